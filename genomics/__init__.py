@@ -1,0 +1,1 @@
+"""DNA: the alphabet, FASTA and BED files, data modules, sources and baselines."""

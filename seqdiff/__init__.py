@@ -1,0 +1,1 @@
+"""Masked discrete diffusion over token sequences, whatever the tokens are."""

@@ -1,0 +1,1 @@
+"""Networks that emit K logits a position, behind one protocol."""

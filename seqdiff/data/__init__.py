@@ -1,0 +1,1 @@
+"""From a domain's sequences to batches of tokens."""

@@ -1,0 +1,1 @@
+"""Samplers: objects that draw sequences from a denoiser and a process."""

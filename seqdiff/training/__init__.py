@@ -1,0 +1,1 @@
+"""Training with Lightning: the module, the optimiser, the callbacks, the run directory."""

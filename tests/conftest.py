@@ -1,0 +1,39 @@
+"""Shape-check every annotated call while tests run, and find the optional data folders."""
+
+import os
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+# Numba compiles a function's own bytecode, so the wrapped twin of a kernel would not compile.
+_KERNELS = {"cpu.py", "triton.py", "cpu_scan.py", "cpu_conv.py"}
+
+
+def _checked_modules() -> list[str]:
+    root = Path(__file__).parents[1]
+    files = [f for package in ("seqdiff", "genomics", "text") for f in (root / package).rglob("*.py")]
+    plain = [f for f in files if f.name != "__init__.py" and f.name not in _KERNELS]
+    return [".".join(f.relative_to(root).with_suffix("").parts) for f in plain]
+
+
+install_import_hook(_checked_modules(), "beartype.beartype")
+
+
+def _folder(variable: str) -> Path:
+    value = os.environ.get(variable)
+    if value is None:
+        pytest.skip(f"{variable} is not set")
+    return Path(value)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder with the outputs of the published networks."""
+    return _folder("SEQDIFF_GOLDEN")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder with real DNA and text."""
+    return _folder("SEQDIFF_DATA")

@@ -1,0 +1,1 @@
+"""Text: tokenizers over the ids of the core."""
