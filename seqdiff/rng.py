@@ -21,8 +21,8 @@ _ROUNDS = 10
 
 
 def philox(
-    counter: tuple[Int64[Tensor, "..."], ...], key: tuple[int, int]
-) -> tuple[Int64[Tensor, "..."], ...]:
+    counter: tuple[Int64[Tensor, ...], ...], key: tuple[int, int]
+) -> tuple[Int64[Tensor, ...], ...]:
     """Philox4x32-10: four random 32-bit words from four counter words and a two-word key.
 
     Source: Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
@@ -110,7 +110,7 @@ def categorical(
     return (log_probs.double() - torch.log(-torch.log(noise))).argmax(dim=-1)
 
 
-def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Float64[Tensor, "..."]:
+def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Float64[Tensor, ...]:
     """Draw float64 uniforms from the open interval (0, 1), on the generator's device."""
     draws = torch.rand(shape, dtype=torch.float64, device=generator.device, generator=generator)
     return draws.clamp_min_(2.0**-54)
@@ -130,4 +130,6 @@ def permutation_rank(
     """
     order = torch.where(eligible, noise, torch.inf).argsort(dim=-1)
     ranks = torch.empty_like(order)
-    return ranks.scatter_(-1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order))
+    return ranks.scatter_(
+        -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    )

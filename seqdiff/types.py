@@ -7,13 +7,17 @@ symbol (the N of DNA) enters.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """What a data loader yields.
 
     Attributes:
@@ -28,6 +32,17 @@ class Batch(NamedTuple):
     tokens: Int[Tensor, "B L"]
     loss_mask: Bool[Tensor, "B L"]
     index: Int[Tensor, " B"]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """Move to a device; the name and arguments are what Lightning looks for."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """Pin for a fast copy to CUDA; the name is what the data loader looks for."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        return Batch(function(self.tokens), function(self.loss_mask), function(self.index))
 
 
 class SampleOutput(NamedTuple):

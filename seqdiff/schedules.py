@@ -1,0 +1,285 @@
+"""Noise schedules: the probability alpha(t) that a token is still visible at time t.
+
+Times and values keep their dtype. A schedule is complete when alpha(0) = 1 and alpha(1) = 0; only
+then do the prior and reconstruction terms of the bound vanish (Sahoo et al. 2024, arXiv:2406.07524,
+section 3.1), so ``MaskedDiffusion`` accepts no other. ``Completed`` makes any schedule complete.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class NoiseSchedule(ABC):
+    """A decreasing alpha: [0, 1] -> [0, 1]. Subclasses are frozen and stateless."""
+
+    @abstractmethod
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """P(token still visible at t)."""
+
+    @abstractmethod
+    def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Derivative of alpha, never positive."""
+
+    @abstractmethod
+    def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """The t at which alpha(t) has the given value."""
+
+    def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """The factor -alpha'(t) / (1 - alpha(t)) of the continuous-time bound, per unit time.
+
+        Source: Sahoo et al. 2024, arXiv:2406.07524, equation 10.
+        """
+        return -self.dalpha(t) / (1 - self.alpha(t))
+
+    def sigma(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Total noise -log alpha(t), what SEDD and time embeddings take."""
+        return -torch.log(self.alpha(t))
+
+    def dsigma(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Derivative of sigma."""
+        return -self.dalpha(t) / self.alpha(t)
+
+
+def _require(value: bool, owner: str, requirement: str, got: object, fix: str) -> None:
+    if not value:
+        raise ValueError(f"{owner} must {requirement}, got {got}; {fix}")
+
+
+@dataclass(frozen=True)
+class LogLinear(NoiseSchedule):
+    """alpha = 1 - (1 - eps) t, that is sigma = -log(1 - (1 - eps) t).
+
+    Source: Lou et al. 2024, arXiv:2310.16834, section 5; published runs use eps = 1e-3, which never
+    masks everything.
+
+    Attributes:
+        eps: Visible probability left at t = 1, in [0, 1).
+    """
+
+    eps: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check eps."""
+        _require(0 <= self.eps < 1, "LogLinear.eps", "be in [0, 1)", self.eps, "0 is complete")
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return 1 - (1 - self.eps) * t
+
+    def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return torch.full_like(t, self.eps - 1)
+
+    def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return (1 - alpha) / (1 - self.eps)
+
+    def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """1/t, whatever eps."""
+        return 1 / t
+
+
+@dataclass(frozen=True)
+class Polynomial(NoiseSchedule):
+    """alpha = 1 - t^power.
+
+    Source: Shi et al. 2024, arXiv:2406.04329, table 4.
+
+    Attributes:
+        power: Greater than 0.
+    """
+
+    power: float
+
+    def __post_init__(self) -> None:
+        """Check the power."""
+        _require(self.power > 0, "Polynomial.power", "be positive", self.power, "1 is linear")
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return 1 - t**self.power
+
+    def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return -self.power * t ** (self.power - 1)
+
+    def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return (1 - alpha) ** (1 / self.power)
+
+    def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Equal to power / t."""
+        return self.power / t
+
+
+@dataclass(frozen=True)
+class Linear(NoiseSchedule):
+    """alpha = 1 - t."""
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return 1 - t
+
+    def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return torch.full_like(t, -1)
+
+    def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return 1 - alpha
+
+    def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """1/t."""
+        return 1 / t
+
+
+@dataclass(frozen=True)
+class Cosine(NoiseSchedule):
+    """alpha = eps + (1 - eps) cos(pi t / 2).
+
+    Source: Shi et al. 2024, arXiv:2406.04329, table 4 (written there as 1 - cos(pi (1 - t) / 2)
+    for the masked share run backwards).
+
+    Attributes:
+        eps: Visible probability left at t = 1, in [0, 1).
+    """
+
+    eps: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check eps."""
+        _require(0 <= self.eps < 1, "Cosine.eps", "be in [0, 1)", self.eps, "0 is complete")
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``; the sine of the complement is exactly 0 at t = 1."""
+        return self.eps + (1 - self.eps) * torch.sin(math.pi / 2 * (1 - t))
+
+    def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return (self.eps - 1) * math.pi / 2 * torch.sin(math.pi / 2 * t)
+
+    def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``; accurate at both ends through the half angle."""
+        cosine = (alpha - self.eps) / (1 - self.eps)
+        return 4 / math.pi * torch.atan2(torch.sqrt(1 - cosine), torch.sqrt(1 + cosine))
+
+    def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """(pi / 2) cot(pi t / 4), whatever eps."""
+        return math.pi / 2 / torch.tan(math.pi / 4 * t)
+
+
+@dataclass(frozen=True)
+class CosineSquared(NoiseSchedule):
+    """alpha = cos(pi t / 2)^2.
+
+    Source: Sahoo et al. 2024, arXiv:2406.07524, appendix C.1.
+    """
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``; the sine of the complement is exactly 0 at t = 1."""
+        return torch.sin(math.pi / 2 * (1 - t)) ** 2
+
+    def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return -math.pi * torch.sin(math.pi / 2 * t) * torch.sin(math.pi / 2 * (1 - t))
+
+    def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return 2 / math.pi * torch.atan2(torch.sqrt(1 - alpha), torch.sqrt(alpha))
+
+    def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Pi cot(pi t / 2)."""
+        return math.pi / torch.tan(math.pi / 2 * t)
+
+
+@dataclass(frozen=True)
+class Geometric(NoiseSchedule):
+    """sigma = sigma_min^(1 - t) sigma_max^t; not complete, wrap it in ``Completed``.
+
+    Source: Lou et al. 2024, arXiv:2310.16834, section 5.
+
+    Attributes:
+        sigma_min: Noise at t = 0, positive.
+        sigma_max: Noise at t = 1, greater than sigma_min.
+    """
+
+    sigma_min: float = 1e-3
+    sigma_max: float = 20.0
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        _require(
+            0 < self.sigma_min < self.sigma_max,
+            "Geometric.sigma_min, sigma_max",
+            "satisfy 0 < sigma_min < sigma_max",
+            (self.sigma_min, self.sigma_max),
+            "for example 1e-3 and 20",
+        )
+
+    def sigma(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return self.sigma_min * torch.exp(t * math.log(self.sigma_max / self.sigma_min))
+
+    def dsigma(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return self.sigma(t) * math.log(self.sigma_max / self.sigma_min)
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return torch.exp(-self.sigma(t))
+
+    def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        return -self.dsigma(t) * self.alpha(t)
+
+    def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        ratio = torch.log(-torch.log(alpha) / self.sigma_min)
+        return ratio / math.log(self.sigma_max / self.sigma_min)
+
+    def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Equal to dsigma / (e^sigma - 1)."""
+        return self.dsigma(t) / torch.expm1(self.sigma(t))
+
+
+@dataclass(frozen=True)
+class Completed(NoiseSchedule):
+    """Another schedule stretched linearly until alpha(0) = 1 and alpha(1) = 0.
+
+    Attributes:
+        schedule: What to stretch, e.g. ``Geometric`` or ``LogLinear(eps=1e-3)``.
+    """
+
+    schedule: NoiseSchedule
+
+    def _ends(self) -> tuple[float, float]:
+        first, last = self.schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
+        return first, last
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``; differences are taken in float64."""
+        first, last = self._ends()
+        return ((self.schedule.alpha(t.double()) - last) / (first - last)).to(t.dtype)
+
+    def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        first, last = self._ends()
+        return self.schedule.dalpha(t) / (first - last)
+
+    def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``."""
+        first, last = self._ends()
+        return self.schedule.inverse(last + (first - last) * alpha.double()).to(alpha.dtype)
+
+    def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """See ``NoiseSchedule``; differences are taken in float64."""
+        first, _ = self._ends()
+        time = t.double()
+        return (-self.schedule.dalpha(time) / (first - self.schedule.alpha(time))).to(t.dtype)

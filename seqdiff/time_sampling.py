@@ -1,0 +1,180 @@
+"""Where on [0, 1] to estimate the bound, as a function of each example's place in the stream.
+
+Low-discrepancy samplers spread one *group* of consecutive stream positions evenly over time. Set
+the group to the global batch (examples per step over all devices and accumulation) and each
+optimiser step is stratified, whichever device holds which example.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float64, Int, Int64
+from torch import Tensor
+
+from seqdiff.rng import ORDER_STREAM, TIME_STREAM, CounterNoise
+
+
+class TimeSampler(ABC):
+    """Draws a time for each example, with the inverse of its density."""
+
+    @abstractmethod
+    def sample(
+        self, index: Int[Tensor, " B"], *, noise: CounterNoise
+    ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
+        """Draw times.
+
+        Args:
+            index: Place of each example in the stream, see ``Batch.index``.
+            noise: The run's noise.
+
+        Returns:
+            Times in (0, 1) and 1 / density, the factor that keeps an estimate unbiased.
+        """
+
+
+@dataclass(frozen=True)
+class Uniform(TimeSampler):
+    """Independent uniform times."""
+
+    def sample(
+        self, index: Int[Tensor, " B"], *, noise: CounterNoise
+    ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
+        """See ``TimeSampler``."""
+        t = noise.uniform(index, 1, stream=TIME_STREAM)[:, 0]
+        return t, torch.ones_like(t)
+
+
+def _strata(
+    index: Int[Tensor, " B"], group: int, noise: CounterNoise
+) -> tuple[Int64[Tensor, " B"], Int64[Tensor, " B"]]:
+    """Each example's group, and its stratum in that group's own random order."""
+    block = index // group
+    blocks, which = block.unique(return_inverse=True)
+    orders = noise.uniform(blocks, group, stream=ORDER_STREAM).argsort(dim=-1)
+    return block, orders[which, index % group]
+
+
+def _check_group(owner: str, group: int) -> None:
+    if group < 1:
+        raise ValueError(
+            f"{owner}.group must be at least 1, got {group}; use the examples per optimiser step"
+        )
+
+
+@dataclass(frozen=True)
+class Stratified(TimeSampler):
+    """One jittered time in each of ``group`` equal strata.
+
+    MDLM's "antithetic" sampling (Sahoo et al. 2024, arXiv:2406.07524, appendix C.3), with the
+    strata shuffled so that no row of a batch is tied to a noise level.
+
+    Attributes:
+        group: Number of consecutive examples that share the strata.
+    """
+
+    group: int
+
+    def __post_init__(self) -> None:
+        """Check the group."""
+        _check_group("Stratified", self.group)
+
+    def sample(
+        self, index: Int[Tensor, " B"], *, noise: CounterNoise
+    ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
+        """See ``TimeSampler``."""
+        _, stratum = _strata(index, self.group, noise)
+        jitter = noise.uniform(index, 1, stream=TIME_STREAM)[:, 0]
+        t = (stratum + jitter) / self.group
+        return t, torch.ones_like(t)
+
+
+@dataclass(frozen=True)
+class VDM(TimeSampler):
+    """A grid of ``group`` equidistant times, shifted by one draw for the whole group.
+
+    Source: Kingma et al. 2021, arXiv:2107.00630, appendix I.1; shuffled within the group.
+
+    Attributes:
+        group: Number of consecutive examples that share the shift.
+    """
+
+    group: int
+
+    def __post_init__(self) -> None:
+        """Check the group."""
+        _check_group("VDM", self.group)
+
+    def sample(
+        self, index: Int[Tensor, " B"], *, noise: CounterNoise
+    ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
+        """See ``TimeSampler``."""
+        block, stratum = _strata(index, self.group, noise)
+        shift = noise.uniform(block, 1, stream=TIME_STREAM)[:, 0]
+        t = (stratum + shift) / self.group
+        return t, torch.ones_like(t)
+
+
+@dataclass(frozen=True)
+class Sobol(TimeSampler):
+    """The one-dimensional Sobol sequence over the stream, rotated by one draw a run.
+
+    Any 2^m consecutive positions that start at a multiple of 2^m hit each of 2^m equal strata once,
+    so no group has to be chosen. Source: Sobol 1967; rotation by Cranley and Patterson 1976.
+    """
+
+    def sample(
+        self, index: Int[Tensor, " B"], *, noise: CounterNoise
+    ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
+        """See ``TimeSampler``."""
+        shift = noise.uniform(torch.zeros_like(index[:1]), 1, stream=TIME_STREAM)[:, 0]
+        t = (_radical_inverse(index) + shift) % 1.0
+        t = torch.where(t > 0, t, shift)
+        return t, torch.ones_like(t)
+
+
+def _radical_inverse(index: Int[Tensor, " B"]) -> Float64[Tensor, " B"]:
+    """The binary digits of an index mirrored at the point: the first dimension of Sobol."""
+    shifts = torch.arange(62, device=index.device)
+    digits = (index[:, None] >> shifts) & 1
+    return (digits * 2.0 ** -(shifts + 1).double()).sum(dim=-1)
+
+
+@dataclass(frozen=True)
+class Importance(TimeSampler):
+    """Times with a piecewise constant density, through the inverse cumulative law of a base.
+
+    The variance of the estimated bound is least when a bin's weight is proportional to the root
+    mean square of the bound's density there.
+
+    Attributes:
+        weights: One positive weight for each of ``len(weights)`` equal bins of [0, 1].
+        base: The sampler whose times are mapped; its spread is kept.
+    """
+
+    weights: Sequence[float]
+    base: TimeSampler = field(default_factory=Uniform)
+
+    def __post_init__(self) -> None:
+        """Check the weights."""
+        if not self.weights or min(self.weights) <= 0:
+            raise ValueError(
+                f"Importance.weights must be positive and not empty, got {list(self.weights)}; "
+                "a bin of weight 0 would make the bound biased"
+            )
+
+    def sample(
+        self, index: Int[Tensor, " B"], *, noise: CounterNoise
+    ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
+        """See ``TimeSampler``."""
+        u, base_inverse = self.base.sample(index, noise=noise)
+        mass = torch.tensor(list(self.weights), dtype=torch.float64, device=u.device)
+        mass = mass / mass.sum()
+        edges = mass.cumsum(dim=0)
+        chosen = torch.searchsorted(edges, u).clamp_max(len(mass) - 1)
+        place = (u - (edges - mass)[chosen]) / mass[chosen]
+        t = (chosen + place.clamp(0, 1)) / len(mass)
+        return t, base_inverse / (mass[chosen] * len(mass))
