@@ -1,0 +1,208 @@
+"""The door between a domain and the core: a data module with a tokenizer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from seqdiff.data.dataset import EvaluationSet, SequenceDataset, StreamBatches, TrainingStream
+from seqdiff.data.tokenizer import Tokenizer
+from seqdiff.types import Batch
+
+Split = Literal["train", "valid", "test"]
+
+
+class SequenceDataModule(LightningDataModule, ABC):
+    """Loads a domain's sequences; a subclass implements ``dataset`` and no loader.
+
+    The constructor is cheap and touches no file, so that a run can be described, checked and
+    loaded where its data is not. The training loader is an endless stream addressed by position;
+    the position is what a checkpoint holds, in examples, so a resumed run reads on exactly there
+    even if the number of devices or the batch size has changed.
+
+    Attributes:
+        tokenizer: Maps the domain's strings to ids and back.
+        batch_size: Training examples per device and forward pass.
+        eval_batch_size: Validation and test examples per device and forward pass.
+        num_workers: Loader processes per device; 0 loads in the training process.
+        seed: The run's seed, which fixes the order of the stream and the augmentation.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        batch_size: int,
+        eval_batch_size: int | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            tokenizer: Maps the domain's strings to ids and back.
+            batch_size: Training examples per device and forward pass.
+            eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
+            num_workers: Loader processes per device.
+
+        Raises:
+            ValueError: If a batch size is less than 1 or ``num_workers`` is negative.
+        """
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.batch_size = batch_size
+        self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
+        self.num_workers = num_workers
+        self.seed = 0
+        for name, least in (("batch_size", 1), ("eval_batch_size", 1), ("num_workers", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"{type(self).__name__}.{name} must be at least {least}, "
+                    f"got {getattr(self, name)}; set data.{name}"
+                )
+        self._start = 0
+        self._start_step: int | None = None
+
+    @abstractmethod
+    def dataset(self, split: Split) -> SequenceDataset:
+        """Open a split. Called more than once: keep what is slow to build.
+
+        Raises:
+            ValueError: If there is no such split, or it holds nothing.
+        """
+
+    def baselines(self, split: Split) -> dict[str, float]:
+        """Name cheap models and their nats per counted token, printed beside an evaluation."""
+        del split
+        return {}
+
+    def training_loader(
+        self, *, rank: int = 0, world_size: int = 1, start: int = 0
+    ) -> DataLoader[Batch]:
+        """Read the endless training stream from a position.
+
+        Args:
+            rank: This device.
+            world_size: Number of devices.
+            start: Position of the first example of the first step.
+        """
+        stream = TrainingStream(self.dataset("train"), self.seed)
+        batches = StreamBatches(self.batch_size, rank=rank, world_size=world_size, start=start)
+        return self._loader(stream, batches)
+
+    def evaluation_loader(
+        self, split: Split, *, rank: int = 0, world_size: int = 1
+    ) -> DataLoader[Batch]:
+        """Read this device's share of a split, each example once over all devices.
+
+        Raises:
+            ValueError: If the split is empty.
+        """
+        dataset = EvaluationSet(self.dataset(split))
+        if len(dataset) == 0:
+            raise ValueError(
+                f"{type(self).__name__}.dataset({split!r}) must hold at least one example, got 0; "
+                "use a shorter window length or more sequence"
+            )
+        batches = EvaluationBatches(
+            len(dataset), self.eval_batch_size, rank=rank, world_size=world_size
+        )
+        return self._loader(dataset, batches)
+
+    def _loader(self, dataset: Dataset[Batch], batches: Sampler[list[int]]) -> DataLoader[Batch]:
+        return DataLoader(
+            dataset,
+            batch_sampler=batches,
+            collate_fn=_as_is,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    @property
+    def position(self) -> int:
+        """Examples of the stream that have entered an optimiser step."""
+        if self._start_step is None or self.trainer is None:
+            return self._start
+        steps = self.trainer.global_step - self._start_step
+        examples = self.batch_size * self.trainer.world_size * self.trainer.accumulate_grad_batches
+        return self._start + steps * examples
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Lightning's hook: the stream from where the run stands."""
+        if self.trainer is None:
+            raise ValueError(
+                f"{type(self).__name__}.train_dataloader must be called by a Trainer, got none; "
+                "call training_loader() instead"
+            )
+        self._start, self._start_step = self.position, self.trainer.global_step
+        return self.training_loader(
+            rank=self.trainer.global_rank, world_size=self.trainer.world_size, start=self._start
+        )
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Lightning's hook: this device's share of the validation split."""
+        return self._share("valid")
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        """Lightning's hook: this device's share of the test split."""
+        return self._share("test")
+
+    def _share(self, split: Split) -> DataLoader[Batch]:
+        if self.trainer is None:
+            return self.evaluation_loader(split)
+        return self.evaluation_loader(
+            split, rank=self.trainer.global_rank, world_size=self.trainer.world_size
+        )
+
+    def state_dict(self) -> dict[str, int]:
+        """Lightning's hook: the position goes into the checkpoint."""
+        return {"position": self.position}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Lightning's hook: continue from the checkpoint's position."""
+        self._start, self._start_step = state_dict["position"], None
+
+
+class EvaluationBatches(Sampler[list[int]]):
+    """One device's batches of a split: nothing dropped, nothing repeated, shares alike.
+
+    The examples are cut into as few rounds as the batch size allows, and each round into one
+    nearly equal batch a device, so that every device runs the same number of batches (only with
+    fewer examples left than devices does a device sit out a round).
+    """
+
+    def __init__(
+        self, num_examples: int, batch_size: int, *, rank: int = 0, world_size: int = 1
+    ) -> None:
+        """Describe the share.
+
+        Args:
+            num_examples: Examples in the split.
+            batch_size: Most examples in a batch.
+            rank: This device.
+            world_size: Number of devices.
+        """
+        rounds = -(-num_examples // (batch_size * world_size))
+        pieces = rounds * world_size
+        cuts = [num_examples * piece // max(pieces, 1) for piece in range(pieces + 1)]
+        batches = [range(first, last) for first, last in pairwise(cuts)]
+        self._batches = [batch for batch in batches[rank::world_size] if len(batch)]
+
+    def __len__(self) -> int:
+        """Count this device's batches."""
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield position lists once."""
+        return (list(batch) for batch in self._batches)
+
+
+def _as_is(batch: Batch | list[Batch]) -> Batch | list[Batch]:
+    """Datasets answer a list of positions with a finished batch."""
+    return batch

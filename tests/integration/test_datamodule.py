@@ -1,0 +1,93 @@
+"""The loaders: nothing dropped, nothing repeated, the same stream however it is cut."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_domain import ToyData
+
+from seqdiff.data.datamodule import EvaluationBatches, SequenceDataModule
+from seqdiff.data.dataset import SequenceDataset
+
+
+@given(examples=st.integers(1, 60), batch_size=st.integers(1, 9), world_size=st.integers(1, 5))
+def test_shares_partition_the_split(examples, batch_size, world_size):
+    shares = [
+        list(EvaluationBatches(examples, batch_size, rank=rank, world_size=world_size))
+        for rank in range(world_size)
+    ]
+    seen = [place for share in shares for batch in share for place in batch]
+    assert sorted(seen) == list(range(examples))
+    assert all(1 <= len(batch) <= batch_size for share in shares for batch in share)
+    rounds = -(-examples // (batch_size * world_size))
+    if examples >= rounds * world_size:
+        assert {len(share) for share in shares} == {rounds}
+
+
+def stream(data: SequenceDataModule, steps: int, **where: int) -> list:
+    return [batch for _, batch in zip(range(steps), data.training_loader(**where), strict=False)]
+
+
+def test_stream_does_not_depend_on_devices_workers_or_batch_size():
+    whole = torch.cat([b.tokens for b in stream(ToyData(batch_size=8), 5)])
+    small = torch.cat([b.tokens for b in stream(ToyData(batch_size=2), 20)])
+    workers = torch.cat([b.tokens for b in stream(ToyData(batch_size=8, num_workers=2), 5)])
+    ranks = [stream(ToyData(batch_size=4), 5, rank=rank, world_size=2) for rank in range(2)]
+    devices = torch.cat([b.tokens for pair in zip(*ranks, strict=True) for b in pair])
+    later = torch.cat([b.tokens for b in stream(ToyData(batch_size=8), 3, start=16)])
+    for other in (small, workers, devices):
+        assert torch.equal(whole, other)
+    assert torch.equal(whole[16:], later)
+
+
+def test_stream_is_shuffled_anew_each_epoch_and_depends_on_the_seed():
+    data = ToyData(batch_size=ToyData.num_train)
+    first, second = stream(data, 2)
+    data.seed = 1
+    (other,) = stream(data, 1)
+    assert not torch.equal(first.tokens, second.tokens)
+    assert not torch.equal(first.tokens, other.tokens)
+    rows = [
+        sorted(min(row, row[::-1]) for row in batch.tokens.tolist())
+        for batch in (first, second, other)
+    ]
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_evaluation_reads_every_example_once():
+    data = ToyData(batch_size=3, eval_batch_size=5)
+    index = torch.cat([b.index for b in data.evaluation_loader("valid")])
+    assert index.tolist() == list(range(len(data.dataset("valid"))))
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"batch_size": 0}, r"ToyData.batch_size must be at least 1, got 0"),
+        ({"batch_size": 1, "eval_batch_size": 0}, r"eval_batch_size must be at least 1, got 0"),
+        ({"batch_size": 1, "num_workers": -1}, r"num_workers must be at least 0, got -1"),
+    ],
+)
+def test_bad_arguments(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        ToyData(**wrong)
+
+
+def test_empty_split_and_missing_trainer():
+    class Empty(ToyData):
+        def dataset(self, split):
+            return EmptySet()
+
+    with pytest.raises(ValueError, match=r"dataset\('valid'\) must hold at least one example"):
+        Empty(batch_size=1).evaluation_loader("valid")
+    with pytest.raises(ValueError, match=r"must be called by a Trainer"):
+        ToyData(batch_size=1).train_dataloader()
+
+
+class EmptySet(SequenceDataset):
+    def __len__(self):
+        return 0
+
+    def rows(self, indices):
+        return np.empty((0, 4), dtype=np.int64), np.empty((0, 4), dtype=bool)
