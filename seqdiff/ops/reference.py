@@ -1,0 +1,90 @@
+"""The plain PyTorch twins of the kernels: readable, slow, and what the fast ones must equal."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from .scan_inputs import ScanInputs
+
+
+def selective_scan_reference(
+    inputs: ScanInputs,
+) -> tuple[Float[Tensor, "Bt D L"], Float[Tensor, "Bt D N"]]:
+    """Read the positions one by one (Gu and Dao 2023, arXiv:2312.00752, equation 2).
+
+    ``h_l = exp(delta_l A) h_{l-1} + delta_l B_l u_l`` and ``y_l = C_l h_l + D u_l``, gated by
+    ``silu(z_l)``.
+
+    Args:
+        inputs: Checked arguments.
+
+    Returns:
+        The output in u's dtype and the last state in the compute dtype.
+    """
+    kind = inputs.compute_dtype
+    u, A = inputs.u.to(kind), inputs.A.to(kind)
+    delta = _step_sizes(inputs)
+    B, C = (_per_channel(m.to(kind), u) for m in (inputs.B, inputs.C))
+    state = u.new_zeros(*u.shape[:2], A.shape[1])
+    if inputs.initial_state is not None:
+        state = inputs.initial_state.to(kind)
+    length = u.shape[2]
+    outputs: list[Tensor] = [u[..., 0]] * length
+    for place in reversed(range(length)) if inputs.reverse else range(length):
+        step = delta[..., place, None]
+        drive = step * B[..., place] * u[..., place, None]
+        state = torch.exp(step * A) * state + drive
+        outputs[place] = (state * C[..., place]).sum(-1)
+    out = torch.stack(outputs, -1)
+    if inputs.D is not None:
+        out = out + inputs.D.to(kind)[:, None] * u
+    if inputs.z is not None:
+        out = out * F.silu(inputs.z.to(kind))
+    return out.to(inputs.u.dtype), state
+
+
+def _step_sizes(inputs: ScanInputs) -> Tensor:
+    delta = inputs.delta.to(inputs.compute_dtype)
+    if inputs.delta_bias is not None:
+        delta = delta + inputs.delta_bias.to(delta.dtype)[:, None]
+    return F.softplus(delta) if inputs.delta_softplus else delta
+
+
+def _per_channel(matrix: Tensor, u: Tensor) -> Tensor:
+    """B or C in any of its forms as ``(Bt or 1, D or 1, N, L)``, a view or one copy a group."""
+    if matrix.ndim == 2:
+        return matrix[None, :, :, None].expand(1, -1, -1, u.shape[2])
+    if matrix.ndim == 3:
+        return matrix[:, None]
+    return matrix.repeat_interleave(u.shape[1] // matrix.shape[1], dim=1)
+
+
+def causal_conv1d_reference(
+    x: Float[Tensor, "B D L"],
+    weight: Float[Tensor, "D W"],
+    bias: Float[Tensor, " D"] | None,
+    activation: str | None,
+    reverse: bool,
+) -> Float[Tensor, "B D L"]:
+    """Depthwise convolution over the present and the ``W - 1`` positions before (or after) it.
+
+    Args:
+        x: Input.
+        weight: Filter; its last column meets the present position.
+        bias: Added to each channel.
+        activation: ``"silu"`` or None.
+        reverse: Look to the right instead of to the left.
+
+    Returns:
+        The filtered input in x's dtype.
+    """
+    kind = torch.promote_types(torch.promote_types(x.dtype, weight.dtype), torch.float32)
+    width = weight.shape[1]
+    padded = F.pad(x.to(kind), (0, width - 1) if reverse else (width - 1, 0))
+    taps = (weight.flip(1) if reverse else weight).to(kind)[:, None]
+    offset = None if bias is None else bias.to(kind)
+    out = F.conv1d(padded, taps, offset, groups=x.shape[1])
+    return (F.silu(out) if activation == "silu" else out).to(x.dtype)
