@@ -136,15 +136,17 @@ def _evaluate_batch(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Bound, standard error and counted tokens of each row."""
     num_tokens = batch.loss_mask.sum(dim=-1)
+    keep = ~batch.loss_mask
     strata = evaluations // 2
     draws = []
     for evaluation in range(evaluations):
         index = batch.index * evaluations + evaluation
         count = _stratified_count(num_tokens, evaluation // 2, strata, index, noise)
         masks = noise.uniform(index, batch.tokens.shape[1], stream=MASK_STREAM)
-        x_t = process.corrupt_exactly(batch.tokens, count, keep=~batch.loss_mask, noise=masks)
-        log_probs = denoiser(x_t, process.schedule.inverse(1 - count / num_tokens))
-        terms = weighted_mlm(log_probs, batch.tokens, x_t, num_tokens / count)
+        x_t = process.corrupt_exactly(batch.tokens, count, keep=keep, noise=masks)
+        share = count.double() / num_tokens
+        log_probs = denoiser(x_t, process.schedule.inverse(1 - share))
+        terms = weighted_mlm(log_probs, batch.tokens, x_t, 1 / share)
         draws.append(terms.sum(dim=-1, dtype=torch.float64))
     pairs = torch.stack(draws).unflatten(0, (strata, 2))
     differences = pairs[:, 0] - pairs[:, 1]

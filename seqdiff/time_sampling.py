@@ -174,7 +174,7 @@ class Importance(TimeSampler):
         mass = torch.tensor(list(self.weights), dtype=torch.float64, device=u.device)
         mass = mass / mass.sum()
         edges = mass.cumsum(dim=0)
-        chosen = torch.searchsorted(edges, u).clamp_max(len(mass) - 1)
+        chosen = torch.searchsorted(edges, u.contiguous()).clamp_max(len(mass) - 1)
         place = (u - (edges - mass)[chosen]) / mass[chosen]
         t = (chosen + place.clamp(0, 1)) / len(mass)
         return t, base_inverse / (mass[chosen] * len(mass))

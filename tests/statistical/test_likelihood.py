@@ -1,0 +1,147 @@
+"""The stratified-k estimator against the enumerated bound.
+
+False-alarm rates: 1e-6 for each mean (4.9 standard errors); the coverage band holds with 1e-6 too.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom, norm
+
+import seqdiff.likelihood
+from seqdiff.likelihood import evaluate
+from seqdiff.losses import weighted_mlm
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.schedules import Cosine, Linear
+from seqdiff.types import Batch
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, UniformBackbone, enumerated_nelbo
+
+K, L, ROWS = 3, 4, 4000
+PROCESS = MaskedDiffusion(K, Linear())
+X0 = torch.tensor([2, 0, 1, 1])
+SIGMAS = float(norm.isf(0.5e-6))
+
+
+def rows(loss_mask: torch.Tensor | None = None, x0: torch.Tensor = X0) -> list[Batch]:
+    mask = torch.ones(ROWS, L, dtype=torch.bool) if loss_mask is None else loss_mask
+    whole = Batch(x0.expand(ROWS, L), mask.expand(ROWS, L), torch.arange(ROWS))
+    return [
+        Batch(whole.tokens[i : i + 999], whole.loss_mask[i : i + 999], whole.index[i : i + 999])
+        for i in range(0, ROWS, 999)
+    ]
+
+
+def z_score(nats: np.ndarray, exact: float) -> float:
+    return float((nats.mean() - exact) / (nats.std(ddof=1) / math.sqrt(len(nats))))
+
+
+@pytest.mark.parametrize("evaluations", [2, 8, 10])
+def test_estimates_are_unbiased_on_an_arbitrary_denoiser(evaluations: int) -> None:
+    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    result = evaluate(denoiser, rows(), process=PROCESS, evaluations=evaluations)
+    assert abs(z_score(result.nats, enumerated_nelbo(denoiser, PROCESS, X0))) < SIGMAS
+
+
+def test_broken_estimators_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collater that never masks exactly one token, and a mean over masked tokens only."""
+    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    exact = enumerated_nelbo(denoiser, PROCESS, X0)
+    right = seqdiff.likelihood._stratified_count
+    with monkeypatch.context() as patch:
+        patch.setattr(seqdiff.likelihood, "_stratified_count", lambda *a: right(*a).clamp_min(2))
+        broken = evaluate(denoiser, rows(), process=PROCESS, evaluations=8)
+    assert abs(z_score(broken.nats, exact)) > 2 * SIGMAS
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            seqdiff.likelihood,
+            "weighted_mlm",
+            lambda p, x0, x_t, w: weighted_mlm(p, x0, x_t, torch.full_like(w, L / 2)),
+        )
+        broken = evaluate(denoiser, rows(), process=PROCESS, evaluations=8)
+    assert abs(z_score(broken.nats, exact)) > 2 * SIGMAS
+
+
+def test_standard_error_of_a_sequence_is_unbiased() -> None:
+    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    result = evaluate(denoiser, rows(), process=PROCESS, evaluations=8)
+    claimed, seen = (result.standard_error**2).mean(), result.nats.var(ddof=1)
+    noise = (result.standard_error**2).std() / math.sqrt(ROWS) + seen * math.sqrt(2 / ROWS)
+    assert claimed == pytest.approx(seen, abs=SIGMAS * noise)
+    assert abs(claimed / 2 - seen) > SIGMAS * noise, "an error off by sqrt 2 must not pass"
+
+
+def test_interval_over_sequences_covers_the_truth() -> None:
+    """200 sets of 20 sequences; the 95% interval covers within the binomial 1e-6 band of 93%."""
+    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    exact = enumerated_nelbo(denoiser, PROCESS, X0) / L
+    result = evaluate(denoiser, rows(), process=PROCESS, evaluations=2)
+    covered = 0
+    for nats, errors in zip(
+        result.nats.reshape(200, 20), result.standard_error.reshape(200, 20), strict=False
+    ):
+        part = seqdiff.likelihood.Likelihood(nats, errors, np.full(20, L), 2)
+        covered += abs(part.nats_per_token - exact) < 1.96 * part.nats_per_token_error
+    assert binom.isf(1 - 1e-6, 200, 0.90) <= covered <= 200
+
+
+def test_oracle_gives_the_likelihood() -> None:
+    joint = Joint.random(K, L, seed=4)
+    result = evaluate(Denoiser(OracleBackbone(joint), K), rows(), process=PROCESS)
+    code = int((X0 * K ** torch.arange(L - 1, -1, -1)).sum())
+    assert abs(z_score(result.nats, -math.log(joint.probs[code]))) < SIGMAS
+
+
+@pytest.mark.parametrize("process", [PROCESS, MaskedDiffusion(K, Cosine())])
+def test_uniform_predictor_is_exact_without_any_noise(process: MaskedDiffusion) -> None:
+    result = evaluate(Denoiser(UniformBackbone(K), K), rows(), process=process, evaluations=4)
+    np.testing.assert_allclose(result.nats, L * math.log(K), rtol=1e-12)
+    np.testing.assert_allclose(result.standard_error, 0, atol=1e-12)
+    assert result.perplexity == pytest.approx(K)
+    assert result.bits_per_token == pytest.approx(math.log2(K))
+
+
+def test_context_is_given_and_never_counted() -> None:
+    """With the first two positions as context the estimate is -log p(x3 x4 | x1 x2)."""
+    joint = Joint.random(K, L, seed=4)
+    mask = torch.tensor([False, False, True, True])
+    result = evaluate(Denoiser(OracleBackbone(joint), K), rows(mask), process=PROCESS)
+    table = joint.probs.view(K, K, K, K)
+    a, b, c, d = X0.tolist()
+    exact = -math.log(table[a, b, c, d] / table[a, b].sum())
+    assert abs(z_score(result.nats, exact)) < SIGMAS
+    assert (result.num_tokens == 2).all()
+
+
+def test_unknown_symbols_and_empty_rows() -> None:
+    x0 = torch.tensor([2, K, 1, K])
+    mask = x0 != K
+    batches = [
+        *rows(mask, x0),
+        Batch(x0[None], torch.zeros(1, L, dtype=torch.bool), torch.tensor([9])),
+    ]
+    result = evaluate(Denoiser(UniformBackbone(K), K), batches, process=PROCESS, evaluations=2)
+    assert len(result.nats) == ROWS and (result.num_tokens == 2).all()
+    with pytest.raises(ValueError, match="at least one position with loss_mask True"):
+        evaluate(Denoiser(UniformBackbone(K), K), batches[-1:], process=PROCESS)
+
+
+def test_the_result_does_not_depend_on_batches() -> None:
+    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    parts = rows()
+    whole = Batch(
+        torch.cat([b.tokens for b in parts]),
+        torch.cat([b.loss_mask for b in parts]),
+        torch.cat([b.index for b in parts]),
+    )
+    one = evaluate(denoiser, [whole], process=PROCESS, evaluations=4)
+    many = evaluate(denoiser, parts, process=PROCESS, evaluations=4)
+    np.testing.assert_array_equal(one.nats, many.nats)
+
+
+@pytest.mark.parametrize("evaluations", [0, 3, -2])
+def test_bad_number_of_evaluations(evaluations: int) -> None:
+    with pytest.raises(ValueError, match="must be even and at least 2"):
+        evaluate(Denoiser(UniformBackbone(K), K), rows(), process=PROCESS, evaluations=evaluations)
