@@ -90,3 +90,71 @@ def discrete_nelbo(
         Nats; 0 where the token is visible or unknown.
     """
     return weighted_mlm(log_probs, x0, x_t, process.reveal_probability(s, t))
+
+
+def d3pm_nelbo(
+    log_probs: Float[Tensor, "B L V"],
+    x0: Int[Tensor, "B L"],
+    x_t: Int[Tensor, "B L"],
+    s: Float[Tensor, " B"],
+    t: Float[Tensor, " B"],
+    process: MaskedDiffusion,
+) -> Float[Tensor, "B L"]:
+    """One step's divergence of the T-step bound when the x0-prediction gives the mask some mass.
+
+    With a mass of zero on the mask it is ``discrete_nelbo``. Source: Austin et al. 2021,
+    arXiv:2107.03006, equation 4, for the absorbing kernel.
+
+    Args:
+        log_probs: Law of x0 given x_t over the K symbols and the mask, in nats.
+        x0: Clean ids in ``0..K``; K where unknown.
+        x_t: Ids at time t.
+        s: The step's end, in [0, t).
+        t: The step's start, in (0, 1].
+        process: The process that x_t was drawn with.
+
+    Returns:
+        Nats; 0 where the token is visible or unknown.
+    """
+    counted = (x_t == process.mask_id) & (x0 != process.mask_id)
+    at_x0 = log_probs.gather(-1, torch.where(counted, x0, 0)[..., None]).squeeze(-1)
+    at_mask = log_probs[..., process.mask_id].exp()
+    reveal = process.reveal_probability(s, t)[:, None]
+    excess_s, excess_t = (_masked_excess(process.schedule, time, at_mask) for time in (s, t))
+    terms = reveal * (excess_t - at_x0)
+    terms = terms + torch.where(reveal < 1, (1 - reveal) * (excess_t - excess_s), 0.0)
+    return torch.where(counted, terms, 0.0).to(log_probs.dtype)
+
+
+def _masked_excess(schedule: NoiseSchedule, time: Tensor, at_mask: Tensor) -> Tensor:
+    """Log of how much likelier a mask is when x0 may itself be the mask; finite at time 0."""
+    alpha = schedule.alpha(time.double())[:, None]
+    odds = torch.where(alpha < 1, alpha / (1 - alpha), 0.0)
+    return torch.log1p(odds * at_mask)
+
+
+def score_entropy(
+    log_score: Float[Tensor, "B L V"],
+    x0: Int[Tensor, "B L"],
+    x_t: Int[Tensor, "B L"],
+    sigma: Float[Tensor, " B"],
+) -> Float[Tensor, "B L"]:
+    """SEDD's denoising score entropy; times dsigma(t) and averaged over t it is a NELBO.
+
+    Source: Lou et al. 2024, arXiv:2310.16834, equation 9 and appendix C.
+
+    Args:
+        log_score: Log-ratios of the K symbols and the mask, see ``sedd_log_score``.
+        x0: Clean ids in ``0..K``; K where unknown.
+        x_t: Ids at time t.
+        sigma: Total noise -log alpha(t), positive.
+
+    Returns:
+        Nats per unit of sigma; 0 where the token is visible or unknown.
+    """
+    mask_id = log_score.shape[-1] - 1
+    counted = (x_t == mask_id) & (x0 != mask_id)
+    at_x0 = log_score.gather(-1, torch.where(counted, x0, 0)[..., None]).squeeze(-1)
+    ratio = (1 / torch.expm1(sigma)).to(log_score.dtype)[:, None]
+    total = log_score[..., :mask_id].exp().sum(dim=-1)
+    return torch.where(counted, total - ratio * at_x0 + ratio * (ratio.log() - 1), 0.0)

@@ -1,6 +1,6 @@
 """The shape legend and the two records that cross module borders.
 
-B batch, L sequence length, K real symbols, D model width, N state width.
+B batch, L sequence length, K real symbols, V = K + 1 with the mask, D model width, N state width.
 Ids 0..K-1 are real symbols; ``mask_id == K`` is the absorbing state, which is also how an unknown
 symbol (the N of DNA) enters.
 """
