@@ -1,1 +1,6 @@
 """Networks that emit K logits a position, behind one protocol."""
+
+from .caduceus import Caduceus
+from .protocol import Backbone
+
+__all__ = ["Backbone", "Caduceus"]

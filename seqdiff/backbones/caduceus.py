@@ -1,0 +1,251 @@
+"""Caduceus: bidirectional Mamba blocks, optionally equivariant to the reverse complement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ..ops.selective_scan import BACKENDS
+from .caduceus_config import CaduceusConfig, Variant
+from .caduceus_hub import read_config, read_weights, write_hub
+from .layers import Norm, NormKind, require_choice
+from .mamba import BiMamba, Combine, MambaConfig
+
+
+class CaduceusBlock(nn.Module):
+    """Pre-norm residual block around a bidirectional mixer; there is no MLP.
+
+    Args:
+        config: The network's shape.
+        backend: Kernel of the convolutions and scans.
+    """
+
+    def __init__(self, config: CaduceusConfig, backend: str = "auto") -> None:
+        super().__init__()
+        self.norm = Norm(config.d_model, config.norm, config.norm_eps)
+        self.mixer = BiMamba(
+            config.d_model,
+            config.mamba,
+            tied=config.tied,
+            combine=config.combine,
+            backend=backend,
+        )
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        *,
+        mirrored: bool = False,
+    ) -> Float[Tensor, "B L D"]:
+        """Add the mixer's output to the residual stream.
+
+        Args:
+            x: Residual stream.
+            padding: See ``BiMamba.forward``.
+            mirrored: ``x`` and the result are stored reversed in length and in channels.
+        """
+        return x + self.mixer(self.norm(x, mirrored=mirrored), padding, mirrored=mirrored)
+
+
+class Caduceus(nn.Module):
+    """The time-free network of Schiff et al. 2024, arXiv:2403.03234.
+
+    ``ph`` is a plain bidirectional network. ``ps`` runs the same blocks on a row and on its reverse
+    complement, so that the logits of a reverse complement are the row's logits, complemented and
+    flipped. The head is the first ``num_logits`` rows of the embedding.
+
+    Both strands are rows of one batch, each in its own orientation. ``swap_strands`` makes them
+    change places before every block, as in the weights published with a fused add-norm. A strand
+    that changes places is reversed in length and in channels; instead of reversing activations,
+    every other block is applied mirrored, which reverses weights and exchanges scan directions, so
+    that only logits are ever flipped.
+
+    Args:
+        d_model: Model width.
+        n_layer: Number of blocks.
+        num_embeddings: Ids that can be embedded; K + 1 with a mask.
+        num_logits: Ids that are scored, the first ones; K with a mask.
+        complement: Complement of every embedded id; needed for ``ps``.
+        variant: ``ph`` or ``ps``.
+        tied: Share the input and output projections between the directions.
+        combine: How the directions meet: ``add`` or ``ew_multiply``.
+        norm: ``rms`` or ``layer``.
+        norm_eps: Added to the mean square.
+        swap_strands: Whether ``ps`` swaps the strands before each block.
+        d_state: State width of each channel.
+        d_conv: Width of the causal convolution.
+        expand: Inner width as a multiple of ``d_model``.
+        dt_rank: Rank of the step-size projection; ``auto`` is ``ceil(d_model / 16)``.
+        dt_min: Smallest initial step size.
+        dt_max: Largest initial step size.
+        dt_init_floor: Initial step sizes are raised to this.
+        conv_bias: Whether the convolution has a bias.
+        bias: Whether the input and output projections have one.
+        backend: Kernel of the convolutions and scans; ``auto`` takes the fastest that fits.
+
+    Attributes:
+        config: The checked arguments.
+
+    Raises:
+        ValueError: If an argument is out of range, ``complement`` is no involution of the embedded
+            ids, or the scored ids are not closed under it.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_layer: int,
+        *,
+        num_embeddings: int,
+        num_logits: int,
+        complement: Sequence[int] | None = None,
+        variant: Variant = "ph",
+        tied: bool = True,
+        combine: Combine = "add",
+        norm: NormKind = "rms",
+        norm_eps: float = 1e-5,
+        swap_strands: bool = False,
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: int = 2,
+        dt_rank: int | Literal["auto"] = "auto",
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        dt_init_floor: float = 1e-4,
+        conv_bias: bool = True,
+        bias: bool = False,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        mamba = MambaConfig(
+            d_state, d_conv, expand, dt_rank, dt_min, dt_max, dt_init_floor, conv_bias, bias
+        )
+        config = CaduceusConfig(
+            d_model=d_model,
+            n_layer=n_layer,
+            num_embeddings=num_embeddings,
+            num_logits=num_logits,
+            complement=None if complement is None else tuple(complement),
+            variant=variant,
+            tied=tied,
+            combine=combine,
+            norm=norm,
+            norm_eps=norm_eps,
+            swap_strands=swap_strands,
+            mamba=mamba,
+        )
+        require_choice("Caduceus", "backend", backend, BACKENDS)
+        self.config = config
+        self.embedding = nn.Embedding(num_embeddings, d_model)
+        self.layers = nn.ModuleList(CaduceusBlock(config, backend) for _ in range(n_layer))
+        self.norm = Norm(d_model, norm, norm_eps)
+        self.complement: Tensor
+        self.register_buffer(
+            "complement", torch.tensor(config.complement or range(num_embeddings)), persistent=False
+        )
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        for module in self.modules():
+            if isinstance(module, BiMamba):
+                module.initialise_projections(n_layer)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """Score ``num_logits`` ids at every position.
+
+        Args:
+            tokens: Ids below ``num_embeddings``.
+            t: Ignored; the network does not depend on time.
+            padding: True at positions before the first or after the last real one. The logits at
+                the real ones are those of the row without padding.
+        """
+        equivariant = self.config.variant == "ps"
+        if equivariant:
+            tokens = torch.cat((tokens, self.complement[tokens.flip(1)]))
+            padding = None if padding is None else torch.cat((padding, padding.flip(1)))
+        x = self.embedding(tokens)
+        mirrored = False
+        for block in self.layers:
+            mirrored = mirrored != self.config.swap_strands
+            x = block(x, padding, mirrored=mirrored)
+        x = self.norm(x, mirrored=mirrored)
+        head = self.embedding.weight[: self.config.num_logits]
+        return self._equivariant_logits(x, head, mirrored) if equivariant else F.linear(x, head)
+
+    def _equivariant_logits(self, x: Tensor, head: Tensor, mirrored: bool) -> Tensor:
+        """Sum both strands' scores in the orientation of the first half of the batch."""
+        complemented = head[self.complement[: self.config.num_logits]]
+        if mirrored:  # the strands have changed places: the first half now holds the second strand
+            head, complemented = complemented.flip(1), head.flip(1)
+        forward, backward = x.chunk(2)
+        return F.linear(forward, head) + F.linear(backward, complemented).flip(1)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters published without decay: biases, norms, embeddings, A_log, D."""
+        return {
+            name
+            for name, parameter in self.named_parameters()
+            if parameter.ndim < 2 or name.endswith("A_log") or name == "embedding.weight"
+        }
+
+    @classmethod
+    def from_hub(cls, directory: str | Path, *, backend: str = "auto") -> Caduceus:
+        """Load a published network; its forward then takes and scores the published ids.
+
+        Args:
+            directory: Folder with ``config.json`` and ``model.safetensors``.
+            backend: As in the constructor.
+
+        Raises:
+            FileNotFoundError: If a file is not there.
+            ValueError: If a file is damaged, the configuration holds what is not supported, or the
+                weights do not fit it.
+        """
+        config = read_config(directory)
+        mamba = config.mamba
+        model = cls(
+            config.d_model,
+            config.n_layer,
+            num_embeddings=config.num_embeddings,
+            num_logits=config.num_logits,
+            complement=config.complement,
+            variant=config.variant,
+            tied=config.tied,
+            combine=config.combine,
+            norm=config.norm,
+            norm_eps=config.norm_eps,
+            swap_strands=config.swap_strands,
+            d_state=mamba.d_state,
+            d_conv=mamba.d_conv,
+            expand=mamba.expand,
+            dt_rank=mamba.dt_rank,
+            dt_min=mamba.dt_min,
+            dt_max=mamba.dt_max,
+            dt_init_floor=mamba.dt_init_floor,
+            conv_bias=mamba.conv_bias,
+            bias=mamba.bias,
+            backend=backend,
+        )
+        model.load_state_dict(read_weights(directory, config, model.state_dict()))
+        return model
+
+    def to_hub(self, directory: str | Path) -> None:
+        """Write the network in the published format, where every embedded id is also scored.
+
+        Args:
+            directory: Folder, made if it is not there.
+
+        Raises:
+            OSError: If it cannot be written; files already there are then left as they were.
+        """
+        write_hub(directory, self.config, self.state_dict())

@@ -1,0 +1,96 @@
+"""The shape of a Caduceus network, checked before anything is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from .layers import NormKind, require_choice, require_positive
+from .mamba import Combine, MambaConfig
+
+Variant = Literal["ph", "ps"]
+
+
+@dataclass(frozen=True)
+class CaduceusConfig:
+    """Everything that decides what a Caduceus network computes, except its weights.
+
+    Attributes:
+        d_model: Model width.
+        n_layer: Number of blocks.
+        num_embeddings: Ids that can be embedded.
+        num_logits: Ids that are scored, the first ones.
+        complement: Complement of every embedded id; None only for ``ph``.
+        variant: ``ph`` (plain) or ``ps`` (equivariant to the reverse complement).
+        tied: Whether the directions share their input and output projections.
+        combine: How the directions meet.
+        norm: Kind of norm.
+        norm_eps: Added to the mean square.
+        swap_strands: Whether ``ps`` swaps the strands before each block.
+        mamba: Sizes of the mixer.
+    """
+
+    d_model: int
+    n_layer: int
+    num_embeddings: int
+    num_logits: int
+    complement: tuple[int, ...] | None = None
+    variant: Variant = "ph"
+    tied: bool = True
+    combine: Combine = "add"
+    norm: NormKind = "rms"
+    norm_eps: float = 1e-5
+    swap_strands: bool = False
+    mamba: MambaConfig = field(default_factory=MambaConfig)
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            ValueError: If one is out of range, ``complement`` is no involution of the embedded
+                ids, or the scored ids are not closed under it.
+        """
+        for name in ("d_model", "n_layer", "num_embeddings", "num_logits"):
+            require_positive("Caduceus", name, getattr(self, name))
+        require_choice("Caduceus", "variant", self.variant, get_args(Variant))
+        require_choice("Caduceus", "combine", self.combine, get_args(Combine))
+        require_choice("Caduceus", "norm", self.norm, get_args(NormKind))
+        if not self.norm_eps > 0:
+            raise ValueError(f"Caduceus.norm_eps must be above 0, got {self.norm_eps}")
+        if self.num_logits > self.num_embeddings:
+            raise ValueError(
+                "Caduceus.num_logits must not exceed num_embeddings, whose first rows are the "
+                f"head; got {self.num_logits} > {self.num_embeddings}"
+            )
+        if self.swap_strands and self.variant != "ps":
+            raise ValueError(
+                'Caduceus.swap_strands needs variant="ps": a "ph" network has one strand'
+            )
+        self._check_complement()
+
+    def _check_complement(self) -> None:
+        if self.complement is None:
+            if self.variant == "ps":
+                raise ValueError(
+                    'Caduceus.complement is needed by variant="ps"; for the ids A C G T mask '
+                    "give (3, 2, 1, 0, 4)"
+                )
+            return
+        ids = range(self.num_embeddings)
+        if sorted(self.complement) != list(ids):
+            raise ValueError(
+                f"Caduceus.complement must hold each of the {self.num_embeddings} embedded ids "
+                f"once, got {self.complement}"
+            )
+        wrong = [i for i in ids if self.complement[self.complement[i]] != i]
+        if wrong:
+            raise ValueError(
+                "Caduceus.complement must be its own inverse; it is not at ids "
+                f"{wrong} of {self.complement}"
+            )
+        leaving = [i for i in range(self.num_logits) if self.complement[i] >= self.num_logits]
+        if leaving:
+            raise ValueError(
+                f"Caduceus.complement must map the {self.num_logits} scored ids among themselves; "
+                f"ids {leaving} leave them, so reorder the alphabet or raise num_logits"
+            )

@@ -1,0 +1,173 @@
+"""The published Caduceus format: config.json and model.safetensors in one folder.
+
+Facts of the format: the two strands of a ``ps`` row are one vector of twice the width; its norms
+sit one module deeper unless they are fused with the addition before them, and fused ones swap the
+strands before each block; tensors that share storage may be written once, under any of their names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from .caduceus_config import CaduceusConfig
+from .caduceus_hub_config import format_config, listed, parse_config
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+def read_config(directory: str | Path) -> CaduceusConfig:
+    """Read config.json; every id is both embedded and scored.
+
+    Args:
+        directory: Folder of the file.
+
+    Raises:
+        FileNotFoundError: If the file is not there.
+        ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or asks
+            for what ``Caduceus`` does not do.
+    """
+    return parse_config(_existing(directory, CONFIG_FILE))
+
+
+def read_weights(
+    directory: str | Path, config: CaduceusConfig, like: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Read model.safetensors into the state dict of a ``Caduceus`` of this configuration.
+
+    Args:
+        directory: Folder of the file.
+        config: What ``read_config`` found there.
+        like: The state dict to fill; gives names, shapes and dtypes.
+
+    Raises:
+        FileNotFoundError: If the file is not there.
+        ValueError: If it is damaged, a tensor is missing, unexpected or of the wrong shape, or
+            tensors that should be tied differ.
+    """
+    path = _existing(directory, WEIGHTS_FILE)
+    try:
+        stored = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a complete safetensors file ({error}); download it again"
+        ) from error
+    aliases = {name: hub_names(name, config) for name in like}
+    maps = _complement_names(config)
+    missing = [hub[0] for hub in aliases.values() if stored.keys().isdisjoint(hub)]
+    missing += [name for name in maps if name not in stored]
+    expected = {name for hub in aliases.values() for name in hub}.union(maps)
+    unexpected = [name for name in stored if name not in expected]
+    if missing or unexpected:
+        raise ValueError(
+            f"{path} does not fit its {CONFIG_FILE}: missing {listed(missing)}; "
+            f"unexpected {listed(unexpected)}"
+        )
+    for name in maps:
+        if tuple(stored[name].tolist()) != config.complement:
+            raise ValueError(f"{path} has a {name} other than complement_map in {CONFIG_FILE}")
+    return {name: _one(path, stored, hub, like[name]) for name, hub in aliases.items()}
+
+
+def write_hub(directory: str | Path, config: CaduceusConfig, state: Mapping[str, Tensor]) -> None:
+    """Write config.json and model.safetensors, each complete or not at all.
+
+    Args:
+        directory: Folder, made if it is not there; files of these names are replaced.
+        config: What to describe. The format scores every embedded id.
+        state: State dict of a ``Caduceus`` of this configuration.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        for hub in hub_names(name, config):
+            value = tensor.detach().cpu()
+            tensors[hub] = (value[:, None] if name.endswith("conv_weight") else value).clone()
+    for name in _complement_names(config):
+        tensors[name] = torch.tensor(config.complement)
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / WEIGHTS_FILE, save(tensors, metadata={"format": "pt"}))
+    _write(folder / CONFIG_FILE, format_config(config).encode())
+
+
+def hub_names(name: str, config: CaduceusConfig) -> tuple[str, ...]:
+    """All published names of one of our parameters; several where it is tied.
+
+    Args:
+        name: A key of ``Caduceus.state_dict()``.
+        config: Decides the nesting.
+    """
+    ps = config.variant == "ps"
+    if name == "embedding.weight":
+        embedding, head = ("embedding.weight", "lm_head.weight") if ps else ("weight", "weight")
+        return f"caduceus.backbone.embeddings.word_embeddings.{embedding}", f"lm_head.{head}"
+    norm_wrap = "submodule." if ps and not config.swap_strands else ""
+    parts = name.split(".")
+    if parts[0] == "norm":
+        return (f"caduceus.backbone.norm_f.{norm_wrap}{parts[1]}",)
+    block = f"caduceus.backbone.layers.{parts[1]}"
+    if parts[2] == "norm":
+        return (f"{block}.norm.{norm_wrap}{parts[3]}",)
+    mixer = f"{block}.mixer.submodule" if ps else f"{block}.mixer"
+    module, rest = parts[3], ".".join(parts[4:])
+    if module in ("fwd", "rev"):
+        return (f"{mixer}.mamba_{module}.{rest.replace('conv_', 'conv1d.')}",)
+    projection = f"{module.removesuffix('_rev')}.{rest}"
+    if config.tied:
+        return tuple(f"{mixer}.mamba_{side}.{projection}" for side in ("fwd", "rev"))
+    return (f"{mixer}.mamba_{'rev' if module.endswith('_rev') else 'fwd'}.{projection}",)
+
+
+def _complement_names(config: CaduceusConfig) -> tuple[str, ...]:
+    if config.variant == "ph":
+        return ()
+    embeddings = "caduceus.backbone.embeddings.word_embeddings"
+    return f"{embeddings}.complement_map", "lm_head.complement_map"
+
+
+def _existing(directory: str | Path, name: str) -> Path:
+    path = Path(directory) / name
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is not there; give the folder of a published Caduceus, which holds "
+            f"{CONFIG_FILE} and {WEIGHTS_FILE}"
+        )
+    return path
+
+
+def _one(path: Path, stored: Mapping[str, Tensor], hub: tuple[str, ...], like: Tensor) -> Tensor:
+    """The stored tensor behind one of our names, whichever of its aliases were written."""
+    present = [name for name in hub if name in stored]
+    first = stored[present[0]]
+    shape = like.shape
+    if present[0].endswith("conv1d.weight"):  # stored with a middle axis of one
+        shape = torch.Size((like.shape[0], 1, like.shape[1]))
+    for name in present:
+        if stored[name].shape != shape:
+            raise ValueError(
+                f"{path} {name} must have shape {tuple(shape)} by {CONFIG_FILE}, "
+                f"got {tuple(stored[name].shape)}"
+            )
+        if not torch.equal(stored[name], first):
+            raise ValueError(f"{path} {name} must equal {present[0]}, with which it is tied")
+    return first.reshape(like.shape).to(like.dtype)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write under a temporary name, then rename, so that no reader meets half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

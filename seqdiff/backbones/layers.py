@@ -1,0 +1,75 @@
+"""Parts that several backbones share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+NormKind = Literal["rms", "layer"]
+
+
+class Norm(nn.Module):
+    """RMSNorm (Zhang and Sennrich 2019) or LayerNorm over the last axis, with learned gains.
+
+    Args:
+        d_model: Channels.
+        kind: ``rms`` has a gain only; ``layer`` centres first and has a gain and a shift.
+        eps: Added to the mean square.
+    """
+
+    def __init__(self, d_model: int, kind: NormKind = "rms", eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model)) if kind == "layer" else None
+
+    def forward(
+        self, x: Float[Tensor, "*shape D"], *, mirrored: bool = False
+    ) -> Float[Tensor, "*shape D"]:
+        """Normalise each vector.
+
+        Args:
+            x: Activations.
+            mirrored: The channels of ``x`` are stored in reverse order.
+        """
+        weight = self.weight.flip(0) if mirrored else self.weight
+        if self.bias is None:
+            return F.rms_norm(x, weight.shape, weight, self.eps)
+        bias = self.bias.flip(0) if mirrored else self.bias
+        return F.layer_norm(x, weight.shape, weight, bias, self.eps)
+
+
+def require_positive(owner: str, name: str, size: int) -> None:
+    """Check that a size is a whole number above zero.
+
+    Args:
+        owner: Who is asking, for the message.
+        name: The argument.
+        size: What was given.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"{owner}.{name} must be an integer of at least 1, got {size!r}")
+
+
+def require_choice(owner: str, name: str, value: str, choices: Collection[str]) -> None:
+    """Check that an argument is one of the valid words.
+
+    Args:
+        owner: Who is asking, for the message.
+        name: The argument.
+        value: What was given.
+        choices: What is valid.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if value not in choices:
+        raise ValueError(f"{owner}.{name} must be one of {', '.join(choices)}; got {value!r}")

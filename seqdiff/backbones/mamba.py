@@ -1,0 +1,246 @@
+"""The Mamba mixer, run over a row in both directions without flipping it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ..ops.causal_conv1d import BACKENDS as CONV_BACKENDS
+from ..ops.causal_conv1d import causal_conv1d
+from ..ops.selective_scan import selective_scan
+from .layers import require_positive
+
+Combine = Literal["add", "ew_multiply"]
+
+
+@dataclass(frozen=True)
+class MambaConfig:
+    """Sizes and initialisation of a Mamba mixer, under the names of Gu and Dao 2023.
+
+    Attributes:
+        d_state: State width of each channel.
+        d_conv: Width of the causal depthwise convolution.
+        expand: Inner width as a multiple of the model width.
+        dt_rank: Rank of the step-size projection; ``auto`` is a sixteenth of the model width,
+            rounded up.
+        dt_min: Smallest initial step size.
+        dt_max: Largest initial step size.
+        dt_init_floor: Initial step sizes are raised to this.
+        conv_bias: Whether the convolution has a bias.
+        bias: Whether the input and output projections have one.
+    """
+
+    d_state: int = 16
+    d_conv: int = 4
+    expand: int = 2
+    dt_rank: int | Literal["auto"] = "auto"
+    dt_min: float = 1e-3
+    dt_max: float = 1e-1
+    dt_init_floor: float = 1e-4
+    conv_bias: bool = True
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the sizes.
+
+        Raises:
+            ValueError: If a size is below one or the step sizes are not an interval above zero.
+        """
+        require_positive("Mamba", "d_state", self.d_state)
+        require_positive("Mamba", "d_conv", self.d_conv)
+        require_positive("Mamba", "expand", self.expand)
+        if self.dt_rank != "auto":
+            require_positive("Mamba", "dt_rank", self.dt_rank)
+        if not 0 < self.dt_min <= self.dt_max:
+            raise ValueError(
+                "Mamba.dt_min and dt_max must satisfy 0 < dt_min <= dt_max, "
+                f"got {self.dt_min} and {self.dt_max}"
+            )
+
+    def rank(self, d_model: int) -> int:
+        """Rank of the step-size projection at a model width."""
+        return math.ceil(d_model / 16) if self.dt_rank == "auto" else self.dt_rank
+
+
+class SelectiveSSM(nn.Module):
+    """One direction of Mamba between its projections: convolution, selective scan, gate.
+
+    Source: Gu and Dao 2023, arXiv:2312.00752, sections 3.2 to 3.6. ``A_log`` starts at
+    log(1..d_state), ``D`` at one, and the step sizes log-uniform in [dt_min, dt_max].
+
+    Args:
+        d_inner: Channels.
+        dt_rank: Rank of the step-size projection.
+        config: Everything else.
+        backend: Kernel of the scan, and of the convolution where that has one of this name.
+    """
+
+    def __init__(
+        self, d_inner: int, dt_rank: int, config: MambaConfig, backend: str = "auto"
+    ) -> None:
+        super().__init__()
+        self.scan_backend = backend
+        self.conv_backend = backend if backend in CONV_BACKENDS else "auto"
+        self.widths = (dt_rank, config.d_state, config.d_state)
+        bound = config.d_conv**-0.5
+        self.conv_weight = nn.Parameter(torch.empty(d_inner, config.d_conv).uniform_(-bound, bound))
+        self.conv_bias = (
+            nn.Parameter(torch.empty(d_inner).uniform_(-bound, bound)) if config.conv_bias else None
+        )
+        self.x_proj = nn.Linear(d_inner, sum(self.widths), bias=False)
+        self.dt_proj = nn.Linear(dt_rank, d_inner)
+        nn.init.uniform_(self.dt_proj.weight, -(dt_rank**-0.5), dt_rank**-0.5)
+        log_min, log_max = math.log(config.dt_min), math.log(config.dt_max)
+        dt = torch.empty(d_inner).uniform_(log_min, log_max).exp().clamp(min=config.dt_init_floor)
+        with torch.no_grad():
+            self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # inverse of softplus
+        states = torch.arange(1, config.d_state + 1, dtype=torch.get_default_dtype())
+        self.A_log = nn.Parameter(states.log().repeat(d_inner, 1))
+        self.D = nn.Parameter(torch.ones(d_inner))
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        z: Float[Tensor, "B L D"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Float[Tensor, "B L D"]:
+        """Mix along the row.
+
+        Args:
+            x: Input; zero where padded.
+            z: Gate.
+            padding: True where the input of the scan is to be zero.
+            reverse: Run from the last position to the first.
+        """
+        u = causal_conv1d(
+            x.transpose(1, 2),
+            self.conv_weight,
+            self.conv_bias,
+            activation="silu",
+            reverse=reverse,
+            backend=self.conv_backend,
+        )
+        if padding is not None:
+            u = u.masked_fill(padding[:, None], 0)
+        dt, b, c = self.x_proj(u.transpose(1, 2)).split(self.widths, dim=-1)
+        y = selective_scan(
+            u,
+            F.linear(dt, self.dt_proj.weight).transpose(1, 2),
+            -torch.exp(self.A_log),
+            b.transpose(1, 2),
+            c.transpose(1, 2),
+            self.D,
+            z.transpose(1, 2),
+            delta_bias=self.dt_proj.bias,
+            delta_softplus=True,
+            reverse=reverse,
+            backend=self.scan_backend,
+        )
+        assert isinstance(y, Tensor)  # no last state was asked for
+        return y.transpose(1, 2)
+
+
+class BiMamba(nn.Module):
+    """Two Mamba directions whose outputs are added or multiplied.
+
+    Source: Schiff et al. 2024, arXiv:2403.03234, section 3.1. A projection acts on each position
+    alone, so one that both directions share is applied once: before the directions part, and, when
+    they are added, after they meet.
+
+    Args:
+        d_model: Model width.
+        config: The mixer's sizes.
+        tied: Share ``in_proj`` and ``out_proj`` between the directions.
+        combine: ``add`` or ``ew_multiply``.
+        backend: Kernel of the convolutions and scans.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        config: MambaConfig,
+        *,
+        tied: bool = True,
+        combine: Combine = "add",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        d_inner, rank = config.expand * d_model, config.rank(d_model)
+        self.combine = combine
+        self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=config.bias)
+        self.out_proj = nn.Linear(d_inner, d_model, bias=config.bias)
+        self.in_proj_rev: nn.Linear | None = None
+        self.out_proj_rev: nn.Linear | None = None
+        if not tied:
+            self.in_proj_rev = nn.Linear(d_model, 2 * d_inner, bias=config.bias)
+            self.out_proj_rev = nn.Linear(d_inner, d_model, bias=config.bias)
+        self.fwd = SelectiveSSM(d_inner, rank, config, backend)
+        self.rev = SelectiveSSM(d_inner, rank, config, backend)
+
+    def initialise_projections(self, n_layer: int) -> None:
+        """Zero the biases and shrink the output weights for a residual stream this deep.
+
+        Args:
+            n_layer: Blocks that add to the stream; weights are divided by its square root.
+        """
+        outputs = [p for p in (self.out_proj, self.out_proj_rev) if p is not None]
+        inputs = [p for p in (self.in_proj, self.in_proj_rev) if p is not None]
+        for projection in inputs + outputs:
+            if projection.bias is not None:
+                nn.init.zeros_(projection.bias)
+        with torch.no_grad():
+            for projection in outputs:
+                projection.weight.div_(math.sqrt(n_layer))
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        *,
+        mirrored: bool = False,
+    ) -> Float[Tensor, "B L D"]:
+        """Mix along the row, both ways.
+
+        Args:
+            x: Input.
+            padding: True at positions before the first or after the last real one; they do not
+                reach the others.
+            mirrored: ``x`` and the result are stored reversed in length and in channels:
+                ``forward(x.flip(1, 2), mirrored=True) == forward(x).flip(1, 2)``.
+        """
+        x_fwd, z_fwd = _project_in(self.in_proj, x, padding, mirrored)
+        x_rev, z_rev = x_fwd, z_fwd
+        if self.in_proj_rev is not None:
+            x_rev, z_rev = _project_in(self.in_proj_rev, x, padding, mirrored)
+        y_fwd = self.fwd(x_fwd, z_fwd, padding, reverse=mirrored)
+        y_rev = self.rev(x_rev, z_rev, padding, reverse=not mirrored)
+        if self.combine == "add" and self.out_proj_rev is None:
+            return _project_out(self.out_proj, y_fwd + y_rev, mirrored, directions=2)
+        out_fwd = _project_out(self.out_proj, y_fwd, mirrored)
+        out_rev = _project_out(self.out_proj_rev or self.out_proj, y_rev, mirrored)
+        return out_fwd + out_rev if self.combine == "add" else out_fwd * out_rev
+
+
+def _project_in(
+    proj: nn.Linear, x: Tensor, padding: Tensor | None, mirrored: bool
+) -> tuple[Tensor, Tensor]:
+    weight = proj.weight.flip(1) if mirrored else proj.weight
+    inner, gate = F.linear(x, weight, proj.bias).chunk(2, dim=-1)
+    return inner if padding is None else inner.masked_fill(padding[..., None], 0), gate
+
+
+def _project_out(proj: nn.Linear, y: Tensor, mirrored: bool, directions: int = 1) -> Tensor:
+    """Project a sum over ``directions`` outputs, each of which carries the bias."""
+    weight = proj.weight.flip(0) if mirrored else proj.weight
+    bias = proj.bias
+    if bias is not None:
+        bias = directions * (bias.flip(0) if mirrored else bias)
+    return F.linear(y, weight, bias)
