@@ -12,7 +12,9 @@ _KERNELS = {"cpu.py", "triton.py", "cpu_scan.py", "cpu_conv.py"}
 
 def _checked_modules() -> list[str]:
     root = Path(__file__).parents[1]
-    files = [f for package in ("seqdiff", "genomics", "text") for f in (root / package).rglob("*.py")]
+    files = [
+        f for package in ("seqdiff", "genomics", "text") for f in (root / package).rglob("*.py")
+    ]
     plain = [f for f in files if f.name != "__init__.py" and f.name not in _KERNELS]
     return [".".join(f.relative_to(root).with_suffix("").parts) for f in plain]
 

@@ -1,0 +1,30 @@
+# Everything happens inside .venv; PYTHON chooses the interpreter that makes it.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.seqdiff-installed
+
+.PHONY: setup demo test lint clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "seqdiff needs Python 3.11 or newer, got $$($(PYTHON) --version); name one: make PYTHON=python3.11 ..."; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/seqdiff demo configs/experiment/genomics/demo.yaml
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv
