@@ -190,14 +190,6 @@ class Caduceus(nn.Module):
         forward, backward = x.chunk(2)
         return F.linear(forward, head) + F.linear(backward, complemented).flip(1)
 
-    def no_weight_decay(self) -> set[str]:
-        """Names of the parameters published without decay: biases, norms, embeddings, A_log, D."""
-        return {
-            name
-            for name, parameter in self.named_parameters()
-            if parameter.ndim < 2 or name.endswith("A_log") or name == "embedding.weight"
-        }
-
     @classmethod
     def from_hub(cls, directory: str | Path, *, backend: str = "auto") -> Caduceus:
         """Load a published network; its forward then takes and scores the published ids.

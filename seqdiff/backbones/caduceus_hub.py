@@ -7,7 +7,6 @@ strands before each block; tensors that share storage may be written once, under
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from ..files import write_bytes
 from .caduceus_config import CaduceusConfig
 from .caduceus_hub_config import format_config, listed, parse_config
 
@@ -95,8 +95,8 @@ def write_hub(directory: str | Path, config: CaduceusConfig, state: Mapping[str,
         tensors[name] = torch.tensor(config.complement)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / WEIGHTS_FILE, save(tensors, metadata={"format": "pt"}))
-    _write(folder / CONFIG_FILE, format_config(config).encode())
+    write_bytes(folder / WEIGHTS_FILE, save(tensors, metadata={"format": "pt"}))
+    write_bytes(folder / CONFIG_FILE, format_config(config).encode())
 
 
 def hub_names(name: str, config: CaduceusConfig) -> tuple[str, ...]:
@@ -160,14 +160,3 @@ def _one(path: Path, stored: Mapping[str, Tensor], hub: tuple[str, ...], like: T
         if not torch.equal(stored[name], first):
             raise ValueError(f"{path} {name} must equal {present[0]}, with which it is tied")
     return first.reshape(like.shape).to(like.dtype)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write under a temporary name, then rename, so that no reader meets half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -44,6 +44,19 @@ class Norm(nn.Module):
         return F.layer_norm(x, weight.shape, weight, bias, self.eps)
 
 
+def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
+    """Mark a parameter that weight decay must leave alone though it is no vector or embedding.
+
+    Args:
+        parameter: Gains the attribute ``_no_weight_decay``, which optimisers look for.
+
+    Returns:
+        The same parameter.
+    """
+    parameter._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]
+    return parameter
+
+
 def require_positive(owner: str, name: str, size: int) -> None:
     """Check that a size is a whole number above zero.
 

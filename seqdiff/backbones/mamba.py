@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..ops.causal_conv1d import BACKENDS as CONV_BACKENDS
 from ..ops.causal_conv1d import causal_conv1d
 from ..ops.selective_scan import selective_scan
-from .layers import require_positive
+from .layers import exempt_from_decay, require_positive
 
 Combine = Literal["add", "ew_multiply"]
 
@@ -101,7 +101,7 @@ class SelectiveSSM(nn.Module):
         with torch.no_grad():
             self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # inverse of softplus
         states = torch.arange(1, config.d_state + 1, dtype=torch.get_default_dtype())
-        self.A_log = nn.Parameter(states.log().repeat(d_inner, 1))
+        self.A_log = exempt_from_decay(nn.Parameter(states.log().repeat(d_inner, 1)))
         self.D = nn.Parameter(torch.ones(d_inner))
 
     def forward(
