@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -27,12 +27,15 @@ class SequenceDataModule(LightningDataModule, ABC):
     even if the number of devices or the batch size has changed.
 
     Attributes:
+        token_name: What reports call a token; a subclass may say ``base`` or ``word``.
         tokenizer: Maps the domain's strings to ids and back.
         batch_size: Training examples per device and forward pass.
         eval_batch_size: Validation and test examples per device and forward pass.
         num_workers: Loader processes per device; 0 loads in the training process.
         seed: The run's seed, which fixes the order of the stream and the augmentation.
     """
+
+    token_name: ClassVar[str] = "token"
 
     def __init__(
         self,

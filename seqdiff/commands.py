@@ -1,0 +1,57 @@
+"""What a subcommand of the command line is, for the core and for the domains alike.
+
+A package adds a subcommand with an entry point in the group ``seqdiff.commands`` whose name is the
+subcommand and whose object is a ``Command`` (an instance, or a module with the same three names),
+and a sample format with one in the group ``seqdiff.writers`` whose name is a file suffix without
+its dot and whose object is a ``Writer``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol
+
+
+class Command(Protocol):
+    """One subcommand. Import what is slow in ``run``, so that ``--help`` stays fast."""
+
+    help: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Do it.
+
+        Raises:
+            ValueError: In one line: shown without a traceback, exit code 2; so are ``TypeError``,
+                ``OSError`` and ``ArithmeticError``.
+        """
+        ...
+
+
+class Writer(Protocol):
+    """Writes decoded samples to a path, which is moved into place when this returns."""
+
+    def __call__(self, path: Path, sequences: list[str], names: list[str]) -> None:
+        """Write the whole file."""
+        ...
+
+
+def find_writer(path: Path) -> Writer:
+    """Choose the writer of a file by its suffix.
+
+    Raises:
+        ValueError: If there is none; with those there are.
+    """
+    known = {entry.name: entry for entry in entry_points(group="seqdiff.writers")}
+    suffix = path.suffix.removeprefix(".")
+    if suffix not in known:
+        raise ValueError(
+            f"sample.out must end in one of {', '.join('.' + name for name in sorted(known))}, "
+            f"got {path}; rename it"
+        )
+    return known[suffix].load()

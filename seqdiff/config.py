@@ -1,0 +1,231 @@
+"""A run's configuration: typed constructors are the schema, YAML and flags fill them in.
+
+Later wins: a default in code, a base file, an experiment file, a flag. An experiment names its base
+with the top-level key ``base``, relative to itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from argparse import SUPPRESS, ArgumentError
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, get_type_hints
+
+import torch
+import yaml
+from jsonargparse import ArgumentParser, Namespace
+from torch import nn
+
+import seqdiff.backbones.caduceus  # noqa: F401  (a class is listed as a choice once imported)
+from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.schedules import LogLinear, NoiseSchedule
+from seqdiff.time_sampling import TimeSampler
+from seqdiff.training.objectives import ContinuousNELBO, Objective
+from seqdiff.training.optim import OptimConfig
+from seqdiff.training.trainer import TrainerConfig
+
+_LINKED = ("num_embeddings", "num_logits")
+
+
+class Network(Protocol):
+    """An ``nn.Module`` that is a ``Backbone`` and is built from K+1 and K.
+
+    Its constructor takes ``num_embeddings`` and ``num_logits`` by keyword; both come from the
+    tokenizer, so a configuration names neither.
+    """
+
+    # Unannotated on purpose: the configuration parser compares annotations literally.
+    def forward(self, tokens, t=None, padding=None):
+        """See ``Backbone``."""
+        ...
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that a run is made of.
+
+    Attributes:
+        output: The run directory, made by the run.
+        data: What to train on and how it is tokenised.
+        backbone: The network.
+        seed: Of the weights, the order of the data and all noise; in [0, 2^32).
+        schedule: How fast tokens are masked.
+        objective: What is minimised.
+        optim: Optimiser and learning rate.
+        ema_decay: Of the averaged weights that are validated and exported; null exports the last.
+        checkpoint_every_n_steps: Optimiser steps between two savings.
+        trainer: Arguments of Lightning's Trainer.
+    """
+
+    output: Path
+    data: SequenceDataModule
+    backbone: Network
+    seed: int = 0
+    schedule: NoiseSchedule = field(default_factory=LogLinear)
+    objective: Objective = field(default_factory=ContinuousNELBO)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    ema_decay: float | None = 0.9999
+    checkpoint_every_n_steps: int = 1000
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+
+    def __post_init__(self) -> None:
+        """Check what the types cannot say.
+
+        Raises:
+            TypeError: If the backbone is not a module.
+            ValueError: If the seed does not fit in 32 bits.
+        """
+        if not isinstance(self.backbone, nn.Module):
+            raise TypeError(
+                f"RunConfig.backbone must be an nn.Module, got {type(self.backbone).__name__}; "
+                f"choose from {', '.join(_choices('backbone'))}"
+            )
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"RunConfig.seed must be in [0, 2^32), got {self.seed}; choose less")
+
+
+def run_parser() -> ArgumentParser:
+    """Build the parser whose schema is ``RunConfig``."""
+    parser = ArgumentParser(prog="seqdiff train", exit_on_error=False)
+    parser.add_argument("--config", action="config", help=SUPPRESS)
+    parser.add_argument("--base", type=str | None, default=None, help=SUPPRESS)
+    parser.add_argument("--provenance", type=dict[str, str] | None, default=None, help=SUPPRESS)
+    parser.add_class_arguments(RunConfig, sub_configs=True)
+    for extra, name in enumerate(reversed(_LINKED)):
+        parser.link_arguments(
+            "data",
+            f"backbone.init_args.{name}",
+            compute_fn=_symbols_and(extra),
+            apply_on="instantiate",
+        )
+    return parser
+
+
+class _symbols_and:
+    """K plus a constant, from a data module."""
+
+    def __init__(self, extra: int) -> None:
+        self.extra = extra
+        self.__name__ = "tokenizer.vocab_size" + f" + {extra}" * bool(extra)
+
+    def __call__(self, data: SequenceDataModule) -> int:
+        return data.tokenizer.vocab_size + self.extra
+
+
+def config_files(path: Path) -> list[Path]:
+    """List a configuration file after its bases, the outermost base first.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is not a mapping, or a file is its own base.
+    """
+    chain: list[Path] = []
+    current: Path | None = path
+    while current is not None:
+        if not current.is_file():
+            origin = f" (base of {chain[-1]})" if chain else ""
+            raise FileNotFoundError(
+                f"train.config must be an existing file, got {current}{origin}; check the path"
+            )
+        if current.resolve() in {file.resolve() for file in chain}:
+            raise ValueError(f"{current} must not be its own base, got a circle; drop one `base`")
+        chain.append(current)
+        try:
+            content = yaml.safe_load(current.read_text())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"{current} must be YAML, got: {one_line(str(error))}; correct that line"
+            ) from error
+        if not isinstance(content, dict):
+            raise ValueError(f"{current} must hold `key: value` lines, got {content!r}; add some")
+        base = content.get("base")
+        current = None if base is None else current.parent / str(base)
+    return chain[::-1]
+
+
+def parse_run(path: Path, flags: Sequence[str] = ()) -> Namespace:
+    """Read a configuration file, its bases and the flags that override them.
+
+    Raises:
+        ValueError: In one line, if a key does not exist or a value does not fit; with the choices.
+    """
+    arguments = [part for file in config_files(path) for part in ("--config", str(file))]
+    try:
+        parsed = run_parser().parse_args([*arguments, *flags])
+    except ArgumentError as error:
+        message = one_line(str(error))
+        raise ValueError(f"{path}: {message}{_hint(message)}") from error
+    del parsed["config"], parsed["base"]
+    return parsed
+
+
+def instantiate(parsed: Namespace) -> RunConfig:
+    """Build what a parsed configuration describes; weights follow from its seed.
+
+    Raises:
+        TypeError: If a constructor refuses a value.
+        ValueError: If a constructor refuses a value.
+    """
+    torch.manual_seed(parsed["seed"])
+    built = run_parser().instantiate(parsed)
+    config = RunConfig(**{f.name: built[f.name] for f in fields(RunConfig)})
+    config.data.seed = config.seed
+    return config
+
+
+def dump(parsed: Namespace, provenance: dict[str, str] | None = None) -> str:
+    """Write a parsed configuration as YAML that ``parse_run`` reads back to the same."""
+    parsed = parsed.clone()
+    parsed["provenance"] = provenance
+    return run_parser().dump(parsed, skip_unset=False)
+
+
+def one_line(message: str) -> str:
+    """Join the lines of a message."""
+    return re.sub(r"\s*\n[\s-]*", " ", message.strip()).replace(": ;", ":")
+
+
+def _subclasses(base: type) -> list[type]:
+    direct = base.__subclasses__()
+    return direct + [deeper for child in direct for deeper in _subclasses(child)]
+
+
+def _is_network(candidate: type) -> bool:
+    return set(_LINKED) <= set(inspect.signature(candidate.__init__).parameters)
+
+
+def _choices(key: str) -> list[str]:
+    """Import paths of the classes that a key may name."""
+    bases: dict[str, type] = {
+        "data": SequenceDataModule,
+        "schedule": NoiseSchedule,
+        "objective": Objective,
+        "time_sampler": TimeSampler,
+        "backbone": nn.Module,
+    }
+    found = [c for c in _subclasses(bases[key]) if not inspect.isabstract(c)]
+    if key == "backbone":
+        found = [c for c in found if _is_network(c)]
+    return sorted({f"{c.__module__}.{c.__qualname__}" for c in found})
+
+
+def _hint(message: str) -> str:
+    """Say what would have been valid."""
+    option = re.search(r"class_path '([\w.]+)': Option '\w+' is not accepted", message)
+    if option:
+        module, _, name = option[1].rpartition(".")
+        names = inspect.signature(getattr(import_module(module), name).__init__).parameters
+        return f"; choose from {', '.join(n for n in names if n not in ('self', *_LINKED))}"
+    keys = re.findall(r'Parser key "(?:[\w.]+\.)?(\w+)"', message)
+    if keys and keys[-1] in ("data", "schedule", "objective", "time_sampler", "backbone"):
+        return f"; choose from {', '.join(_choices(keys[-1])) or 'your own import path'}"
+    key = re.search(r"(?:arguments: --|Option '|Group ')([\w.]+)", message)
+    if key:
+        group = get_type_hints(RunConfig).get(key[1].split(".")[0])
+        owner = group if isinstance(group, type) and is_dataclass(group) else RunConfig
+        return f"; choose from {', '.join(f.name for f in fields(owner))}"
+    return ""

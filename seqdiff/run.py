@@ -1,0 +1,195 @@
+"""The run directory: how a run starts, goes on, and is loaded.
+
+``run.yaml``: the resolved configuration with its provenance; ``model.safetensors``: the weights to
+use; ``last.ckpt``: what going on needs; ``metrics.csv`` and ``tensorboard/``: what was logged.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from jsonargparse import Namespace
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from seqdiff.backbones.protocol import Backbone
+from seqdiff.config import RunConfig, dump, instantiate, parse_run
+from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.tokenizer import Tokenizer
+from seqdiff.files import write_bytes
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
+from seqdiff.training.module import DiffusionModule
+from seqdiff.training.trainer import build_trainer
+from seqdiff.training.weights import load_weights, read_step
+
+CONFIG_NAME = "run.yaml"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained run.
+
+    Attributes:
+        directory: Where it lies.
+        config: What it was made of.
+        process: The forward process.
+        denoiser: The network with the exported weights, in eval mode.
+    """
+
+    directory: Path
+    config: RunConfig
+    process: MaskedDiffusion
+    denoiser: Denoiser
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The run's tokenizer."""
+        return self.config.data.tokenizer
+
+    @property
+    def datamodule(self) -> SequenceDataModule:
+        """The run's data; no file is opened before a split is."""
+        return self.config.data
+
+
+def load_run(directory: Path, *, device: torch.device | str = "cpu") -> Run:
+    """Load a run for use: the only way there is, and nothing is unpickled.
+
+    Args:
+        directory: A run directory.
+        device: Where the network goes.
+
+    Raises:
+        FileNotFoundError: If it is no run directory, or nothing has been saved yet.
+        ValueError: If the tokenizer or the weights do not fit the configuration.
+    """
+    _, config = _open(directory)
+    process, denoiser = _compose(config)
+    load_weights(directory / WEIGHTS_NAME, denoiser)
+    return Run(directory, config, process, denoiser.eval().to(device))
+
+
+def start_run(parsed: Namespace) -> Path:
+    """Train from the beginning.
+
+    Args:
+        parsed: From ``parse_run``.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        FileExistsError: If the run directory already holds a run.
+        ValueError: If the configuration does not fit together.
+    """
+    config = instantiate(parsed)
+    directory = config.output
+    if _is_first_process() and (directory / CONFIG_NAME).exists():
+        raise FileExistsError(
+            f"RunConfig.output must not hold a run already, got {directory}; "
+            f"go on with: seqdiff train --resume {directory}, or choose another --output"
+        )
+    config.data.dataset("train")
+    return _fit(parsed, config, directory, resume=False)
+
+
+def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
+    """Go on with a run as if it had never stopped.
+
+    Args:
+        directory: The run directory.
+        flags: Overrides, for example a larger ``--trainer.max_steps``.
+
+    Raises:
+        FileNotFoundError: If there is nothing to go on from.
+        ValueError: If the checkpoint does not fit, or the run is already finished.
+    """
+    parsed, config = _open(directory, flags)
+    return _fit(parsed, config, directory, resume=True)
+
+
+def _open(directory: Path, flags: Sequence[str] = ()) -> tuple[Namespace, RunConfig]:
+    """Parse and build run.yaml, and check that the tokenizer is still the one it was."""
+    path = directory / CONFIG_NAME
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"a run directory must hold {CONFIG_NAME}, got none in {directory}; check the path"
+        )
+    parsed = parse_run(path, flags)
+    config = instantiate(parsed)
+    saved = (parsed["provenance"] or {}).get("tokenizer")
+    if saved != config.data.tokenizer.fingerprint:
+        raise ValueError(
+            f"{path} must describe the tokenizer it was trained with ({saved}), got "
+            f"{config.data.tokenizer.fingerprint}; restore the data.tokenizer of the run"
+        )
+    return parsed, config
+
+
+def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
+    vocab_size = config.data.tokenizer.vocab_size
+    assert isinstance(config.backbone, Backbone)
+    return MaskedDiffusion(vocab_size, config.schedule), Denoiser(config.backbone, vocab_size)
+
+
+def _is_first_process() -> bool:
+    """Whether this is the only process, or the first of several that a strategy has launched."""
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
+def _fit(parsed: Namespace, config: RunConfig, directory: Path, *, resume: bool) -> Path:
+    process, denoiser = _compose(config)
+    module = DiffusionModule(
+        denoiser,
+        process,
+        config.objective,
+        config.optim,
+        seed=config.seed,
+        max_steps=config.trainer.max_steps,
+    )
+    checkpoint = directory / CHECKPOINT_NAME if resume else None
+    first_step = 0 if checkpoint is None else read_step(checkpoint, module)
+    if first_step >= config.trainer.max_steps:
+        raise ValueError(
+            f"resume.trainer.max_steps must exceed the {first_step} steps done, got "
+            f"{config.trainer.max_steps}; add --trainer.max_steps {2 * first_step}"
+        )
+    if _is_first_process():
+        directory.mkdir(parents=True, exist_ok=True)
+        provenance = _provenance(config.data.tokenizer)
+        write_bytes(directory / CONFIG_NAME, dump(parsed, provenance).encode())
+    trainer = build_trainer(
+        config.trainer,
+        directory,
+        ema_decay=config.ema_decay,
+        checkpoint_every_n_steps=config.checkpoint_every_n_steps,
+        first_step=first_step,
+    )
+    trainer.fit(module, datamodule=config.data, ckpt_path=checkpoint, weights_only=True)
+    return directory
+
+
+def _provenance(tokenizer: Tokenizer) -> dict[str, str]:
+    """Say what made a run."""
+    packages = {name: version(name) for name in ("seqdiff", "torch", "lightning")}
+    return {**packages, "git_revision": _git_revision(), "tokenizer": tokenizer.fingerprint}
+
+
+def _git_revision() -> str:
+    """The revision of the working directory, ``+`` if it has changes, or ``unknown``."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()

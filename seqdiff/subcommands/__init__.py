@@ -1,0 +1,1 @@
+"""The subcommands that every domain shares; each module is a ``seqdiff.commands.Command``."""

@@ -1,0 +1,233 @@
+"""What happens beside the optimiser steps: averaging, saving, speed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from seqdiff.files import write_bytes
+from seqdiff.training.module import DiffusionModule
+from seqdiff.training.weights import encode_weights
+from seqdiff.types import Batch
+
+CHECKPOINT_NAME, WEIGHTS_NAME = "last.ckpt", "model.safetensors"
+_PREFIX = "average."
+
+
+def _denoiser(module: LightningModule) -> torch.nn.Module:
+    assert isinstance(module, DiffusionModule)
+    return module.denoiser
+
+
+class EMA(Callback):
+    """An exponential moving average of the denoiser's parameters, used to validate and to export.
+
+    After update number n, counted from 1, average <- average + (1 - d) (parameter - average) with
+    d = min(decay, (1 + n) / (10 + n)), so that early weights are soon forgotten. The average is
+    kept in float32 or better.
+
+    Attributes:
+        decay: The limit of d, in [0, 1).
+        num_updates: Optimiser steps averaged so far.
+    """
+
+    def __init__(self, decay: float) -> None:
+        """Set the decay.
+
+        Raises:
+            ValueError: If it is not in [0, 1).
+        """
+        if not 0 <= decay < 1:
+            raise ValueError(f"EMA.decay must be in [0, 1), got {decay}; 0.9999 is common")
+        self.decay = decay
+        self.num_updates = 0
+        self._average: dict[str, Tensor] = {}
+        self._swapped = False
+
+    def decay_at(self, update: int) -> float:
+        """The decay of one update, counted from 1."""
+        return min(self.decay, (1 + update) / (10 + update))
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start from the initial parameters, unless a checkpoint brought an average.
+
+        Raises:
+            ValueError: If parameters are sharded, which an average by name cannot follow.
+        """
+        if "fsdp" in type(trainer.strategy).__name__.lower():
+            raise ValueError(
+                "EMA must see whole parameters, got trainer.strategy=fsdp; "
+                "set ema_decay=null or use trainer.strategy=ddp"
+            )
+        parameters = dict(_denoiser(pl_module).named_parameters())
+        source = self._average or parameters
+        self._average = {
+            name: source[name]
+            .detach()
+            .to(device=p.device, dtype=torch.promote_types(p.dtype, torch.float32), copy=True)
+            for name, p in parameters.items()
+        }
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """Average after each optimiser step, not after each accumulated batch."""
+        if trainer.global_step > self.num_updates:
+            self.num_updates = trainer.global_step
+            parameters = dict(_denoiser(pl_module).named_parameters())
+            current = [parameters[n].detach().to(a.dtype) for n, a in self._average.items()]
+            average = get_ema_multi_avg_fn(self.decay_at(self.num_updates))
+            average(list(self._average.values()), current, self.num_updates)
+
+    @torch.no_grad()
+    def swap(self, pl_module: LightningModule) -> None:
+        """Exchange the average with the parameters; call again to undo."""
+        for name, parameter in _denoiser(pl_module).named_parameters():
+            current = parameter.detach().to(self._average[name].dtype, copy=True)
+            parameter.copy_(self._average[name])
+            self._average[name] = current
+        self._swapped = not self._swapped
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Validate the average."""
+        if self._average:
+            self.swap(pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Train on with the parameters."""
+        if self._swapped:
+            self.swap(pl_module)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Lightning's hook: the average goes into the checkpoint."""
+        weights = {_PREFIX + name: average for name, average in self._average.items()}
+        return {"num_updates": torch.tensor(self.num_updates), **weights}
+
+    def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Lightning's hook: continue from the checkpoint's average."""
+        self.num_updates = int(state_dict["num_updates"])
+        self._average = {
+            name.removeprefix(_PREFIX): average
+            for name, average in state_dict.items()
+            if name.startswith(_PREFIX)
+        }
+
+    def weights(self) -> dict[str, Tensor]:
+        """The average, by the denoiser's parameter names."""
+        return self._average
+
+
+class RunCheckpoint(Checkpoint):
+    """Keeps the run directory's ``last.ckpt`` and ``model.safetensors`` up to date.
+
+    It saves only between optimiser steps, and holds back a request to stop until the accumulated
+    gradient has been used, so that a resumed run repeats the unbroken one bit for bit.
+    """
+
+    def __init__(self, directory: Path, *, every_n_steps: int, ema: EMA | None) -> None:
+        """Say where and when.
+
+        Args:
+            directory: The run directory.
+            every_n_steps: Optimiser steps between two savings; it also saves at the end.
+            ema: Whose weights to export; ``None`` exports the parameters themselves.
+
+        Raises:
+            ValueError: If ``every_n_steps`` is less than 1.
+        """
+        if every_n_steps < 1:
+            raise ValueError(
+                f"RunCheckpoint.every_n_steps must be at least 1, got {every_n_steps}; "
+                "set checkpoint_every_n_steps"
+            )
+        self.directory = directory
+        self.every_n_steps = every_n_steps
+        self.ema = ema
+        self._step = 0
+        self._saved_step: int | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note where the run stands."""
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """Save if it is time."""
+        if trainer.global_step == self._step:
+            trainer.should_stop = False
+            return
+        self._step = trainer.global_step
+        done = self._step >= trainer.max_steps >= 0 or trainer.should_stop
+        if self._step % self.every_n_steps == 0 or done:
+            self.save(trainer, pl_module)
+
+    def save(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write both files.
+
+        Raises:
+            FloatingPointError: If the last loss or a parameter is not finite; the files stay.
+            OSError: If the disk is full; each file is then the old one.
+        """
+        assert isinstance(pl_module, DiffusionModule)
+        pl_module.check_finite()
+        broken = [n for n, p in pl_module.named_parameters() if not bool(p.isfinite().all())]
+        if broken:
+            raise FloatingPointError(
+                f"RunCheckpoint must save finite weights, got a NaN or inf in {broken[0]} at step "
+                f"{trainer.global_step}; the last good checkpoint is kept: lower optim.lr"
+            )
+        trainer.save_checkpoint(self.directory / CHECKPOINT_NAME, weights_only=False)
+        state = trainer.strategy.lightning_module_state_dict()
+        if trainer.is_global_zero:
+            prefix = "denoiser."
+            weights = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+            weights |= {} if self.ema is None else self.ema.weights()
+            write_bytes(self.directory / WEIGHTS_NAME, encode_weights(weights))
+        trainer.strategy.barrier()
+
+
+class Throughput(Callback):
+    """Logs ``train/tokens_per_second`` over all devices, between two log steps."""
+
+    def __init__(self, every_n_steps: int) -> None:
+        """Say how often to log, in optimiser steps."""
+        self._every_n_steps = every_n_steps
+        self._tokens = 0
+        self._since = time.perf_counter()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock."""
+        self._tokens, self._since = 0, time.perf_counter()
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """Count, and log at log steps."""
+        self._tokens += batch.tokens.numel() * trainer.world_size
+        if trainer.global_step % self._every_n_steps == 0:
+            now = time.perf_counter()
+            rate = self._tokens / max(now - self._since, 1e-9)
+            pl_module.log("train/tokens_per_second", rate, prog_bar=True, rank_zero_only=True)
+            self._tokens, self._since = 0, now

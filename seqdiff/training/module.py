@@ -1,0 +1,135 @@
+"""The LightningModule: a loss, an optimiser and what is logged; everything else is composed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.rng import CounterNoise
+from seqdiff.training.objectives import Objective, WeightedMLM
+from seqdiff.training.optim import OptimConfig, build_optimizer, lr_factor
+from seqdiff.types import Batch
+
+_VALIDATION_SEED = 0
+
+
+class DiffusionModule(LightningModule):
+    """Trains a denoiser by an objective.
+
+    The loss is the sum of the objective's terms over the number of counted tokens in the batch of
+    *all* devices, scaled so that averaging gradients over devices gives exactly the gradient that
+    one device would compute for the same batch. Validation always estimates the bound with
+    ``WeightedMLM`` and the same masks, so its values compare over time and over objectives.
+    """
+
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        process: MaskedDiffusion,
+        objective: Objective,
+        optim: OptimConfig,
+        *,
+        seed: int,
+        max_steps: int,
+    ) -> None:
+        """Compose.
+
+        Args:
+            denoiser: What to train.
+            process: The forward process.
+            objective: What to minimise.
+            optim: Optimiser and learning rate.
+            seed: In [0, 2^32); all corruption and dropout noise follows from it.
+            max_steps: Length of the run in optimiser steps.
+        """
+        super().__init__()
+        self.denoiser = denoiser
+        self.process = process
+        self.objective = objective
+        self.optim = optim
+        self.max_steps = max_steps
+        self.noise = CounterNoise(seed)
+        self._unchecked: Tensor | None = None
+        self._validation = (WeightedMLM(), CounterNoise(_VALIDATION_SEED))
+        self._sums = torch.zeros(2, dtype=torch.float64)
+
+    def _totals(self, nats: Tensor, batch: Batch) -> Tensor:
+        """Nats and counted tokens of the batch over all devices."""
+        local = torch.stack((nats.detach().double(), batch.loss_mask.sum().double()))
+        total = self.trainer.strategy.reduce(local, reduce_op="sum")
+        assert isinstance(total, Tensor)
+        return total
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Compute the loss, in nats per counted token.
+
+        Raises:
+            FloatingPointError: If the previous loss was not finite.
+        """
+        self.check_finite()
+        self._seed_dropout(batch)
+        terms = self.objective.terms(self.denoiser, self.process, batch, self.noise)
+        nats = terms.sum()
+        total, count = self._totals(nats, batch)
+        count = count.clamp_min(1)
+        self._unchecked = total
+        nats_per_token = total / count
+        self.log("train/nats_per_token", nats_per_token, prog_bar=True)
+        self.log("train/bits_per_token", nats_per_token / math.log(2))
+        self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"])
+        return nats * (self.trainer.world_size / count).to(nats.dtype)
+
+    def _seed_dropout(self, batch: Batch) -> None:
+        """Tie what networks draw themselves to the stream, so that a resumed run draws the same."""
+        first = int(batch.index[0])
+        torch.manual_seed((self.noise.seed * 0x9E3779B97F4A7C15 + first) % 2**63)
+
+    def check_finite(self) -> None:
+        """Refuse to go on after a loss that is not finite.
+
+        It looks one step back, when the device has finished that step anyway.
+
+        Raises:
+            FloatingPointError: If the last loss was not finite.
+        """
+        if self._unchecked is not None and not self._unchecked.isfinite():
+            raise FloatingPointError(
+                f"DiffusionModule.objective must give a finite loss, got {self._unchecked.item()} "
+                f"near step {self.global_step}; the last good checkpoint is kept: lower optim.lr, "
+                "set trainer.gradient_clip_val, or use trainer.precision=32-true"
+            )
+
+    def on_validation_epoch_start(self) -> None:
+        """Start to count."""
+        self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Add one batch to the estimate."""
+        objective, noise = self._validation
+        terms = objective.terms(self.denoiser, self.process, batch, noise)
+        self._sums += torch.stack((terms.sum(dtype=torch.float64), batch.loss_mask.sum().double()))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the estimate over all devices."""
+        sums = self.trainer.strategy.reduce(self._sums, reduce_op="sum")
+        assert isinstance(sums, Tensor)
+        total, count = sums.tolist()
+        nats_per_token = total / max(count, 1)
+        self.log("val/nats_per_token", nats_per_token, prog_bar=True, rank_zero_only=True)
+        self.log("val/bits_per_token", nats_per_token / math.log(2), rank_zero_only=True)
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Make the optimiser and its learning rate schedule."""
+        optimizer = build_optimizer(self.denoiser, self.optim)
+        scheduler = LambdaLR(optimizer, lambda step: lr_factor(self.optim, step, self.max_steps))
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }

@@ -1,0 +1,133 @@
+"""What a run minimises: unbiased estimates of the same bound, by different draws of the mask."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from seqdiff.losses import discrete_nelbo, nelbo, weighted_mlm
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise
+from seqdiff.time_sampling import TimeSampler, Uniform
+from seqdiff.types import Batch
+
+
+class Objective(ABC):
+    """Corrupts a batch, asks the denoiser, and returns each token's share of the bound."""
+
+    @abstractmethod
+    def terms(
+        self, denoiser: Denoiser, process: MaskedDiffusion, batch: Batch, noise: CounterNoise
+    ) -> Float[Tensor, "B L"]:
+        """Estimate the bound of each sequence, one draw of the mask each.
+
+        Args:
+            denoiser: The model.
+            process: How tokens are hidden.
+            batch: Clean tokens; what is outside its loss mask stays visible.
+            noise: The run's noise, read at ``batch.index``.
+
+        Returns:
+            Nats, with a row's sum unbiased for the row's bound; 0 outside the loss mask.
+        """
+
+
+def _corrupt(process: MaskedDiffusion, batch: Batch, t: Tensor, noise: CounterNoise) -> Tensor:
+    draws = noise.uniform(batch.index, batch.tokens.shape[1], stream=MASK_STREAM)
+    return process.corrupt(batch.tokens, t, keep=~batch.loss_mask, noise=draws)
+
+
+def _counted(terms: Tensor, batch: Batch) -> Tensor:
+    """Drop positions that a data set hides itself without asking for a loss there."""
+    return torch.where(batch.loss_mask, terms, 0.0)
+
+
+@dataclass(frozen=True)
+class ContinuousNELBO(Objective):
+    """The continuous-time bound at one random time a sequence.
+
+    Source: Sahoo et al. 2024, arXiv:2406.07524, equation 10.
+
+    Attributes:
+        time_sampler: Draws the times.
+    """
+
+    time_sampler: TimeSampler = field(default_factory=Uniform)
+
+    def terms(
+        self, denoiser: Denoiser, process: MaskedDiffusion, batch: Batch, noise: CounterNoise
+    ) -> Float[Tensor, "B L"]:
+        """See ``Objective``."""
+        t, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
+        x_t = _corrupt(process, batch, t, noise)
+        log_probs = denoiser(x_t, t.float())
+        density = nelbo(log_probs, batch.tokens, x_t, t, process.schedule)
+        return _counted(density * inverse_density.to(density.dtype)[:, None], batch)
+
+
+@dataclass(frozen=True)
+class DiscreteNELBO(Objective):
+    """The bound of a chain with ``num_steps`` steps, at one random step a sequence.
+
+    Source: Sahoo et al. 2024, arXiv:2406.07524, equation 8.
+
+    Attributes:
+        num_steps: Steps of the chain.
+        time_sampler: Draws the times that fall into the steps.
+    """
+
+    num_steps: int
+    time_sampler: TimeSampler = field(default_factory=Uniform)
+
+    def __post_init__(self) -> None:
+        """Check the number of steps.
+
+        Raises:
+            ValueError: If there is no step.
+        """
+        if self.num_steps < 1:
+            raise ValueError(
+                f"DiscreteNELBO.num_steps must be at least 1, got {self.num_steps}; "
+                "use ContinuousNELBO for the limit of many steps"
+            )
+
+    def terms(
+        self, denoiser: Denoiser, process: MaskedDiffusion, batch: Batch, noise: CounterNoise
+    ) -> Float[Tensor, "B L"]:
+        """See ``Objective``."""
+        u, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
+        step = (u * self.num_steps).long().clamp_max(self.num_steps - 1)
+        s, t = step / self.num_steps, (step + 1) / self.num_steps
+        x_t = _corrupt(process, batch, t, noise)
+        log_probs = denoiser(x_t, t.float())
+        term = discrete_nelbo(log_probs, batch.tokens, x_t, s, t, process)
+        weight = self.num_steps * inverse_density.to(term.dtype)
+        return _counted(term * weight[:, None], batch)
+
+
+@dataclass(frozen=True)
+class WeightedMLM(Objective):
+    """Masks exactly k of the n positions that count, k uniform on 1..n, with weight n / k.
+
+    The same bound with less variance, since the number of masked tokens is not random given k.
+    Source: Ou et al. 2024, arXiv:2406.03736, theorem 2.
+    """
+
+    def terms(
+        self, denoiser: Denoiser, process: MaskedDiffusion, batch: Batch, noise: CounterNoise
+    ) -> Float[Tensor, "B L"]:
+        """See ``Objective``."""
+        total = batch.loss_mask.sum(dim=-1)
+        u = noise.uniform(batch.index, 1, stream=TIME_STREAM)[:, 0]
+        count = (u * total).long().clamp_max(total - 1) + 1
+        draws = noise.uniform(batch.index, batch.tokens.shape[1], stream=MASK_STREAM)
+        x_t = process.corrupt_exactly(batch.tokens, count, keep=~batch.loss_mask, noise=draws)
+        masked_share = count.double() / total.clamp_min(1)
+        t = process.schedule.inverse(1 - masked_share)
+        log_probs = denoiser(x_t, t.float())
+        return _counted(weighted_mlm(log_probs, batch.tokens, x_t, 1 / masked_share), batch)

@@ -1,0 +1,133 @@
+"""AdamW with the decay groups of the field, and the learning rate as a function of the step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+from torch.optim import AdamW
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """AdamW and its learning rate.
+
+    Attributes:
+        lr: Learning rate after warm-up.
+        weight_decay: Decay of the matrices; see ``decay_groups``.
+        betas: AdamW's averaging coefficients.
+        eps: AdamW's epsilon.
+        warmup_steps: Optimiser steps of linear warm-up; the first step already moves.
+        schedule: After the warm-up, ``constant`` or half a ``cosine`` down to ``min_lr``.
+        min_lr: Where the cosine ends, at the run's last step.
+    """
+
+    lr: float = 3e-4
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    warmup_steps: int = 0
+    schedule: Literal["constant", "cosine"] = "constant"
+    min_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ValueError: If a rate is negative or the warm-up is.
+        """
+        if not self.lr > 0 or not math.isfinite(self.lr):
+            raise ValueError(f"OptimConfig.lr must be positive, got {self.lr}; 3e-4 is common")
+        if not 0 <= self.min_lr <= self.lr:
+            raise ValueError(
+                f"OptimConfig.min_lr must be in [0, lr = {self.lr}], got {self.min_lr}; lower it"
+            )
+        for name in ("weight_decay", "warmup_steps"):
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"OptimConfig.{name} must not be negative, got {getattr(self, name)}; "
+                    "0 switches it off"
+                )
+        if self.schedule == "constant" and self.min_lr > 0:
+            raise ValueError(
+                f"OptimConfig.min_lr must be 0 with the constant schedule, got {self.min_lr}; "
+                "set optim.schedule=cosine"
+            )
+
+
+def lr_factor(config: OptimConfig, step: int, max_steps: int) -> float:
+    """The learning rate of optimiser step ``step`` (from 0), as a share of ``config.lr``.
+
+    Linear warm-up from ``1 / warmup_steps`` to 1, then constant, or a half cosine that reaches
+    ``min_lr`` at ``max_steps`` (Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts).
+
+    Args:
+        config: Shape and lengths.
+        step: Optimiser steps already done.
+        max_steps: Length of the run; only the cosine reads it.
+    """
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return 1.0
+    span = max(1, max_steps - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / span)
+    floor = config.min_lr / config.lr
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def decay_groups(module: nn.Module) -> tuple[list[str], list[str]]:
+    """Split parameter names into those that decay and those that do not.
+
+    No decay for vectors (biases, the gains of norms, a state-space model's D), for embeddings, and
+    for anything marked ``_no_weight_decay = True`` (a state-space model's A_log). That is the split
+    of Mamba (Gu and Dao 2023, arXiv:2312.00752) and of its bidirectional relatives.
+
+    Args:
+        module: The network; shared parameters count once.
+
+    Returns:
+        Names with decay and names without; each parameter is in exactly one of the two.
+    """
+    exempt: set[int] = set()
+    for owner in module.modules():
+        is_embedding = isinstance(owner, nn.Embedding | nn.EmbeddingBag)
+        for parameter in owner.parameters(recurse=False):
+            marked = getattr(parameter, "_no_weight_decay", False)
+            if is_embedding or marked or parameter.ndim < 2:
+                exempt.add(id(parameter))
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    decayed = [name for name, parameter in trained if id(parameter) not in exempt]
+    plain = [name for name, parameter in trained if id(parameter) in exempt]
+    return decayed, plain
+
+
+def build_optimizer(module: nn.Module, config: OptimConfig) -> AdamW:
+    """Make AdamW over the two decay groups.
+
+    Args:
+        module: The network.
+        config: Rates.
+
+    Raises:
+        ValueError: If there is nothing to train.
+    """
+    parameters = dict(module.named_parameters())
+    decayed, plain = decay_groups(module)
+    if not decayed and not plain:
+        raise ValueError(
+            f"build_optimizer.module must have a parameter that requires a gradient, got none in "
+            f"{type(module).__name__}; unfreeze it"
+        )
+    groups = [
+        {"params": [parameters[name] for name in decayed], "weight_decay": config.weight_decay},
+        {"params": [parameters[name] for name in plain], "weight_decay": 0.0},
+    ]
+    return AdamW(
+        [group for group in groups if group["params"]],
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+    )

@@ -1,0 +1,98 @@
+"""One bar over the optimiser steps of a run, instead of one an epoch."""
+
+from __future__ import annotations
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from seqdiff.types import Batch
+
+_SHOWN = {
+    "train/bits_per_token": "train {:.4f} bits",
+    "val/bits_per_token": "val {:.4f} bits",
+    "train/tokens_per_second": "{:,.0f} tokens/s",
+}
+
+
+class StepBar(ProgressBar):
+    """Shows steps, losses in bits per token, speed and the time left, on standard error."""
+
+    def __init__(self, every_n_steps: int) -> None:
+        """Make a bar that is not yet shown.
+
+        Args:
+            every_n_steps: Optimiser steps between two readings of the metrics.
+        """
+        super().__init__()
+        self._every_n_steps = every_n_steps
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Lightning's hook: only the first process shows it."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Lightning's hook."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the bar."""
+        if not self._enabled or not trainer.is_global_zero:
+            return
+        self._progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[metrics]}"),
+            console=Console(stderr=True),
+        )
+        self._task = self._progress.add_task(
+            "training", total=trainer.max_steps, completed=trainer.global_step, metrics=""
+        )
+        self._progress.start()
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """Advance, and read the metrics when they are written anyway."""
+        if self._progress is None or self._task is None:
+            return
+        self._progress.update(self._task, completed=trainer.global_step)
+        if trainer.global_step % self._every_n_steps == 0:
+            known = trainer.callback_metrics
+            shown = [text.format(float(known[key])) for key, text in _SHOWN.items() if key in known]
+            self._progress.update(self._task, metrics="  ".join(shown))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the bar as it is."""
+        self._stop()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Give the terminal back before an error is shown."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
