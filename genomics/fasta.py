@@ -1,0 +1,277 @@
+"""FASTA: a streaming reader that yields ids, and an atomic writer."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from genomics.alphabet import ENCODE_TABLE, check_encoded, encode
+
+_CHUNK = 1 << 22
+_GZIP_MAGIC = b"\x1f\x8b"
+# An empty BGZF block; SAM specification (samtools.github.io/hts-specs), section 4.1.2.
+_BGZF_EOF = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
+
+
+def is_gzip(path: Path) -> bool:
+    """Say whether a file starts as gzip or bgzip does, whatever its name."""
+    with path.open("rb") as stream:
+        return stream.read(2) == _GZIP_MAGIC
+
+
+def is_bgzip(path: Path) -> bool:
+    """Say whether a file starts with a BGZF block."""
+    with path.open("rb") as stream:
+        head = stream.read(18)
+    return head[:2] == _GZIP_MAGIC and head[12:14] == b"BC"
+
+
+def check_file(path: Path) -> None:
+    """Check that a path names a readable file.
+
+    Raises:
+        FileNotFoundError: If there is nothing there.
+        ValueError: If it is a directory.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file; check the path")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a directory, not a file; name the file inside it")
+
+
+def read_encoded(
+    path: Path, on_progress: Callable[[int], object] | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Stream a FASTA file, plain, gzip or bgzip, as pieces of encoded records.
+
+    A record comes as one or more pieces of one byte a base, ids ``0..4``, under its name, which is
+    the header up to the first blank.
+
+    Args:
+        path: The file.
+        on_progress: Told how many bytes of the file have been read so far.
+
+    Yields:
+        The record's name and its next bases.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is truncated, empty, not FASTA, or holds a letter that is not DNA, a
+            record without a name or without bases, or two records of one name.
+    """
+    parser = _Parser(path)
+    for chunk in _chunks(path, on_progress):
+        yield from parser.feed(chunk)
+    parser.close()
+
+
+def _chunks(path: Path, on_progress: Callable[[int], object] | None) -> Iterator[bytes]:
+    check_file(path)
+    with path.open("rb") as raw:
+        stream: BinaryIO | gzip.GzipFile = raw
+        if is_gzip(path):
+            if is_bgzip(path):
+                _check_bgzf_end(path)
+            stream = gzip.GzipFile(fileobj=raw)
+        while True:
+            try:
+                chunk = stream.read(_CHUNK)
+            except EOFError as error:
+                raise ValueError(f"{path}: the gzip file is truncated; fetch it again") from error
+            except (gzip.BadGzipFile, zlib.error) as error:
+                raise ValueError(
+                    f"{path}: the gzip file is damaged ({error}); fetch it again"
+                ) from error
+            if not chunk:
+                return
+            yield chunk
+            if on_progress is not None:
+                on_progress(raw.tell())
+
+
+def _check_bgzf_end(path: Path) -> None:
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - len(_BGZF_EOF)))
+        if stream.read() != _BGZF_EOF:
+            raise ValueError(
+                f"{path}: the bgzip file is truncated, its end-of-file block is missing; "
+                "fetch it again"
+            )
+
+
+class _Parser:
+    """Cuts chunks at headers; a chunk may end anywhere, a record may be one long line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: set[str] = set()
+        self._name: str | None = None
+        self._length = 0
+        self._header: bytes | None = None  # bytes of a header whose line has not ended yet
+        self._at_line_start = True
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
+        """Yield the pieces that a chunk completes."""
+        place = 0
+        while place < len(chunk):
+            if self._header is not None:
+                end = chunk.find(b"\n", place)
+                self._header += chunk[place:] if end < 0 else chunk[place:end]
+                if end < 0:
+                    return
+                self._open(self._header)
+                self._header, self._at_line_start, place = None, True, end + 1
+            elif self._at_line_start and chunk[place] == ord(">"):
+                self._end_record()
+                self._header, place = b"", place + 1
+            else:
+                end = chunk.find(b"\n>", place)
+                stop = len(chunk) if end < 0 else end + 1
+                self._at_line_start = chunk[stop - 1] == ord("\n")
+                piece = self._encode(chunk[place:stop])
+                if piece and self._name is not None:
+                    yield self._name, piece
+                place = stop
+
+    def close(self) -> None:
+        """Check the last record, and that there is one."""
+        if self._header is not None:
+            self._open(self._header)
+        self._end_record()
+        if self._name is None:
+            raise ValueError(f"{self._path}: the FASTA file is empty; it needs at least one record")
+
+    def _encode(self, text: bytes) -> bytes:
+        ids = text.translate(ENCODE_TABLE, b"\r\n")
+        if ids and self._name is None:
+            raise ValueError(
+                f"{self._path}: not a FASTA file, its first line does not start with '>'"
+            )
+        if b"\xff" in ids:
+            where = f"{self._path}: record {self._name!r}"
+            check_encoded(ids, text.translate(None, b"\r\n"), where=where, offset=self._length)
+        self._length += len(ids)
+        return ids
+
+    def _open(self, header: bytes) -> None:
+        words = header.decode("utf-8", "replace").split(maxsplit=1)
+        if not words or header[:1].isspace():
+            raise ValueError(
+                f"{self._path}: record {len(self._seen) + 1} has no name; write it right after '>'"
+            )
+        self._name, self._length = words[0], 0
+        if self._name in self._seen:
+            raise ValueError(
+                f"{self._path}: two records are named {self._name!r}; give each its own name"
+            )
+        self._seen.add(self._name)
+
+    def _end_record(self) -> None:
+        if self._name is not None and self._length == 0:
+            raise ValueError(
+                f"{self._path}: record {self._name!r} has no bases; "
+                "remove its header, or fetch the file again if it was cut short"
+            )
+
+
+@contextmanager
+def atomic_writer(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary neighbour that takes the file's name only when all is written.
+
+    Nobody ever sees half a file, and two processes that write the same one do not collide.
+
+    Raises:
+        OSError: If the folder is missing or not writable, or the disk fills up.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        stream = temporary.open("xb")
+    except OSError as error:
+        raise OSError(
+            f"{path}: cannot write in {path.parent} ({error.strerror}); "
+            "create the folder or choose another"
+        ) from error
+    try:
+        with stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(
+            f"{path}: could not be written ({reason}); free some space or choose another folder"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_fasta(
+    path: str | Path, names: Sequence[str], sequences: Sequence[str], *, width: int = 60
+) -> None:
+    """Write records with wrapped lines; the file appears only when it is complete.
+
+    Args:
+        path: Where to, uncompressed.
+        names: Header lines without '>'; the name is what precedes the first blank.
+        sequences: One a name; IUPAC codes in either case.
+        width: Bases a line.
+
+    Raises:
+        OSError: If the file cannot be written.
+        ValueError: If the two differ in number or are none, a name is empty, broken or repeated, a
+            sequence is empty or not DNA, the width is below 1, or the path asks for compression.
+    """
+    target = Path(path)
+    _check_records(target, names, sequences, width)
+    with atomic_writer(target) as stream:
+        for name, sequence in zip(names, sequences, strict=True):
+            lines = [sequence[i : i + width] for i in range(0, len(sequence), width)]
+            stream.write("\n".join((f">{name}", *lines, "")).encode())
+
+
+def write_samples(path: Path, sequences: list[str], names: list[str]) -> None:
+    """Write generated sequences as FASTA; what ``sample --out NAME.fa`` calls.
+
+    Raises:
+        OSError: If the file cannot be written.
+        ValueError: If a record cannot stand in a FASTA file, see ``write_fasta``.
+    """
+    write_fasta(path, names, sequences)
+
+
+def _check_records(path: Path, names: Sequence[str], sequences: Sequence[str], width: int) -> None:
+    if path.suffix in {".gz", ".bgz"}:
+        raise ValueError(
+            f"write_fasta.path must be uncompressed, got {path}; "
+            f"write {path.with_suffix('')} and run: bgzip {path.with_suffix('')}"
+        )
+    if len(names) != len(sequences):
+        raise ValueError(
+            f"write_fasta.names must match sequences in number, got {len(names)} names for "
+            f"{len(sequences)} sequences; give each sequence one name"
+        )
+    if not names:
+        raise ValueError(f"write_fasta.names must not be empty, got none for {path}; add a record")
+    if width < 1:
+        raise ValueError(f"write_fasta.width must be at least 1, got {width}; 60 is usual")
+    seen: set[str] = set()
+    for name, sequence in zip(names, sequences, strict=True):
+        words = name.split(maxsplit=1)
+        if not words or name[0].isspace() or len(name.splitlines()) > 1 or words[0] in seen:
+            raise ValueError(
+                f"write_fasta.names must be unique, non-empty single lines, got {name!r}; rename it"
+            )
+        seen.add(words[0])
+        if not sequence:
+            raise ValueError(
+                f"write_fasta.sequences must not be empty, got '' for {name!r}; "
+                "leave the record out"
+            )
+        encode(sequence, where=f"write_fasta.sequences[{name!r}]")
