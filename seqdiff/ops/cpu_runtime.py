@@ -1,0 +1,93 @@
+"""Compiling kernels on first use and running them on several threads.
+
+Threads are our own, asleep between calls: Numba's pool would spin against PyTorch's for the same
+cores. Their number is ``torch.get_num_threads()``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from numba import njit, types
+from torch import Tensor
+
+_LOGGER = logging.getLogger("seqdiff.ops")
+
+
+def view(tensor: Tensor | None, like: Tensor, ndim: int, flip: bool = False) -> np.ndarray:
+    """A tensor's memory as an array, its last axis read backwards if asked; size 0 for None."""
+    if tensor is None:
+        tensor = like.new_empty((0,) * ndim)
+    array = tensor.detach().numpy()
+    return array[..., ::-1] if flip else array
+
+
+def _arrays(dtype: torch.dtype, *ranks: int) -> list[types.Array]:
+    """Numba's types of strided arrays, so that one kernel takes every layout."""
+    scalar = types.float32 if dtype == torch.float32 else types.float64
+    return [types.Array(scalar, rank, "A") for rank in ranks]
+
+
+@functools.cache
+def scan_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    """``"scan_forward"`` or ``"scan_backward"`` compiled for a dtype."""
+    from .cpu_scan import scan_forward
+    from .cpu_scan_backward import scan_backward
+
+    scalar = types.float32 if dtype == torch.float32 else types.float64
+    saved = types.Array(scalar, 4, "C")
+    inputs = [*_arrays(dtype, 3, 3, 2, 4, 4, 2, 3, 2), *(types.boolean,) * 3]
+    if name == "scan_forward":
+        return _compile(scan_forward, [*inputs, *_arrays(dtype, 3, 3, 3), saved])
+    grads = _arrays(dtype, 3, 3, 3, 3, 3, 3, 5, 5, 3, 3, 3, 3, 3)
+    return _compile(scan_backward, [*inputs, saved, *grads])
+
+
+@functools.cache
+def conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    """``"conv_forward"`` or ``"conv_backward"`` compiled for a dtype."""
+    from .cpu_conv import conv_backward, conv_forward
+
+    inputs = [*_arrays(dtype, 3, 2, 2), types.boolean]
+    if name == "conv_forward":
+        return _compile(conv_forward, [*inputs, *_arrays(dtype, 3)])
+    return _compile(conv_backward, [*inputs, *_arrays(dtype, 3, 3, 3, 3)])
+
+
+def _compile(function: Callable[..., None], arguments: list[types.Type]) -> Callable[..., None]:
+    """Compile a kernel, or load it from Numba's cache on disk; say so when it takes a while."""
+    kernel = njit(nogil=True, cache=True)(function)
+    cache = Path(kernel.stats.cache_path)
+    if not any(cache.glob(f"*{function.__name__}*.nbi")):
+        _say_once(str(cache))
+    kernel.compile((types.Array(types.int64, 1, "C"), *arguments))
+    kernel.disable_compile()
+    return kernel
+
+
+@functools.cache
+def _say_once(folder: str) -> None:
+    _LOGGER.info("compiling the CPU kernels, once on this machine (kept in %s)", folder)
+
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+os.register_at_fork(after_in_child=_pools.clear)
+
+
+def run_tasks(kernel: Callable[..., None], arguments: tuple[object, ...], tasks: int) -> None:
+    """Let threads share out a kernel's tasks; each task's result does not depend on its thread."""
+    counter = np.zeros(1, np.int64)
+    helpers = min(torch.get_num_threads(), tasks) - 1
+    if helpers > 0 and helpers not in _pools:
+        _pools[helpers] = ThreadPoolExecutor(helpers, thread_name_prefix="seqdiff-ops")
+    waiting = [_pools[helpers].submit(kernel, counter, *arguments) for _ in range(helpers)]
+    kernel(counter, *arguments)
+    for future in waiting:
+        future.result()

@@ -1,0 +1,313 @@
+"""Numba kernel of the selective scan's backward: chunks from last to first, states recomputed.
+
+With G_l the gradient of the state after position l: ``G_l = C_l dy_l + a_{l+1} G_{l+1}``, and from
+it ``dB = delta u G``, ``dC = dy h``, ``d(delta u) = B G``, ``d(delta A) = G a_l h_{l-1}``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from .cpu_scan import (
+    CHUNK,
+    TILES,
+    Scan,
+    copy_vectors,
+    count_groups,
+    enter,
+    make_maps,
+    make_steps,
+    place,
+    read_chunk,
+    read_maps,
+    read_states,
+)
+from .cpu_simd import (
+    LANES,
+    add,
+    exp2,
+    fma,
+    full_like,
+    load,
+    mul,
+    next_task,
+    splat,
+    store,
+    sub,
+    total,
+)
+from .cpu_tiles import buffer, read_tile, sigmoid, write_matrix, write_tile
+
+_LN2 = math.log(2.0)
+
+
+class Gradients(NamedTuple):
+    """Where gradients go.
+
+    Those of constant B and C, of A and of the initial state are ``(Bt, D, N)``, of D and the bias
+    ``(Bt, D, 1)``, of varying B and C ``(Bt, G, blocks, N, L)``; the caller sums over rows and
+    blocks.
+    """
+
+    u: np.ndarray
+    delta: np.ndarray
+    z: np.ndarray
+    A: np.ndarray
+    B: np.ndarray
+    C: np.ndarray
+    fixed_B: np.ndarray
+    fixed_C: np.ndarray
+    D: np.ndarray
+    bias: np.ndarray
+    initial: np.ndarray
+
+
+class Sums(NamedTuple):
+    """A block's running gradients: vectors, and those of B and C over the present chunk."""
+
+    carry: np.ndarray
+    A: np.ndarray
+    fixed_B: np.ndarray
+    fixed_C: np.ndarray
+    D: np.ndarray
+    bias: np.ndarray
+    B: np.ndarray
+    C: np.ndarray
+
+
+class Tile(NamedTuple):
+    """One tile's positions of the present chunk: inputs, then what the backward works out."""
+
+    delta: np.ndarray
+    u: np.ndarray
+    steps: np.ndarray
+    driven: np.ndarray
+    gate: np.ndarray
+    dy: np.ndarray
+    y: np.ndarray
+    d_driven: np.ndarray
+    d_steps: np.ndarray
+    decays: np.ndarray
+    states: np.ndarray
+
+
+@njit
+def _make_sums(u, states):
+    return Sums(
+        buffer(TILES * states, u),
+        buffer(TILES * states, u),
+        buffer(TILES * states, u),
+        buffer(TILES * states, u),
+        buffer(TILES, u),
+        buffer(TILES, u),
+        np.empty(states * CHUNK, u.dtype),
+        np.empty(states * CHUNK, u.dtype),
+    )
+
+
+@njit
+def _make_tile(u):
+    return Tile(
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK + 1, u),
+    )
+
+
+@njit
+def _replay(scan, maps, n, at, h, tile, count):
+    """Recompute one state over the chunk: its decays, its values before and after, its share of y."""
+    rate = load(maps.rates, at)
+    fixed_B, fixed_C = load(maps.B_lanes, at), load(maps.C_lanes, at)
+    gated = scan.z.size > 0
+    store(tile.states, 0, h)
+    for i in range(count):
+        k = i * LANES
+        decay = exp2(mul(load(tile.steps, k), rate))
+        inflow = fixed_B if scan.constant_B else splat(maps.B[n * CHUNK + i])
+        h = fma(decay, h, mul(load(tile.driven, k), inflow))
+        store(tile.decays, k, decay)
+        store(tile.states, k + LANES, h)
+        if gated:
+            outflow = fixed_C if scan.constant_C else splat(maps.C[n * CHUNK + i])
+            store(tile.y, k, fma(outflow, h, load(tile.y, k)))
+
+
+@njit
+def _reverse(scan, maps, n, at, tile, count, sums):
+    """Send one state's gradient back through the chunk."""
+    rate, carry, d_rate = load(maps.rates, at), load(sums.carry, at), load(sums.A, at)
+    fixed_B, fixed_C = load(maps.B_lanes, at), load(maps.C_lanes, at)
+    d_fixed_B, d_fixed_C = load(sums.fixed_B, at), load(sums.fixed_C, at)
+    for i in range(count - 1, -1, -1):
+        k = i * LANES
+        dy, driven = load(tile.dy, k), load(tile.driven, k)
+        inflow = fixed_B if scan.constant_B else splat(maps.B[n * CHUNK + i])
+        outflow = fixed_C if scan.constant_C else splat(maps.C[n * CHUNK + i])
+        flow = fma(dy, outflow, carry)
+        if scan.constant_C:
+            d_fixed_C = fma(dy, load(tile.states, k + LANES), d_fixed_C)
+        else:
+            sums.C[n * CHUNK + i] += total(mul(dy, load(tile.states, k + LANES)))
+        if scan.constant_B:
+            d_fixed_B = fma(flow, driven, d_fixed_B)
+        else:
+            sums.B[n * CHUNK + i] += total(mul(flow, driven))
+        store(tile.d_driven, k, fma(flow, inflow, load(tile.d_driven, k)))
+        carry = mul(flow, load(tile.decays, k))
+        through = mul(carry, load(tile.states, k))
+        store(tile.d_steps, k, fma(through, rate, load(tile.d_steps, k)))
+        d_rate = fma(through, load(tile.steps, k), d_rate)
+    store(sums.carry, at, carry)
+    store(sums.A, at, d_rate)
+    store(sums.fixed_B, at, d_fixed_B)
+    store(sums.fixed_C, at, d_fixed_C)
+
+
+@njit
+def _both_ways(scan, maps, number, state, tile, count, sums):
+    for n in range(scan.A.shape[1]):
+        at = (number * scan.A.shape[1] + n) * LANES
+        _replay(scan, maps, n, at, load(state, at), tile, count)
+        _reverse(scan, maps, n, at, tile, count, sums)
+
+
+@njit
+def _prepare(scan, maps, number, tile, count):
+    """From raw inputs and the output's gradient (in dy) to what the recurrence needs."""
+    make_steps(tile.delta, maps.bias, number * LANES, count, scan.softplus, tile.steps)
+    enter(tile.u, tile.steps, maps.skip, number * LANES, count, tile.driven, tile.y)
+    for i in range(count):
+        k = i * LANES
+        zero = full_like(load(tile.dy, k), 0.0)
+        store(tile.d_driven, k, zero)
+        store(tile.d_steps, k, zero)
+        if scan.z.size:
+            gate, d_out = load(tile.gate, k), load(tile.dy, k)
+            s = sigmoid(gate)
+            slope = fma(mul(gate, s), sub(full_like(s, 1.0), s), s)
+            store(tile.gate, k, mul(slope, d_out))
+            store(tile.dy, k, mul(d_out, mul(gate, s)))
+
+
+@njit
+def _finish(scan, maps, number, tile, count, sums):
+    """Leave the gradient of u in ``driven``, of delta in ``delta`` and of z in ``gate``."""
+    at = number * LANES
+    skip, d_skip, d_bias = load(maps.skip, at), load(sums.D, at), load(sums.bias, at)
+    for i in range(count):
+        k = i * LANES
+        dy, u, d_driven = load(tile.dy, k), load(tile.u, k), load(tile.d_driven, k)
+        d_steps = load(tile.d_steps, k)
+        d_delta = fma(d_driven, u, mul(d_steps, full_like(d_steps, _LN2)))
+        if scan.softplus:
+            d_delta = mul(d_delta, sigmoid(load(tile.delta, k)))
+        d_bias = add(d_bias, d_delta)
+        d_skip = fma(dy, u, d_skip)
+        store(tile.delta, k, d_delta)
+        store(tile.driven, k, fma(d_driven, load(tile.steps, k), mul(dy, skip)))
+        if scan.z.size:
+            store(tile.gate, k, mul(load(tile.gate, k), load(tile.y, k)))
+    store(sums.D, at, d_skip)
+    store(sums.bias, at, d_bias)
+
+
+@njit
+def _backward_block(scan, block, row, maps, saved, d_out, sums, tile, state, grads):
+    """Walk one block back along the sequence."""
+    length, states = scan.u.shape[2], scan.A.shape[1]
+    b = block.batch
+    for chunk in range(saved.shape[1] - 1, -1, -1):
+        first = chunk * CHUNK
+        count = min(CHUNK, length - first)
+        read_chunk(scan, block, first, count, maps)
+        sums.B[:] = 0.0
+        sums.C[:] = 0.0
+        copy_vectors(saved[b, chunk, row], block.tiles * states, state)
+        for number in range(block.tiles):
+            channel = block.begin + number * LANES
+            width = min(LANES, block.end - channel)
+            read_tile(scan.delta, b, channel, width, first, count, tile.delta)
+            read_tile(scan.u, b, channel, width, first, count, tile.u)
+            read_tile(d_out, b, channel, width, first, count, tile.dy)
+            if scan.z.size:
+                read_tile(scan.z, b, channel, width, first, count, tile.gate)
+            _prepare(scan, maps, number, tile, count)
+            _both_ways(scan, maps, number, state, tile, count, sums)
+            _finish(scan, maps, number, tile, count, sums)
+            write_tile(grads.u, b, channel, width, first, count, tile.driven)
+            write_tile(grads.delta, b, channel, width, first, count, tile.delta)
+            if scan.z.size:
+                write_tile(grads.z, b, channel, width, first, count, tile.gate)
+        _write_maps(scan, block, first, count, sums, grads)
+
+
+@njit
+def _write_maps(scan, block, first, count, sums, grads):
+    for n in range(scan.A.shape[1]):
+        for i in range(count):
+            if not scan.constant_B:
+                grads.B[block.batch, block.group, block.index, n, first + i] = sums.B[n * CHUNK + i]
+            if not scan.constant_C:
+                grads.C[block.batch, block.group, block.index, n, first + i] = sums.C[n * CHUNK + i]
+
+
+@njit
+def _write_sums(scan, block, sums, grads):
+    states, b = scan.A.shape[1], block.batch
+    for number in range(block.tiles):
+        channel = block.begin + number * LANES
+        width = min(LANES, block.end - channel)
+        at = number * states * LANES
+        write_matrix(grads.A[b], channel, width, sums.A, at)
+        write_matrix(grads.initial[b], channel, width, sums.carry, at)
+        if scan.constant_B:
+            write_matrix(grads.fixed_B[b], channel, width, sums.fixed_B, at)
+        if scan.constant_C:
+            write_matrix(grads.fixed_C[b], channel, width, sums.fixed_C, at)
+        write_matrix(grads.D[b], channel, width, sums.D, number * LANES)
+        write_matrix(grads.bias[b], channel, width, sums.bias, number * LANES)
+
+
+def scan_backward(
+    counter, u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C, saved, d_out, d_last,
+    du, d_delta, dz, dA, dB, dC, d_fixed_B, d_fixed_C, dD, d_bias, d_initial,
+):  # fmt: skip
+    """Take tasks from the counter until none is left, and fill the gradients.
+
+    Args:
+        counter: One int64 that all threads share, 0 at the start.
+        u: And the other inputs up to constant_C: see `Scan`.
+        saved: What the forward kept.
+        d_out: Gradient of the output, any strides.
+        d_last: Gradient of the last state ``(Bt, D, N)``, size 0 when absent.
+        du: And the other gradients: see `Gradients`.
+    """
+    scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
+    grads = Gradients(du, d_delta, dz, dA, dB, dC, d_fixed_B, d_fixed_C, dD, d_bias, d_initial)
+    maps, sums, tile = make_maps(u, A.shape[1]), _make_sums(u, A.shape[1]), _make_tile(u)
+    state = buffer(TILES * A.shape[1], u)
+    groups, rows = count_groups(scan), saved.shape[2]
+    while True:
+        task = next_task(counter)
+        if task >= u.shape[0] * rows:
+            return
+        block = place(task, u.shape[1], groups)
+        read_maps(scan, block, maps)
+        read_states(d_last, block, A.shape[1], sums.carry)
+        for part in (sums.A, sums.fixed_B, sums.fixed_C, sums.D, sums.bias):
+            part[:] = 0.0
+        _backward_block(scan, block, task % rows, maps, saved, d_out, sums, tile, state, grads)
+        _write_sums(scan, block, sums, grads)

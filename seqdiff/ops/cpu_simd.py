@@ -1,0 +1,244 @@
+"""Explicit SIMD vectors inside Numba kernels.
+
+A vector holds `LANES` neighbouring channels. LLVM maps it onto whatever registers the machine has
+(one AVX-512, two AVX2 or four SSE/NEON registers in float32), so kernels written in it depend on
+no luck of the auto-vectoriser and no alias check, and round the same way on every call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.datamodel import PrimitiveModel
+from numba.extending import intrinsic, register_model
+from numpy.polynomial import Chebyshev, Polynomial
+
+LANES = 16
+
+
+class VectorType(types.Type):
+    """Numba's type of a vector of float32 or float64."""
+
+    def __init__(self, scalar):
+        self.scalar = scalar
+        super().__init__(name=f"vector{LANES}({scalar})")
+
+
+@register_model(VectorType)
+class _VectorModel(PrimitiveModel):
+    def __init__(self, manager, fe_type):
+        super().__init__(manager, fe_type, _llvm_vector(fe_type))
+
+
+def _llvm_scalar(vector):
+    return ir.FloatType() if vector.scalar == types.float32 else ir.DoubleType()
+
+
+def _llvm_vector(vector):
+    return ir.VectorType(_llvm_scalar(vector), LANES)
+
+
+def _call_fma(builder, vector, args):
+    kind = _llvm_vector(vector)
+    name = f"llvm.fma.v{LANES}f{vector.scalar.bitwidth}"
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(kind, [kind] * 3), name
+    )
+    return builder.call(function, args)
+
+
+def _vector_pointer(context, builder, array_type, array, offset):
+    data = context.make_array(array_type)(context, builder, array).data
+    pointer = builder.gep(data, [offset])
+    return builder.bitcast(pointer, _llvm_vector(VectorType(array_type.dtype)).as_pointer())
+
+
+def _splat_value(builder, vector, scalar):
+    first = builder.insert_element(
+        ir.Constant(_llvm_vector(vector), ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
+    )
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(first, ir.Constant(first.type, ir.Undefined), lanes)
+
+
+def _constant(vector, value):
+    return ir.Constant(_llvm_vector(vector), [value] * LANES)
+
+
+@intrinsic
+def load(typingctx, array, offset):
+    """The vector that starts ``offset`` elements after the array's first one."""
+    vector = VectorType(array.dtype)
+
+    def codegen(context, builder, signature, args):
+        pointer = _vector_pointer(context, builder, signature.args[0], *args)
+        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+
+    return vector(array, types.intp), codegen
+
+
+@intrinsic
+def store(typingctx, array, offset, value):
+    """Write a vector ``offset`` elements after the array's first one."""
+
+    def codegen(context, builder, signature, args):
+        pointer = _vector_pointer(context, builder, signature.args[0], *args[:2])
+        builder.store(args[2], pointer, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value), codegen
+
+
+@intrinsic
+def splat(typingctx, scalar):
+    """One scalar in every lane."""
+    vector = VectorType(scalar)
+
+    def codegen(context, builder, signature, args):
+        return _splat_value(builder, vector, args[0])
+
+    return vector(scalar), codegen
+
+
+@intrinsic
+def full_like(typingctx, vector, value):
+    """A Python number in every lane of a vector of the same kind."""
+
+    def codegen(context, builder, signature, args):
+        scalar = args[1]
+        if vector.scalar == types.float32:
+            scalar = builder.fptrunc(scalar, ir.FloatType())
+        return _splat_value(builder, vector, scalar)
+
+    return vector(vector, types.float64), codegen
+
+
+def _binary(name):
+    @intrinsic
+    def operation(typingctx, left, right):
+        def codegen(context, builder, signature, args):
+            return getattr(builder, name)(*args)
+
+        return left(left, left), codegen
+
+    return operation
+
+
+add, sub, mul, div = (_binary(name) for name in ("fadd", "fsub", "fmul", "fdiv"))
+
+
+@intrinsic
+def fma(typingctx, left, right, addend):
+    """``left * right + addend``, rounded once."""
+
+    def codegen(context, builder, signature, args):
+        return _call_fma(builder, left, args)
+
+    return left(left, left, left), codegen
+
+
+@intrinsic
+def maximum(typingctx, left, right):
+    """The larger of two vectors, lane by lane; NaN on the left stays NaN."""
+
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered("<", *args), args[1], args[0])
+
+    return left(left, left), codegen
+
+
+@intrinsic
+def total(typingctx, value):
+    """The sum over lanes, by halves: a fixed order on every machine."""
+
+    def codegen(context, builder, signature, args):
+        part, width = args[0], LANES
+        while width > 1:
+            width //= 2
+            kind = ir.VectorType(ir.IntType(32), width)
+            undefined = ir.Constant(part.type, ir.Undefined)
+            low = ir.Constant(kind, list(range(width)))
+            high = ir.Constant(kind, list(range(width, 2 * width)))
+            part = builder.fadd(
+                builder.shuffle_vector(part, undefined, low),
+                builder.shuffle_vector(part, undefined, high),
+            )
+        return builder.extract_element(part, ir.Constant(ir.IntType(32), 0))
+
+    return value.scalar(value), codegen
+
+
+def _fit(function, degree, low, high):
+    """Coefficients, constant first, of a polynomial through Chebyshev nodes: near minimax."""
+    fit = Chebyshev.interpolate(function, degree, domain=[low, high])
+    return [float(c) for c in fit.convert(kind=Polynomial).coef]
+
+
+def _horner(builder, vector, x, coefficients):
+    """The polynomial at x by fused multiply-adds."""
+    *rest, result = [_constant(vector, c) for c in coefficients]
+    for coefficient in reversed(rest):
+        result = _call_fma(builder, vector, [result, x, coefficient])
+    return result
+
+
+def _exp2(clamped):
+    @intrinsic
+    def operation(typingctx, value):
+        bits = value.scalar.bitwidth
+        mantissa, bias, degree = (23, 127, 5) if bits == 32 else (52, 1023, 12)
+        terms = _fit(lambda f: 2.0**f, degree, -0.5, 0.5)
+
+        def codegen(context, builder, signature, args):
+            x, whole = args[0], ir.VectorType(ir.IntType(bits), LANES)
+            if clamped:
+                low, high = _constant(value, 1.0 - bias), _constant(value, float(bias))
+                x = builder.select(builder.fcmp_ordered("<", x, low), low, x)
+                x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
+            magic = _constant(value, 1.5 * 2.0**mantissa)
+            shifted = builder.fadd(x, magic)
+            fraction = builder.fsub(x, builder.fsub(shifted, magic))
+            result = builder.bitcast(_horner(builder, value, fraction, terms), whole)
+            shift = ir.Constant(whole, [mantissa] * LANES)
+            exponent = builder.shl(builder.bitcast(shifted, whole), shift)
+            return builder.bitcast(builder.add(result, exponent), _llvm_vector(value))
+
+        return value(value), codegen
+
+    return operation
+
+
+exp2, exp2u = _exp2(True), _exp2(False)
+
+
+@intrinsic
+def log1p(typingctx, value):
+    """``log(1 + value)`` for values in [0, 1], by ``2 artanh(value / (2 + value))``."""
+    terms = _fit(_artanh_ratio, 4 if value.scalar.bitwidth == 32 else 9, 0.0, 1 / 9)
+
+    def codegen(context, builder, signature, args):
+        two = _constant(value, 2.0)
+        s = builder.fdiv(args[0], builder.fadd(args[0], two))
+        series = _horner(builder, value, builder.fmul(s, s), terms)
+        return builder.fmul(builder.fmul(s, two), series)
+
+    return value(value), codegen
+
+
+def _artanh_ratio(w):
+    """``artanh(sqrt(w)) / sqrt(w)``."""
+    root = np.sqrt(np.maximum(w, 1e-300))
+    return np.arctanh(root) / root
+
+
+@intrinsic
+def next_task(typingctx, counter):
+    """Take the next number from a shared counter, atomically, so that threads share out tasks."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        one = ir.Constant(data.type.pointee, 1)
+        return builder.atomic_rmw("add", data, one, "monotonic")
+
+    return types.int64(counter), codegen

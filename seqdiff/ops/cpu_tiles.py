@@ -1,0 +1,91 @@
+"""Tiles: `LANES` channels by some positions, moved between strided arrays and contiguous buffers.
+
+A buffer holds position i's vector at element ``i * LANES``. Lanes past the last channel read as
+zero and are not written.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from .cpu_simd import LANES, add, div, exp2, full_like, load, log1p, maximum, mul, store, sub
+
+_LOG2E = math.log2(math.e)
+
+
+@njit
+def buffer(vectors, like):
+    """Room for some vectors, on a cache line's border: straddling loads and stores are slow."""
+    raw = np.empty(vectors * LANES + LANES, like.dtype)
+    skip = (-raw.ctypes.data % 64) // like.itemsize
+    room = raw[skip : skip + vectors * LANES]
+    room[:] = 0.0
+    return room
+
+
+@njit
+def read_tile(source, batch, channel, width, first, count, tile):
+    """Copy ``source[batch, channel : channel + width, first : first + count]`` into a buffer."""
+    size = source.itemsize
+    rows, columns = source.strides[2] // size, source.strides[1] // size
+    base = batch * (source.strides[0] // size) + channel * columns + first * rows
+    if width == LANES and columns == 1:
+        for i in range(count):
+            store(tile, i * LANES, load(source, base + i * rows))
+        return
+    for i in range(count):
+        for lane in range(width):
+            tile[i * LANES + lane] = source[batch, channel + lane, first + i]
+        for lane in range(width, LANES):
+            tile[i * LANES + lane] = 0.0
+
+
+@njit
+def write_tile(target, batch, channel, width, first, count, tile):
+    """Copy a buffer to ``target[batch, channel : channel + width, first : first + count]``."""
+    size = target.itemsize
+    rows, columns = target.strides[2] // size, target.strides[1] // size
+    base = batch * (target.strides[0] // size) + channel * columns + first * rows
+    if width == LANES and columns == 1:
+        for i in range(count):
+            store(target, base + i * rows, load(tile, i * LANES))
+        return
+    for i in range(count):
+        for lane in range(width):
+            target[batch, channel + lane, first + i] = tile[i * LANES + lane]
+
+
+@njit
+def read_matrix(source, channel, width, buffer, start):
+    """Copy ``source[channel : channel + width]`` so that its columns become vectors."""
+    for n in range(source.shape[1]):
+        for lane in range(LANES):
+            value = source[channel + lane, n] if lane < width else source.dtype.type(0.0)
+            buffer[start + n * LANES + lane] = value
+
+
+@njit
+def write_matrix(target, channel, width, buffer, start):
+    """Copy vectors back into the columns of ``target[channel : channel + width]``."""
+    for n in range(target.shape[1]):
+        for lane in range(width):
+            target[channel + lane, n] = buffer[start + n * LANES + lane]
+
+
+@njit
+def sigmoid(x):
+    """``1 / (1 + exp(-x))``."""
+    one = full_like(x, 1.0)
+    return div(one, add(one, exp2(mul(x, full_like(x, -_LOG2E)))))
+
+
+@njit
+def softplus(x):
+    """``log(1 + exp(x))`` without overflow."""
+    zero = full_like(x, 0.0)
+    magnitude = maximum(sub(zero, x), x)
+    rest = log1p(exp2(mul(magnitude, full_like(x, -_LOG2E))))
+    return add(maximum(x, zero), rest)
