@@ -238,6 +238,6 @@ class Caduceus(nn.Module):
             directory: Folder, made if it is not there.
 
         Raises:
-            OSError: If it cannot be written; files already there are then left as they were.
+            OSError: If it cannot be written; each file there is then still whole, old or new.
         """
         write_hub(directory, self.config, self.state_dict())
