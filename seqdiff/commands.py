@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Command(Protocol):
     """One subcommand. Import what is slow in ``run``, so that ``--help`` stays fast."""
 
@@ -33,6 +34,7 @@ class Command(Protocol):
         ...
 
 
+@runtime_checkable
 class Writer(Protocol):
     """Writes decoded samples to a path, which is moved into place when this returns."""
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, get_type_hints
+from typing import Protocol, get_type_hints, runtime_checkable
 
 import torch
 import yaml
@@ -31,6 +31,7 @@ from seqdiff.training.trainer import TrainerConfig
 _LINKED = ("num_embeddings", "num_logits")
 
 
+@runtime_checkable
 class Network(Protocol):
     """An ``nn.Module`` that is a ``Backbone`` and is built from K+1 and K.
 
@@ -93,7 +94,12 @@ def run_parser() -> ArgumentParser:
     parser = ArgumentParser(prog="seqdiff train", exit_on_error=False)
     parser.add_argument("--config", action="config", help=SUPPRESS)
     parser.add_argument("--base", type=str | None, default=None, help=SUPPRESS)
-    parser.add_argument("--provenance", type=dict[str, str] | None, default=None, help=SUPPRESS)
+    parser.add_argument(
+        "--provenance",
+        type=dict[str, str] | None,
+        default=None,
+        help="what made a finished run; written, not read",
+    )
     parser.add_class_arguments(RunConfig, sub_configs=True)
     for extra, name in enumerate(reversed(_LINKED)):
         parser.link_arguments(

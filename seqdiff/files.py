@@ -27,8 +27,9 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         temporary.replace(path)
     except OSError as error:
+        reason = error.strerror or str(error)
         raise OSError(
-            error.errno, f"{path} must be writable, got {error.strerror}; free space or move it"
+            error.errno, f"{path} must be writable, got: {reason}; free some space or move it"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)

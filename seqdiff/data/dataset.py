@@ -137,7 +137,12 @@ class StreamBatches(Sampler[list[int]]):
             world_size: Number of devices.
             start: First position of the first step.
         """
-        self.batch_size, self.rank, self.world_size, self.start = batch_size, rank, world_size, start
+        self.batch_size, self.rank, self.world_size, self.start = (
+            batch_size,
+            rank,
+            world_size,
+            start,
+        )
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield position lists for ever."""

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from seqdiff.commands import find_writer
 from seqdiff.files import check_parent, replacing
-from seqdiff.subcommands.common import add_device, choose_device, progress
-
-if TYPE_CHECKING:
-    from seqdiff.run import Run
-    from seqdiff.samplers import Sampler
+from seqdiff.subcommands.common import add_device
 
 help = "draw sequences from a run"
 
@@ -42,8 +37,10 @@ def run(args: argparse.Namespace) -> None:
     check_parent("sample.out", args.out)
     from seqdiff.run import load_run
     from seqdiff.samplers import AncestralSampler
+    from seqdiff.subcommands.sampling import draw
+    from seqdiff.subcommands.terminal import choose_device
 
-    trained = load_run(args.directory, device=choose_device(args))
+    trained = load_run(args.directory, device=choose_device(args.device))
     steps = args.length if args.num_steps is None else args.num_steps
     sequences = draw(
         trained,
@@ -56,32 +53,3 @@ def run(args: argparse.Namespace) -> None:
     with replacing(args.out) as temporary:
         writer(temporary, sequences, [f"sample_{i}" for i in range(args.num)])
     print(f"{args.out}: {args.num} sequences of {args.length} tokens")
-
-
-def draw(
-    run: Run, sampler: Sampler, *, num: int, length: int, seed: int, batch_size: int
-) -> list[str]:
-    """Draw decoded sequences under a progress bar.
-
-    Args:
-        run: The run.
-        sampler: How to draw.
-        num: Number of sequences.
-        length: Tokens in each.
-        seed: The same seed and batch size give the same sequences.
-        batch_size: Drawn at a time.
-    """
-    import torch
-
-    device = next(run.denoiser.parameters()).device
-    generator = torch.Generator(device).manual_seed(seed)
-    sequences: list[str] = []
-    with progress() as bar:
-        task = bar.add_task("sampling", total=num)
-        for first in range(0, num, batch_size):
-            shape = (min(batch_size, num - first), length)
-            x_init = run.process.prior(shape, device)
-            drawn = sampler.sample(run.denoiser, run.process, x_init, generator=generator)
-            sequences += [run.tokenizer.decode(row) for row in drawn.tokens.cpu().numpy()]
-            bar.advance(task, shape[0])
-    return sequences

@@ -5,10 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_domain import ToyData
 
 from seqdiff.data.datamodule import EvaluationBatches, SequenceDataModule
 from seqdiff.data.dataset import SequenceDataset
+from tests.integration.toy_domain import ToyData
 
 
 @given(examples=st.integers(1, 60), batch_size=st.integers(1, 9), world_size=st.integers(1, 5))

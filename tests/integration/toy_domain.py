@@ -111,6 +111,14 @@ class ToyNet(nn.Module):
         return self.head(self.norm(hidden))
 
 
+class DropoutNet(ToyNet):
+    """Draws noise of its own."""
+
+    def __init__(self, *, num_embeddings: int, num_logits: int) -> None:
+        super().__init__(num_embeddings=num_embeddings, num_logits=num_logits)
+        self.norm = nn.Sequential(nn.Dropout(0.5), nn.LayerNorm(16))
+
+
 class NotABackbone:
     pass
 

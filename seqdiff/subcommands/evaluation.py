@@ -1,0 +1,107 @@
+"""Evaluate a run and lay the result out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from seqdiff.data.datamodule import Split
+from seqdiff.likelihood import Likelihood, evaluate
+from seqdiff.run import Run
+from seqdiff.subcommands.terminal import progress
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; errors and counts of evaluations exist only for the model."""
+
+    name: str
+    bits_per_token: float
+    bits_per_token_error: float | None
+    nats_per_token: float
+    perplexity: float
+    num_sequences: int
+    num_tokens: int
+    evaluations: int | None
+
+
+def measure(run: Run, split: Split, *, evaluations: int, seed: int) -> list[Row]:
+    """Evaluate a run under a progress bar.
+
+    Args:
+        run: The run.
+        split: Which split of its data.
+        evaluations: Network passes a sequence.
+        seed: Of the masks.
+
+    Returns:
+        The model's row, then one for each baseline of the data module.
+    """
+    device = next(run.denoiser.parameters()).device
+    total = len(run.datamodule.dataset(split))
+    batches = (batch.to(device) for batch in run.datamodule.evaluation_loader(split))
+    with progress() as bar:
+        task = bar.add_task("evaluating", total=total)
+        result = evaluate(
+            run.denoiser,
+            batches,
+            process=run.process,
+            evaluations=evaluations,
+            seed=seed,
+            progress=lambda count: bar.advance(task, count),
+        )
+    baselines = run.datamodule.baselines(split)
+    return [_model_row(result), *(_baseline_row(k, v, result) for k, v in baselines.items())]
+
+
+def _model_row(result: Likelihood) -> Row:
+    return Row(
+        name="model, upper bound",
+        bits_per_token=result.bits_per_token,
+        bits_per_token_error=result.bits_per_token_error,
+        nats_per_token=result.nats_per_token,
+        perplexity=result.perplexity,
+        num_sequences=len(result.nats),
+        num_tokens=int(result.num_tokens.sum()),
+        evaluations=result.nfe,
+    )
+
+
+def _baseline_row(name: str, nats: float, result: Likelihood) -> Row:
+    return Row(
+        name=name,
+        bits_per_token=nats / math.log(2),
+        bits_per_token_error=None,
+        nats_per_token=nats,
+        perplexity=math.exp(nats),
+        num_sequences=len(result.nats),
+        num_tokens=int(result.num_tokens.sum()),
+        evaluations=None,
+    )
+
+
+def build_table(rows: list[Row], title: str, unit: str) -> Table:
+    """Lay the rows out for a terminal.
+
+    Args:
+        rows: From ``measure``.
+        title: Above the table.
+        unit: What a token is called, e.g. ``base``.
+    """
+    table = Table(title=title)
+    table.add_column("")
+    for heading in (f"bits/{unit}", "± SE", "perplexity", "sequences", f"{unit}s"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        error = "" if row.bits_per_token_error is None else f"{row.bits_per_token_error:.4f}"
+        table.add_row(
+            row.name,
+            f"{row.bits_per_token:.4f}",
+            error,
+            f"{row.perplexity:.4f}",
+            f"{row.num_sequences:,}",
+            f"{row.num_tokens:,}",
+        )
+    return table

@@ -1,0 +1,87 @@
+"""One small run of the toy domain, shared by the tests that only read it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from seqdiff import commands
+from seqdiff.cli import main
+
+TOY = "tests.integration.toy_domain"
+BASE = {
+    "trainer": {"accelerator": "cpu", "enable_progress_bar": False, "log_every_n_steps": 1},
+    "ema_decay": 0.9,
+}
+EXPERIMENT = {
+    "base": "../base.yaml",
+    "seed": 7,
+    "data": {"class_path": f"{TOY}.ToyData", "init_args": {"length": 12, "batch_size": 8}},
+    "backbone": "net.yaml",
+    "optim": {"lr": 0.02, "warmup_steps": 2},
+    "trainer": {"max_steps": 6},
+}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Nets this small only lose time to a second thread."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """An experiment file with a base and a sub-configuration, in the shipped folder shape."""
+    return write_config(tmp_path)
+
+
+def write_config(folder: Path) -> Path:
+    experiments = folder / "configs" / "experiment"
+    experiments.mkdir(parents=True)
+    (experiments.parent / "base.yaml").write_text(yaml.safe_dump(BASE))
+    net = {"class_path": f"{TOY}.ToyNet", "init_args": {"width": 8}}
+    (experiments / "net.yaml").write_text(yaml.safe_dump(net))
+    path = experiments / "toy.yaml"
+    path.write_text(yaml.safe_dump({**EXPERIMENT, "output": str(folder / "run")}))
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run: read it, do not write into it."""
+    folder = tmp_path_factory.mktemp("trained")
+    path = write_config(folder)
+    assert main(["train", str(path), "--trainer.max_steps", "60"]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
+    """Run a command that must fail politely; give its one line."""
+
+    def run(arguments: list[str]) -> str:
+        capsys.readouterr()
+        assert main(arguments) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert line.startswith("seqdiff: error: ")
+        return line
+
+    return run
+
+
+class _Entry:
+    def __init__(self, name: str, value: object) -> None:
+        self.name, self.value = name, value
+
+    def load(self) -> object:
+        return self.value
+
+
+@pytest.fixture
+def toy_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the toy domain's writer as its package would."""
+    from tests.integration.toy_domain import write_ring
+
+    monkeypatch.setattr(commands, "entry_points", lambda group: [_Entry("ring", write_ring)])
