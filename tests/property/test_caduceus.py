@@ -17,6 +17,15 @@ DNA = (3, 2, 1, 0, 4)
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Thousands of tiny operations: a second thread would only wait, long on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def build(seed: int = 0, **options: object) -> Caduceus:
     torch.manual_seed(seed)
     sizes = {"num_embeddings": 5, "num_logits": 4, "d_state": 3}
