@@ -23,7 +23,8 @@ from jaxtyping import Int64, UInt8
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from genomics.fasta import atomic_writer, check_file, read_encoded
+from genomics.fasta import check_file, read_encoded
+from seqdiff.files import replacing, write_bytes
 
 _HEADER = struct.Struct("<8sQQI36x")
 _MAGIC = b"SEQDNA01"
@@ -199,8 +200,7 @@ def content_digest(path: Path, folder: Path) -> str:
         digest = hashlib.file_digest(stream, "blake2b").hexdigest()[:40]
     # A file younger than the clock's grain could change again without a new modification time.
     if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
-        with atomic_writer(memo) as stream:
-            stream.write("\n".join([*map(str, key), digest]).encode())
+        write_bytes(memo, "\n".join([*map(str, key), digest]).encode())
     return digest
 
 
@@ -219,7 +219,7 @@ def _encode(source: Path, cached: Path) -> None:
         console=Console(stderr=True),
         disable=size < _BAR_FROM_BYTES,
     )
-    with bar, atomic_writer(cached) as stream:
+    with bar, replacing(cached) as temporary, temporary.open("wb") as stream:
         task = bar.add_task(source.name, total=size)
         _write(source, stream, lambda done: bar.update(task, completed=done))
 

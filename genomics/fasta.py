@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import os
-import secrets
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from genomics.alphabet import ENCODE_TABLE, check_encoded, encode
+from seqdiff.files import replacing
 
 _CHUNK = 1 << 22
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -180,38 +178,6 @@ class _Parser:
             )
 
 
-@contextmanager
-def atomic_writer(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary neighbour that takes the file's name only when all is written.
-
-    Nobody ever sees half a file, and two processes that write the same one do not collide.
-
-    Raises:
-        OSError: If the folder is missing or not writable, or the disk fills up.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        stream = temporary.open("xb")
-    except OSError as error:
-        raise OSError(
-            f"{path}: cannot write in {path.parent} ({error.strerror}); "
-            "create the folder or choose another"
-        ) from error
-    try:
-        with stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OSError(
-            f"{path}: could not be written ({reason}); free some space or choose another folder"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def write_fasta(
     path: str | Path, names: Sequence[str], sequences: Sequence[str], *, width: int = 60
 ) -> None:
@@ -230,7 +196,7 @@ def write_fasta(
     """
     target = Path(path)
     _check_records(target, names, sequences, width)
-    with atomic_writer(target) as stream:
+    with replacing(target) as temporary, temporary.open("wb") as stream:
         for name, sequence in zip(names, sequences, strict=True):
             lines = [sequence[i : i + width] for i in range(0, len(sequence), width)]
             stream.write("\n".join((f">{name}", *lines, "")).encode())

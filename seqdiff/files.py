@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: With the name of ``path`` if it cannot be written, for example on a full disk.
     """
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    temporary = path.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.{path.name}")
     try:
         yield temporary
         with temporary.open("rb") as written:

@@ -1,8 +1,9 @@
 """A cache of its own for every test, and short ways to write FASTA files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
 
@@ -27,3 +28,11 @@ def fasta(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """What a user without a type checker meets."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -59,6 +59,13 @@ def test_windows_with_gaps():
     assert tile(regions((0, 0, 13)), 3, 7, "pad").start.tolist() == [0, 7]
 
 
+def test_an_unknown_policy(unchecked):
+    with pytest.raises(
+        ValueError, match=r"tile\.off_end must be 'shift', 'drop' or 'pad', got 'wrap'"
+    ):
+        tile(regions((0, 0, 9)), 4, 4, "wrap")
+
+
 def test_bad_tilings():
     with pytest.raises(
         ValueError, match=r"tile\.length and tile\.stride must be at least 1, got 0"

@@ -1,0 +1,118 @@
+"""What data modules of genome windows share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import UInt8
+
+from genomics.alphabet import DNATokenizer
+from genomics.cache import Genome
+from genomics.dataset import WindowDataset
+from genomics.intervals import Windows
+from genomics.markov import baselines
+from genomics.splits import SPLITS, Split
+from seqdiff.data.datamodule import SequenceDataModule
+
+_BLOCK_ROWS = 1024
+_BASELINE_BASES = 1 << 27
+
+
+class WindowDataModule(SequenceDataModule):
+    """What every data module of genome windows shares; a subclass says which windows.
+
+    Attributes:
+        length: Bases of a window.
+        reverse_complement: Whether training rows are read from a random strand.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        *,
+        batch_size: int,
+        eval_batch_size: int | None,
+        num_workers: int,
+        reverse_complement: bool,
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            length: Bases of a window.
+            batch_size: Training examples per device and forward pass.
+            eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
+            num_workers: Loader processes per device.
+            reverse_complement: Read training rows from either strand with probability 1/2.
+
+        Raises:
+            ValueError: If a number is too small.
+        """
+        super().__init__(
+            DNATokenizer(),
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            num_workers=num_workers,
+        )
+        if length < 1:
+            raise ValueError(
+                f"{type(self).__name__}.length must be at least 1, got {length}; set data.length"
+            )
+        self.length = length
+        self.reverse_complement = reverse_complement
+        self._datasets: dict[Split, WindowDataset] = {}
+
+    @abstractmethod
+    def windows(self) -> dict[Split, tuple[Genome, Windows]]:
+        """Read the files and choose the windows of each split."""
+
+    def prepare_data(self) -> None:
+        """Lightning's hook, called by one process a machine: encode the files into the cache."""
+        self._build()
+
+    def dataset(self, split: Split) -> WindowDataset:
+        """Open a split; the files are read at the first call.
+
+        Raises:
+            FileNotFoundError: If a file is missing.
+            OSError: If the cache cannot be written.
+            ValueError: If a file is not sound, there is no such split, or it holds no window.
+        """
+        if split not in SPLITS:
+            raise ValueError(
+                f"{type(self).__name__}.dataset must be one of {', '.join(SPLITS)}, got {split!r}"
+            )
+        self._build()
+        if len(self._datasets[split]) == 0:
+            raise ValueError(
+                f"{type(self).__name__}: the {split} split holds no window of {self.length} bases "
+                "with a known base; use a shorter length or give that split more sequence"
+            )
+        return self._datasets[split]
+
+    def baselines(self, split: Split) -> dict[str, float]:
+        """Fit Markov chains of order 0 to 8 to the training windows and score a split.
+
+        Of a split with more than 2^27 bases, evenly spaced windows that make up as many are used.
+
+        Returns:
+            Mean nats per counted base of each, over the split. The chains see both strands if
+            training does.
+        """
+        train, scored = self.dataset("train"), self.dataset(split)
+        return baselines(_tokens(train), _tokens(scored), both_strands=self.reverse_complement)
+
+    def _build(self) -> None:
+        if not self._datasets:
+            self._datasets = {
+                split: WindowDataset(genome, windows, reverse_complement=self.reverse_complement)
+                for split, (genome, windows) in self.windows().items()
+            }
+
+
+def _tokens(dataset: WindowDataset) -> Iterator[UInt8[np.ndarray, "_ _"]]:
+    step = -(-len(dataset) * dataset.length // _BASELINE_BASES)
+    chosen = np.arange(0, len(dataset), max(1, step))
+    for first in range(0, len(chosen), _BLOCK_ROWS):
+        yield dataset.rows(chosen[first : first + _BLOCK_ROWS])[0]
