@@ -166,7 +166,7 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> Namespace:
         message = one_line(str(error))
         raise ValueError(f"{path}: {message}{_hint(message)}") from error
     del parsed["config"], parsed["base"]
-    return parsed
+    return parsed.clone(with_meta=False)
 
 
 def instantiate(parsed: Namespace) -> RunConfig:

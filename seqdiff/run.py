@@ -160,10 +160,6 @@ def _fit(parsed: Namespace, config: RunConfig, directory: Path, *, resume: bool)
             f"resume.trainer.max_steps must exceed the {first_step} steps done, got "
             f"{config.trainer.max_steps}; add --trainer.max_steps {2 * first_step}"
         )
-    if _is_first_process():
-        directory.mkdir(parents=True, exist_ok=True)
-        provenance = _provenance(config.data.tokenizer)
-        write_bytes(directory / CONFIG_NAME, dump(parsed, provenance).encode())
     trainer = build_trainer(
         config.trainer,
         directory,
@@ -171,6 +167,10 @@ def _fit(parsed: Namespace, config: RunConfig, directory: Path, *, resume: bool)
         checkpoint_every_n_steps=config.checkpoint_every_n_steps,
         first_step=first_step,
     )
+    if _is_first_process():
+        directory.mkdir(parents=True, exist_ok=True)
+        provenance = _provenance(config.data.tokenizer)
+        write_bytes(directory / CONFIG_NAME, dump(parsed, provenance).encode())
     trainer.fit(module, datamodule=config.data, ckpt_path=checkpoint, weights_only=True)
     return directory
 

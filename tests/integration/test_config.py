@@ -1,0 +1,179 @@
+"""Configurations: precedence, composition, round trips, and errors in one line with the choices."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from seqdiff.config import config_files, dump, instantiate, parse_run
+from seqdiff.schedules import Cosine, LogLinear, Polynomial
+from seqdiff.training.objectives import ContinuousNELBO, DiscreteNELBO, WeightedMLM
+from tests.integration.conftest import TOY
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+EXPERIMENTS = sorted((CONFIGS / "experiment").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_every_shipped_experiment_builds(path: Path, tmp_path: Path) -> None:
+    config = instantiate(parse_run(path, ["--output", str(tmp_path / "run")]))
+    assert config.backbone.config.num_logits == config.data.tokenizer.vocab_size
+
+
+def test_every_shipped_file_is_used() -> None:
+    """A part that no experiment names would never be parsed."""
+    shipped = set(CONFIGS.rglob("*.yaml"))
+    named = {file.resolve() for path in EXPERIMENTS for file in config_files(path)}
+    for file in list(named):
+        for value in yaml.safe_load(file.read_text()).values():
+            if isinstance(value, str) and value.endswith(".yaml"):
+                named.add((file.parent / value).resolve())
+    unused = {str(file.relative_to(CONFIGS)) for file in shipped - named}
+    assert unused <= {"base.yaml"} if not EXPERIMENTS else not unused
+
+
+def test_precedence(config: Path) -> None:
+    """Code < base < experiment < flag, each seen on a key of its own."""
+    base = config.parents[1] / "base.yaml"
+    text = yaml.safe_load(base.read_text())
+    base.write_text(yaml.safe_dump({**text, "seed": 1, "optim": {"lr": 0.5, "warmup_steps": 9}}))
+    parsed = parse_run(config)
+    assert parsed["optim"]["eps"] == 1e-8
+    assert parsed["ema_decay"] == 0.9
+    assert (parsed["seed"], parsed["optim"]["lr"], parsed["optim"]["warmup_steps"]) == (7, 0.02, 2)
+    flagged = parse_run(config, ["--seed", "3", "--optim.lr=0.1", "--schedule", "Cosine"])
+    assert (flagged["seed"], flagged["optim"]["lr"]) == (3, 0.1)
+    assert instantiate(flagged).schedule == Cosine()
+
+
+def test_another_class_drops_the_arguments_of_the_first(config: Path) -> None:
+    flags = ["--schedule", "Polynomial", "--schedule.power", "2", "--objective", "WeightedMLM"]
+    built = instantiate(parse_run(config, flags))
+    assert built.schedule == Polynomial(2.0)
+    assert built.objective == WeightedMLM()
+
+
+def test_lists_replace_and_null_survives(config: Path) -> None:
+    flags = ["--ema_decay", "null", "--optim.betas", "[0.8, 0.95]", "--trainer.devices", "[0, 1]"]
+    parsed = parse_run(config, flags)
+    config.with_name("again.yaml").write_text(dump(parsed))
+    again = parse_run(config.with_name("again.yaml"))
+    assert again["ema_decay"] is None
+    built = instantiate(again)
+    assert built.optim.betas == (0.8, 0.95)
+    assert built.trainer.devices == [0, 1]
+
+
+SCHEDULES = st.one_of(
+    st.floats(0, 0.9).map(lambda eps: LogLinear(eps)),
+    st.floats(0.1, 9).map(lambda power: Polynomial(power)),
+    st.just(Cosine()),
+)
+OBJECTIVES = st.one_of(
+    st.just(ContinuousNELBO()), st.just(WeightedMLM()), st.integers(1, 99).map(DiscreteNELBO)
+)
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    lr=st.floats(1e-12, 1e3),
+    schedule=SCHEDULES,
+    objective=OBJECTIVES,
+    decay=st.none() | st.floats(0, 0.999999),
+    clip=st.none() | st.floats(1e-9, 1e9),
+)
+def test_dump_then_parse_is_the_identity(
+    config: Path, seed, lr, schedule, objective, decay, clip
+) -> None:
+    path = config.with_name("drawn.yaml")
+    drawn = {
+        "seed": seed,
+        "ema_decay": decay,
+        "optim": {"lr": lr},
+        "trainer": {"gradient_clip_val": clip},
+        "schedule": _as_config(schedule),
+        "objective": _as_config(objective),
+    }
+    path.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **drawn}))
+    parsed = parse_run(path)
+    path.write_text(dump(parsed))
+    again = parse_run(path)
+    assert again == parsed
+    one, two = instantiate(parsed), instantiate(again)
+    assert (one.seed, one.optim, one.schedule, one.objective, one.ema_decay, one.trainer) == (
+        two.seed,
+        two.optim,
+        two.schedule,
+        two.objective,
+        two.ema_decay,
+        two.trainer,
+    )
+    assert two.schedule == schedule and two.objective == objective and two.optim.lr == lr
+
+
+def _as_config(value: object) -> dict:
+    fields = {k: v for k, v in vars(value).items() if isinstance(v, int | float)}
+    kind = type(value)
+    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": fields}
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--optim.lrr", "1"], "optim.lrr 1; choose from lr, weight_decay, betas"),
+        (["--optimm", "1"], "--optimm 1; choose from output, data, backbone, seed"),
+        (["--backbone.init_args.widht=5"], "'widht' is not accepted; choose from width"),
+        (
+            ["--backbone", "tests.integration.toy_domain.NotABackbone"],
+            "backbones.caduceus.Caduceus",
+        ),
+        (["--backbone", "torch.nn.Linear"], "choose from"),
+        (["--backbone", "torch.nn.Identity"], "choose from"),
+        (["--schedule", f"{TOY}.ToyNet"], "seqdiff.schedules.Cosine"),
+        (["--schedule", "Nowhere"], "seqdiff.schedules.Cosine"),
+        (["--objective.time_sampler", "Cosine"], "seqdiff.time_sampling.Sobol"),
+        (["--data", "Nowhere"], f"{TOY}.ToyData"),
+        (["--seed", "x"], "Expected a <class 'int'>"),
+        (["--seed", "-1"], "RunConfig.seed must be in [0, 2^32), got -1"),
+        (["--optim.lr", "-1"], "OptimConfig.lr must be positive, got -1.0"),
+        (["--optim.schedule", "square"], "constant"),
+        (["--trainer.max_steps", "0"], "TrainerConfig.max_steps must be at least 1, got 0"),
+        (["--ema_decay", "1"], "EMA.decay must be in [0, 1), got 1.0"),
+        (["--checkpoint_every_n_steps", "0"], "every_n_steps must be at least 1, got 0"),
+        (["--data.init_args.batch_size", "0"], "ToyData.batch_size must be at least 1, got 0"),
+        (["--schedule.eps", "0.1"], "must have alpha(0) = 1 and alpha(1) = 0"),
+    ],
+)
+def test_bad_flags(config: Path, tmp_path: Path, fails, flags: list[str], said: str) -> None:
+    assert said in fails(["train", str(config), *flags])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("optim: {lrr: 1}", "'lrr'; choose from lr, weight_decay"),
+        ("optimm: {lr: 1}", "'optimm.lr' is not accepted; choose from output, data"),
+        ("optim: [", "must be YAML"),
+        ("just words", "must hold `key: value` lines"),
+        ("base: nowhere.yaml", "must be an existing file"),
+        ("base: bad.yaml", "must not be its own base"),
+        ("seed: 1", "the following arguments are required: output, data, backbone"),
+    ],
+)
+def test_bad_files(config: Path, fails, text: str, said: str) -> None:
+    path = config.with_name("bad.yaml")
+    path.write_text(text)
+    assert said in fails(["train", str(path)])
+
+
+def test_missing_file(fails) -> None:
+    assert "must be an existing file, got nowhere.yaml" in fails(["train", "nowhere.yaml"])
