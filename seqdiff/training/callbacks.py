@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from seqdiff.files import write_bytes
@@ -20,7 +20,7 @@ CHECKPOINT_NAME, WEIGHTS_NAME = "last.ckpt", "model.safetensors"
 _PREFIX = "average."
 
 
-def _denoiser(module: LightningModule) -> torch.nn.Module:
+def _denoiser(module: LightningModule) -> nn.Module:
     assert isinstance(module, DiffusionModule)
     return module.denoiser
 
@@ -48,14 +48,48 @@ class EMA(Callback):
         self.decay = decay
         self.num_updates = 0
         self._average: dict[str, Tensor] = {}
-        self._swapped = False
+        self._replaced: dict[str, Tensor] = {}
 
     def decay_at(self, update: int) -> float:
         """The decay of one update, counted from 1."""
         return min(self.decay, (1 + update) / (10 + update))
 
+    def start(self, network: nn.Module) -> None:
+        """Start from a network's parameters, unless a checkpoint brought an average."""
+        parameters = dict(network.named_parameters())
+        source = self._average or parameters
+        self._average = {
+            name: source[name]
+            .detach()
+            .to(device=p.device, dtype=torch.promote_types(p.dtype, torch.float32), copy=True)
+            for name, p in parameters.items()
+        }
+
+    def update(self, network: nn.Module) -> None:
+        """Average in a network's parameters as they are now."""
+        self.num_updates += 1
+        parameters = dict(network.named_parameters())
+        current = [parameters[n].detach().to(a.dtype) for n, a in self._average.items()]
+        average = get_ema_multi_avg_fn(self.decay_at(self.num_updates))
+        average(list(self._average.values()), current, self.num_updates)
+
+    @torch.no_grad()
+    def apply(self, network: nn.Module) -> None:
+        """Put the average in the place of the parameters, until ``restore``."""
+        parameters = dict(network.named_parameters())
+        self._replaced = {name: p.detach().clone() for name, p in parameters.items()}
+        for name, parameter in parameters.items():
+            parameter.copy_(self._average[name])
+
+    @torch.no_grad()
+    def restore(self, network: nn.Module) -> None:
+        """Undo ``apply``."""
+        for name, parameter in network.named_parameters():
+            parameter.copy_(self._replaced[name])
+        self._replaced = {}
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start from the initial parameters, unless a checkpoint brought an average.
+        """Start.
 
         Raises:
             ValueError: If parameters are sharded, which an average by name cannot follow.
@@ -65,14 +99,7 @@ class EMA(Callback):
                 "EMA must see whole parameters, got trainer.strategy=fsdp; "
                 "set ema_decay=null or use trainer.strategy=ddp"
             )
-        parameters = dict(_denoiser(pl_module).named_parameters())
-        source = self._average or parameters
-        self._average = {
-            name: source[name]
-            .detach()
-            .to(device=p.device, dtype=torch.promote_types(p.dtype, torch.float32), copy=True)
-            for name, p in parameters.items()
-        }
+        self.start(_denoiser(pl_module))
 
     def on_train_batch_end(
         self,
@@ -84,30 +111,17 @@ class EMA(Callback):
     ) -> None:
         """Average after each optimiser step, not after each accumulated batch."""
         if trainer.global_step > self.num_updates:
-            self.num_updates = trainer.global_step
-            parameters = dict(_denoiser(pl_module).named_parameters())
-            current = [parameters[n].detach().to(a.dtype) for n, a in self._average.items()]
-            average = get_ema_multi_avg_fn(self.decay_at(self.num_updates))
-            average(list(self._average.values()), current, self.num_updates)
-
-    @torch.no_grad()
-    def swap(self, pl_module: LightningModule) -> None:
-        """Exchange the average with the parameters; call again to undo."""
-        for name, parameter in _denoiser(pl_module).named_parameters():
-            current = parameter.detach().to(self._average[name].dtype, copy=True)
-            parameter.copy_(self._average[name])
-            self._average[name] = current
-        self._swapped = not self._swapped
+            self.update(_denoiser(pl_module))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Validate the average."""
         if self._average:
-            self.swap(pl_module)
+            self.apply(_denoiser(pl_module))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Train on with the parameters."""
-        if self._swapped:
-            self.swap(pl_module)
+        if self._replaced:
+            self.restore(_denoiser(pl_module))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Lightning's hook: the average goes into the checkpoint."""
@@ -122,10 +136,6 @@ class EMA(Callback):
             for name, average in state_dict.items()
             if name.startswith(_PREFIX)
         }
-
-    def weights(self) -> dict[str, Tensor]:
-        """The average, by the denoiser's parameter names."""
-        return self._average
 
 
 class RunCheckpoint(Checkpoint):
@@ -179,7 +189,7 @@ class RunCheckpoint(Checkpoint):
             self.save(trainer, pl_module)
 
     def save(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write both files.
+        """Write both files, the checkpoint last: it never stands for weights not exported.
 
         Raises:
             FloatingPointError: If the last loss or a parameter is not finite; the files stay.
@@ -193,14 +203,16 @@ class RunCheckpoint(Checkpoint):
                 f"RunCheckpoint must save finite weights, got a NaN or inf in {broken[0]} at step "
                 f"{trainer.global_step}; the last good checkpoint is kept: lower optim.lr"
             )
-        trainer.save_checkpoint(self.directory / CHECKPOINT_NAME, weights_only=False)
+        if self.ema is not None:
+            self.ema.apply(pl_module.denoiser)
         state = trainer.strategy.lightning_module_state_dict()
         if trainer.is_global_zero:
             prefix = "denoiser."
             weights = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
-            weights |= {} if self.ema is None else self.ema.weights()
             write_bytes(self.directory / WEIGHTS_NAME, encode_weights(weights))
-        trainer.strategy.barrier()
+        if self.ema is not None:
+            self.ema.restore(pl_module.denoiser)
+        trainer.save_checkpoint(self.directory / CHECKPOINT_NAME, weights_only=False)
 
 
 class Throughput(Callback):

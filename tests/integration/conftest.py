@@ -64,9 +64,10 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
     def run(arguments: list[str]) -> str:
         capsys.readouterr()
         assert main(arguments) == 2
-        (line,) = capsys.readouterr().err.strip().splitlines()
-        assert line.startswith("seqdiff: error: ")
-        return line
+        lines = capsys.readouterr().err.strip().splitlines()
+        errors = [line for line in lines if line.startswith("seqdiff: error: ")]
+        assert errors == lines[-1:], "one line, and nothing after it"
+        return lines[-1]
 
     return run
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 
 from seqdiff.cli import main
 from seqdiff.config import instantiate, parse_run
 from seqdiff.likelihood import evaluate
 from seqdiff.run import load_run
+from tests.integration.conftest import TOY
 from tests.integration.toy_domain import ALPHABET
 
 
@@ -76,6 +78,21 @@ def test_sample_is_a_function_of_the_seed(trained: Path, tmp_path: Path) -> None
     assert [name for name, _ in lines] == [f"sample_{i}" for i in range(5)]
     assert all(len(s) == 9 and set(s) <= set(ALPHABET) for _, s in lines)
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_shared_weights_are_exported_averaged_under_every_name(
+    config: Path, tmp_path: Path
+) -> None:
+    """Exporting the average by parameter name would leave the last weights under the second."""
+    assert main(["train", str(config), "--backbone", f"{TOY}.TiedNet"]) == 0
+    exported = load_file(tmp_path / "run" / "model.safetensors")
+    checkpoint = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
+    average = checkpoint["callbacks"]["EMA"]["average.backbone.embedding.weight"]
+    assert torch.equal(exported["backbone.embedding.weight"], average)
+    assert torch.equal(exported["backbone.head.weight"], average)
+    network = load_run(tmp_path / "run").config.backbone
+    assert network.head.weight is network.embedding.weight
+    assert torch.equal(network.head.weight, average)
 
 
 def test_one_batch_is_learnt_by_heart(tmp_path: Path, config: Path) -> None:

@@ -119,6 +119,23 @@ class DropoutNet(ToyNet):
         self.norm = nn.Sequential(nn.Dropout(0.5), nn.LayerNorm(16))
 
 
+class TiedNet(ToyNet):
+    """Reads and writes symbols through the same vectors."""
+
+    def __init__(self, *, num_embeddings: int, num_logits: int, width: int = 16) -> None:
+        super().__init__(num_embeddings=num_embeddings, num_logits=num_logits, width=width)
+        self.head = nn.Linear(width, num_embeddings)
+        self.head.weight = self.embedding.weight
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        return super().forward(tokens, t, padding)[..., :-1]
+
+
 class NotABackbone:
     pass
 

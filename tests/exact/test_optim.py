@@ -1,0 +1,131 @@
+"""Learning rates, decay groups and averages, value by value."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from seqdiff.backbones.caduceus import Caduceus
+from seqdiff.training.callbacks import EMA
+from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
+
+
+def test_warm_up_then_constant() -> None:
+    config = OptimConfig(lr=2.0, warmup_steps=4)
+    factors = [lr_factor(config, step, max_steps=10) for step in range(6)]
+    assert factors == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+
+
+def test_warm_up_then_cosine_to_the_floor() -> None:
+    config = OptimConfig(lr=2.0, warmup_steps=2, schedule="cosine", min_lr=0.5)
+    factors = [lr_factor(config, step, max_steps=10) for step in range(12)]
+    root = math.sqrt(0.5)
+    expected = {2: 1.0, 4: 0.25 + 0.75 * (1 + root) / 2, 6: 0.625, 8: 0.25 + 0.75 * (1 - root) / 2}
+    assert factors[:2] == [0.5, 1.0]
+    for step, factor in expected.items():
+        assert factors[step] == pytest.approx(factor, abs=1e-12)
+    assert factors[10] == factors[11] == pytest.approx(0.25)
+
+
+def test_no_warm_up_starts_at_the_top() -> None:
+    assert lr_factor(OptimConfig(schedule="cosine"), 0, max_steps=5) == 1.0
+    assert lr_factor(OptimConfig(), 0, max_steps=5) == 1.0
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"lr": 0.0}, r"OptimConfig.lr must be positive, got 0.0"),
+        ({"lr": math.inf}, r"OptimConfig.lr must be positive, got inf"),
+        ({"min_lr": 1.0}, r"OptimConfig.min_lr must be in \[0, lr = 0.0003\], got 1.0"),
+        ({"weight_decay": -0.1}, r"OptimConfig.weight_decay must not be negative, got -0.1"),
+        ({"warmup_steps": -1}, r"OptimConfig.warmup_steps must not be negative, got -1"),
+        ({"min_lr": 1e-5}, r"must be 0 with the constant schedule, got 1e-05"),
+    ],
+)
+def test_bad_optim(wrong: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OptimConfig(**wrong)
+
+
+def test_decay_groups_of_caduceus_by_name() -> None:
+    network = Caduceus(8, 2, num_embeddings=5, num_logits=4)
+    decayed, plain = decay_groups(network)
+    names = [name for name, _ in network.named_parameters()]
+    assert sorted(decayed + plain) == sorted(names)
+    assert not set(decayed) & set(plain)
+    endings = {name.split(".")[-1] for name in plain}
+    assert {"A_log", "D", "bias"} <= endings
+    assert "embedding.weight" in plain
+    assert all(("proj" in name and name.endswith("weight")) or "conv" in name for name in decayed)
+
+
+def test_a_shared_parameter_is_in_one_group_once() -> None:
+    network = nn.ModuleDict({"embedding": nn.Embedding(5, 3), "head": nn.Linear(3, 5)})
+    network["head"].weight = network["embedding"].weight
+    decayed, plain = decay_groups(network)
+    assert decayed == [] and plain == ["embedding.weight", "head.bias"]
+    optimizer = build_optimizer(network, OptimConfig(weight_decay=0.1))
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0]
+
+
+def test_nothing_to_train() -> None:
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(ValueError, match=r"must have a parameter that requires a gradient"):
+        build_optimizer(frozen, OptimConfig())
+
+
+def test_average_follows_the_warm_up_by_hand() -> None:
+    """Three updates of one weight that goes 0, 1, 2, 3, with the decays written out."""
+    ema = EMA(decay=0.3)
+    assert [ema.decay_at(n) for n in (1, 2, 3, 99)] == [2 / 11, 3 / 12, 0.3, 0.3]
+    averages, average = [], 0.0
+    for update, weight in enumerate((1.0, 2.0, 3.0), start=1):
+        d = min(0.3, (1 + update) / (10 + update))
+        average = d * average + (1 - d) * weight
+        averages.append(average)
+    assert follow(ema, [1.0, 2.0, 3.0]) == pytest.approx(averages, abs=1e-6)
+
+    class WithoutWarmUp(EMA):
+        def decay_at(self, update: int) -> float:
+            return self.decay
+
+    constant = follow(WithoutWarmUp(decay=0.3), [1.0, 2.0, 3.0])
+    assert constant != pytest.approx(averages, abs=1e-2), "the broken twin would pass"
+
+
+def follow(ema: EMA, weights: list[float]) -> list[float]:
+    network = nn.Linear(1, 1, bias=False)
+    seen = []
+    with torch.no_grad():
+        network.weight.fill_(0.0)
+        ema.start(network)
+        for value in weights:
+            network.weight.fill_(value)
+            ema.update(network)
+            seen.append(float(ema.state_dict()["average.weight"]))
+    return seen
+
+
+def test_average_is_kept_in_float32_and_lent_without_loss() -> None:
+    network = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    ema = EMA(decay=0.999)
+    ema.start(network)
+    with torch.no_grad():
+        network.weight.fill_(1.0)
+    for _ in range(5):
+        ema.update(network)
+    average = ema.state_dict()["average.weight"].clone()
+    assert average.dtype == torch.float32
+    ema.apply(network)
+    assert torch.equal(network.weight, average.bfloat16())
+    ema.restore(network)
+    assert torch.equal(network.weight, torch.ones(1, 1, dtype=torch.bfloat16))
+    assert torch.equal(ema.state_dict()["average.weight"], average)
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.0])
+def test_bad_decay(decay: float) -> None:
+    with pytest.raises(ValueError, match=r"EMA.decay must be in \[0, 1\)"):
+        EMA(decay)

@@ -1,0 +1,254 @@
+"""What goes wrong on a user's machine: one line, exit code 2, nothing half-written."""
+
+import errno
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from seqdiff.cli import main
+from seqdiff.files import replacing
+from seqdiff.training.objectives import ContinuousNELBO
+from tests.integration.toy_domain import RingTokenizer, ToyNet
+
+
+def _snapshot(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.fixture
+def copied(trained: Path, tmp_path: Path) -> Path:
+    """A finished run that a test may damage."""
+    return Path(shutil.copytree(trained, tmp_path / "copied"))
+
+
+def _fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Refuse to write any more of one file after its first byte."""
+    original = Path.write_bytes
+
+    def full(self: Path, content: bytes) -> int:
+        if self.name.endswith(name):
+            original(self, content[:1])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+
+
+@pytest.mark.parametrize("name", ["last.ckpt", "model.safetensors"])
+def test_full_disk_while_saving_keeps_the_last_good_file(
+    name: str, config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    assert main(["train", str(config), "--trainer.max_steps", "2"]) == 0
+    before = _snapshot(run)
+    _fill_disk(monkeypatch, name)
+    message = fails(["train", "--resume", str(run), "--trainer.max_steps", "4"])
+    assert f"{run / name} must be writable, got: No space left on device; free some" in message
+    assert _snapshot(run).keys() == before.keys()
+    assert _snapshot(run)[name] == before[name]
+    monkeypatch.undo()
+    assert main(["train", "--resume", str(run)]) == 0
+
+
+def test_full_disk_leaves_no_sample_file(
+    trained: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch, toy_writer: None
+) -> None:
+    out = tmp_path / "out" / "a.ring"
+    out.parent.mkdir()
+    out.write_text("precious")
+
+    def full(self: Path, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    command = ["sample", str(trained), "--num", "1", "--length", "3", "--seed", "0", "--out"]
+    assert "No space left on device" in fails([*command, str(out)])
+    assert _snapshot(out.parent) == {"a.ring": b"precious"}
+
+
+def test_writing_in_place_would_have_destroyed_it(tmp_path: Path) -> None:
+    """The broken twin of ``replacing``: the file itself is open when the disk fills up."""
+    path = tmp_path / "a.txt"
+    path.write_text("precious")
+    with pytest.raises(OSError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise OSError(errno.ENOSPC, "full")
+    assert path.read_text() == "precious"
+    with pytest.raises(OSError):
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, "full")
+    assert path.read_text() == "half"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
+    value: float, config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = ContinuousNELBO.terms
+
+    def poisoned(self, denoiser, process, batch, noise):
+        terms = original(self, denoiser, process, batch, noise)
+        return terms * value if 24 in batch.index else terms
+
+    monkeypatch.setattr(ContinuousNELBO, "terms", poisoned)
+    message = fails(["train", str(config), "--checkpoint_every_n_steps", "2"])
+    assert "must give a finite loss" in message and "near step 4" in message
+    assert "lower optim.lr" in message
+    run = tmp_path / "run"
+    assert torch.load(run / "last.ckpt", weights_only=True)["global_step"] == 2
+    assert all(bool(w.isfinite().all()) for w in load_file(run / "model.safetensors").values())
+
+
+def test_weights_that_are_not_finite_are_not_saved(
+    config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finite loss with a gradient that is not: the save at that very step is refused."""
+    original = ContinuousNELBO.terms
+
+    def poisoned(self, denoiser, process, batch, noise):
+        terms = original(self, denoiser, process, batch, noise)
+        if 24 in batch.index:
+            terms = terms + 0 * torch.sqrt(0 * terms)
+        return terms
+
+    monkeypatch.setattr(ContinuousNELBO, "terms", poisoned)
+    message = fails(["train", str(config), "--checkpoint_every_n_steps", "2"])
+    assert "RunCheckpoint must save finite weights" in message and "at step 4" in message
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 2
+
+
+def test_a_run_is_not_overwritten(trained: Path, config: Path, fails) -> None:
+    before = _snapshot(trained)
+    message = fails(["train", str(config), "--output", str(trained)])
+    assert f"seqdiff train --resume {trained}, or choose another --output" in message
+    assert _snapshot(trained) == before
+
+
+def test_not_a_run_directory(tmp_path: Path, fails) -> None:
+    for command in (["evaluate"], ["train", "--resume"]):
+        assert "must hold run.yaml, got none" in fails([*command, str(tmp_path)])
+
+
+def test_no_weights_yet(copied: Path, fails) -> None:
+    (copied / "model.safetensors").unlink()
+    assert "train until it is saved" in fails(["evaluate", str(copied)])
+    (copied / "last.ckpt").unlink()
+    assert "must exist to resume" in fails(["train", "--resume", str(copied)])
+
+
+def _rewrite(copied: Path, change) -> None:
+    weights = load_file(copied / "model.safetensors")
+    change(weights)
+    save_file(weights, copied / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda w: w.pop("backbone.head.bias"), "1 missing key(s), first backbone.head.bias"),
+        (lambda w: w.update(extra=torch.ones(1)), "1 unexpected key(s), first extra"),
+        (
+            lambda w: w.update({"backbone.head.bias": torch.ones(9)}),
+            "backbone.head.bias of shape (9,) where (6,) is needed",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit(copied: Path, fails, change, said: str) -> None:
+    _rewrite(copied, change)
+    assert said in fails(["evaluate", str(copied)])
+
+
+def test_checkpoint_of_another_network(copied: Path, fails) -> None:
+    path = copied / "run.yaml"
+    path.write_text(path.read_text().replace("width: 8", "width: 9"))
+    assert "must fit the backbone of run.yaml" in fails(["evaluate", str(copied)])
+    flags = ["--trainer.max_steps", "99"]
+    assert "must fit the backbone" in fails(["train", "--resume", str(copied), *flags])
+
+
+def test_truncated_files(copied: Path, fails) -> None:
+    for name in ("model.safetensors", "last.ckpt"):
+        path = copied / name
+        path.write_bytes(path.read_bytes()[:300])
+    assert "must be a whole safetensors file" in fails(["evaluate", str(copied)])
+    assert "must be a checkpoint of plain tensors" in fails(["train", "--resume", str(copied)])
+
+
+class _Exploit:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+def test_a_checkpoint_is_never_unpickled(copied: Path, fails, capsys) -> None:
+    """The broken twin is ``torch.load`` without ``weights_only``: it runs what the file says."""
+    torch.save({"global_step": _Exploit(), "state_dict": {}}, copied / "last.ckpt")
+    message = fails(["train", "--resume", str(copied)])
+    assert "must be a checkpoint of plain tensors" in message
+    assert "executed" not in message + capsys.readouterr().out
+    torch.load(copied / "last.ckpt", weights_only=False)
+    assert "executed" in capsys.readouterr().out
+    assert pickle.loads(pickle.dumps(_Exploit())) is None
+
+
+def test_another_tokenizer(copied: Path, fails, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RingTokenizer, "fingerprint", "ring-of-another-kind")
+    message = fails(["evaluate", str(copied)])
+    assert "trained with (ring-uvwxyz), got ring-of-another-kind" in message
+
+
+def test_backbone_with_other_outputs(config: Path, fails, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wider(self, tokens, t=None, padding=None):
+        return torch.zeros(*tokens.shape, 9, requires_grad=True)
+
+    monkeypatch.setattr(ToyNet, "forward", wider)
+    assert "must emit vocab_size = 6 logits, got 9" in fails(["train", str(config)])
+
+
+@pytest.mark.usefixtures("toy_writer")
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--out", "a.txt"], "must end in one of .ring, got a.txt"),
+        (["--out", "nowhere/a.ring"], "must lie in an existing folder, got nowhere/a.ring"),
+        (["--num", "0"], "sample.num must be at least 1, got 0"),
+        (["--length", "-2"], "sample.length must be at least 1, got -2"),
+        (["--num-steps", "0"], "AncestralSampler.num_steps must be at least 1, got 0"),
+        (["--device", "abacus"], "--device must be usable, got abacus"),
+    ],
+)
+def test_bad_sampling(trained: Path, tmp_path: Path, fails, flags: list[str], said: str) -> None:
+    good = {"--num": "1", "--length": "3", "--seed": "0", "--out": str(tmp_path / "a.ring")}
+    given = {**good, flags[0]: flags[1]}
+    command = ["sample", str(trained), *(part for pair in given.items() for part in pair)]
+    assert said in fails(command)
+
+
+def test_bad_evaluation(trained: Path, tmp_path: Path, fails) -> None:
+    json = tmp_path / "nowhere" / "a.json"
+    message = fails(["evaluate", str(trained), "--json", str(json)])
+    assert "evaluate.json must lie in an existing folder" in message
+    assert f"mkdir -p {json.parent}" in message
+    assert "must be even" in fails(["evaluate", str(trained), "--evaluations", "3"])
+
+
+def test_traceback_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEQDIFF_TRACEBACK", "1")
+    with pytest.raises(FileNotFoundError):
+        main(["evaluate", str(tmp_path)])
+
+
+def test_run_yaml_trains_the_same_run_again(trained: Path, tmp_path: Path) -> None:
+    """What is written is complete: run.yaml alone reproduces the weights."""
+    again = tmp_path / "again"
+    command = ["train", str(trained / "run.yaml"), "--output", str(again)]
+    assert main(command) == 0
+    name = "model.safetensors"
+    assert (again / name).read_bytes() == (trained / name).read_bytes()
+    saved = [yaml.safe_load((run / "run.yaml").read_text()) for run in (trained, again)]
+    assert saved[0].pop("output") != saved[1].pop("output")
+    assert saved[0] == saved[1]
