@@ -55,7 +55,7 @@ def causal_conv1d(
         )
     if backend == "reference" or not on_cpu:
         return causal_conv1d_reference(x, weight, bias, activation, reverse)
-    from .cpu import causal_conv1d_cpu
+    from .cpu_conv_op import causal_conv1d_cpu
 
     return causal_conv1d_cpu(x, weight, bias, activation == "silu", reverse)
 

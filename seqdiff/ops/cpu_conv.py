@@ -4,6 +4,8 @@ A task is one batch row and one vector of channels. Looking right instead of lef
 negative strides.
 """
 
+# Numba passes intrinsics their first argument, the typing context, by itself.
+# pyright: reportCallIssue=false
 from __future__ import annotations
 
 from numba import njit
@@ -14,7 +16,7 @@ from .cpu_tiles import buffer, read_matrix, read_tile, sigmoid, write_matrix, wr
 _CHUNK = 64
 
 
-@njit
+@njit(forceinline=True)
 def _read_window(x, batch, channel, width, first, count, taps, window):
     """Load a chunk and the ``taps - 1`` positions before it, zero where there are none."""
     before = min(first, taps - 1)
@@ -24,7 +26,7 @@ def _read_window(x, batch, channel, width, first, count, taps, window):
     read_tile(x, batch, channel, width, first - before, count + before, rest)
 
 
-@njit
+@njit(forceinline=True)
 def _filter(window, weights, bias, taps, i):
     """The filtered value at the chunk's position i."""
     value = load(bias, 0)
@@ -66,7 +68,7 @@ def conv_forward(counter, x, weight, bias, silu, out):
             write_tile(out, batch, channel, width, first, count, result)
 
 
-@njit
+@njit(forceinline=True)
 def _through_silu(window, weights, bias, taps, count, slopes):
     """Multiply the output's gradients by SiLU's slope, in place."""
     for i in range(count):
@@ -76,7 +78,7 @@ def _through_silu(window, weights, bias, taps, count, slopes):
         store(slopes, i * LANES, mul(load(slopes, i * LANES), slope))
 
 
-@njit
+@njit(forceinline=True)
 def _gather(slopes, weights, taps, count, window, dx, d_weights, d_bias):
     """From gradients before the activation to those of x, the filter and the bias."""
     sum_bias = load(d_bias, 0)

@@ -7,6 +7,7 @@ cores. Their number is ``torch.get_num_threads()``.
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -46,7 +47,7 @@ def scan_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
     inputs = [*_arrays(dtype, 3, 3, 2, 4, 4, 2, 3, 2), *(types.boolean,) * 3]
     if name == "scan_forward":
         return _compile(scan_forward, [*inputs, *_arrays(dtype, 3, 3, 3), saved])
-    grads = _arrays(dtype, 3, 3, 3, 3, 3, 3, 5, 5, 3, 3, 3, 3, 3)
+    grads = _arrays(dtype, 3, 3, 3, 3, 3, 5, 5, 3, 3, 3, 3, 3, 3)
     return _compile(scan_backward, [*inputs, saved, *grads])
 
 
@@ -61,20 +62,34 @@ def conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
     return _compile(conv_backward, [*inputs, *_arrays(dtype, 3, 3, 3, 3)])
 
 
-def _compile(function: Callable[..., None], arguments: list[types.Type]) -> Callable[..., None]:
+@functools.cache
+def _digest() -> str:
+    """What the kernels' sources add up to: Numba itself would watch only the caller's file."""
+    folder = Path(__file__).parent
+    text = b"".join(path.read_bytes() for path in sorted(folder.glob("cpu_*.py")))
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _compile(function: Callable[..., None], arguments: list[types.Array]) -> Callable[..., None]:
     """Compile a kernel, or load it from Numba's cache on disk; say so when it takes a while."""
-    kernel = njit(nogil=True, cache=True)(function)
-    cache = Path(kernel.stats.cache_path)
-    if not any(cache.glob(f"*{function.__name__}*.nbi")):
-        _say_once(str(cache))
+    name = f"{function.__name__}_{_digest()}_{arguments[0].dtype}"
+    function.__qualname__ = name
+    try:
+        kernel = njit(nogil=True, cache=True)(function)
+        folder = Path(kernel.stats.cache_path or ".")
+        if not any(folder.glob(f"*{name}*.nbi")):
+            _say_once(f"once on this machine; they are kept in {folder}")
+    except RuntimeError:
+        kernel = njit(nogil=True)(function)
+        _say_once("in every run, since no cache folder is writable; set NUMBA_CACHE_DIR to one")
     kernel.compile((types.Array(types.int64, 1, "C"), *arguments))
     kernel.disable_compile()
     return kernel
 
 
 @functools.cache
-def _say_once(folder: str) -> None:
-    _LOGGER.info("compiling the CPU kernels, once on this machine (kept in %s)", folder)
+def _say_once(how_often: str) -> None:
+    _LOGGER.info("seqdiff.ops: compiling the CPU kernels, %s", how_often)
 
 
 _pools: dict[int, ThreadPoolExecutor] = {}

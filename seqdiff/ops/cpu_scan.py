@@ -8,6 +8,8 @@ a view with negative strides. Each task writes sums of its own, so the order of 
 seen.
 """
 
+# Numba passes intrinsics their first argument, the typing context, by itself.
+# pyright: reportCallIssue=false
 from __future__ import annotations
 
 import math
@@ -57,7 +59,7 @@ class Block(NamedTuple):
 
     batch: int
     group: int
-    index: int
+    place: int
     begin: int
     end: int
     tiles: int
@@ -136,7 +138,7 @@ def read_maps(scan, block, maps):
         store(maps.rates, k * LANES, mul(rate, full_like(rate, LOG2E)))
 
 
-@njit
+@njit(forceinline=True)
 def read_chunk(scan, block, first, count, maps):
     """Load the B and C of one chunk, states outermost."""
     for n in range(scan.A.shape[1]):
@@ -147,7 +149,7 @@ def read_chunk(scan, block, first, count, maps):
                 maps.C[n * CHUNK + i] = scan.C[block.batch, block.group, n, first + i]
 
 
-@njit
+@njit(forceinline=True)
 def make_steps(delta, bias, start, count, use_softplus, steps):
     """Add the bias to raw deltas in place, and fill in the step sizes."""
     offset = load(bias, start)
@@ -157,7 +159,7 @@ def make_steps(delta, bias, start, count, use_softplus, steps):
         store(steps, i * LANES, softplus(x) if use_softplus else x)
 
 
-@njit
+@njit(forceinline=True)
 def enter(u, steps, skip, start, count, driven, y):
     """Fill in ``step * u`` and the skip's share of the output."""
     weight = load(skip, start)
@@ -167,7 +169,7 @@ def enter(u, steps, skip, start, count, driven, y):
         store(y, i * LANES, mul(weight, value))
 
 
-@njit
+@njit(forceinline=True)
 def _advance(scan, maps, tile, steps, driven, count, state, y):
     """Move one tile's states over a chunk and add what they emit to y."""
     states = scan.A.shape[1]
@@ -184,7 +186,7 @@ def _advance(scan, maps, tile, steps, driven, count, state, y):
         store(state, at, h)
 
 
-@njit
+@njit(forceinline=True)
 def _gate(z, count, y):
     """Multiply y by silu(z)."""
     for i in range(count):
@@ -200,7 +202,7 @@ def copy_vectors(source, vectors, target):
 
 
 @njit
-def _forward_block(scan, block, row, initial, maps, state, out, last, saved):
+def _forward_block(scan, block, row, maps, state, out, last, saved):
     """Walk one block along the sequence. ``row`` is its place in ``saved``."""
     length, states = scan.u.shape[2], scan.A.shape[1]
     steps, inputs, y = buffer(CHUNK, scan.u), buffer(CHUNK, scan.u), buffer(CHUNK, scan.u)
@@ -244,14 +246,10 @@ def scan_forward(
 ):  # fmt: skip
     """Take tasks from the counter until none is left, and fill out, last and saved.
 
-    Args:
-        counter: One int64 that all threads share, 0 at the start.
-        u: And the other inputs up to constant_C: see `Scan`.
-        initial: ``(Bt, D, N)``.
-        out: ``(Bt, D, L)``, any strides.
-        last: ``(Bt, D, N)``.
-        saved: The states at chunk starts, ``(Bt, chunks, blocks, TILES * N * LANES)``; size 0
-            when no backward follows.
+    ``counter`` is one int64 that all threads share, 0 at the start. The inputs up to
+    ``constant_C`` are those of `Scan`; ``initial`` and ``last`` are (Bt, D, N); ``out`` (Bt, D, L)
+    has any strides. ``saved`` takes the states at chunk starts, (Bt, chunks, blocks,
+    TILES * N * LANES), or has size 0 when no backward follows.
     """
     scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
     maps, state = make_maps(u, A.shape[1]), buffer(TILES * A.shape[1], u)
@@ -264,4 +262,4 @@ def scan_forward(
         block = place(task, u.shape[1], groups)
         read_maps(scan, block, maps)
         read_states(initial, block, A.shape[1], state)
-        _forward_block(scan, block, task % rows, initial, maps, state, out, last, saved)
+        _forward_block(scan, block, task % rows, maps, state, out, last, saved)

@@ -4,12 +4,12 @@ With G_l the gradient of the state after position l: ``G_l = C_l dy_l + a_{l+1} 
 it ``dB = delta u G``, ``dC = dy h``, ``d(delta u) = B G``, ``d(delta A) = G a_l h_{l-1}``.
 """
 
+# Numba passes intrinsics their first argument, the typing context, by itself.
+# pyright: reportCallIssue=false
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
-import numpy as np
 from numba import njit
 
 from .cpu_scan import (
@@ -26,9 +26,11 @@ from .cpu_scan import (
     read_maps,
     read_states,
 )
+from .cpu_scan_buffers import Gradients, make_sums, make_tile
 from .cpu_simd import (
     LANES,
     add,
+    dot_lanes,
     exp2,
     fma,
     full_like,
@@ -38,97 +40,15 @@ from .cpu_simd import (
     splat,
     store,
     sub,
-    total,
 )
 from .cpu_tiles import buffer, read_tile, sigmoid, write_matrix, write_tile
 
 _LN2 = math.log(2.0)
 
 
-class Gradients(NamedTuple):
-    """Where gradients go.
-
-    Those of constant B and C, of A and of the initial state are ``(Bt, D, N)``, of D and the bias
-    ``(Bt, D, 1)``, of varying B and C ``(Bt, G, blocks, N, L)``; the caller sums over rows and
-    blocks.
-    """
-
-    u: np.ndarray
-    delta: np.ndarray
-    z: np.ndarray
-    A: np.ndarray
-    B: np.ndarray
-    C: np.ndarray
-    fixed_B: np.ndarray
-    fixed_C: np.ndarray
-    D: np.ndarray
-    bias: np.ndarray
-    initial: np.ndarray
-
-
-class Sums(NamedTuple):
-    """A block's running gradients: vectors, and those of B and C over the present chunk."""
-
-    carry: np.ndarray
-    A: np.ndarray
-    fixed_B: np.ndarray
-    fixed_C: np.ndarray
-    D: np.ndarray
-    bias: np.ndarray
-    B: np.ndarray
-    C: np.ndarray
-
-
-class Tile(NamedTuple):
-    """One tile's positions of the present chunk: inputs, then what the backward works out."""
-
-    delta: np.ndarray
-    u: np.ndarray
-    steps: np.ndarray
-    driven: np.ndarray
-    gate: np.ndarray
-    dy: np.ndarray
-    y: np.ndarray
-    d_driven: np.ndarray
-    d_steps: np.ndarray
-    decays: np.ndarray
-    states: np.ndarray
-
-
-@njit
-def _make_sums(u, states):
-    return Sums(
-        buffer(TILES * states, u),
-        buffer(TILES * states, u),
-        buffer(TILES * states, u),
-        buffer(TILES * states, u),
-        buffer(TILES, u),
-        buffer(TILES, u),
-        np.empty(states * CHUNK, u.dtype),
-        np.empty(states * CHUNK, u.dtype),
-    )
-
-
-@njit
-def _make_tile(u):
-    return Tile(
-        buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK + 1, u),
-    )
-
-
-@njit
+@njit(forceinline=True)
 def _replay(scan, maps, n, at, h, tile, count):
-    """Recompute one state over the chunk: its decays, its values before and after, its share of y."""
+    """Recompute one state over the chunk: its decays, its values and its share of y."""
     rate = load(maps.rates, at)
     fixed_B, fixed_C = load(maps.B_lanes, at), load(maps.C_lanes, at)
     gated = scan.z.size > 0
@@ -145,46 +65,59 @@ def _replay(scan, maps, n, at, h, tile, count):
             store(tile.y, k, fma(outflow, h, load(tile.y, k)))
 
 
-@njit
+@njit(forceinline=True)
 def _reverse(scan, maps, n, at, tile, count, sums):
-    """Send one state's gradient back through the chunk."""
+    """Send one state's gradient back through the chunk, and leave it in ``decays``."""
     rate, carry, d_rate = load(maps.rates, at), load(sums.carry, at), load(sums.A, at)
     fixed_B, fixed_C = load(maps.B_lanes, at), load(maps.C_lanes, at)
-    d_fixed_B, d_fixed_C = load(sums.fixed_B, at), load(sums.fixed_C, at)
     for i in range(count - 1, -1, -1):
         k = i * LANES
-        dy, driven = load(tile.dy, k), load(tile.driven, k)
         inflow = fixed_B if scan.constant_B else splat(maps.B[n * CHUNK + i])
         outflow = fixed_C if scan.constant_C else splat(maps.C[n * CHUNK + i])
-        flow = fma(dy, outflow, carry)
-        if scan.constant_C:
-            d_fixed_C = fma(dy, load(tile.states, k + LANES), d_fixed_C)
-        else:
-            sums.C[n * CHUNK + i] += total(mul(dy, load(tile.states, k + LANES)))
-        if scan.constant_B:
-            d_fixed_B = fma(flow, driven, d_fixed_B)
-        else:
-            sums.B[n * CHUNK + i] += total(mul(flow, driven))
+        flow = fma(load(tile.dy, k), outflow, carry)
         store(tile.d_driven, k, fma(flow, inflow, load(tile.d_driven, k)))
         carry = mul(flow, load(tile.decays, k))
+        store(tile.decays, k, flow)
         through = mul(carry, load(tile.states, k))
         store(tile.d_steps, k, fma(through, rate, load(tile.d_steps, k)))
         d_rate = fma(through, load(tile.steps, k), d_rate)
     store(sums.carry, at, carry)
     store(sums.A, at, d_rate)
-    store(sums.fixed_B, at, d_fixed_B)
-    store(sums.fixed_C, at, d_fixed_C)
 
 
-@njit
+@njit(forceinline=True)
+def _map_gradients(scan, n, at, tile, count, sums):
+    """Add ``delta u G`` to the gradient of B and ``dy h`` to that of C."""
+    if scan.constant_B:
+        total = load(sums.fixed_B, at)
+        for k in range(0, count * LANES, LANES):
+            total = fma(load(tile.decays, k), load(tile.driven, k), total)
+        store(sums.fixed_B, at, total)
+    else:
+        for i in range(0, count, LANES):
+            dots = dot_lanes(tile.decays, i * LANES, tile.driven, i * LANES)
+            store(sums.B, n * CHUNK + i, add(load(sums.B, n * CHUNK + i), dots))
+    if scan.constant_C:
+        total = load(sums.fixed_C, at)
+        for k in range(0, count * LANES, LANES):
+            total = fma(load(tile.states, k + LANES), load(tile.dy, k), total)
+        store(sums.fixed_C, at, total)
+    else:
+        for i in range(0, count, LANES):
+            dots = dot_lanes(tile.states, i * LANES + LANES, tile.dy, i * LANES)
+            store(sums.C, n * CHUNK + i, add(load(sums.C, n * CHUNK + i), dots))
+
+
+@njit(forceinline=True)
 def _both_ways(scan, maps, number, state, tile, count, sums):
     for n in range(scan.A.shape[1]):
         at = (number * scan.A.shape[1] + n) * LANES
         _replay(scan, maps, n, at, load(state, at), tile, count)
         _reverse(scan, maps, n, at, tile, count, sums)
+        _map_gradients(scan, n, at, tile, count, sums)
 
 
-@njit
+@njit(forceinline=True)
 def _prepare(scan, maps, number, tile, count):
     """From raw inputs and the output's gradient (in dy) to what the recurrence needs."""
     make_steps(tile.delta, maps.bias, number * LANES, count, scan.softplus, tile.steps)
@@ -202,7 +135,7 @@ def _prepare(scan, maps, number, tile, count):
             store(tile.dy, k, mul(d_out, mul(gate, s)))
 
 
-@njit
+@njit(forceinline=True)
 def _finish(scan, maps, number, tile, count, sums):
     """Leave the gradient of u in ``driven``, of delta in ``delta`` and of z in ``gate``."""
     at = number * LANES
@@ -259,9 +192,9 @@ def _write_maps(scan, block, first, count, sums, grads):
     for n in range(scan.A.shape[1]):
         for i in range(count):
             if not scan.constant_B:
-                grads.B[block.batch, block.group, block.index, n, first + i] = sums.B[n * CHUNK + i]
+                grads.B[block.batch, block.group, block.place, n, first + i] = sums.B[n * CHUNK + i]
             if not scan.constant_C:
-                grads.C[block.batch, block.group, block.index, n, first + i] = sums.C[n * CHUNK + i]
+                grads.C[block.batch, block.group, block.place, n, first + i] = sums.C[n * CHUNK + i]
 
 
 @njit
@@ -283,21 +216,18 @@ def _write_sums(scan, block, sums, grads):
 
 def scan_backward(
     counter, u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C, saved, d_out, d_last,
-    du, d_delta, dz, dA, dB, dC, d_fixed_B, d_fixed_C, dD, d_bias, d_initial,
+    du, d_delta, dz, dB, dC, d_fixed_B, d_fixed_C, dA, dD, d_bias, d_initial,
 ):  # fmt: skip
     """Take tasks from the counter until none is left, and fill the gradients.
 
-    Args:
-        counter: One int64 that all threads share, 0 at the start.
-        u: And the other inputs up to constant_C: see `Scan`.
-        saved: What the forward kept.
-        d_out: Gradient of the output, any strides.
-        d_last: Gradient of the last state ``(Bt, D, N)``, size 0 when absent.
-        du: And the other gradients: see `Gradients`.
+    ``counter`` is one int64 that all threads share, 0 at the start. The inputs up to
+    ``constant_C`` are those of `Scan`, the gradients from ``du`` on those of `Gradients`.
+    ``saved`` is what the forward kept; ``d_out`` has any strides; ``d_last`` (Bt, D, N) has size
+    0 when the last state has no gradient.
     """
     scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
-    grads = Gradients(du, d_delta, dz, dA, dB, dC, d_fixed_B, d_fixed_C, dD, d_bias, d_initial)
-    maps, sums, tile = make_maps(u, A.shape[1]), _make_sums(u, A.shape[1]), _make_tile(u)
+    grads = Gradients(du, d_delta, dz, dB, dC, d_fixed_B, d_fixed_C, dA, dD, d_bias, d_initial)
+    maps, sums, tile = make_maps(u, A.shape[1]), make_sums(u, A.shape[1]), make_tile(u)
     state = buffer(TILES * A.shape[1], u)
     groups, rows = count_groups(scan), saved.shape[2]
     while True:

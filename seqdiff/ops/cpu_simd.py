@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.datamodel import PrimitiveModel
+from numba.core.datamodel.models import PrimitiveModel
 from numba.extending import intrinsic, register_model
 from numpy.polynomial import Chebyshev, Polynomial
 
@@ -148,25 +148,50 @@ def maximum(typingctx, left, right):
     return left(left, left), codegen
 
 
+def _fold(builder, left, right, width):
+    """Halve groups of ``2 * width`` lanes of two vectors into one, each group by its own sum.
+
+    The lanes are picked so that every shuffle is a single instruction where registers hold 16.
+    """
+    if width >= 4:
+        starts = [lane for lane in range(2 * LANES) if lane % (2 * width) < width]
+    elif width == 2:
+        starts = [q + v + r for q in range(0, LANES, 4) for v in (0, LANES) for r in (0, 1)]
+    else:
+        starts = [q + v + r for q in range(0, LANES, 4) for v in (0, LANES) for r in (0, 2)]
+    kind = ir.VectorType(ir.IntType(32), LANES)
+    low = builder.shuffle_vector(left, right, ir.Constant(kind, starts))
+    high = builder.shuffle_vector(left, right, ir.Constant(kind, [s + width for s in starts]))
+    return builder.fadd(low, high)
+
+
 @intrinsic
-def total(typingctx, value):
-    """The sum over lanes, by halves: a fixed order on every machine."""
+def dot_lanes(typingctx, left, left_at, right, right_at):
+    """Dot products of `LANES` vectors with their partners: lane i is that of the i-th pair.
+
+    The sums of 16 vectors cost 45 instructions together instead of 8 each, in a fixed order.
+    """
+    vector = VectorType(left.dtype)
 
     def codegen(context, builder, signature, args):
-        part, width = args[0], LANES
-        while width > 1:
-            width //= 2
-            kind = ir.VectorType(ir.IntType(32), width)
-            undefined = ir.Constant(part.type, ir.Undefined)
-            low = ir.Constant(kind, list(range(width)))
-            high = ir.Constant(kind, list(range(width, 2 * width)))
-            part = builder.fadd(
-                builder.shuffle_vector(part, undefined, low),
-                builder.shuffle_vector(part, undefined, high),
-            )
-        return builder.extract_element(part, ir.Constant(ir.IntType(32), 0))
+        size = left.dtype.bitwidth // 8
+        products = []
+        for slot in range(LANES):
+            place = ir.Constant(ir.IntType(64), LANES * (4 * (slot % 4) + slot // 4))
+            factors = [
+                builder.load(
+                    _vector_pointer(context, builder, kind, array, builder.add(at, place)),
+                    align=size,
+                )
+                for kind, array, at in ((left, *args[:2]), (right, *args[2:]))
+            ]
+            products.append(builder.fmul(*factors))
+        for width in (8, 4, 2, 1):
+            pairs = zip(products[::2], products[1::2], strict=True)
+            products = [_fold(builder, one, two, width) for one, two in pairs]
+        return products[0]
 
-    return value.scalar(value), codegen
+    return vector(left, types.intp, right, types.intp), codegen
 
 
 def _fit(function, degree, low, high):

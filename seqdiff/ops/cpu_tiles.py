@@ -4,6 +4,8 @@ A buffer holds position i's vector at element ``i * LANES``. Lanes past the last
 zero and are not written.
 """
 
+# Numba passes intrinsics their first argument, the typing context, by itself.
+# pyright: reportCallIssue=false
 from __future__ import annotations
 
 import math
@@ -26,7 +28,7 @@ def buffer(vectors, like):
     return room
 
 
-@njit
+@njit(forceinline=True)
 def read_tile(source, batch, channel, width, first, count, tile):
     """Copy ``source[batch, channel : channel + width, first : first + count]`` into a buffer."""
     size = source.itemsize
@@ -43,7 +45,7 @@ def read_tile(source, batch, channel, width, first, count, tile):
             tile[i * LANES + lane] = 0.0
 
 
-@njit
+@njit(forceinline=True)
 def write_tile(target, batch, channel, width, first, count, tile):
     """Copy a buffer to ``target[batch, channel : channel + width, first : first + count]``."""
     size = target.itemsize
@@ -75,14 +77,14 @@ def write_matrix(target, channel, width, buffer, start):
             target[channel + lane, n] = buffer[start + n * LANES + lane]
 
 
-@njit
+@njit(forceinline=True)
 def sigmoid(x):
     """``1 / (1 + exp(-x))``."""
     one = full_like(x, 1.0)
     return div(one, add(one, exp2(mul(x, full_like(x, -_LOG2E)))))
 
 
-@njit
+@njit(forceinline=True)
 def softplus(x):
     """``log(1 + exp(x))`` without overflow."""
     zero = full_like(x, 0.0)

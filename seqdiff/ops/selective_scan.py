@@ -81,7 +81,7 @@ def _run(backend: str, inputs: ScanInputs) -> tuple[Tensor, Tensor]:
                 f"selective_scan.backend 'cpu' needs CPU tensors, got {inputs.u.device}; "
                 "use backend='auto'"
             )
-        from .cpu import selective_scan_cpu
+        from .cpu_scan_op import selective_scan_cpu
 
         return selective_scan_cpu(inputs)
     from .mamba_ssm import selective_scan_mamba_ssm

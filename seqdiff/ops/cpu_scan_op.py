@@ -1,4 +1,4 @@
-"""The CPU kernels as PyTorch operators: differentiable, and opaque to ``torch.compile``."""
+"""The CPU scan as a PyTorch operator: differentiable, and opaque to ``torch.compile``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .cpu_runtime import conv_kernel, run_tasks, scan_kernel, view
+from .cpu_runtime import run_tasks, scan_kernel, view
 from .cpu_scan import CHUNK, LANES, TILES, blocks_per_group
 from .scan_inputs import ScanInputs
 
@@ -143,34 +143,28 @@ def _scan_backward(
 ) -> list[Tensor]:
     batch, channels, length = u.shape
     groups, states = _groups(B, C), A.shape[1]
-    blocks = saved.shape[2] // groups
     grads = [torch.empty_like(t) for t in (u, delta)]
     grads.append(u.new_empty(0, 0, 0) if z is None else torch.empty_like(z))
-    per_row = u.new_empty(batch, channels, states)
-    varying = u.new_empty(batch, groups, blocks, states, length)
-    maps, fixed = [], []
-    for m in (B, C):
-        maps.append(torch.empty_like(varying) if m.ndim == 4 else u.new_empty((0,) * 5))
-        fixed.append(torch.empty_like(per_row) if m.ndim == 2 else u.new_empty(0, 0, 0))
-    dA, d_initial = torch.empty_like(per_row), torch.empty_like(per_row)
-    dD, d_bias = u.new_empty(batch, channels, 1), u.new_empty(batch, channels, 1)
-    arguments = _scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
+    by_place = (batch, groups, saved.shape[2] // groups, states, length)
+    by_row = (batch, channels, states)
+    maps = [u.new_empty(by_place if m.ndim == 4 else (0,) * 5) for m in (B, C)]
+    fixed = [u.new_empty(by_row if m.ndim == 2 else (0,) * 3) for m in (B, C)]
+    sums = [u.new_empty(batch, channels, width) for width in (states, 1, 1, states)]
     rest = (
         saved.numpy(),
         view(d_out, u, 3, reverse),
         view(d_last, u, 3),
         *(view(g, u, 3, reverse) for g in grads),
-        view(dA, u, 3),
         *(view(g, u, 5, reverse) for g in maps),
-        *(view(g, u, 3) for g in fixed),
-        view(dD, u, 3),
-        view(d_bias, u, 3),
-        view(d_initial, u, 3),
+        *(view(g, u, 3) for g in (*fixed, *sums)),
     )
-    run_tasks(scan_kernel("scan_backward", u.dtype), (*arguments, *rest), batch * saved.shape[2])
+    arguments = _scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
+    kernel = scan_kernel("scan_backward", u.dtype)
+    run_tasks(kernel, (*arguments, *rest), batch * saved.shape[2])
     dB, dC = (
         v.sum(2) if m.ndim == 4 else f.sum(0) for m, v, f in zip((B, C), maps, fixed, strict=True)
     )
+    dA, dD, d_bias, d_initial = sums
     return [*grads, dA.sum(0), dB, dC, dD.sum((0, 2)), d_bias.sum((0, 2)), d_initial]
 
 
@@ -221,84 +215,3 @@ def _scan_gradients(ctx, d_out, d_last, d_saved):
 
 
 _scan.register_autograd(_scan_gradients, setup_context=_scan_context)
-
-
-def causal_conv1d_cpu(
-    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
-) -> Tensor:
-    """Run the convolution on the CPU, in float32 or, if any input is in it, float64.
-
-    Args:
-        x: Input ``(B, D, L)``.
-        weight: Filter ``(D, W)``.
-        bias: ``(D,)``.
-        silu: Whether SiLU follows.
-        reverse: Look right instead of left.
-
-    Returns:
-        The filtered input in x's dtype.
-    """
-    given = [t for t in (x, weight, bias) if t is not None]
-    kind = torch.float64 if any(t.dtype == torch.float64 for t in given) else torch.float32
-    offset = None if bias is None else bias.to(kind)
-    out = torch.ops.seqdiff.causal_conv1d(x.to(kind), weight.to(kind), offset, silu, reverse)
-    return out.to(x.dtype)
-
-
-@torch.library.custom_op("seqdiff::causal_conv1d", mutates_args=())
-def _conv(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
-    out = torch.empty_like(x)
-    offset = view(None if bias is None else bias[:, None], x, 2)
-    arguments = (view(x, x, 3, reverse), view(weight, x, 2), offset, silu, view(out, x, 3, reverse))
-    run_tasks(conv_kernel("conv_forward", x.dtype), arguments, x.shape[0] * -(-x.shape[1] // LANES))
-    return out
-
-
-@_conv.register_fake
-def _conv_fake(x, weight, bias, silu, reverse):
-    return torch.empty_like(x)
-
-
-@torch.library.custom_op("seqdiff::causal_conv1d_backward", mutates_args=())
-def _conv_backward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    silu: bool,
-    reverse: bool,
-    d_out: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dx = torch.empty_like(x)
-    d_weight = x.new_empty(x.shape[0], *weight.shape)
-    d_bias = x.new_empty(x.shape[0], x.shape[1], 1)
-    offset = view(None if bias is None else bias[:, None], x, 2)
-    arguments = (
-        view(x, x, 3, reverse), view(weight, x, 2), offset, silu, view(d_out, x, 3, reverse),
-        view(dx, x, 3, reverse), view(d_weight, x, 3), view(d_bias, x, 3),
-    )  # fmt: skip
-    run_tasks(
-        conv_kernel("conv_backward", x.dtype), arguments, x.shape[0] * -(-x.shape[1] // LANES)
-    )
-    return dx, d_weight.sum(0), d_bias.sum((0, 2))
-
-
-@_conv_backward.register_fake
-def _conv_backward_fake(x, weight, bias, silu, reverse, d_out):
-    return torch.empty_like(x), weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
-
-
-def _conv_context(ctx, inputs, output):
-    x, weight, bias, silu, reverse = inputs
-    ctx.save_for_backward(x, weight, bias)
-    ctx.options = (silu, reverse)
-
-
-def _conv_gradients(ctx, d_out):
-    x, weight, bias = ctx.saved_tensors
-    dx, d_weight, d_bias = torch.ops.seqdiff.causal_conv1d_backward(
-        x, weight, bias, *ctx.options, d_out
-    )
-    return dx, d_weight, None if bias is None else d_bias, None, None
-
-
-_conv.register_autograd(_conv_gradients, setup_context=_conv_context)

@@ -1,0 +1,90 @@
+"""The CPU convolution as a PyTorch operator: differentiable, opaque to ``torch.compile``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .cpu_runtime import conv_kernel, run_tasks, view
+from .cpu_simd import LANES
+
+
+def causal_conv1d_cpu(
+    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
+) -> Tensor:
+    """Run the convolution on the CPU, in float32 or, if any input is in it, float64.
+
+    Args:
+        x: Input ``(B, D, L)``.
+        weight: Filter ``(D, W)``.
+        bias: ``(D,)``.
+        silu: Whether SiLU follows.
+        reverse: Look right instead of left.
+
+    Returns:
+        The filtered input in x's dtype.
+    """
+    given = [t for t in (x, weight, bias) if t is not None]
+    kind = torch.float64 if any(t.dtype == torch.float64 for t in given) else torch.float32
+    offset = None if bias is None else bias.to(kind)
+    out = torch.ops.seqdiff.causal_conv1d(x.to(kind), weight.to(kind), offset, silu, reverse)
+    return out.to(x.dtype)
+
+
+@torch.library.custom_op("seqdiff::causal_conv1d", mutates_args=())
+def _conv(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
+    out = torch.empty_like(x)
+    offset = view(None if bias is None else bias[:, None], x, 2)
+    arguments = (view(x, x, 3, reverse), view(weight, x, 2), offset, silu, view(out, x, 3, reverse))
+    run_tasks(conv_kernel("conv_forward", x.dtype), arguments, x.shape[0] * -(-x.shape[1] // LANES))
+    return out
+
+
+@_conv.register_fake
+def _conv_fake(x, weight, bias, silu, reverse):
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("seqdiff::causal_conv1d_backward", mutates_args=())
+def _conv_backward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    silu: bool,
+    reverse: bool,
+    d_out: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx = torch.empty_like(x)
+    d_weight = x.new_empty(x.shape[0], *weight.shape)
+    d_bias = x.new_empty(x.shape[0], x.shape[1], 1)
+    offset = view(None if bias is None else bias[:, None], x, 2)
+    arguments = (
+        view(x, x, 3, reverse), view(weight, x, 2), offset, silu, view(d_out, x, 3, reverse),
+        view(dx, x, 3, reverse), view(d_weight, x, 3), view(d_bias, x, 3),
+    )  # fmt: skip
+    run_tasks(
+        conv_kernel("conv_backward", x.dtype), arguments, x.shape[0] * -(-x.shape[1] // LANES)
+    )
+    return dx, d_weight.sum(0), d_bias.sum((0, 2))
+
+
+@_conv_backward.register_fake
+def _conv_backward_fake(x, weight, bias, silu, reverse, d_out):
+    return torch.empty_like(x), weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
+
+
+def _conv_context(ctx, inputs, output):
+    x, weight, bias, silu, reverse = inputs
+    ctx.save_for_backward(x, weight, bias)
+    ctx.options = (silu, reverse)
+
+
+def _conv_gradients(ctx, d_out):
+    x, weight, bias = ctx.saved_tensors
+    dx, d_weight, d_bias = torch.ops.seqdiff.causal_conv1d_backward(
+        x, weight, bias, *ctx.options, d_out
+    )
+    return dx, d_weight, None if bias is None else d_bias, None, None
+
+
+_conv.register_autograd(_conv_gradients, setup_context=_conv_context)

@@ -1,0 +1,94 @@
+"""What the scan's backward keeps at hand and where it puts its results."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from .cpu_scan import CHUNK, TILES
+from .cpu_tiles import buffer
+
+
+class Gradients(NamedTuple):
+    """Where gradients go.
+
+    Those of constant B and C, of A and of the initial state are ``(Bt, D, N)``, of D and the bias
+    ``(Bt, D, 1)``, of varying B and C ``(Bt, G, blocks, N, L)``; the caller sums over rows and
+    blocks.
+    """
+
+    u: np.ndarray
+    delta: np.ndarray
+    z: np.ndarray
+    B: np.ndarray
+    C: np.ndarray
+    fixed_B: np.ndarray
+    fixed_C: np.ndarray
+    A: np.ndarray
+    D: np.ndarray
+    bias: np.ndarray
+    initial: np.ndarray
+
+
+class Sums(NamedTuple):
+    """A block's running gradients: vectors, and those of B and C over the present chunk."""
+
+    carry: np.ndarray
+    A: np.ndarray
+    fixed_B: np.ndarray
+    fixed_C: np.ndarray
+    D: np.ndarray
+    bias: np.ndarray
+    B: np.ndarray
+    C: np.ndarray
+
+
+class Tile(NamedTuple):
+    """One tile's positions of the present chunk: inputs, then what the backward works out."""
+
+    delta: np.ndarray
+    u: np.ndarray
+    steps: np.ndarray
+    driven: np.ndarray
+    gate: np.ndarray
+    dy: np.ndarray
+    y: np.ndarray
+    d_driven: np.ndarray
+    d_steps: np.ndarray
+    decays: np.ndarray
+    states: np.ndarray
+
+
+@njit
+def make_sums(u, states):
+    """Room for the sums of any block."""
+    return Sums(
+        buffer(TILES * states, u),
+        buffer(TILES * states, u),
+        buffer(TILES * states, u),
+        buffer(TILES * states, u),
+        buffer(TILES, u),
+        buffer(TILES, u),
+        np.empty(states * CHUNK, u.dtype),
+        np.empty(states * CHUNK, u.dtype),
+    )
+
+
+@njit
+def make_tile(u):
+    """Room for any tile."""
+    return Tile(
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK, u),
+        buffer(CHUNK + 1, u),
+    )
