@@ -152,6 +152,7 @@ def _fit(parsed: Namespace, config: RunConfig, directory: Path, *, resume: bool)
         config.optim,
         seed=config.seed,
         max_steps=config.trainer.max_steps,
+        log_every_n_steps=config.trainer.log_every_n_steps,
     )
     checkpoint = directory / CHECKPOINT_NAME if resume else None
     first_step = 0 if checkpoint is None else read_step(checkpoint, module)

@@ -241,5 +241,5 @@ class Throughput(Callback):
         if trainer.global_step % self._every_n_steps == 0:
             now = time.perf_counter()
             rate = self._tokens / max(now - self._since, 1e-9)
-            pl_module.log("train/tokens_per_second", rate, prog_bar=True, rank_zero_only=True)
+            pl_module.log("train/tokens_per_second", rate, rank_zero_only=True)
             self._tokens, self._since = 0, now

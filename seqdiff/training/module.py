@@ -38,6 +38,7 @@ class DiffusionModule(LightningModule):
         *,
         seed: int,
         max_steps: int,
+        log_every_n_steps: int = 1,
     ) -> None:
         """Compose.
 
@@ -48,6 +49,7 @@ class DiffusionModule(LightningModule):
             optim: Optimiser and learning rate.
             seed: In [0, 2^32); all corruption and dropout noise follows from it.
             max_steps: Length of the run in optimiser steps.
+            log_every_n_steps: Optimiser steps between two log rows.
         """
         super().__init__()
         self.denoiser = denoiser
@@ -55,6 +57,7 @@ class DiffusionModule(LightningModule):
         self.objective = objective
         self.optim = optim
         self.max_steps = max_steps
+        self.log_every_n_steps = log_every_n_steps
         self.noise = CounterNoise(seed)
         self._unchecked: Tensor | None = None
         self._validation = (WeightedMLM(), CounterNoise(_VALIDATION_SEED))
@@ -81,15 +84,19 @@ class DiffusionModule(LightningModule):
         count = count.clamp_min(1)
         self._unchecked = total
         nats_per_token = total / count
-        self.log("train/nats_per_token", nats_per_token, prog_bar=True)
-        self.log("train/bits_per_token", nats_per_token / math.log(2))
-        self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"])
+        if (self.global_step + 1) % self.log_every_n_steps == 0:
+            self.log("train/nats_per_token", nats_per_token)
+            self.log("train/bits_per_token", nats_per_token / math.log(2))
+            self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"])
         return nats * (self.trainer.world_size / count).to(nats.dtype)
 
     def _seed_dropout(self, batch: Batch) -> None:
         """Tie what networks draw themselves to the stream, so that a resumed run draws the same."""
         first = int(batch.index[0])
-        torch.manual_seed((self.noise.seed * 0x9E3779B97F4A7C15 + first) % 2**63)
+        seed = (self.noise.seed * 0x9E3779B97F4A7C15 + first) % 2**63
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def check_finite(self) -> None:
         """Refuse to go on after a loss that is not finite.
@@ -122,7 +129,7 @@ class DiffusionModule(LightningModule):
         assert isinstance(sums, Tensor)
         total, count = sums.tolist()
         nats_per_token = total / max(count, 1)
-        self.log("val/nats_per_token", nats_per_token, prog_bar=True, rank_zero_only=True)
+        self.log("val/nats_per_token", nats_per_token, rank_zero_only=True)
         self.log("val/bits_per_token", nats_per_token / math.log(2), rank_zero_only=True)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
