@@ -145,18 +145,9 @@ class SyntheticDataModule(SequenceDataModule):
             eval_batch_size=eval_batch_size,
             num_workers=num_workers,
         )
-        for name, value, least in (
-            ("length", length, 1),
-            ("num_train", num_train, 1),
-            ("num_valid", num_valid, 1),
-            ("num_test", num_test, 1),
-            ("data_seed", data_seed, 0),
-        ):
-            if value < least:
-                raise ValueError(
-                    f"SyntheticDataModule.{name} must be at least {least}, got {value}; "
-                    f"set data.{name}"
-                )
+        sizes = {"length": length, "num_train": num_train, "num_valid": num_valid}
+        _check_least(1, {**sizes, "num_test": num_test})
+        _check_least(0, {"data_seed": data_seed})
         self.source = (genome or SyntheticGenome()).source()
         self.length = length
         self.sizes: dict[Split, int] = {"train": num_train, "valid": num_valid, "test": num_test}
@@ -202,3 +193,11 @@ class SyntheticDataModule(SequenceDataModule):
             "source on these windows": float(self.source_nats(split).mean()) / self.length,
             **baselines(train, scored, MARKOV_ORDERS, both_strands=False),
         }
+
+
+def _check_least(least: int, values: dict[str, int]) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(
+                f"SyntheticDataModule.{name} must be at least {least}, got {value}; set data.{name}"
+            )
