@@ -29,7 +29,7 @@ from .cpu_tiles import (
     write_tile,
 )
 
-CHUNK = 32
+CHUNK = 64
 TILES = 4
 LOG2E = math.log2(math.e)
 

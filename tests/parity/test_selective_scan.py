@@ -61,7 +61,7 @@ CASES = {
     "length_1": {"length": 1},
     "length_2": {"length": 2, "layout": "channels_first"},
     "length_3": {"length": 3},
-    "two_chunks_exactly": {"length": 64, "channels": 64},
+    "two_chunks_exactly": {"length": 128, "channels": 64},
     "several_blocks": {"length": 40, "channels": 150, "states": 16},
     "one_state": {"states": 1, "channels": 16},
     "state_64": {"states": 64, "channels": 5, "length": 33},
@@ -118,7 +118,7 @@ def test_the_comparison_sees_a_broken_twin(broken):
 @given(
     batch=st.integers(1, 3),
     channels=st.integers(1, 40),
-    length=st.integers(1, 80),
+    length=st.integers(1, 140),
     states=st.integers(1, 20),
     seed=st.integers(0, 2**31),
     layout=st.sampled_from(["channels_last", "channels_first", "slice", "every_other"]),
@@ -145,7 +145,7 @@ def test_reverse_is_the_flipped_twin(backend):
     torch.testing.assert_close(got["last_state"], wanted["last_state"])
 
 
-@pytest.mark.parametrize("cut", [1, 31, 32, 50])
+@pytest.mark.parametrize("cut", [1, 32, 64, 69])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_two_halves_make_the_whole(cut, reverse):
     given = arguments(length=70, dtype=torch.float64)
