@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"seqdiff: error: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("seqdiff: interrupted", file=sys.stderr)
+        print("seqdiff: interrupted; train --resume RUN goes on with a run", file=sys.stderr)
         return 130
     return 0
 

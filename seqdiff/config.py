@@ -28,6 +28,8 @@ from seqdiff.training.objectives import ContinuousNELBO, Objective
 from seqdiff.training.optim import OptimConfig
 from seqdiff.training.trainer import TrainerConfig
 
+ParsedRun = Namespace
+
 _LINKED = ("num_embeddings", "num_logits")
 
 
@@ -87,6 +89,11 @@ class RunConfig:
             )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"RunConfig.seed must be in [0, 2^32), got {self.seed}; choose less")
+        if "fsdp" in self.trainer.strategy and self.ema_decay is not None:
+            raise ValueError(
+                f"RunConfig.ema_decay must be null with sharded weights, got {self.ema_decay} and "
+                f"trainer.strategy={self.trainer.strategy}; set ema_decay=null or strategy=ddp"
+            )
 
 
 def run_parser() -> ArgumentParser:
@@ -153,7 +160,7 @@ def config_files(path: Path) -> list[Path]:
     return chain[::-1]
 
 
-def parse_run(path: Path, flags: Sequence[str] = ()) -> Namespace:
+def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
     """Read a configuration file, its bases and the flags that override them.
 
     Raises:
@@ -169,21 +176,22 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> Namespace:
     return parsed.clone(with_meta=False)
 
 
-def instantiate(parsed: Namespace) -> RunConfig:
+def instantiate(parsed: ParsedRun) -> RunConfig:
     """Build what a parsed configuration describes; weights follow from its seed.
 
     Raises:
         TypeError: If a constructor refuses a value.
         ValueError: If a constructor refuses a value.
     """
-    torch.manual_seed(parsed["seed"])
-    built = run_parser().instantiate(parsed)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(parsed["seed"])
+        built = run_parser().instantiate(parsed)
     config = RunConfig(**{f.name: built[f.name] for f in fields(RunConfig)})
     config.data.seed = config.seed
     return config
 
 
-def dump(parsed: Namespace, provenance: dict[str, str] | None = None) -> str:
+def dump(parsed: ParsedRun, provenance: dict[str, str] | None = None) -> str:
     """Write a parsed configuration as YAML that ``parse_run`` reads back to the same."""
     parsed = parsed.clone()
     parsed["provenance"] = provenance

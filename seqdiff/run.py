@@ -13,11 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from jsonargparse import Namespace
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from seqdiff.backbones.protocol import Backbone
-from seqdiff.config import RunConfig, dump, instantiate, parse_run
+from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.tokenizer import Tokenizer
 from seqdiff.files import write_bytes
@@ -25,7 +23,7 @@ from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
 from seqdiff.training.module import DiffusionModule
-from seqdiff.training.trainer import build_trainer
+from seqdiff.training.trainer import build_trainer, is_first_process
 from seqdiff.training.weights import load_weights, read_step
 
 CONFIG_NAME = "run.yaml"
@@ -75,7 +73,7 @@ def load_run(directory: Path, *, device: torch.device | str = "cpu") -> Run:
     return Run(directory, config, process, denoiser.eval().to(device))
 
 
-def start_run(parsed: Namespace) -> Path:
+def start_run(parsed: ParsedRun) -> Path:
     """Train from the beginning.
 
     Args:
@@ -90,7 +88,7 @@ def start_run(parsed: Namespace) -> Path:
     """
     config = instantiate(parsed)
     directory = config.output
-    if _is_first_process() and (directory / CONFIG_NAME).exists():
+    if is_first_process() and (directory / CONFIG_NAME).exists():
         raise FileExistsError(
             f"RunConfig.output must not hold a run already, got {directory}; "
             f"go on with: seqdiff train --resume {directory}, or choose another --output"
@@ -114,7 +112,7 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
     return _fit(parsed, config, directory, resume=True)
 
 
-def _open(directory: Path, flags: Sequence[str] = ()) -> tuple[Namespace, RunConfig]:
+def _open(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, RunConfig]:
     """Parse and build run.yaml, and check that the tokenizer is still the one it was."""
     path = directory / CONFIG_NAME
     if not path.is_file():
@@ -138,12 +136,7 @@ def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
     return MaskedDiffusion(vocab_size, config.schedule), Denoiser(config.backbone, vocab_size)
 
 
-def _is_first_process() -> bool:
-    """Whether this is the only process, or the first of several that a strategy has launched."""
-    return getattr(rank_zero_only, "rank", 0) == 0
-
-
-def _fit(parsed: Namespace, config: RunConfig, directory: Path, *, resume: bool) -> Path:
+def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool) -> Path:
     process, denoiser = _compose(config)
     module = DiffusionModule(
         denoiser,
@@ -168,7 +161,7 @@ def _fit(parsed: Namespace, config: RunConfig, directory: Path, *, resume: bool)
         checkpoint_every_n_steps=config.checkpoint_every_n_steps,
         first_step=first_step,
     )
-    if _is_first_process():
+    if is_first_process():
         directory.mkdir(parents=True, exist_ok=True)
         provenance = _provenance(config.data.tokenizer)
         write_bytes(directory / CONFIG_NAME, dump(parsed, provenance).encode())

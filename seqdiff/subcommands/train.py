@@ -39,10 +39,13 @@ def run(args: argparse.Namespace) -> None:
         run_parser().print_help()
         return
     _quieten()
-    if args.resume is not None:
-        directory = resume_run(args.resume, args.flags)
-    else:
-        directory = start_run(parse_run(args.config, args.flags))
+    try:
+        if args.resume is not None:
+            directory = resume_run(args.resume, args.flags)
+        else:
+            directory = start_run(parse_run(args.config, args.flags))
+    except SystemExit as stop:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from stop
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"{directory}: trained; next: seqdiff evaluate {directory}")
 

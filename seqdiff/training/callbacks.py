@@ -89,16 +89,7 @@ class EMA(Callback):
         self._replaced = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start.
-
-        Raises:
-            ValueError: If parameters are sharded, which an average by name cannot follow.
-        """
-        if "fsdp" in type(trainer.strategy).__name__.lower():
-            raise ValueError(
-                "EMA must see whole parameters, got trainer.strategy=fsdp; "
-                "set ema_decay=null or use trainer.strategy=ddp"
-            )
+        """Start."""
         self.start(_denoiser(pl_module))
 
     def on_train_batch_end(

@@ -14,7 +14,7 @@ from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import CounterNoise
 from seqdiff.training.objectives import Objective, WeightedMLM
-from seqdiff.training.optim import OptimConfig, build_optimizer, lr_factor
+from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
 from seqdiff.types import Batch
 
 _VALIDATION_SEED = 0
@@ -25,8 +25,9 @@ class DiffusionModule(LightningModule):
 
     The loss is the sum of the objective's terms over the number of counted tokens in the batch of
     *all* devices, scaled so that averaging gradients over devices gives exactly the gradient that
-    one device would compute for the same batch. Validation always estimates the bound with
-    ``WeightedMLM`` and the same masks, so its values compare over time and over objectives.
+    one device would compute for the same batch. Accumulated batches weigh alike. Validation always
+    estimates the bound with ``WeightedMLM`` and the same masks, so its values compare over time and
+    over objectives.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class DiffusionModule(LightningModule):
         self.max_steps = max_steps
         self.log_every_n_steps = log_every_n_steps
         self.noise = CounterNoise(seed)
+        self._groups = decay_groups(denoiser)
         self._unchecked: Tensor | None = None
         self._validation = (WeightedMLM(), CounterNoise(_VALIDATION_SEED))
         self._sums = torch.zeros(2, dtype=torch.float64)
@@ -134,7 +136,7 @@ class DiffusionModule(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Make the optimiser and its learning rate schedule."""
-        optimizer = build_optimizer(self.denoiser, self.optim)
+        optimizer = build_optimizer(self.denoiser, self.optim, self._groups)
         scheduler = LambdaLR(optimizer, lambda step: lr_factor(self.optim, step, self.max_steps))
         return {
             "optimizer": optimizer,

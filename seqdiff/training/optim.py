@@ -104,29 +104,32 @@ def decay_groups(module: nn.Module) -> tuple[list[str], list[str]]:
     return decayed, plain
 
 
-def build_optimizer(module: nn.Module, config: OptimConfig) -> AdamW:
+def build_optimizer(
+    module: nn.Module, config: OptimConfig, groups: tuple[list[str], list[str]]
+) -> AdamW:
     """Make AdamW over the two decay groups.
 
     Args:
         module: The network.
         config: Rates.
+        groups: From ``decay_groups`` before a strategy shards the network, which hides its shapes.
 
     Raises:
         ValueError: If there is nothing to train.
     """
-    parameters = dict(module.named_parameters())
-    decayed, plain = decay_groups(module)
-    if not decayed and not plain:
+    if not any(groups):
         raise ValueError(
             f"build_optimizer.module must have a parameter that requires a gradient, got none in "
             f"{type(module).__name__}; unfreeze it"
         )
-    groups = [
-        {"params": [parameters[name] for name in decayed], "weight_decay": config.weight_decay},
-        {"params": [parameters[name] for name in plain], "weight_decay": 0.0},
-    ]
+    parameters = dict(module.named_parameters())
+    decays = (config.weight_decay, 0.0)
     return AdamW(
-        [group for group in groups if group["params"]],
+        [
+            {"params": [parameters[name] for name in names], "weight_decay": decay}
+            for names, decay in zip(groups, decays, strict=True)
+            if names
+        ],
         lr=config.lr,
         betas=config.betas,
         eps=config.eps,

@@ -183,3 +183,8 @@ def build_trainer(
         enable_model_summary=False,
         default_root_dir=directory,
     )
+
+
+def is_first_process() -> bool:
+    """Whether this is the only process, or the first of several that a strategy has launched."""
+    return getattr(rank_zero_only, "rank", 0) == 0

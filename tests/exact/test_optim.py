@@ -66,14 +66,14 @@ def test_a_shared_parameter_is_in_one_group_once() -> None:
     network["head"].weight = network["embedding"].weight
     decayed, plain = decay_groups(network)
     assert decayed == [] and plain == ["embedding.weight", "head.bias"]
-    optimizer = build_optimizer(network, OptimConfig(weight_decay=0.1))
+    optimizer = build_optimizer(network, OptimConfig(weight_decay=0.1), (decayed, plain))
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0]
 
 
 def test_nothing_to_train() -> None:
     frozen = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(ValueError, match=r"must have a parameter that requires a gradient"):
-        build_optimizer(frozen, OptimConfig())
+        build_optimizer(frozen, OptimConfig(), decay_groups(frozen))
 
 
 def test_average_follows_the_warm_up_by_hand() -> None:

@@ -72,12 +72,16 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
     return run
 
 
-class _Entry:
-    def __init__(self, name: str, value: object) -> None:
-        self.name, self.value = name, value
+class Entry:
+    """An entry point whose object is already here."""
+
+    value = "a test"
+
+    def __init__(self, name: str, target: object) -> None:
+        self.name, self.target = name, target
 
     def load(self) -> object:
-        return self.value
+        return self.target
 
 
 @pytest.fixture
@@ -85,4 +89,4 @@ def toy_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the toy domain's writer as its package would."""
     from tests.integration.toy_domain import write_ring
 
-    monkeypatch.setattr(commands, "entry_points", lambda group: [_Entry("ring", write_ring)])
+    monkeypatch.setattr(commands, "entry_points", lambda group: [Entry("ring", write_ring)])

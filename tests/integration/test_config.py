@@ -153,6 +153,7 @@ def _as_config(value: object) -> dict:
         (["--ema_decay", "1"], "EMA.decay must be in [0, 1), got 1.0"),
         (["--checkpoint_every_n_steps", "0"], "every_n_steps must be at least 1, got 0"),
         (["--data.init_args.batch_size", "0"], "ToyData.batch_size must be at least 1, got 0"),
+        (["--trainer.strategy", "fsdp"], "RunConfig.ema_decay must be null with sharded weights"),
         (["--schedule.eps", "0.1"], "must have alpha(0) = 1 and alpha(1) = 0"),
     ],
 )
