@@ -31,11 +31,12 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from seqdiff.run import load_run
-    from seqdiff.subcommands.evaluation import build_table, measure
+    from seqdiff.subcommands.evaluation import build_table, compare, estimate
     from seqdiff.subcommands.terminal import choose_device
 
     trained = load_run(args.directory, device=choose_device(args.device))
-    rows = measure(trained, args.split, evaluations=args.evaluations, seed=args.seed)
+    result = estimate(trained, args.split, evaluations=args.evaluations, seed=args.seed)
+    rows = compare(result, trained.datamodule.baselines(args.split))
     if args.json is not None:
         content = {"run": str(args.directory), "split": args.split, "rows": [vars(r) for r in rows]}
         write_bytes(args.json, (json.dumps(content, indent=2) + "\n").encode())

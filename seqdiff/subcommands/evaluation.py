@@ -27,24 +27,21 @@ class Row:
     evaluations: int | None
 
 
-def measure(run: Run, split: Split, *, evaluations: int, seed: int) -> list[Row]:
-    """Evaluate a run under a progress bar.
+def estimate(run: Run, split: Split, *, evaluations: int, seed: int) -> Likelihood:
+    """Bound the likelihood of a split under a progress bar.
 
     Args:
         run: The run.
         split: Which split of its data.
         evaluations: Network passes a sequence.
         seed: Of the masks.
-
-    Returns:
-        The model's row, then one for each baseline of the data module.
     """
     device = next(run.denoiser.parameters()).device
     total = len(run.datamodule.dataset(split))
     batches = (batch.to(device) for batch in run.datamodule.evaluation_loader(split))
     with progress() as bar:
         task = bar.add_task("evaluating", total=total)
-        result = evaluate(
+        return evaluate(
             run.denoiser,
             batches,
             process=run.process,
@@ -52,7 +49,15 @@ def measure(run: Run, split: Split, *, evaluations: int, seed: int) -> list[Row]
             seed=seed,
             progress=lambda count: bar.advance(task, count),
         )
-    baselines = run.datamodule.baselines(split)
+
+
+def compare(result: Likelihood, baselines: dict[str, float]) -> list[Row]:
+    """Put the model's row above one for each baseline.
+
+    Args:
+        result: From ``estimate``.
+        baselines: Name and nats per token of each, on the same split.
+    """
     return [_model_row(result), *(_baseline_row(k, v, result) for k, v in baselines.items())]
 
 
@@ -86,7 +91,7 @@ def build_table(rows: list[Row], title: str, unit: str) -> Table:
     """Lay the rows out for a terminal.
 
     Args:
-        rows: From ``measure``.
+        rows: From ``compare``.
         title: Above the table.
         unit: What a token is called, e.g. ``base``.
     """
