@@ -159,8 +159,13 @@ class RunCheckpoint(Checkpoint):
         self._saved_step: int | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note where the run stands."""
+        """Note where the run stands; the batches accumulated in a step may have changed since."""
         self._step = trainer.global_step
+        progress = trainer.fit_loop.epoch_loop.batch_progress
+        for counts in (progress.total, progress.current):
+            state = counts.state_dict()
+            shift = self._step * trainer.accumulate_grad_batches - state["ready"]
+            counts.load_state_dict({name: count + shift for name, count in state.items()})
 
     def on_train_batch_end(
         self,

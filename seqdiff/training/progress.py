@@ -11,15 +11,14 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
 from seqdiff.types import Batch
 
 _SHOWN = {
-    "train/bits_per_token": "train {:.4f} bits",
-    "val/bits_per_token": "val {:.4f} bits",
+    "train/bits_per_token": "train {:.3f}",
+    "val/bits_per_token": "val {:.3f} bits",
     "train/tokens_per_second": "{:,.0f} tokens/s",
 }
 
@@ -52,10 +51,8 @@ class StepBar(ProgressBar):
         if not self._enabled or not trainer.is_global_zero:
             return
         self._progress = Progress(
-            TextColumn("training"),
-            BarColumn(),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            BarColumn(bar_width=16),
             TimeRemainingColumn(),
             TextColumn("{task.fields[metrics]}"),
             console=Console(stderr=True),

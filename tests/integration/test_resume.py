@@ -8,6 +8,7 @@ import torch
 
 from seqdiff.cli import main
 from seqdiff.training.callbacks import RunCheckpoint
+from seqdiff.training.module import DiffusionModule
 
 WAYS = {
     "plain": [],
@@ -99,6 +100,29 @@ def test_a_run_that_forgets_its_position_is_not_identical(
     monkeypatch.setattr(SequenceDataModule, "load_state_dict", lambda self, state: None)
     assert main(["train", "--resume", str(broken), "--trainer.max_steps", "6"]) == 0
     assert _final(straight)[0] != _final(broken)[0]
+
+
+def test_resume_with_another_batch_shape_reads_on_at_the_next_example(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3 steps of 8, then 4 steps of 2 x 5 (mid-group by the old count), then 2 steps of 8."""
+    run, seen = tmp_path / "run", []
+    original = DiffusionModule.training_step
+
+    def recording(self, batch, batch_idx):
+        seen.extend(batch.index.tolist())
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(DiffusionModule, "training_step", recording)
+    shapes = [(3, 8, 1), (7, 5, 2), (9, 8, 1)]
+    for steps, batch_size, accumulate in shapes:
+        flags = ["--trainer.max_steps", str(steps), "--data.init_args.batch_size", str(batch_size)]
+        flags += ["--trainer.accumulate_grad_batches", str(accumulate)]
+        first = ["train", str(config)] if not seen else ["train", "--resume", str(run)]
+        assert main([*first, *flags]) == 0
+    assert seen == list(range(3 * 8 + 4 * 10 + 2 * 8))
+    checkpoint = torch.load(run / "last.ckpt", weights_only=True)
+    assert checkpoint["ToyData"] == {"position": len(seen)}
 
 
 def test_stop_waits_for_the_accumulated_gradient(config: Path, tmp_path: Path) -> None:
