@@ -15,6 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
+	rm -rf runs/demo
 	$(BIN)/seqdiff demo configs/experiment/genomics/demo.yaml
 
 test: setup

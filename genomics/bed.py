@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from genomics.cache import describe_names
-from genomics.fasta import check_file, is_gzip
+from .cache import describe_names
+from .fasta import check_file, is_gzip
 
 STRANDS = ("+", "-", ".")
 

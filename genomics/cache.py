@@ -23,8 +23,9 @@ from jaxtyping import Int64, UInt8
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from genomics.fasta import check_file, read_encoded
 from seqdiff.files import replacing, write_bytes
+
+from .fasta import check_file, read_encoded
 
 _HEADER = struct.Struct("<8sQQI36x")
 _MAGIC = b"SEQDNA01"

@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from genomics.bed import read_bed
-from genomics.cache import Genome, load_genome
-from genomics.intervals import OffEnd, Regions, Windows, extended_windows, tile
-from genomics.splits import (
+from .bed import read_bed
+from .cache import Genome, load_genome
+from .intervals import OffEnd, Regions, Windows, extended_windows, tile
+from .splits import (
     SPLITS,
     Split,
     check_fractions,
@@ -19,7 +19,7 @@ from genomics.splits import (
     split_by_fraction,
     split_by_label,
 )
-from genomics.window_datamodule import WindowDataModule
+from .window_datamodule import WindowDataModule
 
 Windowing = Literal["leak_free", "reference"]
 

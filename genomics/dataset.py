@@ -6,10 +6,11 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64, Integer, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
-from genomics.alphabet import MASK_ID, reverse_complement
-from genomics.cache import Genome
-from genomics.intervals import Windows
 from seqdiff.data.dataset import SequenceDataset
+
+from .alphabet import MASK_ID, reverse_complement
+from .cache import Genome
+from .intervals import Windows
 
 _CHUNK_BASES = 1 << 24
 

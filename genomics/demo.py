@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from seqdiff.likelihood import Likelihood
 
     from .synthetic import SyntheticDataModule
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.config import parse_run
     from seqdiff.run import load_run, start_run
     from seqdiff.samplers import AncestralSampler
-    from seqdiff.subcommands.evaluation import build_table, compare, estimate
+    from seqdiff.subcommands.evaluation import estimate
     from seqdiff.subcommands.sampling import draw
 
     from .fasta import write_samples
@@ -50,10 +52,8 @@ def run(args: argparse.Namespace) -> None:
     data = trained.datamodule
     assert isinstance(data, SyntheticDataModule)
     result = estimate(trained, "test", evaluations=_EVALUATIONS, seed=_SEED)
-    rows = compare(result, data.baselines("test"))
     console = Console()
-    console.print(build_table(rows, f"{trained.directory}, test split", data.token_name))
-    console.print(gap_lines(result, data), highlight=False)
+    console.print(build_table(result, data))
     sequences = draw(
         trained,
         AncestralSampler(data.length),
@@ -67,27 +67,42 @@ def run(args: argparse.Namespace) -> None:
     console.print(next_lines(trained.directory, samples), highlight=False, soft_wrap=True)
 
 
-def gap_lines(result: Likelihood, data: SyntheticDataModule) -> str:
-    """Say how far the bound lies above the truth, over all windows and on these very ones.
+def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
+    """Lay out the model's bound, the truth, the gap between them, and the Markov chains.
 
     Args:
         result: The model's bound on the test split.
         data: The source that the split was drawn from.
     """
     import numpy as np
+    from rich.table import Table
 
     from .entropy import entropy_rate
 
-    entropy = data.source_entropy()
-    truth, rate = entropy.bits_per_token, entropy_rate(data.source)
+    window, rate = data.source_entropy(), entropy_rate(data.source)
+    bound, bound_error = result.bits_per_token, result.bits_per_token_error
+    gap_error = (bound_error**2 + window.bits_per_token_error**2) ** 0.5
     paired = (result.nats - data.source_nats("test")) / np.log(2) / data.length
-    error = paired.std(ddof=1) / len(paired) ** 0.5
-    return (
-        f"Entropy of a window of {data.length} bases: {truth:.4f} ± "
-        f"{entropy.bits_per_token_error:.4f} bits/base (entropy rate {rate.bits_per_token:.4f}).\n"
-        f"Gap of the bound to it: {result.bits_per_token - truth:.4f} bits/base; "
-        f"to the source on the same windows: {paired.mean():.4f} ± {error:.4f}."
-    )
+    markov = {k: v for k, v in data.baselines("test").items() if k.startswith("Markov")}
+    rows: list[tuple[str, float, float | None]] = [
+        ("model, upper bound", bound, bound_error),
+        (
+            f"source, entropy of {data.length} bases",
+            window.bits_per_token,
+            window.bits_per_token_error,
+        ),
+        ("source, entropy rate", rate.bits_per_token, rate.bits_per_token_error),
+        ("gap, model - entropy", bound - window.bits_per_token, gap_error),
+        ("gap, on the same windows", paired.mean(), paired.std(ddof=1) / len(paired) ** 0.5),
+        *((name, nats / np.log(2), None) for name, nats in markov.items()),
+    ]
+    table = Table(title=f"{len(result.nats):,} test windows of {data.length} bases")
+    table.add_column("")
+    table.add_column("bits/base", justify="right")
+    table.add_column("± SE", justify="right")
+    for name, bits, error in rows:
+        table.add_row(name, f"{bits:.4f}", "" if error is None else f"{error:.4f}")
+    return table
 
 
 def next_lines(directory: Path, samples: Path) -> str:

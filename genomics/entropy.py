@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from genomics.sources import MarkovGenome
+from .sources import MarkovGenome
 
 _BLOCK_ROWS = 512
 

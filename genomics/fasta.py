@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from genomics.alphabet import ENCODE_TABLE, check_encoded, encode
 from seqdiff.files import replacing
+
+from .alphabet import ENCODE_TABLE, check_encoded, encode
 
 _CHUNK = 1 << 22
 _GZIP_MAGIC = b"\x1f\x8b"

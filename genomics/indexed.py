@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyfaidx
 
-from genomics.cache import describe_names, make_cache_folder
-from genomics.fasta import check_file, is_bgzip, is_gzip
+from .cache import describe_names, make_cache_folder
+from .fasta import check_file, is_bgzip, is_gzip
 
 
 class IndexedFasta:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from genomics.bed import Interval
+from .bed import Interval
 
 OffEnd = Literal["shift", "drop", "pad"]
 

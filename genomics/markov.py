@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64, Integer
 
-from genomics.alphabet import MASK_ID
+from .alphabet import MASK_ID
 
 MAX_ORDER = 12
 _CHUNK_TOKENS = 1 << 22

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from genomics.alphabet import BASES
+from .alphabet import BASES
 
 IUPAC = {
     **{base: base for base in BASES},

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float64, Int64, Integer, UInt8
 
-from genomics.alphabet import MASK_ID
-from genomics.chains import MAX_ORDER, append, check_transitions, fixed_point, symmetrise
-from genomics.motifs import PlantedMotif
+from .alphabet import MASK_ID
+from .chains import MAX_ORDER, append, check_transitions, fixed_point, symmetrise
+from .motifs import PlantedMotif
 
 _CHUNK_VALUES = 1 << 20
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from genomics.bed import Interval
-from genomics.cache import describe_names
-from genomics.intervals import Regions, Windows, merge, overlaps, tile
+from .bed import Interval
+from .cache import describe_names
+from .intervals import Regions, Windows, merge, overlaps, tile
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, Split, Split] = ("train", "valid", "test")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt8
 
-from genomics.alphabet import MASK_ID, DNATokenizer
-from genomics.entropy import Entropy, window_entropy
-from genomics.markov import baselines
-from genomics.motifs import PlantedMotif, consensus_matrix
-from genomics.sources import MarkovGenome
-from genomics.splits import SPLITS, Split
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SequenceDataset
+
+from .alphabet import MASK_ID, DNATokenizer
+from .entropy import Entropy, window_entropy
+from .markov import baselines
+from .motifs import PlantedMotif, consensus_matrix
+from .sources import MarkovGenome
+from .splits import SPLITS, Split
 
 MARKOV_ORDERS = range(9)
 
@@ -108,6 +110,8 @@ class SyntheticDataModule(SequenceDataModule):
         source: The genome they come from.
         length: Bases of a window.
     """
+
+    token_name: ClassVar[str] = "base"
 
     def __init__(
         self,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import UInt8
 
-from genomics.alphabet import DNATokenizer
-from genomics.cache import Genome
-from genomics.dataset import WindowDataset
-from genomics.intervals import Windows
-from genomics.markov import baselines
-from genomics.splits import SPLITS, Split
 from seqdiff.data.datamodule import SequenceDataModule
+
+from .alphabet import DNATokenizer
+from .cache import Genome
+from .dataset import WindowDataset
+from .intervals import Windows
+from .markov import baselines
+from .splits import SPLITS, Split
 
 _BLOCK_ROWS = 1024
 _BASELINE_BASES = 1 << 27
@@ -27,6 +29,8 @@ class WindowDataModule(SequenceDataModule):
         length: Bases of a window.
         reverse_complement: Whether training rows are read from a random strand.
     """
+
+    token_name: ClassVar[str] = "base"
 
     def __init__(
         self,

@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0, or 2 after an error, which is shown in one line on standard error. Set
         ``SEQDIFF_TRACEBACK=1`` to see where it came from.
     """
+    # An idle OpenMP thread that spins takes the core that our CPU kernels' own threads need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         parser = argparse.ArgumentParser(
             prog="seqdiff", description="Masked discrete diffusion over token sequences."
