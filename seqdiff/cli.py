@@ -12,7 +12,7 @@ from seqdiff.commands import Command
 from seqdiff.subcommands import evaluate, sample, train
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
-_EXPECTED = (ValueError, TypeError, OSError, ArithmeticError)
+_EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
 
 
 def commands() -> dict[str, Command]:

@@ -1,0 +1,122 @@
+"""FASTA in, FASTA out: the main job on a genome, from the command line."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from Bio import SeqIO
+
+from genomics.fasta import write_fasta
+from genomics.sources import MarkovGenome
+from seqdiff.cli import main
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SMALL = [
+    "--data.length=64",
+    "--data.stride=32",
+    "--data.batch_size=16",
+    "--backbone.d_model=16",
+    "--backbone.n_layer=1",
+    "--optim.lr=1e-2",
+    "--ema_decay=0.9",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.val_check_interval=null",
+]
+
+
+def train(fasta: Path, output: Path, *flags: str) -> None:
+    config = str(CONFIGS / "experiment" / "genomics" / "fasta.yaml")
+    assert (
+        main(["train", config, f"--data.fasta={fasta}", f"--output={output}", *SMALL, *flags]) == 0
+    )
+
+
+@pytest.fixture
+def markov_fasta(tmp_path: Path) -> Path:
+    """Two records of a chain that repeats a base with probability 3/4: 1.2075 bits/base."""
+    stay = np.full((4, 4), 0.25 / 3) + np.eye(4) * (0.75 - 0.25 / 3)
+    letters = MarkovGenome(stay).sample(2, 6000, seed=0)
+    strings = ["".join("ACGT"[i] for i in row) for row in letters]
+    write_fasta(tmp_path / "genome.fa", ["one", "two"], [strings[0].lower(), strings[1]])
+    return tmp_path / "genome.fa"
+
+
+def test_fasta_to_fasta(markov_fasta: Path, tmp_path: Path) -> None:
+    """The bound falls to the Markov entropy, and the samples have the source's repeats."""
+    run, numbers, samples = tmp_path / "run", tmp_path / "e.json", tmp_path / "s.fa"
+    train(markov_fasta, run, "--trainer.max_steps=150")
+    assert main(["evaluate", str(run), "--json", str(numbers), "--evaluations", "8"]) == 0
+    rows = {row["name"]: row for row in json.loads(numbers.read_text())["rows"]}
+    model = rows.pop("model, upper bound")
+    assert list(rows) == [f"Markov order {k}" for k in range(9)]
+    entropy = rows["Markov order 1"]["bits_per_token"]
+    assert entropy == pytest.approx(1.2075, abs=0.1)
+    assert entropy - 0.02 < model["bits_per_token"] < entropy + 0.1
+    assert 0 < model["bits_per_token_error"] < 0.1
+
+    draw = ["sample", str(run), "--num=40", "--length=50", f"--out={samples}", "--seed=3"]
+    assert main(draw) == 0
+    records = [(record.id, str(record.seq)) for record in SeqIO.parse(samples, "fasta")]
+    assert len(records) == 40 and {len(sequence) for _, sequence in records} == {50}
+    repeats = np.mean([a == b for _, s in records for a, b in pairwise(s)])
+    # 1,960 neighbours, each equal with probability 3/4: 1e-6 lies at 4.9 * 0.0098.
+    assert repeats == pytest.approx(0.75, abs=0.05 + 0.03)
+    first = samples.read_text()
+    assert main(draw) == 0
+    assert samples.read_text() == first
+
+
+def test_resume_with_reverse_complement_is_bit_identical(
+    markov_fasta: Path, tmp_path: Path
+) -> None:
+    stopped, straight = tmp_path / "stopped", tmp_path / "straight"
+    flat = ("--optim.schedule=constant", "--optim.min_lr=0")
+    train(markov_fasta, straight, "--trainer.max_steps=6", *flat)
+    train(markov_fasta, stopped, "--trainer.max_steps=3", *flat)
+    halfway = (stopped / "model.safetensors").read_bytes()
+    assert main(["train", "--resume", str(stopped), "--trainer.max_steps", "6"]) == 0
+    resumed = (stopped / "model.safetensors").read_bytes()
+    assert resumed == (straight / "model.safetensors").read_bytes()
+    assert resumed != halfway
+
+
+def test_a_real_slice(real_data: Path, tmp_path: Path) -> None:
+    """Human chr20: a thousand small steps' worth of bases must beat the base composition."""
+    run, numbers = tmp_path / "run", tmp_path / "e.json"
+    fasta = real_data / "hg38" / "hg38_chr20_1-1000000.fa.gz"
+    train(fasta, run, "--trainer.max_steps=200")
+    assert main(["evaluate", str(run), "--json", str(numbers), "--evaluations", "2"]) == 0
+    rows = {row["name"]: row for row in json.loads(numbers.read_text())["rows"]}
+    model = rows["model, upper bound"]
+    composition = rows["Markov order 0"]["bits_per_token"]
+    assert model["bits_per_token"] + 5 * model["bits_per_token_error"] < composition
+    assert json.loads(numbers.read_text())["split"] == "test"
+
+
+def test_demo_prints_truth_gap_and_baselines(tmp_path: Path, capsys) -> None:
+    base = CONFIGS / "experiment" / "genomics" / "demo.yaml"
+    small = {
+        "base": str(base),
+        "data": {"init_args": {"length": 32, "num_train": 64, "num_valid": 8, "num_test": 32}},
+        "trainer": {"max_steps": 2, "enable_progress_bar": False},
+    }
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(small))
+    assert main(["demo", str(path), "--output", str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    for line in ("model, upper bound", "source, entropy rate", "gap", "Markov order 8", "Next:"):
+        assert line in printed
+    assert len(list(SeqIO.parse(tmp_path / "run" / "samples.fa", "fasta"))) == 64
+
+
+def test_demo_refuses_data_without_a_known_entropy(tmp_path: Path, capsys) -> None:
+    config = str(CONFIGS / "experiment" / "genomics" / "fasta.yaml")
+    assert main(["demo", config, "--output", str(tmp_path / "run")]) == 2
+    assert (
+        "must have data.class_path genomics.synthetic.SyntheticDataModule"
+        in capsys.readouterr().err
+    )
+    assert not (tmp_path / "run").exists()
