@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.run import load_run, start_run
     from seqdiff.samplers import AncestralSampler
     from seqdiff.subcommands.evaluation import estimate
+    from seqdiff.subcommands.sample import STEPS_PER_TOKEN
     from seqdiff.subcommands.sampling import draw
 
     from .fasta import write_samples
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     console.print(build_table(result, data))
     sequences = draw(
         trained,
-        AncestralSampler(data.length),
+        AncestralSampler(STEPS_PER_TOKEN * data.length),
         num=_NUM_SAMPLES,
         length=data.length,
         seed=_SEED,

@@ -64,6 +64,8 @@ class DiffusionModule(LightningModule):
         self._unchecked: Tensor | None = None
         self._validation = (WeightedMLM(), CounterNoise(_VALIDATION_SEED))
         self._sums = torch.zeros(2, dtype=torch.float64)
+        self._window = torch.zeros(2, dtype=torch.float64)
+        self._window_start = 0
 
     def _totals(self, nats: Tensor, batch: Batch) -> Tensor:
         """Nats and counted tokens of the batch over all devices."""
@@ -82,15 +84,37 @@ class DiffusionModule(LightningModule):
         self._seed_dropout(batch)
         terms = self.objective.terms(self.denoiser, self.process, batch, self.noise)
         nats = terms.sum()
-        total, count = self._totals(nats, batch)
-        count = count.clamp_min(1)
+        totals = self._totals(nats, batch)
+        total, count = totals
         self._unchecked = total
-        nats_per_token = total / count
+        self._log_window(totals)
+        return nats * (self.trainer.world_size / count.clamp_min(1)).to(nats.dtype)
+
+    def _log_window(self, totals: Tensor) -> None:
+        """Log the mean loss since the last log step, of which single steps would be a poor sample.
+
+        Args:
+            totals: Nats and counted tokens of this batch over all devices.
+        """
+        if self.global_step % self.log_every_n_steps == 0 and self.global_step > self._window_start:
+            self._window, self._window_start = torch.zeros_like(totals), self.global_step
+        self._window = self._window.to(totals.device) + totals
         if (self.global_step + 1) % self.log_every_n_steps == 0:
+            total, count = self._window
+            nats_per_token = total / count.clamp_min(1)
             self.log("train/nats_per_token", nats_per_token)
             self.log("train/bits_per_token", nats_per_token / math.log(2))
             self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"])
-        return nats * (self.trainer.world_size / count).to(nats.dtype)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
+        """Lightning's hook: what has been summed up for the next log row goes along."""
+        checkpoint["log_window"] = {"totals": self._window, "start": self._window_start}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
+        """Lightning's hook: go on summing up."""
+        window = checkpoint["log_window"]
+        assert isinstance(window, dict)
+        self._window, self._window_start = window["totals"], window["start"]
 
     def _seed_dropout(self, batch: Batch) -> None:
         """Tie what networks draw themselves to the stream, so that a resumed run draws the same."""
