@@ -14,7 +14,7 @@ from seqdiff.data.datamodule import SequenceDataModule
 from .alphabet import DNATokenizer
 from .cache import Genome
 from .dataset import WindowDataset
-from .intervals import Windows
+from .intervals import Windows, merge, tile
 from .markov import baselines
 from .splits import SPLITS, Split
 
@@ -98,13 +98,14 @@ class WindowDataModule(SequenceDataModule):
     def baselines(self, split: Split) -> dict[str, float]:
         """Fit Markov chains of order 0 to 8 to the training windows and score a split.
 
-        Of a split with more than 2^27 bases, evenly spaced windows that make up as many are used.
+        Training windows that overlap are read as one stretch, so that every base counts once. Of a
+        split with more than 2^27 bases, evenly spaced windows that make up as many are used.
 
         Returns:
             Mean nats per counted base of each, over the split. The chains see both strands if
             training does.
         """
-        train, scored = self.dataset("train"), self.dataset(split)
+        train, scored = _disjoint(self.dataset("train")), self.dataset(split)
         return baselines(_tokens(train), _tokens(scored), both_strands=self.reverse_complement)
 
     def _build(self) -> None:
@@ -113,6 +114,12 @@ class WindowDataModule(SequenceDataModule):
                 split: WindowDataset(genome, windows, reverse_complement=self.reverse_complement)
                 for split, (genome, windows) in self.windows().items()
             }
+
+
+def _disjoint(dataset: WindowDataset) -> WindowDataset:
+    """The same bases in windows that stand end to end."""
+    windows = tile(merge(dataset.windows), dataset.length, dataset.length, "pad")
+    return WindowDataset(dataset.genome, windows)
 
 
 def _tokens(dataset: WindowDataset) -> Iterator[UInt8[np.ndarray, "_ _"]]:

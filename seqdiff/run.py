@@ -56,7 +56,7 @@ class Run:
         return self.config.data
 
 
-def load_run(directory: Path, *, device: torch.device | str = "cpu") -> Run:
+def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
     """Load a run for use: the only way there is, and nothing is unpickled.
 
     Args:
@@ -67,6 +67,7 @@ def load_run(directory: Path, *, device: torch.device | str = "cpu") -> Run:
         FileNotFoundError: If it is no run directory, or nothing has been saved yet.
         ValueError: If the tokenizer or the weights do not fit the configuration.
     """
+    directory = Path(directory)
     _, config = _open(directory)
     process, denoiser = _compose(config)
     load_weights(directory / WEIGHTS_NAME, denoiser)
@@ -88,12 +89,11 @@ def start_run(parsed: ParsedRun) -> Path:
     """
     config = instantiate(parsed)
     directory = config.output
-    if is_first_process() and (directory / CONFIG_NAME).exists():
+    if is_first_process() and (directory / CHECKPOINT_NAME).exists():
         raise FileExistsError(
             f"RunConfig.output must not hold a run already, got {directory}; "
             f"go on with: seqdiff train --resume {directory}, or choose another --output"
         )
-    config.data.dataset("train")
     return _fit(parsed, config, directory, resume=False)
 
 
@@ -106,8 +106,13 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
 
     Raises:
         FileNotFoundError: If there is nothing to go on from.
-        ValueError: If the checkpoint does not fit, or the run is already finished.
+        ValueError: If the checkpoint does not fit, the run is already finished, or a flag would
+            move it elsewhere.
     """
+    if any(flag.split("=")[0] == "--output" for flag in flags):
+        raise ValueError(
+            f"resume.flags must not hold --output, got {' '.join(flags)}; copy {directory} first"
+        )
     parsed, config = _open(directory, flags)
     return _fit(parsed, config, directory, resume=True)
 
@@ -161,6 +166,9 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         checkpoint_every_n_steps=config.checkpoint_every_n_steps,
         first_step=first_step,
     )
+    config.data.dataset("train")
+    if config.trainer.val_check_interval is not None:
+        config.data.dataset("valid")
     if is_first_process():
         directory.mkdir(parents=True, exist_ok=True)
         provenance = _provenance(config.data.tokenizer)

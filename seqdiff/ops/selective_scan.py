@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib
 import warnings
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -94,9 +95,9 @@ def _automatic(inputs: ScanInputs) -> str:
     if inputs.u.device.type == "cpu":
         return "cpu"
     if inputs.u.device.type == "cuda" and _has_mamba_ssm():
-        if inputs.initial_state is None:
+        if inputs.initial_state is None and inputs.compute_dtype != torch.float64:
             return "mamba_ssm"
-        _warn_once("mamba_ssm cannot start from an initial_state", "pass backend='reference'")
+        _warn_once("mamba_ssm has no initial_state and no float64", "pass backend='reference'")
         return "reference"
     remedy = "run `pip install seqdiff[cuda]`"
     if inputs.u.device.type != "cuda":
@@ -107,7 +108,12 @@ def _automatic(inputs: ScanInputs) -> str:
 
 @functools.cache
 def _has_mamba_ssm() -> bool:
-    return importlib.util.find_spec("mamba_ssm") is not None
+    """Whether its kernel imports: a build for another torch is found but does not."""
+    try:
+        importlib.import_module("mamba_ssm.ops.selective_scan_interface")
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 @functools.cache

@@ -39,11 +39,12 @@ def run(args: argparse.Namespace) -> None:
         run_parser().print_help()
         return
     _quieten()
+    parsed = None if args.resume is not None else parse_run(args.config, args.flags)
     try:
-        if args.resume is not None:
+        if parsed is None:
             directory = resume_run(args.resume, args.flags)
         else:
-            directory = start_run(parse_run(args.config, args.flags))
+            directory = start_run(parsed)
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
     if os.environ.get("LOCAL_RANK", "0") == "0":

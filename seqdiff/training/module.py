@@ -74,6 +74,16 @@ class DiffusionModule(LightningModule):
         assert isinstance(total, Tensor)
         return total
 
+    def on_train_start(self) -> None:
+        """Let what the configuration says now win over what a checkpoint brought back."""
+        fresh = build_optimizer(self.denoiser, self.optim, self._groups).param_groups
+        factor = lr_factor(self.optim, self.global_step, self.max_steps)
+        for group, wanted in zip(self.trainer.optimizers[0].param_groups, fresh, strict=True):
+            group |= {name: wanted[name] for name in ("weight_decay", "betas", "eps")}
+            group |= {"initial_lr": wanted["lr"], "lr": wanted["lr"] * factor}
+        for entry in self.trainer.lr_scheduler_configs:
+            entry.scheduler.base_lrs = [group["lr"] for group in fresh]
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Compute the loss, in nats per counted token.
 

@@ -15,6 +15,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from seqdiff.files import replacing, write_bytes
 from seqdiff.training.callbacks import EMA, RunCheckpoint, Throughput
@@ -159,6 +160,9 @@ def build_trainer(
         ema_decay: Of the exported average; ``None`` exports the parameters.
         checkpoint_every_n_steps: Optimiser steps between two savings.
         first_step: Optimiser steps already done.
+
+    Raises:
+        ValueError: If Lightning refuses the arguments, say for a device that is not there.
     """
     ema = None if ema_decay is None else EMA(ema_decay)
     saving = RunCheckpoint(directory, every_n_steps=checkpoint_every_n_steps, ema=ema)
@@ -171,18 +175,24 @@ def build_trainer(
     tensorboard = TensorBoardLogger(
         directory, name="", version="tensorboard", purge_step=first_step
     )
-    return Trainer(
-        **arguments,
-        max_epochs=-1,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        logger=[MetricsFile(directory / METRICS_NAME, first_step=first_step), tensorboard],
-        callbacks=callbacks,
-        plugins=[AtomicCheckpointIO()],
-        use_distributed_sampler=False,
-        enable_model_summary=False,
-        default_root_dir=directory,
-    )
+    try:
+        return Trainer(
+            **arguments,
+            max_epochs=-1,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            logger=[MetricsFile(directory / METRICS_NAME, first_step=first_step), tensorboard],
+            callbacks=callbacks,
+            plugins=[AtomicCheckpointIO()],
+            use_distributed_sampler=False,
+            enable_model_summary=False,
+            default_root_dir=directory,
+        )
+    except MisconfigurationException as error:
+        raise ValueError(
+            f"TrainerConfig must describe what this machine has, got: {error}; "
+            "change that key of trainer"
+        ) from error
 
 
 def is_first_process() -> bool:

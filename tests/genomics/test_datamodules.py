@@ -211,6 +211,13 @@ def test_baselines_are_fitted_on_train_and_scored_on_the_split(fasta, tmp_path):
     assert one["Markov order 8"] < both["Markov order 0"]
 
 
+def test_overlapping_windows_do_not_count_a_base_twice_in_the_baselines(genome):
+    end_to_end, overlapping = (
+        FastaDataModule(genome, 40, stride=stride).baselines("test") for stride in (40, 10)
+    )
+    assert overlapping == pytest.approx(end_to_end, rel=1e-12)
+
+
 def test_baselines_of_a_large_split_use_evenly_spaced_windows(genome, monkeypatch):
     data = FastaDataModule(genome, 32, split=(0.5, 0.0, 0.5))
     whole = data.baselines("test")

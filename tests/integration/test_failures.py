@@ -252,3 +252,27 @@ def test_run_yaml_trains_the_same_run_again(trained: Path, tmp_path: Path) -> No
     saved = [yaml.safe_load((run / "run.yaml").read_text()) for run in (trained, again)]
     assert saved[0].pop("output") != saved[1].pop("output")
     assert saved[0] == saved[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--trainer.devices=0"], "TrainerConfig must describe what this machine has"),
+        (["--trainer.max_time=nonsense"], "TrainerConfig must describe what this machine has"),
+    ],
+)
+def test_what_lightning_refuses_is_one_line(
+    config: Path, tmp_path: Path, fails, flags: list[str], message: str
+) -> None:
+    run = tmp_path / "refused"
+    assert message in fails(["train", str(config), "--output", str(run), *flags])
+    assert not (run / "run.yaml").exists()
+
+
+def test_a_refused_resume_leaves_the_run_as_it_was(config: Path, tmp_path: Path, fails) -> None:
+    run = tmp_path / "kept"
+    assert main(["train", str(config), "--output", str(run)]) == 0
+    before = (run / "run.yaml").read_bytes()
+    for flag in ("--trainer.devices=0", "--output=elsewhere"):
+        fails(["train", "--resume", str(run), "--trainer.max_steps=9", flag])
+        assert (run / "run.yaml").read_bytes() == before

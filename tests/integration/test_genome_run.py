@@ -27,6 +27,11 @@ SMALL = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
+
+
 def train(fasta: Path, output: Path, *flags: str) -> None:
     config = str(CONFIGS / "experiment" / "genomics" / "fasta.yaml")
     assert (

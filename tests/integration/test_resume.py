@@ -142,3 +142,16 @@ def test_resume_continues_past_the_end_when_told(trained: Path, fails, tmp_path:
     message = fails(["train", "--resume", str(trained)])
     assert "resume.trainer.max_steps must exceed the 60 steps done, got 60" in message
     assert "--resume must" not in message
+
+
+def test_resuming_with_other_optimiser_flags_obeys_them(config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert main(["train", str(config), "--output", str(run)]) == 0
+    flags = ["--trainer.max_steps=8", "--optim.lr=0.001", "--optim.weight_decay=0.25"]
+    assert main(["train", "--resume", str(run), *flags, "--optim.betas=[0.5,0.75]"]) == 0
+    with (run / "metrics.csv").open(newline="") as file:
+        rates = [float(r["value"]) for r in csv.DictReader(file) if r["name"] == "train/lr"]
+    assert rates[-2:] == pytest.approx([0.001, 0.001]) and rates[-3] == pytest.approx(0.02)
+    groups = torch.load(run / "last.ckpt", weights_only=True)["optimizer_states"][0]["param_groups"]
+    assert max(group["weight_decay"] for group in groups) == 0.25
+    assert {tuple(group["betas"]) for group in groups} == {(0.5, 0.75)}

@@ -46,7 +46,7 @@ def test_evaluate_beside_baselines(trained: Path, tmp_path: Path, capsys) -> Non
 
 
 def test_loaded_weights_are_the_average_and_score_the_same_in_any_batches(trained: Path) -> None:
-    run = load_run(trained)
+    run = load_run(str(trained))
     assert not run.denoiser.training
     checkpoint = torch.load(trained / "last.ckpt", weights_only=True)
     average = checkpoint["callbacks"]["EMA"]["average.backbone.head.weight"]
