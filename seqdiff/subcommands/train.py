@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 help = "train what a YAML file describes, or go on with a run"
@@ -39,12 +40,12 @@ def run(args: argparse.Namespace) -> None:
         run_parser().print_help()
         return
     _quieten()
-    parsed = None if args.resume is not None else parse_run(args.config, args.flags)
+    if args.resume is None:
+        start = partial(start_run, parse_run(args.config, args.flags))
+    else:
+        start = partial(resume_run, args.resume, args.flags)
     try:
-        if parsed is None:
-            directory = resume_run(args.resume, args.flags)
-        else:
-            directory = start_run(parsed)
+        directory = start()
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
     if os.environ.get("LOCAL_RANK", "0") == "0":

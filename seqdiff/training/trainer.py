@@ -12,10 +12,10 @@ from typing import Literal
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from seqdiff.files import replacing, write_bytes
 from seqdiff.training.callbacks import EMA, RunCheckpoint, Throughput
