@@ -48,7 +48,7 @@ def published(golden: Path) -> Published:
     return Published(tensors, config["T"], LogLinear(config["loglinear_eps"]), process)
 
 
-def close(ours: Tensor, theirs: Tensor, rtol: float = 0.0) -> None:
+def assert_close(ours: Tensor, theirs: Tensor, rtol: float = 0.0) -> None:
     """Compare where theirs is finite: it writes -1e6 where ours is -inf."""
     finite = theirs > -1e5
     torch.testing.assert_close(ours[finite], theirs[finite], atol=1e-8, rtol=rtol)
@@ -60,47 +60,47 @@ def subs(published: Published) -> Tensor:
 
 
 def test_loglinear_noise(published: Published) -> None:
-    close(published.sigma, published["sigma_loglinear"])
-    close(published.schedule.dsigma(published["t"]), published["dsigma_loglinear"])
+    assert_close(published.sigma, published["sigma_loglinear"])
+    assert_close(published.schedule.dsigma(published["t"]), published["dsigma_loglinear"])
 
 
 def test_subs_log_probs(published: Published) -> None:
-    close(subs(published), published["subs_log_probs"][..., :-1])
+    assert_close(subs(published), published["subs_log_probs"][..., :-1])
 
 
 def test_continuous_nelbo(published: Published) -> None:
     terms = nelbo(
         subs(published), published["x0"], published["xt"], published["t"], published.schedule
     )
-    close(terms, published["subs_continuous_nelbo_terms"])
+    assert_close(terms, published["subs_continuous_nelbo_terms"])
 
 
 def test_discrete_nelbo(published: Published) -> None:
     x0, x_t, t = published["x0"], published["xt"], published["t"]
     terms = discrete_nelbo(subs(published), x0, x_t, published.s, t, published.process)
-    close(published.num_steps * terms, published["d3pm_loss_subs_T20"])
+    assert_close(published.num_steps * terms, published["d3pm_loss_subs_T20"])
 
 
 def test_d3pm(published: Published) -> None:
     log_probs = d3pm_log_probs(published["logits"])
-    close(log_probs, published["d3pm_log_probs"])
+    assert_close(log_probs, published["d3pm_log_probs"])
     x0, x_t, t = published["x0"], published["xt"], published["t"]
     terms = d3pm_nelbo(log_probs, x0, x_t, published.s, t, published.process)
-    close(published.num_steps * terms, published["d3pm_loss_d3pm_T20"])
+    assert_close(published.num_steps * terms, published["d3pm_loss_d3pm_T20"])
 
 
 def test_sedd(published: Published) -> None:
     log_score = sedd_log_score(published["logits"], published["xt"], published.sigma)
-    close(log_score, published["sedd_log_score"])
+    assert_close(log_score, published["sedd_log_score"])
     entropy = score_entropy(log_score, published["x0"], published["xt"], published.sigma)
     rounded = published["sedd_score_entropy"]
     assert torch.equal(rounded, rounded.float().double()), "published through float32"
-    close(entropy, rounded, rtol=1e-7)
+    assert_close(entropy, rounded, rtol=1e-7)
 
 
 def test_subs_score(published: Published) -> None:
     log_score = subs_log_score(subs(published), published["xt"], published.sigma)
-    close(log_score.exp(), published["subs_score"])
+    assert_close(log_score.exp(), published["subs_score"])
 
 
 def test_broken_twins_miss(published: Published) -> None:
@@ -108,9 +108,9 @@ def test_broken_twins_miss(published: Published) -> None:
     grid = published.process.schedule.alpha
     wrong_step = nelbo(subs(published), x0, x_t, 1 - grid(published.s), published.schedule)
     with pytest.raises(AssertionError):
-        close(wrong_step, published["subs_continuous_nelbo_terms"])
+        assert_close(wrong_step, published["subs_continuous_nelbo_terms"])
     squared = d3pm_nelbo(
         2 * d3pm_log_probs(published["logits"]), x0, x_t, published.s, t, published.process
     )
     with pytest.raises(AssertionError):
-        close(published.num_steps * squared, published["d3pm_loss_d3pm_T20"])
+        assert_close(published.num_steps * squared, published["d3pm_loss_d3pm_T20"])
