@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .cache import describe_names
+from .cache import Genome, describe_names
 from .fasta import check_file, is_gzip
 
 STRANDS = ("+", "-", ".")
@@ -23,7 +23,8 @@ class Interval:
         start: First base.
         end: One past the last base.
         name: The row's label, for instance its split; empty when it has none.
-        strand: '+', '-', or '.' when it has none.
+        strand: '+', '-', or '.' when it has none. ``IndexedFasta.fetch`` reads on it; data modules,
+            which read the plus strand or either at random, do not look at it.
     """
 
     chrom: str
@@ -91,6 +92,16 @@ def read_bed(
     if not intervals:
         raise ValueError(f"{source}: no intervals in the BED file; it needs at least one row")
     return intervals
+
+
+def read_intervals(path: str | Path, genome: Genome) -> list[Interval]:
+    """Read a BED file whose intervals must lie in a genome, see ``read_bed``.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is not sound or an interval lies outside the genome.
+    """
+    return read_bed(path, dict(zip(genome.names, genome.lengths.tolist(), strict=True)))
 
 
 def _lines(path: Path) -> list[str]:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
+from seqdiff.data.dataset import SPLITS, Split
 
-from .bed import read_bed
-from .cache import Genome, load_genome
-from .intervals import OffEnd, Regions, Windows, extended_windows, tile
-from .splits import (
-    SPLITS,
-    Split,
-    check_fractions,
-    drop_leaks,
-    split_by_chromosome,
-    split_by_fraction,
-    split_by_label,
-)
+from .bed import read_intervals
+from .cache import Genome, describe_names, load_genome
+from .holdout import HoldOut
+from .intervals import OffEnd, Regions, Windows, check_tiling, extended_windows, tile
+from .leaks import shared_records, without_leaks
+from .splits import split_by_label
 from .window_datamodule import WindowDataModule
 
 Windowing = Literal["leak_free", "reference"]
@@ -28,7 +23,42 @@ HG38_EXTENT = 1 << 20
 
 
 class FastaDataModule(WindowDataModule):
-    """Windows of a FASTA file of your own, or of several."""
+    """Windows of a FASTA file of your own, or of several.
+
+    The splits never share a base. They come from column 4 of ``bed`` if it holds train, valid and
+    test. Otherwise valid and test each are the records that ``valid_chroms`` or ``test_chroms``
+    names, or the whole of a FASTA file of their own, or else dealt: their share in ``split`` of
+    what remains of ``fasta``. All else trains.
+
+    No record of one split may be in another under another name or in another file, on either
+    strand; what comes back as a mere part of a record, or of one that both splits read a part of,
+    is not noticed.
+
+    Windows are read on the plus strand, whatever column 6 of ``bed`` says.
+
+    Args:
+        fasta: FASTA file, plain, gzip or bgzip, to train on.
+        length: Bases of a window.
+        stride: From one training window to the next; ``None`` means ``length``. Evaluation windows
+            always stand end to end.
+        split: Shares of train, valid and test, dealt in blocks; 0 does without that split. The
+            share of a split that has records or a file of its own goes to training.
+        split_seed: Chooses which blocks go where; part of what the data is, so it does not follow
+            the run's seed.
+        bed: BED file of the intervals to use, with the split in column 4 or without.
+        valid_chroms: Records to validate on.
+        test_chroms: Records to test on.
+        valid_fasta: Another FASTA file to validate on.
+        test_fasta: Another FASTA file to test on.
+        off_end: The last window of an interval: moved inside, dropped, or padded with N.
+        reverse_complement: Read training rows from either strand with probability 1/2.
+        batch_size: Training examples per device and forward pass.
+        eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
+        num_workers: Loader processes per device.
+
+    Raises:
+        ValueError: If a number is out of range or two ways to split contradict each other.
+    """
 
     def __init__(
         self,
@@ -49,132 +79,94 @@ class FastaDataModule(WindowDataModule):
         eval_batch_size: int | None = None,
         num_workers: int = 0,
     ) -> None:
-        """Describe the data; nothing is read yet.
-
-        The splits never share a base. They come from column 4 of ``bed`` if it holds train, valid
-        and test; else from ``valid_chroms`` and ``test_chroms`` if given; else from ``split``. A
-        split that has a FASTA file of its own is that whole file, and its share goes to training.
-
-        Args:
-            fasta: FASTA file, plain, gzip or bgzip, to train on.
-            length: Bases of a window.
-            stride: From one training window to the next; ``None`` means ``length``. Evaluation
-                windows always stand end to end.
-            split: Shares of train, valid and test, dealt in blocks.
-            split_seed: Chooses which blocks go where; part of what the data is, so it does not
-                follow the run's seed.
-            bed: BED file of the intervals to use, with the split in column 4 or without.
-            valid_chroms: Records to validate on.
-            test_chroms: Records to test on.
-            valid_fasta: Another FASTA file to validate on.
-            test_fasta: Another FASTA file to test on.
-            off_end: The last window of an interval: moved inside, dropped, or padded with N.
-            reverse_complement: Read training rows from either strand with probability 1/2.
-            batch_size: Training examples per device and forward pass.
-            eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
-            num_workers: Loader processes per device.
-
-        Raises:
-            ValueError: If a number is out of range or two ways to split contradict each other.
-        """
         super().__init__(
+            fasta,
             length,
             batch_size=batch_size,
             eval_batch_size=eval_batch_size,
             num_workers=num_workers,
             reverse_complement=reverse_complement,
         )
-        if stride is not None and stride < 1:
-            raise ValueError(
-                f"FastaDataModule.stride must be at least 1, got {stride}; set data.stride"
-            )
-        if off_end not in ("shift", "drop", "pad"):
-            raise ValueError(
-                f"FastaDataModule.off_end must be shift, drop or pad, got {off_end!r}; "
-                "set data.off_end"
-            )
-        check_fractions(split)
-        for name, chroms, other in (
-            ("valid", valid_chroms, valid_fasta),
-            ("test", test_chroms, test_fasta),
-        ):
-            if chroms and other is not None:
-                raise ValueError(
-                    f"FastaDataModule.{name}_fasta must stand alone, got {name}_chroms too; "
-                    "give only one of them"
-                )
-        self.fasta, self.bed = fasta, bed
         self.stride = length if stride is None else stride
-        self.split, self.split_seed = split, split_seed
         self.off_end: OffEnd = off_end
-        self.chroms = {"valid": valid_chroms or [], "test": test_chroms or []}
-        self.other_fasta: dict[Split, str | Path | None] = {
-            "valid": valid_fasta,
-            "test": test_fasta,
-        }
+        check_tiling(type(self).__name__, length, self.stride, off_end)
+        chroms: dict[Split, list[str] | None] = {"valid": valid_chroms, "test": test_chroms}
+        files: dict[Split, str | Path | None] = {"valid": valid_fasta, "test": test_fasta}
+        self.hold_out = HoldOut(
+            split,
+            split_seed,
+            bed,
+            {name: given for name, given in chroms.items() if given},
+            {name: given for name, given in files.items() if given is not None},
+        )
 
     def windows(self) -> dict[Split, tuple[Genome, Windows]]:
-        """Read the files and choose the windows of each split.
+        """Read the files and choose the windows of each split that was asked for.
 
         Raises:
             FileNotFoundError: If a file is missing.
             OSError: If the cache cannot be written.
-            ValueError: If a file is not sound, or no record is as long as a window.
+            ValueError: If a file is not sound, no record of it is as long as a window, or two
+                splits read the same record under two names or from two files.
         """
-        genome = load_genome(self.fasta)
-        self._check_length(self.fasta, genome)
-        regions = self._regions(genome)
-        genomes: dict[Split, Genome] = dict.fromkeys(SPLITS, genome)
-        for name, file in self.other_fasta.items():
-            if file is not None:
-                other = load_genome(file)
-                self._check_length(file, other)
-                _check_different(genome, other, name)
-                genomes[name], regions[name] = other, Regions.whole(other.lengths)
-        windows: dict[Split, Windows] = {
-            name: tile(
-                regions[name],
-                self.length,
-                self.stride if name == "train" else self.length,
-                self.off_end,
-            )
-            for name in SPLITS
+        genome = self._load(self.fasta)
+        regions = self.hold_out.regions(genome, self.length)
+        parts: dict[Split, tuple[Genome, Regions]] = {
+            split: (genome, found) for split, found in regions.items()
         }
-        return _without_leaks(genomes, windows)
+        for split, file in self.hold_out.files.items():
+            other = self._load(file)
+            parts[split] = (other, Regions.whole(other.lengths))
+        windows: dict[Split, tuple[Genome, Windows]] = {}
+        for split, (source, found) in parts.items():
+            stride = self.stride if split == "train" else self.length
+            windows[split] = (source, tile(found, self.length, stride, self.off_end))
+        self._refuse_shared_records(windows)
+        return without_leaks(windows)
 
-    def _regions(self, genome: Genome) -> dict[Split, Regions]:
-        regions = Regions.whole(genome.lengths)
-        if self.bed is not None:
-            lengths = dict(zip(genome.names, genome.lengths.tolist(), strict=True))
-            rows = read_bed(self.bed, lengths)
-            if any(row.name in SPLITS for row in rows):
-                self._check_bed_alone()
-                return split_by_label(rows, genome.names)
-            regions = Regions.from_intervals(rows, genome.names)
-        if self.chroms["valid"] or self.chroms["test"]:
-            return split_by_chromosome(
-                regions, genome.names, self.chroms["valid"], self.chroms["test"]
-            )
-        valid = self.split[1] if self.other_fasta["valid"] is None else 0.0
-        test = self.split[2] if self.other_fasta["test"] is None else 0.0
-        fractions = (1.0 - valid - test, valid, test)
-        return split_by_fraction(regions, fractions, self.length, self.split_seed)
+    def file(self, split: Split) -> str | Path:
+        """Name the FASTA file that a split is read from."""
+        return self.hold_out.files.get(split, self.fasta)
 
-    def _check_bed_alone(self) -> None:
-        given = [f"{s}_chroms" for s, c in self.chroms.items() if c]
-        given += [f"{s}_fasta" for s, f in self.other_fasta.items() if f is not None]
-        if given:
-            raise ValueError(
-                f"FastaDataModule.bed names the splits in column 4, got {given[0]} too; "
-                "remove one of them"
-            )
+    def keys(self, split: Split) -> str:
+        """Name the keys that give a split its sequence, for an error message."""
+        own = "data.fasta" if split == "train" else f"data.{split}_chroms, data.{split}_fasta"
+        return f"data.split, {own} or rows named {split} in data.bed"
 
-    def _check_length(self, file: str | Path, genome: Genome) -> None:
+    def _load(self, file: str | Path) -> Genome:
+        genome = load_genome(file)
         longest = int(genome.lengths.max())
         if self.length > longest and self.off_end != "pad":
             raise ValueError(
                 f"FastaDataModule.length must not exceed the longest record of {file} ({longest} "
                 f"bases), got {self.length}; set a shorter data.length, or data.off_end to pad"
+            )
+        return genome
+
+    def _refuse_shared_records(self, windows: dict[Split, tuple[Genome, Windows]]) -> None:
+        for pair in combinations(SPLITS, 2):
+            if not all(split in windows for split in pair):
+                continue
+            # Of two splits in different files at least one has a file of its own: the one to mend.
+            one_file = windows[pair[0]][0] is windows[pair[1]][0]
+            other, own = pair if one_file or pair[1] in self.hold_out.files else pair[::-1]
+            shared = shared_records(*windows[other], *windows[own])
+            if not shared:
+                continue
+            if one_file:
+                names = describe_names(tuple(" = ".join(copies) for copies in shared))
+                raise ValueError(
+                    f"FastaDataModule.fasta must hold no record twice, once for {other} and once "
+                    f"for {own}, got {len(shared)} such in {self.file(own)} ({names}); "
+                    "keep one copy of each, or hold both out together with data.valid_chroms or "
+                    "data.test_chroms"
+                )
+            names = describe_names(tuple(name for name, _ in shared))
+            raise ValueError(
+                f"FastaDataModule.{own}_fasta must share no record with the {other} split, got "
+                f"{len(shared)} of {self.file(other)} again in {self.file(own)} ({names}); "
+                f"remove them from one file, or leave data.{own}_fasta out and hold out "
+                "records of data.fasta by name with data.valid_chroms and data.test_chroms"
             )
 
 
@@ -184,6 +176,20 @@ class HG38DataModule(WindowDataModule):
     Source: Nguyen et al. 2023, arXiv:2306.15794, and Schiff et al. 2024, arXiv:2403.03234. As
     published, extended training intervals reach into evaluation intervals; the default leaves such
     training windows out and keeps the evaluation windows as they are.
+
+    Args:
+        fasta: The hg38 FASTA file, plain, gzip or bgzip.
+        bed: BED file whose column 4 is train, valid or test.
+        length: Bases of a window; must divide 2^20.
+        windowing: ``leak_free``, or ``reference`` for the published windows, training windows that
+            overlap evaluation windows included.
+        reverse_complement: Read training rows from either strand with probability 1/2.
+        batch_size: Training examples per device and forward pass.
+        eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
+        num_workers: Loader processes per device.
+
+    Raises:
+        ValueError: If a number is out of range or the windowing is unknown.
     """
 
     def __init__(
@@ -198,23 +204,8 @@ class HG38DataModule(WindowDataModule):
         eval_batch_size: int | None = None,
         num_workers: int = 0,
     ) -> None:
-        """Describe the data; nothing is read yet.
-
-        Args:
-            fasta: The hg38 FASTA file, plain, gzip or bgzip.
-            bed: BED file whose column 4 is train, valid or test.
-            length: Bases of a window; must divide 2^20.
-            windowing: ``leak_free``, or ``reference`` for the published windows, training windows
-                that overlap evaluation windows included.
-            reverse_complement: Read training rows from either strand with probability 1/2.
-            batch_size: Training examples per device and forward pass.
-            eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
-            num_workers: Loader processes per device.
-
-        Raises:
-            ValueError: If a number is out of range or the windowing is unknown.
-        """
         super().__init__(
+            fasta,
             length,
             batch_size=batch_size,
             eval_batch_size=eval_batch_size,
@@ -230,7 +221,11 @@ class HG38DataModule(WindowDataModule):
                 f"HG38DataModule.windowing must be leak_free or reference, got {windowing!r}; "
                 "set data.windowing"
             )
-        self.fasta, self.bed, self.windowing = fasta, bed, windowing
+        self.bed, self.windowing = bed, windowing
+
+    def keys(self, split: Split) -> str:
+        """Name the keys that give a split its sequence, for an error message."""
+        return f"rows named {split} in data.bed"
 
     def windows(self) -> dict[Split, tuple[Genome, Windows]]:
         """Read both files and cut the windows of each split.
@@ -241,33 +236,9 @@ class HG38DataModule(WindowDataModule):
             ValueError: If a file is not sound, or a chromosome is shorter than a window.
         """
         genome = load_genome(self.fasta)
-        lengths = dict(zip(genome.names, genome.lengths.tolist(), strict=True))
-        regions = split_by_label(read_bed(self.bed, lengths), genome.names)
-        windows: dict[Split, Windows] = {
-            split: extended_windows(regions[split], genome.lengths, self.length, HG38_EXTENT)
-            for split in SPLITS
+        regions = split_by_label(read_intervals(self.bed, genome), genome.names)
+        windows: dict[Split, tuple[Genome, Windows]] = {
+            split: (genome, extended_windows(found, genome.lengths, self.length, HG38_EXTENT))
+            for split, found in regions.items()
         }
-        if self.windowing == "leak_free":
-            windows = drop_leaks(windows)
-        return {split: (genome, windows[split]) for split in SPLITS}
-
-
-def _without_leaks(
-    genomes: dict[Split, Genome], windows: dict[Split, Windows]
-) -> dict[Split, tuple[Genome, Windows]]:
-    """Drop training windows that meet evaluation windows of the same genome."""
-    nothing = np.zeros(0, dtype=np.int64)
-    same: dict[Split, Windows] = {
-        name: windows[name] if genomes[name] is genomes["train"] else windows[name].select(nothing)
-        for name in SPLITS
-    }
-    kept: dict[Split, Windows] = {**windows, "train": drop_leaks(same)["train"]}
-    return {name: (genomes[name], kept[name]) for name in SPLITS}
-
-
-def _check_different(train: Genome, other: Genome, name: str) -> None:
-    if len(train.ids) == len(other.ids) and np.array_equal(train.ids, other.ids):
-        raise ValueError(
-            f"FastaDataModule.{name}_fasta must differ from fasta, got the same sequence; "
-            "leave it out to hold out a part, or name another file"
-        )
+        return without_leaks(windows) if self.windowing == "leak_free" else windows

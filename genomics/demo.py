@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from seqdiff.commands import command_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,9 +38,10 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.config import parse_run
     from seqdiff.run import load_run, start_run
     from seqdiff.samplers import AncestralSampler
-    from seqdiff.subcommands.evaluation import estimate
+    from seqdiff.subcommands.drawing import draw
+    from seqdiff.subcommands.likelihood_table import estimate
     from seqdiff.subcommands.sample import STEPS_PER_TOKEN
-    from seqdiff.subcommands.sampling import draw
+    from seqdiff.subcommands.train import fit
 
     from .fasta import write_samples
     from .synthetic import SyntheticDataModule
@@ -49,7 +53,8 @@ def run(args: argparse.Namespace) -> None:
             f"demo.config must have data.class_path {wanted}, got {parsed['data']['class_path']}; "
             "for data without a known entropy use: seqdiff train, seqdiff evaluate"
         )
-    trained = load_run(start_run(parsed))
+    fit(parsed["output"], partial(start_run, parsed))
+    trained = load_run(parsed["output"])
     data = trained.datamodule
     assert isinstance(data, SyntheticDataModule)
     result = estimate(trained, "test", evaluations=_EVALUATIONS, seed=_SEED)
@@ -108,9 +113,10 @@ def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
 
 def next_lines(directory: Path, samples: Path) -> str:
     """Say what was written and what to run next."""
+    draw_more = ("--num", "100", "--length", "256", "--out", "more.fa", "--seed", "2")
+    train_mine = ("--data.fasta", "YOUR.fa", "--output", "runs/mine")
     return (
         f"Wrote {samples}. Next:\n"
-        f"  seqdiff sample {directory} --num 100 --length 256 --out more.fa --seed 2\n"
-        "  seqdiff train configs/experiment/genomics/fasta.yaml --data.fasta YOUR.fa "
-        "--output runs/mine"
+        f"  {command_line('sample', directory, *draw_more)}\n"
+        f"  {command_line('train', 'configs/experiment/genomics/fasta.yaml', *train_mine)}"
     )

@@ -66,7 +66,7 @@ def window_entropy(source: MarkovGenome, length: int, *, num: int = 4096, seed: 
     Raises:
         ValueError: If an argument is too small.
     """
-    _check(length, num, "window_entropy")
+    _check("window_entropy", length, 1, num)
     k = source.order
     if not source.motifs:
         law = source.boundary.reshape(4 ** min(k, length), -1).sum(axis=1)
@@ -97,7 +97,7 @@ def entropy_rate(
     Raises:
         ValueError: If an argument is too small.
     """
-    _check(length - 1, num, "entropy_rate")
+    _check("entropy_rate", length, 2, num)
     k, half = source.order, length // 2
     if not source.motifs:
         return Entropy(_background_rate(source), 0.0, 1)
@@ -172,9 +172,9 @@ def _entropy(law: np.ndarray) -> float:
     return float(-(positive * np.log(positive)).sum())
 
 
-def _check(length: int, num: int, owner: str) -> None:
-    if length < 1 or num < 16:
+def _check(owner: str, length: int, least: int, num: int) -> None:
+    if length < least or num < 16:
         raise ValueError(
-            f"{owner} needs a longer window or at least 16 windows, got num={num}; "
-            "use for example length=512, num=1024"
+            f"{owner} needs length of at least {least} and num of at least 16, got {length} and "
+            f"{num}; use for example length=512, num=1024"
         )

@@ -76,7 +76,7 @@ def _chunks(path: Path, on_progress: Callable[[int], object] | None) -> Iterator
         stream: BinaryIO | gzip.GzipFile = raw
         if is_gzip(path):
             if is_bgzip(path):
-                _check_bgzf_end(path)
+                check_bgzf_end(path)
             stream = gzip.GzipFile(fileobj=raw)
         while True:
             try:
@@ -94,7 +94,12 @@ def _chunks(path: Path, on_progress: Callable[[int], object] | None) -> Iterator
                 on_progress(raw.tell())
 
 
-def _check_bgzf_end(path: Path) -> None:
+def check_bgzf_end(path: Path) -> None:
+    """Check that a bgzip file is whole.
+
+    Raises:
+        ValueError: If the empty block that ends every one is missing.
+    """
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - len(_BGZF_EOF)))
         if stream.read() != _BGZF_EOF:

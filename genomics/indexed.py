@@ -5,16 +5,36 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import struct
+import zlib
 from pathlib import Path
 
 import pyfaidx
 
+from .alphabet import ENCODE_TABLE, check_encoded
+from .bed import Interval
 from .cache import describe_names, make_cache_folder
-from .fasta import check_file, is_bgzip, is_gzip
+from .fasta import check_bgzf_end, check_file, is_bgzip, is_gzip
+
+# What pyfaidx and Bio.bgzf raise for files that are no FASTA, and for damaged blocks.
+_UNSOUND = (
+    pyfaidx.FastaIndexingError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+)
 
 
 class IndexedFasta:
     """Random access by pyfaidx; the index lives in the cache, never beside the file.
+
+    For single intervals, whose strand counts; training reads the whole genome from ``load_genome``.
+    The sequences of a BED file's rows, each as its own strand reads::
+
+        fasta = IndexedFasta("hg38.fa.gz")
+        sequences = [fasta.fetch(row) for row in read_bed("promoters.bed", fasta.lengths)]
 
     Attributes:
         path: The FASTA file.
@@ -30,7 +50,8 @@ class IndexedFasta:
         Raises:
             FileNotFoundError: If there is no such file.
             OSError: If the index cannot be written.
-            ValueError: If the file is plain gzip, or cannot be indexed.
+            ValueError: If the file is plain gzip, truncated or damaged, is no FASTA with lines of
+                equal length and unique names, or holds a record without bases.
         """
         self.path = Path(path)
         check_file(self.path)
@@ -45,8 +66,16 @@ class IndexedFasta:
                 f"{self.path}: the name must end in .gz or .bgz exactly when the file is "
                 "compressed; rename it"
             )
+        if is_bgzip(self.path):
+            check_bgzf_end(self.path)
         self._fasta = self._open()
         self.lengths: dict[str, int] = {name: len(self._fasta[name]) for name in self._fasta.keys()}
+        for name, length in self.lengths.items():
+            if length == 0:
+                raise ValueError(
+                    f"{self.path}: record {name!r} has no bases; "
+                    "remove its header, or fetch the file again if it was cut short"
+                )
 
     def _open(self) -> pyfaidx.Fasta:
         status = self.path.stat()
@@ -59,11 +88,11 @@ class IndexedFasta:
             return pyfaidx.Fasta(
                 self.path, indexname=fai, gzi_indexname=gzi, as_raw=True, build_index=False
             )
-        except (pyfaidx.FastaIndexingError, ValueError, EOFError) as error:
+        except _UNSOUND as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(
-                f"{self.path}: cannot be indexed ({reason}); rewrite it with equal line lengths "
-                "and unique names"
+                f"{self.path}: cannot be indexed ({reason}); it must be FASTA with lines of equal "
+                "length and unique names: rewrite it, or fetch it again if it is damaged"
             ) from error
 
     def _index(self, fai: Path, gzi: Path) -> None:
@@ -79,20 +108,29 @@ class IndexedFasta:
             for made in temporary:
                 made.unlink(missing_ok=True)
 
-    def fetch(self, chrom: str, start: int, end: int) -> str:
-        """Read ``[start, end)``, 0-based, in the letters of the file.
+    def fetch(self, interval: Interval) -> str:
+        """Read an interval on its strand, in the letters and the case of the file.
+
+        Args:
+            interval: On the strand '-' its reverse complement is read; '+' and '.' are the strand
+                that the file holds.
 
         Raises:
-            ValueError: If the interval does not lie inside a record.
+            ValueError: If the interval does not lie inside a record, or a letter is not DNA.
         """
+        chrom, start, end = interval.chrom, interval.start, interval.end
         if chrom not in self.lengths:
             raise ValueError(
                 f"{self.path}: no record {chrom!r}; "
                 f"choose one of {describe_names(tuple(self.lengths))}"
             )
-        if not 0 <= start < end <= self.lengths[chrom]:
+        if end > self.lengths[chrom]:
             raise ValueError(
                 f"IndexedFasta.fetch must lie inside {chrom} (0..{self.lengths[chrom]}), "
                 f"got [{start}, {end}); use another interval"
             )
-        return str(self._fasta[chrom][start:end])
+        letters = str(self._fasta[chrom][start:end])
+        text = letters.encode("latin-1", "replace")
+        where = f"{self.path}: record {chrom!r}"
+        check_encoded(text.translate(ENCODE_TABLE), text, where=where, offset=start)
+        return pyfaidx.complement(letters)[::-1] if interval.strand == "-" else letters

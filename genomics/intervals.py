@@ -108,15 +108,7 @@ def tile(regions: Regions, length: int, stride: int, off_end: OffEnd) -> Windows
     Raises:
         ValueError: If length or stride is below 1, or the policy is unknown.
     """
-    if length < 1 or stride < 1:
-        raise ValueError(
-            f"tile.length and tile.stride must be at least 1, got {length} and {stride}; "
-            "give both in bases"
-        )
-    if off_end not in ("shift", "drop", "pad"):
-        raise ValueError(
-            f"tile.off_end must be 'shift', 'drop' or 'pad', got {off_end!r}; choose one"
-        )
+    check_tiling("tile", length, stride, off_end)
     size = regions.end - regions.start
     inside = np.maximum(0, (size - length) // stride + 1)
     rest = inside * stride < size
@@ -133,6 +125,25 @@ def tile(regions: Regions, length: int, stride: int, off_end: OffEnd) -> Windows
     if off_end == "shift":
         start = np.minimum(start, limit - length)
     return Windows(regions.chrom[row], start, np.minimum(start + length, limit), length)
+
+
+def check_tiling(owner: str, length: int, stride: int, off_end: OffEnd) -> None:
+    """Check what ``tile`` will be asked, before slow work.
+
+    Args:
+        owner: Who was given the arguments, for the message.
+        length: Tokens of a window.
+        stride: From one window's start to the next.
+        off_end: What becomes of a window that would pass an interval's end.
+
+    Raises:
+        ValueError: If length or stride is below 1, or the policy is unknown.
+    """
+    for name, size in (("length", length), ("stride", stride)):
+        if size < 1:
+            raise ValueError(f"{owner}.{name} must be at least 1, got {size}; give it in bases")
+    if off_end not in ("shift", "drop", "pad"):
+        raise ValueError(f"{owner}.off_end must be shift, drop or pad, got {off_end!r}; choose one")
 
 
 def extended_windows(

@@ -1,18 +1,19 @@
-"""Cutting a genome into train, valid and test without overlap."""
+"""Cutting a genome into train, valid and test without overlap.
+
+A split that was not asked for is not among the keys of a result; one that was is, even if empty.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
+from seqdiff.data.dataset import SPLITS, Split
+
 from .bed import Interval
 from .cache import describe_names
-from .intervals import Regions, Windows, merge, overlaps, tile
-
-Split = Literal["train", "valid", "test"]
-SPLITS: tuple[Split, Split, Split] = ("train", "valid", "test")
+from .intervals import Regions, merge, tile
 
 
 def split_by_label(intervals: Sequence[Interval], names: Sequence[str]) -> dict[Split, Regions]:
@@ -30,6 +31,7 @@ def split_by_label(intervals: Sequence[Interval], names: Sequence[str]) -> dict[
     return {
         split: Regions.from_intervals([i for i in intervals if i.name == split], names)
         for split in SPLITS
+        if any(i.name == split for i in intervals)
     }
 
 
@@ -55,11 +57,12 @@ def split_by_chromosome(
         )
     in_valid = np.isin(regions.chrom, [names.index(chrom) for chrom in valid])
     in_test = np.isin(regions.chrom, [names.index(chrom) for chrom in test])
-    return {
-        "train": regions.select(~in_valid & ~in_test),
-        "valid": regions.select(in_valid),
-        "test": regions.select(in_test),
-    }
+    found: dict[Split, Regions] = {"train": regions.select(~in_valid & ~in_test)}
+    if valid:
+        found["valid"] = regions.select(in_valid)
+    if test:
+        found["test"] = regions.select(in_test)
+    return found
 
 
 def split_by_fraction(
@@ -90,25 +93,21 @@ def split_by_fraction(
     valid_end, test_end = fractions[1] * total, (fractions[1] + fractions[2]) * total
     # Half a base keeps a rounding error in the sum from handing an empty split one block.
     dealt = np.searchsorted([valid_end - 0.5, test_end - 0.5], before, side="left")
-    places = {"valid": order[dealt == 0], "test": order[dealt == 1], "train": order[dealt == 2]}
-    return {split: merge(pieces.select(places[split])) for split in SPLITS}
+    return {
+        split: merge(pieces.select(order[dealt == place]))
+        for split, place, share in zip(SPLITS, (2, 0, 1), fractions, strict=True)
+        if share > 0
+    }
 
 
 def check_fractions(fractions: tuple[float, float, float]) -> None:
     """Check shares of train, valid and test.
 
     Raises:
-        ValueError: If one is negative or they do not add up to 1.
+        ValueError: If one is negative or no number, or they do not add up to 1.
     """
-    if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
+    if not (all(share >= 0 for share in fractions) and abs(sum(fractions) - 1) <= 1e-6):
         raise ValueError(
             f"split must be three shares of train, valid and test that add up to 1, "
             f"got {list(fractions)}; for example [0.9, 0.05, 0.05]"
         )
-
-
-def drop_leaks(windows: dict[Split, Windows]) -> dict[Split, Windows]:
-    """Leave out the training windows that share a base with a valid or test window."""
-    train = windows["train"]
-    leaks = overlaps(train, windows["valid"]) | overlaps(train, windows["test"])
-    return {**windows, "train": train.select(~leaks)}

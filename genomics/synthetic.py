@@ -10,16 +10,13 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt8
 
 from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.data.dataset import SequenceDataset
+from seqdiff.data.dataset import SPLITS, SequenceDataset, Split
 
 from .alphabet import MASK_ID, DNATokenizer
 from .entropy import Entropy, window_entropy
 from .markov import baselines
 from .motifs import PlantedMotif, consensus_matrix
 from .sources import MarkovGenome
-from .splits import SPLITS, Split
-
-MARKOV_ORDERS = range(9)
 
 
 @dataclass(frozen=True)
@@ -195,7 +192,7 @@ class SyntheticDataModule(SequenceDataModule):
         return {
             "source entropy": self.source_entropy().nats_per_token,
             "source on these windows": float(self.source_nats(split).mean()) / self.length,
-            **baselines(train, scored, MARKOV_ORDERS, both_strands=False),
+            **baselines(train, scored, both_strands=False),
         }
 
 

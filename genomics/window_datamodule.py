@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from jaxtyping import UInt8
 
 from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.dataset import SPLITS, Split
 
 from .alphabet import DNATokenizer
 from .cache import Genome
 from .dataset import WindowDataset
 from .intervals import Windows, merge, tile
 from .markov import baselines
-from .splits import SPLITS, Split
 
 _BLOCK_ROWS = 1024
 _BASELINE_BASES = 1 << 27
@@ -25,15 +26,23 @@ _BASELINE_BASES = 1 << 27
 class WindowDataModule(SequenceDataModule):
     """What every data module of genome windows shares; a subclass says which windows.
 
-    Attributes:
+    Args:
+        fasta: FASTA file to train on.
         length: Bases of a window.
-        reverse_complement: Whether training rows are read from a random strand.
+        batch_size: Training examples per device and forward pass.
+        eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
+        num_workers: Loader processes per device.
+        reverse_complement: Read training rows from either strand with probability 1/2.
+
+    Raises:
+        ValueError: If a number is too small.
     """
 
     token_name: ClassVar[str] = "base"
 
     def __init__(
         self,
+        fasta: str | Path,
         length: int,
         *,
         batch_size: int,
@@ -41,18 +50,6 @@ class WindowDataModule(SequenceDataModule):
         num_workers: int,
         reverse_complement: bool,
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            length: Bases of a window.
-            batch_size: Training examples per device and forward pass.
-            eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
-            num_workers: Loader processes per device.
-            reverse_complement: Read training rows from either strand with probability 1/2.
-
-        Raises:
-            ValueError: If a number is too small.
-        """
         super().__init__(
             DNATokenizer(),
             batch_size=batch_size,
@@ -63,35 +60,47 @@ class WindowDataModule(SequenceDataModule):
             raise ValueError(
                 f"{type(self).__name__}.length must be at least 1, got {length}; set data.length"
             )
+        self.fasta = fasta
         self.length = length
         self.reverse_complement = reverse_complement
         self._datasets: dict[Split, WindowDataset] = {}
 
     @abstractmethod
     def windows(self) -> dict[Split, tuple[Genome, Windows]]:
-        """Read the files and choose the windows of each split."""
+        """Read the files and choose the windows of each split that was asked for."""
+
+    @abstractmethod
+    def keys(self, split: Split) -> str:
+        """Name the keys that give a split its sequence, for an error message."""
+
+    def file(self, split: Split) -> str | Path:
+        """Name the FASTA file that a split is read from."""
+        del split
+        return self.fasta
 
     def prepare_data(self) -> None:
         """Lightning's hook, called by one process a machine: encode the files into the cache."""
         self._build()
 
     def dataset(self, split: Split) -> WindowDataset:
-        """Open a split; the files are read at the first call.
+        """Open a split; the files are read, and every split is dealt, at the first call.
 
         Raises:
             FileNotFoundError: If a file is missing.
             OSError: If the cache cannot be written.
-            ValueError: If a file is not sound, there is no such split, or it holds no window.
+            ValueError: If a file is not sound, there is no such split, or any split that was asked
+                for holds no window.
         """
+        owner = type(self).__name__
         if split not in SPLITS:
-            raise ValueError(
-                f"{type(self).__name__}.dataset must be one of {', '.join(SPLITS)}, got {split!r}"
-            )
+            raise ValueError(f"{owner}.dataset must be one of {', '.join(SPLITS)}, got {split!r}")
         self._build()
-        if len(self._datasets[split]) == 0:
+        if split not in self._datasets:
+            there = list(self._datasets)
+            other = "" if split == "train" else f"evaluate another with --split {there[-1]}, or "
             raise ValueError(
-                f"{type(self).__name__}: the {split} split holds no window of {self.length} bases "
-                "with a known base; use a shorter length or give that split more sequence"
+                f"{owner}.dataset: there is no {split} split, only {' and '.join(there)}; "
+                f"{other}give {split} sequence by {self.keys(split)}"
             )
         return self._datasets[split]
 
@@ -109,11 +118,26 @@ class WindowDataModule(SequenceDataModule):
         return baselines(_tokens(train), _tokens(scored), both_strands=self.reverse_complement)
 
     def _build(self) -> None:
-        if not self._datasets:
-            self._datasets = {
-                split: WindowDataset(genome, windows, reverse_complement=self.reverse_complement)
-                for split, (genome, windows) in self.windows().items()
-            }
+        if self._datasets:
+            return
+        datasets: dict[Split, WindowDataset] = {}
+        found = self.windows()
+        for split in SPLITS:
+            if split not in found:
+                continue
+            genome, windows = found[split]
+            datasets[split] = WindowDataset(
+                genome, windows, reverse_complement=self.reverse_complement
+            )
+            if len(datasets[split]) == 0:
+                outside = " outside valid and test" if split == "train" else ""
+                raise ValueError(
+                    f"{type(self).__name__}: the {split} split holds no window of {self.length} "
+                    f"bases with a known base{outside}, got {genome.lengths.sum():,} bases in all "
+                    f"in {self.file(split)}; use a shorter data.length, or change what "
+                    f"{split} gets by {self.keys(split)}"
+                )
+        self._datasets = datasets
 
 
 def _disjoint(dataset: WindowDataset) -> WindowDataset:

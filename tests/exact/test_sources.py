@@ -242,5 +242,11 @@ def test_errors_say_what_to_do() -> None:
         consensus_matrix("AZ", 0.9)
     with pytest.raises(ValueError, match=r"fidelity must be in \(0, 1\], got 2"):
         consensus_matrix("A", 2.0)
-    with pytest.raises(ValueError, match=r"window_entropy needs .*num=3"):
+    with pytest.raises(
+        ValueError, match=r"window_entropy needs length .* num of at least 16, got 4 and 3"
+    ):
         window_entropy(MarkovGenome(uniform), 4, num=3)
+    with pytest.raises(
+        ValueError, match=r"entropy_rate needs length of at least 2 .* got 1 and 16"
+    ):
+        entropy_rate(MarkovGenome(uniform), length=1, num=16)

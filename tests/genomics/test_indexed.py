@@ -1,11 +1,14 @@
 import gzip
+import os
 
 import pytest
 from Bio import bgzf
 
-from genomics.alphabet import encode
+from genomics.alphabet import AMBIGUOUS, encode, reverse_complement
+from genomics.bed import Interval, read_bed
 from genomics.cache import load_genome
 from genomics.indexed import IndexedFasta
+from tests.genomics.conftest import random_dna
 
 TEXT = b">a\nACGTN\nacgt\n>b\nTTR\n"
 
@@ -19,23 +22,48 @@ def test_intervals_are_half_open_and_the_folder_stays_clean(tmp_path, cache, kin
     path.parent.chmod(0o555)
     fasta = IndexedFasta(path)
     assert fasta.lengths == {"a": 9, "b": 3}
-    assert fasta.fetch("a", 3, 7) == "TNac"
-    assert fasta.fetch("b", 0, 3) == "TTR"
+    assert fasta.fetch(Interval("a", 3, 7)) == "TNac"
+    assert fasta.fetch(Interval("b", 0, 3)) == "TTR"
     path.parent.chmod(0o755)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     assert {p.suffix for p in cache.iterdir()} == (
         {".fai"} if kind == "plain" else {".fai", ".gzi"}
     )
-    assert IndexedFasta(path).fetch("a", 8, 9) == "t"
+    assert IndexedFasta(path).fetch(Interval("a", 8, 9)) == "t"
+
+
+def test_the_rows_of_a_bed_file_are_read_on_their_strand(fasta, tmp_path):
+    """By hand: a is ACGTNacgt, b is TTR; R, a purine, pairs with Y."""
+    bed = tmp_path / "x.bed"
+    bed.write_text("a\t0\t6\tx\t0\t+\na\t0\t6\tx\t0\t-\nb\t0\t3\tx\t0\t-\nb\t1\t3\tx\t0\t.\n")
+    opened = IndexedFasta(fasta(TEXT.decode()))
+    rows = read_bed(bed, opened.lengths)
+    assert [opened.fetch(row) for row in rows] == ["ACGTNa", "tNACGT", "YAA", "TR"]
+
+
+def test_the_minus_strand_is_the_reverse_complement_of_every_letter(fasta):
+    letters = "ACGT" + AMBIGUOUS + AMBIGUOUS.lower() + "acgt"
+    opened = IndexedFasta(fasta(f">a\n{letters}\n"))
+    minus = opened.fetch(Interval("a", 0, len(letters), strand="-"))
+    assert (encode(minus) == reverse_complement(encode(letters))).all()
+    again = IndexedFasta(fasta(f">a\n{minus}\n"))
+    assert again.fetch(Interval("a", 0, len(letters), strand="-")) == letters
 
 
 def test_bad_intervals(fasta):
     opened = IndexedFasta(fasta(TEXT.decode()))
     with pytest.raises(ValueError, match=r"no record 'c'; choose one of a, b"):
-        opened.fetch("c", 0, 1)
-    for start, end in ((-1, 2), (2, 2), (3, 2), (5, 10)):
+        opened.fetch(Interval("c", 0, 1))
+    for start, end in ((5, 10), (9, 10)):
         with pytest.raises(ValueError, match=r"must lie inside a \(0\.\.9\), got"):
-            opened.fetch("a", start, end)
+            opened.fetch(Interval("a", start, end))
+
+
+@pytest.mark.parametrize("strand", ["+", "-"])
+def test_a_letter_that_is_not_dna_is_named(fasta, strand):
+    opened = IndexedFasta(fasta(">a\nACGTUACGT\n"))
+    with pytest.raises(ValueError, match=r"record 'a': 'U' at offset 4 \(0-based"):
+        opened.fetch(Interval("a", 2, 6, strand=strand))
 
 
 def test_plain_gzip_names_the_command(tmp_path):
@@ -55,10 +83,63 @@ def test_a_misleading_name(tmp_path):
         IndexedFasta(path)
 
 
-@pytest.mark.parametrize("text", [">a\nACGT\nA\nACGT\n", ">a\nAC\n>a\nGT\n"])
+@pytest.mark.parametrize(
+    "text", [">a\nACGT\nA\nACGT\n", ">a\nAC\n>a\nGT\n", "", "hello\nworld\n", ">\nACGT\n"]
+)
 def test_files_that_cannot_be_indexed(fasta, cache, text):
-    with pytest.raises(ValueError, match=r"cannot be indexed \(.+\); rewrite it with equal"):
+    with pytest.raises(
+        ValueError, match=r"cannot be indexed \(.+\); it must be FASTA with .* fetch it again if"
+    ):
         IndexedFasta(fasta(text))
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("kept", [18, 100, 400, "block"])
+def test_a_truncated_bgzip_file_is_refused_as_training_refuses_it(tmp_path, kept):
+    path = tmp_path / "x.fa.gz"
+    with bgzf.open(path, "wb") as stream:
+        stream.write(b">a\n" + b"ACGT" * 50_000)
+    data = path.read_bytes()
+    path.write_bytes(data[:-28] if kept == "block" else data[:kept])
+    for opened in (IndexedFasta, load_genome):
+        with pytest.raises(
+            ValueError, match=r"x\.fa\.gz: the bgzip file is truncated, .*; fetch it again"
+        ):
+            opened(path)
+
+
+@pytest.mark.parametrize("place", [16, 40, 200])
+def test_a_damaged_bgzip_file_is_one_line(tmp_path, cache, place):
+    path = tmp_path / "x.fa.gz"
+    with bgzf.open(path, "wb") as stream:
+        stream.write(b">a\n" + random_dna(150_000).encode())
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x55
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"x\.fa\.gz: cannot be indexed \(.+\); it must be FASTA"):
+        IndexedFasta(path)
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", [">a\n>b\nAC\n", ">a\nAC\n>b\n"])
+def test_a_record_without_bases_is_refused_as_training_refuses_it(fasta, text):
+    path = fasta(text)
+    for opened in (IndexedFasta, load_genome):
+        with pytest.raises(ValueError, match=r"record '[ab]' has no bases; remove its header, or"):
+            opened(path)
+
+
+def test_a_file_that_was_changed_in_place_is_indexed_again(fasta):
+    """Path, size and inode are the same; only the time tells."""
+    path = fasta(">a\nACGT\n>b\nTT\n")
+    os.utime(path, ns=(1, 1))
+    assert IndexedFasta(path).lengths == {"a": 4, "b": 2}
+    with path.open("r+b") as stream:
+        stream.write(b">a\nAC\n>b\nTTGT\n")
+    os.utime(path, ns=(2, 2))
+    changed = IndexedFasta(path)
+    assert changed.lengths == {"a": 2, "b": 4}
+    assert changed.fetch(Interval("b", 0, 4)) == "TTGT"
 
 
 def test_missing(tmp_path):
@@ -68,5 +149,5 @@ def test_missing(tmp_path):
 
 def test_real_bgzip_agrees_with_the_cache(real_data):
     path = real_data / "hg38" / "chr2_1-2333275.fa.gz"
-    letters = IndexedFasta(path).fetch("chr2", 1_000_003, 1_200_000)
+    letters = IndexedFasta(path).fetch(Interval("chr2", 1_000_003, 1_200_000))
     assert (encode(letters) == load_genome(path).record("chr2")[1_000_003:1_200_000]).all()

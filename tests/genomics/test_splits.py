@@ -1,15 +1,18 @@
+import math
+from itertools import permutations
+
 import numpy as np
 import pytest
 
 from genomics.bed import Interval
 from genomics.intervals import Regions, overlaps
 from genomics.splits import (
-    SPLITS,
     check_fractions,
     split_by_chromosome,
     split_by_fraction,
     split_by_label,
 )
+from seqdiff.data.dataset import SPLITS
 
 
 def bases(regions):
@@ -19,7 +22,10 @@ def bases(regions):
 def test_labels():
     rows = [Interval("a", 0, 5, "test"), Interval("b", 1, 2, "train"), Interval("a", 7, 9, "train")]
     found = split_by_label(rows, ["a", "b"])
-    assert [found[split].start.tolist() for split in SPLITS] == [[1, 7], [], [0]]
+    assert {split: part.start.tolist() for split, part in found.items()} == {
+        "train": [1, 7],
+        "test": [0],
+    }
 
 
 def test_a_misspelt_label_is_named():
@@ -33,6 +39,7 @@ def test_chromosomes():
     whole = Regions.whole(np.array([10, 20, 30]))
     found = split_by_chromosome(whole, ["a", "b", "c"], ["c"], ["a"])
     assert [found[split].chrom.tolist() for split in SPLITS] == [[1], [2], [0]]
+    assert set(split_by_chromosome(whole, ["a", "b", "c"], [], ["a"])) == {"train", "test"}
 
 
 def test_bad_chromosomes():
@@ -56,9 +63,15 @@ def test_fractions_are_met_to_a_block_and_follow_the_seed():
     assert np.array_equal(found["test"].start, again["test"].start)
 
 
-def test_a_share_of_nothing_is_nothing():
+def test_a_share_of_nothing_is_no_split_and_a_share_too_small_is_an_empty_one():
     found = split_by_fraction(Regions.whole(np.array([10_000])), (1.0, 0.0, 0.0), 10, 0)
-    assert [bases(found[split]) for split in SPLITS] == [10_000, 0, 0]
+    assert {split: bases(part) for split, part in found.items()} == {"train": 10_000}
+    found = split_by_fraction(Regions.whole(np.array([30])), (0.9, 0.05, 0.05), 10, 0)
+    assert {split: bases(part) for split, part in found.items()} == {
+        "train": 20,
+        "valid": 10,
+        "test": 0,
+    }
 
 
 def test_intervals_that_overlap_are_dealt_once():
@@ -68,7 +81,10 @@ def test_intervals_that_overlap_are_dealt_once():
     assert not overlaps(found["train"], found["test"]).any()
 
 
-@pytest.mark.parametrize("fractions", [(0.9, 0.2, -0.1), (0.5, 0.2, 0.2), (1.0, 1.0, 1.0)])
+@pytest.mark.parametrize(
+    "fractions",
+    [(0.9, 0.2, -0.1), (0.5, 0.2, 0.2), (1.0, 1.0, 1.0), *permutations((math.nan, 0.5, 0.5))],
+)
 def test_bad_fractions(fractions):
     with pytest.raises(ValueError, match=r"three shares .* that add up to 1, got \[.*for example"):
         check_fractions(fractions)

@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from genomics.alphabet import decode, encode, reverse_complement
 from genomics.fasta import read_encoded, write_fasta
-from genomics.intervals import Regions, Windows, extended_windows, merge, overlaps, tile
-from genomics.splits import SPLITS, drop_leaks, split_by_fraction
+from genomics.intervals import Regions, extended_windows, merge, overlaps, tile
+from genomics.leaks import drop_leaks
+from genomics.splits import split_by_fraction
+from seqdiff.data.dataset import SPLITS
 
 CHROMS, SIZE = 3, 60
 
@@ -109,10 +111,9 @@ def test_dropping_leaks_drops_them_and_nothing_else(train, valid, test):
     rows = dict(zip(SPLITS, (train, valid, test), strict=True))
     windows = {s: extended_windows(regions(r), lengths, 4, 16) for s, r in rows.items()}
     found = leaks(windows)
-    kept = drop_leaks(windows)
-    assert not any(leaks(kept))
-    assert len(kept["train"]) == found.count(False)
-    assert all(kept[split] is windows[split] for split in ("valid", "test"))
+    kept = drop_leaks(windows["train"], [windows["valid"], windows["test"]])
+    assert not any(leaks({**windows, "train": kept}))
+    assert len(kept) == found.count(False)
 
 
 @settings(max_examples=60)
@@ -126,7 +127,10 @@ def test_dropping_leaks_drops_them_and_nothing_else(train, valid, test):
 )
 def test_fractions_share_no_base(rows, length, stride, seed, shares, off_end):
     parts = split_by_fraction(regions(rows), (1 - sum(shares), *shares), length, seed)
-    maps = [bitmap(parts[split]).astype(int) for split in SPLITS]
+    given = dict(zip(SPLITS, (1 - sum(shares), *shares), strict=True))
+    assert set(parts) == {split for split in SPLITS if given[split] > 0}
+    maps = [bitmap(part).astype(int) for part in parts.values()]
     assert np.array_equal(sum(maps), bitmap(regions(rows)).astype(int))
-    windows: dict[str, Windows] = {s: tile(parts[s], length, stride, off_end) for s in SPLITS}
-    assert not any(leaks(windows))
+    windows = {s: tile(part, length, stride, off_end) for s, part in parts.items()}
+    nothing = tile(regions([]), length, stride, off_end)
+    assert not any(leaks({**dict.fromkeys(SPLITS, nothing), **windows}))

@@ -1,0 +1,93 @@
+"""Keeping what is evaluated out of training: windows of one genome, records of several."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from seqdiff.data.dataset import Split
+
+from .alphabet import MASK_ID, reverse_complement
+from .cache import Genome
+from .intervals import Regions, Windows, overlaps
+
+_CHUNK_BASES = 1 << 22
+
+
+def drop_leaks(train: Windows, held_out: Sequence[Windows]) -> Windows:
+    """Leave out the training windows that share a base with a held-out window.
+
+    Args:
+        train: Training windows.
+        held_out: Windows of the same genome, a set for each held-out split.
+    """
+    leaks = np.zeros(len(train), dtype=bool)
+    for windows in held_out:
+        leaks |= overlaps(train, windows)
+    return train.select(~leaks)
+
+
+def without_leaks(
+    windows: dict[Split, tuple[Genome, Windows]],
+) -> dict[Split, tuple[Genome, Windows]]:
+    """Leave out the training windows that share a base with a held-out window of their genome."""
+    if "train" not in windows:
+        return windows
+    genome, train = windows["train"]
+    held_out = [w for split, (g, w) in windows.items() if split != "train" and g is genome]
+    return {**windows, "train": (genome, drop_leaks(train, held_out))}
+
+
+def shared_records(
+    genome: Genome, used: Regions, other: Genome, other_used: Regions
+) -> list[tuple[str, str]]:
+    """Find the records of one genome that are, base for base, records of another.
+
+    A record counts as the same on the opposite strand too, and whatever its name. Records are
+    compared whole: a part of a record is not found in it.
+
+    Args:
+        genome: One genome.
+        used: What is read of it; records without an interval are passed over.
+        other: The other genome. If it is the same one, its copies of a record are looked for, and
+            records of which both sides read a part are passed over.
+        other_used: What is read of the other.
+
+    Returns:
+        The names in either genome, in the order of ``other``.
+    """
+    if other is genome:
+        both = np.intersect1d(used.chrom, other_used.chrom)
+        used, other_used = (r.select(~np.isin(r.chrom, both)) for r in (used, other_used))
+    # A digest costs a pass over the record, so records without a partner in length have none.
+    lengths = np.intersect1d(genome.lengths[used.chrom], other.lengths[other_used.chrom])
+    names = {_digest(ids): name for name, ids in _records(genome, used, lengths)}
+    shared = []
+    for other_name, ids in _records(other, other_used, lengths):
+        name = names.get(_digest(ids)) or names.get(_digest(ids, opposite=True))
+        if name is not None and (ids != MASK_ID).any():
+            shared.append((name, other_name))
+    return shared
+
+
+def _records(
+    genome: Genome, used: Regions, lengths: Int64[np.ndarray, " n"]
+) -> Iterator[tuple[str, UInt8[np.ndarray, " _"]]]:
+    """The records in use that have one of some lengths."""
+    places = np.unique(used.chrom)
+    for place in places[np.isin(genome.lengths[places], lengths)].tolist():
+        first = genome.offsets[place]
+        yield genome.names[place], genome.ids[first : first + genome.lengths[place]]
+
+
+def _digest(ids: np.ndarray, *, opposite: bool = False) -> bytes:
+    """Hash a record as it stands, or as the opposite strand reads."""
+    digest = hashlib.blake2b(digest_size=16)
+    firsts = range(0, len(ids), _CHUNK_BASES)
+    for first in reversed(firsts) if opposite else firsts:
+        chunk = ids[first : first + _CHUNK_BASES]
+        digest.update((reverse_complement(chunk) if opposite else chunk).tobytes())
+    return digest.digest()
