@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from .cpu_simd import LANES, add, fma, full_like, load, mul, next_task, store, sub
+from .cpu_simd import LANES, add, fma, full_like, load, mul, store, sub
+from .cpu_tasks import next_task
 from .cpu_tiles import buffer, read_matrix, read_tile, sigmoid, write_matrix, write_tile
 
 _CHUNK = 64

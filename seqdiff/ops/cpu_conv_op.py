@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .cpu_runtime import conv_kernel, run_tasks, view
 from .cpu_simd import LANES
+from .dtypes import compute_dtype
 
 
 def causal_conv1d_cpu(
@@ -24,8 +25,7 @@ def causal_conv1d_cpu(
     Returns:
         The filtered input in x's dtype.
     """
-    given = [t for t in (x, weight, bias) if t is not None]
-    kind = torch.float64 if any(t.dtype == torch.float64 for t in given) else torch.float32
+    kind = compute_dtype(x, weight, bias)
     offset = None if bias is None else bias.to(kind)
     out = torch.ops.seqdiff.causal_conv1d(x.to(kind), weight.to(kind), offset, silu, reverse)
     return out.to(x.dtype)

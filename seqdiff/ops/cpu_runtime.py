@@ -89,7 +89,7 @@ def _compile(function: Callable[..., None], arguments: list[types.Array]) -> Cal
 
 @functools.cache
 def _say_once(how_often: str) -> None:
-    _LOGGER.info("seqdiff.ops: compiling the CPU kernels, %s", how_often)
+    _LOGGER.warning("seqdiff: compiling the CPU kernels, up to a minute, %s", how_often)
 
 
 _pools: dict[int, ThreadPoolExecutor] = {}

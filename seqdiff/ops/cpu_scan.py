@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .cpu_simd import LANES, add, exp2, fma, full_like, load, mul, next_task, splat, store
+from .cpu_simd import LANES, add, exp2, fma, full_like, load, mul, splat, store
+from .cpu_tasks import next_task
 from .cpu_tiles import (
     buffer,
     read_matrix,

@@ -36,11 +36,11 @@ from .cpu_simd import (
     full_like,
     load,
     mul,
-    next_task,
     splat,
     store,
     sub,
 )
+from .cpu_tasks import next_task
 from .cpu_tiles import buffer, read_tile, sigmoid, write_matrix, write_tile
 
 _LN2 = math.log(2.0)

@@ -90,6 +90,51 @@ def store(typingctx, array, offset, value):
     return types.void(array, types.intp, value), codegen
 
 
+def _lanes_below(builder, count):
+    """A mask of the first ``count`` lanes."""
+    word = ir.VectorType(ir.IntType(32), LANES)
+    nothing = ir.Constant(word, ir.Undefined)
+    low = builder.trunc(count, ir.IntType(32))
+    first = builder.insert_element(nothing, low, ir.IntType(32)(0))
+    counts = builder.shuffle_vector(first, nothing, ir.Constant(word, [0] * LANES))
+    return builder.icmp_signed("<", ir.Constant(word, list(range(LANES))), counts)
+
+
+def _call_masked(builder, name, array_type, result, values):
+    """Call LLVM's masked load or store."""
+    kind = ir.FunctionType(result, [value.type for value in values])
+    full_name = f"llvm.masked.{name}.v{LANES}f{array_type.dtype.bitwidth}.p0"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, full_name), values)
+
+
+@intrinsic
+def load_first(typingctx, array, offset, count):
+    """`load` of the lanes below ``count``; the others are zero and their memory is not touched."""
+    vector = VectorType(array.dtype)
+
+    def codegen(context, builder, signature, args):
+        pointer = _vector_pointer(context, builder, signature.args[0], *args[:2])
+        align = ir.IntType(32)(array.dtype.bitwidth // 8)
+        values = [pointer, align, _lanes_below(builder, args[2]), _constant(vector, 0.0)]
+        return _call_masked(builder, "load", array, _llvm_vector(vector), values)
+
+    return vector(array, types.intp, types.intp), codegen
+
+
+@intrinsic
+def store_first(typingctx, array, offset, value, count):
+    """`store` of the lanes below ``count``."""
+
+    def codegen(context, builder, signature, args):
+        pointer = _vector_pointer(context, builder, signature.args[0], *args[:2])
+        align = ir.IntType(32)(array.dtype.bitwidth // 8)
+        values = [args[2], pointer, align, _lanes_below(builder, args[3])]
+        _call_masked(builder, "store", array, ir.VoidType(), values)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value, types.intp), codegen
+
+
 @intrinsic
 def splat(typingctx, scalar):
     """One scalar in every lane."""
@@ -208,33 +253,27 @@ def _horner(builder, vector, x, coefficients):
     return result
 
 
-def _exp2(clamped):
-    @intrinsic
-    def operation(typingctx, value):
-        bits = value.scalar.bitwidth
-        mantissa, bias, degree = (23, 127, 5) if bits == 32 else (52, 1023, 12)
-        terms = _fit(lambda f: 2.0**f, degree, -0.5, 0.5)
+@intrinsic
+def exp2(typingctx, value):
+    """Two to the power of a vector, clamped to the normal numbers."""
+    bits = value.scalar.bitwidth
+    mantissa, bias, degree = (23, 127, 5) if bits == 32 else (52, 1023, 12)
+    terms = _fit(lambda f: 2.0**f, degree, -0.5, 0.5)
 
-        def codegen(context, builder, signature, args):
-            x, whole = args[0], ir.VectorType(ir.IntType(bits), LANES)
-            if clamped:
-                low, high = _constant(value, 1.0 - bias), _constant(value, float(bias))
-                x = builder.select(builder.fcmp_ordered("<", x, low), low, x)
-                x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
-            magic = _constant(value, 1.5 * 2.0**mantissa)
-            shifted = builder.fadd(x, magic)
-            fraction = builder.fsub(x, builder.fsub(shifted, magic))
-            result = builder.bitcast(_horner(builder, value, fraction, terms), whole)
-            shift = ir.Constant(whole, [mantissa] * LANES)
-            exponent = builder.shl(builder.bitcast(shifted, whole), shift)
-            return builder.bitcast(builder.add(result, exponent), _llvm_vector(value))
+    def codegen(context, builder, signature, args):
+        x, whole = args[0], ir.VectorType(ir.IntType(bits), LANES)
+        low, high = _constant(value, 1.0 - bias), _constant(value, float(bias))
+        x = builder.select(builder.fcmp_ordered("<", x, low), low, x)
+        x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
+        magic = _constant(value, 1.5 * 2.0**mantissa)
+        shifted = builder.fadd(x, magic)
+        fraction = builder.fsub(x, builder.fsub(shifted, magic))
+        result = builder.bitcast(_horner(builder, value, fraction, terms), whole)
+        shift = ir.Constant(whole, [mantissa] * LANES)
+        exponent = builder.shl(builder.bitcast(shifted, whole), shift)
+        return builder.bitcast(builder.add(result, exponent), _llvm_vector(value))
 
-        return value(value), codegen
-
-    return operation
-
-
-exp2, exp2u = _exp2(True), _exp2(False)
+    return value(value), codegen
 
 
 @intrinsic
@@ -255,15 +294,3 @@ def _artanh_ratio(w):
     """``artanh(sqrt(w)) / sqrt(w)``."""
     root = np.sqrt(np.maximum(w, 1e-300))
     return np.arctanh(root) / root
-
-
-@intrinsic
-def next_task(typingctx, counter):
-    """Take the next number from a shared counter, atomically, so that threads share out tasks."""
-
-    def codegen(context, builder, signature, args):
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        one = ir.Constant(data.type.pointee, 1)
-        return builder.atomic_rmw("add", data, one, "monotonic")
-
-    return types.int64(counter), codegen

@@ -13,7 +13,21 @@ import math
 import numpy as np
 from numba import njit
 
-from .cpu_simd import LANES, add, div, exp2, full_like, load, log1p, maximum, mul, store, sub
+from .cpu_simd import (
+    LANES,
+    add,
+    div,
+    exp2,
+    full_like,
+    load,
+    load_first,
+    log1p,
+    maximum,
+    mul,
+    store,
+    store_first,
+    sub,
+)
 
 _LOG2E = math.log2(math.e)
 
@@ -38,6 +52,10 @@ def read_tile(source, batch, channel, width, first, count, tile):
         for i in range(count):
             store(tile, i * LANES, load(source, base + i * rows))
         return
+    if columns == 1:
+        for i in range(count):
+            store(tile, i * LANES, load_first(source, base + i * rows, width))
+        return
     for i in range(count):
         for lane in range(width):
             tile[i * LANES + lane] = source[batch, channel + lane, first + i]
@@ -54,6 +72,10 @@ def write_tile(target, batch, channel, width, first, count, tile):
     if width == LANES and columns == 1:
         for i in range(count):
             store(target, base + i * rows, load(tile, i * LANES))
+        return
+    if columns == 1:
+        for i in range(count):
+            store_first(target, base + i * rows, load(tile, i * LANES), width)
         return
     for i in range(count):
         for lane in range(width):

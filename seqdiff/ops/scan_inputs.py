@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+from .dtypes import FLOATS, compute_dtype
 
 
 class ScanInputs(NamedTuple):
@@ -45,9 +45,8 @@ class ScanInputs(NamedTuple):
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """float64 when any input is, else float32: the state is never held in less."""
-        wide = any(v.dtype == torch.float64 for v in self.tensors().values())
-        return torch.float64 if wide else torch.float32
+        """The dtype of the state, see ``dtypes.compute_dtype``."""
+        return compute_dtype(*self.tensors().values())
 
 
 def check_scan_inputs(inputs: ScanInputs) -> None:

@@ -313,7 +313,7 @@ def unchecked() -> Iterator[None]:
         ({"d_state": 0}, "d_state must be an integer of at least 1"),
         ({"dt_rank": 0}, "dt_rank must be an integer of at least 1"),
         ({"dt_min": 0.2}, "0 < dt_min <= dt_max"),
-        ({"backend": "tpu"}, "backend must be one of auto, reference, cpu, mamba_ssm"),
+        ({"backend": "tpu"}, "backend must be one of auto, reference, cpu, triton, mamba_ssm"),
     ],
 )
 def test_bad_arguments(options: dict[str, object], message: str) -> None:
