@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .cuda_choice import has_triton, require_triton
+from .dtypes import FLOATS
 from .reference import causal_conv1d_reference
 
-BACKENDS = ("auto", "reference", "cpu")
-_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+BACKENDS = ("auto", "reference", "cpu", "triton")
 
 
 def causal_conv1d(
@@ -36,28 +36,42 @@ def causal_conv1d(
         activation: ``"silu"`` or None.
         reverse: Anti-causal: look right instead of left, so equal to flipping, filtering and
             flipping back.
-        backend: ``"auto"`` takes the CPU kernel for CPU tensors and PyTorch's own convolution
-            elsewhere; ``"cpu"`` or ``"reference"`` insist.
+        backend: ``"auto"`` takes the CPU kernel for CPU tensors, Triton's for CUDA ones where
+            Triton is installed, and PyTorch's own convolution elsewhere; ``"cpu"``, ``"triton"``
+            or ``"reference"`` insist.
 
     Returns:
         The filtered input in x's dtype.
 
     Raises:
         ValueError: A shape, a dtype, the activation or the backend is wrong.
+        ImportError: The backend asked for is not installed.
     """
     check_conv_inputs(x, weight, bias, activation)
     if backend not in BACKENDS:
         raise ValueError(f"causal_conv1d.backend must be one of {BACKENDS}, got {backend!r}")
-    on_cpu = x.device.type == "cpu"
-    if backend == "cpu" and not on_cpu:
+    chosen = _automatic(x) if backend == "auto" else backend
+    if chosen == "reference":
+        return causal_conv1d_reference(x, weight, bias, activation, reverse)
+    if chosen == "triton":
+        require_triton("causal_conv1d", x)
+        from .triton_conv_op import causal_conv1d_triton
+
+        return causal_conv1d_triton(x, weight, bias, activation == "silu", reverse)
+    if x.device.type != "cpu":
         raise ValueError(
             f"causal_conv1d.backend 'cpu' needs CPU tensors, got {x.device}; use backend='auto'"
         )
-    if backend == "reference" or not on_cpu:
-        return causal_conv1d_reference(x, weight, bias, activation, reverse)
     from .cpu_conv_op import causal_conv1d_cpu
 
     return causal_conv1d_cpu(x, weight, bias, activation == "silu", reverse)
+
+
+def _automatic(x: Tensor) -> str:
+    """Choose by device; PyTorch's own convolution is the reference."""
+    if x.device.type == "cpu":
+        return "cpu"
+    return "triton" if x.device.type == "cuda" and has_triton() else "reference"
 
 
 def check_conv_inputs(
@@ -83,7 +97,7 @@ def check_conv_inputs(
             f"causal_conv1d.bias must have shape ({channels},), got {tuple(bias.shape)}"
         )
     for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.dtype not in _FLOATS:
+        if tensor is not None and tensor.dtype not in FLOATS:
             raise ValueError(
                 f"causal_conv1d.{name} must be one of float64, float32, bfloat16, float16, "
                 f"got {tensor.dtype}"

@@ -29,11 +29,11 @@ def selective_scan_mamba_ssm(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     if inputs.initial_state is not None:
         raise ValueError(
             "selective_scan.initial_state is not supported by backend 'mamba_ssm'; "
-            "use backend='reference'"
+            "use backend='triton'"
         )
     if inputs.compute_dtype == torch.float64:
         raise ValueError(
-            "selective_scan: backend 'mamba_ssm' has no float64 kernel; use backend='reference'"
+            "selective_scan: backend 'mamba_ssm' has no float64 kernel; use backend='triton'"
         )
     try:
         from mamba_ssm.ops.selective_scan_interface import (  # pyright: ignore[reportMissingImports]
@@ -41,7 +41,7 @@ def selective_scan_mamba_ssm(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
         )
     except ImportError as error:
         raise ImportError(
-            "selective_scan: backend 'mamba_ssm' is not installed; run `pip install seqdiff[cuda]`"
+            "selective_scan: backend 'mamba_ssm' is not installed; run `pip install -e '.[cuda]'`"
         ) from error
     u, delta, z, B, C = (
         _oriented(v, inputs.reverse)

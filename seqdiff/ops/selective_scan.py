@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import warnings
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .cuda_choice import choose_for_cuda, require_triton
 from .reference import selective_scan_reference
 from .scan_inputs import ScanInputs, check_scan_inputs
 
-BACKENDS = ("auto", "reference", "cpu", "mamba_ssm")
+BACKENDS = ("auto", "reference", "cpu", "triton", "mamba_ssm")
 
 
 def selective_scan(
@@ -53,8 +53,9 @@ def selective_scan(
         initial_state: State before the first position read; zero when absent.
         reverse: Read from right to left, so equal to flipping every sequence, scanning and
             flipping back; the last state is then the one after position 0.
-        backend: ``"auto"`` takes the CPU kernel for CPU tensors and mamba_ssm's for CUDA ones;
-            ``"reference"``, ``"cpu"`` or ``"mamba_ssm"`` insist.
+        backend: ``"auto"`` takes the CPU kernel for CPU tensors, and for CUDA ones what
+            `seqdiff.ops.cuda_choice` says: mamba_ssm's or Triton's; ``"reference"``, ``"cpu"``,
+            ``"triton"`` or ``"mamba_ssm"`` insist.
 
     Returns:
         The output in u's dtype and, if asked for, the last state in float32 (float64 if any input
@@ -62,7 +63,7 @@ def selective_scan(
 
     Raises:
         ValueError: A shape, a dtype, a device or the backend is wrong.
-        ImportError: The backend asked for is not installed.
+        ImportError: The backend asked for, or any for a CUDA device, is not installed.
     """
     inputs = ScanInputs(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus, reverse)
     check_scan_inputs(inputs)
@@ -85,40 +86,32 @@ def _run(backend: str, inputs: ScanInputs) -> tuple[Tensor, Tensor]:
         from .cpu_scan_op import selective_scan_cpu
 
         return selective_scan_cpu(inputs)
+    if backend == "triton":
+        require_triton("selective_scan", inputs.u)
+        from .triton_scan_op import selective_scan_triton
+
+        return selective_scan_triton(inputs)
     from .mamba_ssm import selective_scan_mamba_ssm
 
     return selective_scan_mamba_ssm(inputs)
 
 
 def _automatic(inputs: ScanInputs) -> str:
-    """Choose by device; a missing kernel is named once, with the command that installs it."""
-    if inputs.u.device.type == "cpu":
+    """Choose by device; on one without any kernel, say once that the reference runs."""
+    device = inputs.u.device
+    if device.type == "cpu":
         return "cpu"
-    if inputs.u.device.type == "cuda" and _has_mamba_ssm():
-        if inputs.initial_state is None and inputs.compute_dtype != torch.float64:
-            return "mamba_ssm"
-        _warn_once("mamba_ssm has no initial_state and no float64", "pass backend='reference'")
-        return "reference"
-    remedy = "run `pip install seqdiff[cuda]`"
-    if inputs.u.device.type != "cuda":
-        remedy = "move the tensors to the CPU"
-    _warn_once(f"no fused kernel for {inputs.u.device.type} is installed", remedy)
+    if device.type == "cuda":
+        plain = inputs.initial_state is None and inputs.compute_dtype != torch.float64
+        return choose_for_cuda(device.index, plain)
+    _warn_once(device.type)
     return "reference"
 
 
 @functools.cache
-def _has_mamba_ssm() -> bool:
-    """Whether its kernel imports: a build for another torch is found but does not."""
-    try:
-        importlib.import_module("mamba_ssm.ops.selective_scan_interface")
-    except (ImportError, OSError):
-        return False
-    return True
-
-
-@functools.cache
-def _warn_once(reason: str, remedy: str) -> None:
+def _warn_once(device: str) -> None:
     warnings.warn(
-        f"selective_scan: {reason}; the slow PyTorch reference is used. To change this, {remedy}",
+        f"selective_scan: there is no kernel for {device}; the slow PyTorch reference is used. "
+        "To change this, move the tensors to the CPU",
         stacklevel=4,
     )

@@ -1,0 +1,54 @@
+"""Where the Triton kernels can run, and what their launches share."""
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 32
+"""Channels of one program: one a lane."""
+
+_KINDS = {torch.float32: tl.float32, torch.float64: tl.float64}
+
+
+def strided(*tensors: Tensor | None) -> list[object]:
+    """Each tensor followed by its strides, as the kernels take them."""
+    return [part for t in tensors for part in (t, None if t is None else t.stride())]
+
+
+def launch(
+    kernel: object,
+    grid: tuple[int, ...],
+    like: Tensor,
+    arguments: list[object],
+    options: dict[str, object],
+) -> None:
+    """Run a kernel on the device of a tensor.
+
+    Args:
+        kernel: A Triton kernel.
+        grid: Its programs.
+        like: A tensor on the device.
+        arguments: Its arguments in order.
+        options: Its compile-time arguments.
+    """
+    with torch.cuda.device_of(like):
+        kernel[grid](*arguments, **options)  # pyright: ignore
+
+
+def kind_of(dtype: torch.dtype) -> tl.dtype:
+    """Triton's name of a compute dtype."""
+    return _KINDS[dtype]
+
+
+def ceil_div(a: int, b: int) -> int:
+    """The quotient, rounded up."""
+    return -(-a // b)
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return triton.next_power_of_2(n)
