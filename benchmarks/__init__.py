@@ -1,0 +1,1 @@
+"""One script for each claim about speed; none of it is installed."""

@@ -1,0 +1,267 @@
+"""A whole training step of Caduceus-Ph with our layer and with the published two-pass one.
+
+Forward, bound, backward and AdamW on one batch. On the CPU the other side runs mambapy's Mamba
+layer on the row and on the flipped row. With ``--device cuda`` our layer with the Triton kernels,
+our layer with mamba_ssm's scan, and two ``mamba_ssm.Mamba`` layers are compared. All sides start
+from the same weights, and their losses and gradients are compared before anything is timed. Run
+``python -m benchmarks.caduceus_step``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from seqdiff.backbones import Caduceus
+from seqdiff.ops.selective_scan import BACKENDS
+
+from .common import (
+    Ratio,
+    Side,
+    begin,
+    interleave,
+    make_parser,
+    positive,
+    print_table,
+    require_same,
+    write_json,
+)
+from .profiling import copy_bandwidth, least_bytes, profile_step
+from .training_step import TrainingStep, make_network
+from .two_pass import mamba_ssm_layer, mambapy_layer, two_pass_twin
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+CUDA_BATCH_TOKENS = 1 << 17
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Width and depth of the network and the length of a row."""
+
+    d_model: int
+    n_layer: int
+    length: int
+
+    def __str__(self) -> str:
+        """As on the command line."""
+        return f"{self.d_model}x{self.n_layer}x{self.length}"
+
+
+def shape(text: str) -> Shape:
+    """Read ``WIDTHxLAYERSxLENGTH``."""
+    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}", text) is None:
+        raise ArgumentTypeError(f"must be WIDTHxLAYERSxLENGTH as in 118x4x1024, got {text!r}")
+    return Shape(*map(int, text.split("x")))
+
+
+SHAPES = {
+    "cpu": [Shape(118, 4, 1024)],
+    "cuda": [Shape(118, 4, 1024), Shape(256, 4, 1024), Shape(256, 8, 131_072)],
+}
+
+
+def _ours(backend: str) -> Callable[[Shape], Caduceus]:
+    return lambda s: make_network(s.d_model, s.n_layer, backend=backend)
+
+
+SIDES: dict[str, dict[str, Callable[[Shape], Caduceus]]] = {
+    "cpu": {
+        "ours": _ours("auto"),
+        "two-pass": lambda s: two_pass_twin(_ours("auto")(s), mambapy_layer),
+    },
+    "cuda": {
+        "triton": _ours("triton"),
+        "mamba_ssm": _ours("mamba_ssm"),
+        "two-pass": lambda s: two_pass_twin(_ours("auto")(s), mamba_ssm_layer),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One side at one shape; the ratio is how many times longer it takes than the first side."""
+
+    shape: Shape
+    batch: int
+    side: str
+    ratio: Ratio
+    gap: float
+    peak_bytes: int | None
+    bytes_per_second: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Throughput of this side."""
+        return self.batch * self.shape.length / self.ratio.their_seconds
+
+    def cells(self, bandwidth: float | None) -> tuple[str, ...]:
+        """What is printed."""
+        first = (str(self.shape), str(self.batch), self.side)
+        speed = (f"{1e3 * self.ratio.their_seconds:.1f}", f"{self.tokens_per_second:,.0f}")
+        cells = (*first, *speed, str(self.ratio), f"{self.gap:.0e}")
+        if bandwidth is None or self.peak_bytes is None:
+            return cells
+        reached = f"{self.bytes_per_second / 1e9:.0f} ({self.bytes_per_second / bandwidth:.0%})"
+        return (*cells, f"{self.peak_bytes / 2**30:.2f}", reached)
+
+    def record(self) -> dict[str, object]:
+        """What goes into the JSON file."""
+        return {
+            "shape": str(self.shape),
+            "batch": self.batch,
+            "side": self.side,
+            "seconds": self.ratio.their_seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "times_the_first_side": self.ratio.median,
+            "of_each_pair": self.ratio.pairs,
+            "largest_gap": self.gap,
+            "peak_bytes": self.peak_bytes,
+            "bytes_per_second": self.bytes_per_second,
+        }
+
+
+def require_kernels(sides: list[str]) -> None:
+    """Check that the CUDA sides can run here.
+
+    Raises:
+        SystemExit: If not, in one line.
+    """
+    if not torch.cuda.is_available():
+        raise SystemExit("caduceus_step: --device cuda needs a CUDA device, and PyTorch sees none")
+    if "triton" in sides and "triton" not in BACKENDS:
+        raise SystemExit("caduceus_step: this version of seqdiff has no Triton kernels")
+    modules = ["triton"] if "triton" in sides else []
+    if {"mamba_ssm", "two-pass"} & set(sides):
+        modules += ["mamba_ssm", "causal_conv1d"]
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except (ImportError, OSError) as error:
+            raise SystemExit(
+                f"caduceus_step: {module} cannot be imported ({str(error).splitlines()[0]}); run "
+                "`pip install -e '.[cuda]'`, or leave out what needs it, as in --sides triton"
+            ) from error
+
+
+def peak_bytes(step: TrainingStep) -> int:
+    """Most CUDA memory that a step holds beyond what lies there between steps."""
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    resting = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - resting
+
+
+def compare(at: Shape, options: Namespace) -> tuple[list[Row], dict[str, object] | None]:
+    """Check and time every side at one shape, and profile the first if asked."""
+    device, dtype, makers = options.device, DTYPES[options.dtype], SIDES[options.device]
+    tokens = CUDA_BATCH_TOKENS if device == "cuda" else 4 * at.length
+    batch = options.batch or max(1, tokens // at.length)
+    steps = {
+        side: TrainingStep(makers[side](at), batch, at.length, device=device, dtype=dtype)
+        for side in options.sides
+    }
+    first = options.sides[0]
+    gaps = check(steps, at, options)
+    seconds = interleave([Side(n, s) for n, s in steps.items()], options.pairs, device)
+    moved = least_bytes(steps[first].network.config, batch * at.length, dtype.itemsize)
+    rows = []
+    for side, step in steps.items():
+        ratio = Ratio(seconds[first], seconds[side])
+        peak = peak_bytes(step) if device == "cuda" else None
+        rows.append(Row(at, batch, side, ratio, gaps[side], peak, moved / ratio.their_seconds))
+    profiled = None
+    if options.profile:
+        print(f"{at}, {first}:")
+        profiled = {"shape": str(at), "side": first, **profile_step(steps[first], device)}
+    return rows, profiled
+
+
+def tolerance(dtype: str, length: int) -> float:
+    """How far gradients may lie apart; those of biases are sums over the row that nearly cancel.
+
+    In float32 ours are within 5e-5 of float64's at length 1,024 and 2e-3 at 16,384, eight layers.
+    """
+    return 1e-1 if dtype == "bfloat16" else 1e-3 * max(1.0, length / 4096)
+
+
+def check(steps: dict[str, TrainingStep], at: Shape, options: Namespace) -> dict[str, float]:
+    """Compare losses and gradients with the first side's; on CUDA that one with the CPU's."""
+    names = list(steps)
+    gaps = {names[0]: 0.0}
+    if options.device == "cuda":
+        small = (2, min(at.length, 512))
+        short, by_cpu = (
+            TrainingStep(SIDES[d][s](at), *small, device=d, dtype=k).numbers()
+            for d, s, k in (
+                ("cuda", names[0], DTYPES[options.dtype]),
+                ("cpu", "ours", torch.float32),
+            )
+        )
+        gaps[names[0]] = require_same(
+            f"{at}, CUDA and CPU", short, by_cpu, tolerance(options.dtype, small[1])
+        )
+    numbers = steps[names[0]].numbers()
+    for name in names[1:]:
+        what = f"{at}, {names[0]} and {name}"
+        theirs = steps[name].numbers()
+        gaps[name] = require_same(what, numbers, theirs, tolerance(options.dtype, at.length))
+    return gaps
+
+
+def read_options(arguments: list[str] | None) -> Namespace:
+    """Parse, and fill in what the device decides."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--device", choices=sorted(SIDES), default="cpu")
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
+    parser.add_argument("--shape", type=shape, nargs="+", help="WIDTHxLAYERSxLENGTH")
+    parser.add_argument(
+        "--batch", type=positive, help="rows; 4 on the CPU, 131,072 bases in all on CUDA"
+    )
+    parser.add_argument("--sides", nargs="+", help="the first is the one that is judged")
+    parser.add_argument(
+        "--profile", action="store_true", help="print the ten ops with most time of their own"
+    )
+    options = parser.parse_args(arguments)
+    known = SIDES[options.device]
+    options.sides = options.sides or list(known)
+    options.shape = options.shape or SHAPES[options.device]
+    unknown = [side for side in options.sides if side not in known]
+    if unknown:
+        parser.error(f"--sides on {options.device} are {', '.join(known)}; got {unknown[0]!r}")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table and, if asked, write it as JSON."""
+    options = read_options(arguments)
+    if options.device == "cuda":
+        require_kernels(options.sides)
+    described = begin(options.device)
+    bandwidth = copy_bandwidth("cuda") if options.device == "cuda" else None
+    header = ("shape", "batch", "side", "ms", "tokens/s", f"of {options.sides[0]}'s time", "gap")
+    if bandwidth is not None:
+        print(f"{options.dtype}, copies at {bandwidth / 1e9:.0f} GB/s")
+        header = (*header, "peak GiB", "GB/s (of a copy's)")
+    compared = [compare(at, options) for at in options.shape]
+    rows = [row for found, _ in compared for row in found]
+    print_table(header, [row.cells(bandwidth) for row in rows])
+    settings = {
+        "dtype": options.dtype,
+        "pairs": options.pairs,
+        "copy_bytes_per_second": bandwidth,
+        "profiles": [profiled for _, profiled in compared if profiled is not None],
+    }
+    name = f"caduceus_step-{options.dtype}" if options.device == "cuda" else "caduceus_step"
+    write_json(options.json, name, described, settings, [row.record() for row in rows])
+
+
+if __name__ == "__main__":
+    main()

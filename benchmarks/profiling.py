@@ -1,0 +1,91 @@
+"""Where the time of a training step goes, what its arithmetic needs, and what it must move."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from seqdiff.backbones.caduceus_config import CaduceusConfig
+
+from .common import print_table
+from .training_step import TrainingStep
+
+MATRIX_PRODUCTS = {
+    "aten::mm",
+    "aten::addmm",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::_addmm_activation",
+}
+_STEPS, _SHOWN = 3, 10
+
+
+def profile_step(step: TrainingStep, device: str) -> dict[str, object]:
+    """Print the ten ops with most time of their own and the share of matrix products."""
+    activities = [ProfilerActivity.CPU]
+    if device == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    step()
+    with profile(activities=activities) as profiled:
+        for _ in range(_STEPS):
+            step()
+    spent: list[tuple[float, str, float]] = []
+    for event in profiled.key_averages():
+        if event.device_type.name == "CPU":  # a kernel's time is counted with its op
+            own = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
+            spent.append((own / _STEPS / 1e3, event.key, event.count / _STEPS))
+    spent.sort(reverse=True)
+    total = sum(ms for ms, _, _ in spent)
+    products = sum(ms for ms, name, _ in spent if name in MATRIX_PRODUCTS)
+    print_table(
+        ("op, own time", "calls a step", "ms a step", "share"),
+        [(n, f"{c:.0f}", f"{ms:.2f}", f"{ms / total:.1%}") for ms, n, c in spent[:_SHOWN]],
+    )
+    print(
+        f"matrix products take {products:.2f} of {total:.2f} ms, {products / total:.1%}: the step "
+        f"takes {total / products:.2f} times as long as they do"
+    )
+    return {
+        "milliseconds": total,
+        "matrix_products": products,
+        "share_of_matrix_products": products / total,
+        "ops": [{"op": n, "calls": c, "milliseconds": ms} for ms, n, c in spent[:_SHOWN]],
+    }
+
+
+def copy_bandwidth(device: str, size: int = 1 << 30, copies: int = 20) -> float:
+    """Bytes a second of copying within a CUDA device's memory, read and written ones."""
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(copies):
+        target.copy_(source)
+    torch.cuda.synchronize()
+    return 2 * size * copies / (time.perf_counter() - start)
+
+
+def least_bytes(config: CaduceusConfig, tokens: int, width: int) -> int:
+    """Bytes of activations a step moves if every op of the layer reads and writes each once.
+
+    One formula for all sides, so that "achieved" compares them by useful work: norm and residual,
+    one input projection, in each direction convolution, projections and gated scan, then their sum
+    and one output projection. The backward pass counts twice the forward one; weights, the
+    embedding and the head are left out.
+
+    Args:
+        config: The network.
+        tokens: Positions in the batch.
+        width: Bytes of one activation.
+    """
+    d, mamba = config.d_model, config.mamba
+    e, rank, states = mamba.expand * d, mamba.rank(d), mamba.d_state
+    convolution = 2 * e
+    projections = (e + rank + 2 * states) + (rank + e)
+    scan = 4 * e + 2 * states
+    around = 5 * d + (d + 2 * e) + 3 * e + (e + d)
+    forward = around + 2 * (convolution + projections + scan)
+    return 3 * forward * config.n_layer * tokens * width

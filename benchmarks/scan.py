@@ -1,0 +1,137 @@
+"""The CPU scan beside mambapy's parallel scan, in one run: ``python -m benchmarks.scan``.
+
+Both sides compute ``y = C h + D u`` from the same u, delta, A, B, C and D, and their outputs and
+gradients are compared before anything is timed. The scan is timed on u and delta with channels
+adjacent in memory, as our layers hand them over (``channels_last``), and with positions adjacent
+(``channels_first``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from mambapy.pscan import pscan
+from torch import Tensor
+
+from seqdiff.ops.selective_scan import selective_scan
+
+from .common import (
+    Ratio,
+    Side,
+    begin,
+    interleave,
+    make_parser,
+    positive,
+    print_table,
+    require_same,
+    write_json,
+)
+
+Inputs = tuple[Tensor, ...]
+Scan = Callable[..., Tensor]
+TOLERANCE = 1e-4
+
+
+def inputs(batch: int, channels: int, length: int, states: int) -> Inputs:
+    """Random u, delta (B, D, L), A (D, N), B, C (B, N, L), D (D,), channels adjacent."""
+    torch.manual_seed(0)
+    u = torch.randn(batch, length, channels).mT
+    delta = (torch.rand(batch, length, channels) * 0.1 + 0.001).mT
+    A = -torch.arange(1.0, states + 1).repeat(channels, 1)
+    B, C = (torch.randn(batch, length, states).mT for _ in range(2))
+    return u, delta, A, B, C, torch.ones(channels)
+
+
+def our_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
+    """The scan that is measured."""
+    out = selective_scan(u, delta, A, B, C, D)
+    assert isinstance(out, Tensor)  # no last state was asked for
+    return out
+
+
+def parallel_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
+    """The same numbers through mambapy.pscan, whose layout is (B, L, D, N)."""
+    step = delta.mT[..., None]
+    states = pscan(torch.exp(step * A), step * B.mT[:, :, None] * u.mT[..., None])
+    assert isinstance(states, Tensor)
+    return ((states @ C.mT[..., None])[..., 0] + D * u.mT).mT
+
+
+def forward(scan: Scan, values: Inputs) -> dict[str, Tensor]:
+    """The output alone."""
+    with torch.no_grad():
+        return {"y": scan(*values)}
+
+
+def forward_backward(scan: Scan, values: Inputs) -> dict[str, Tensor]:
+    """Output and the gradient of every input."""
+    leaves = [v.detach().requires_grad_() for v in values]
+    out = scan(*leaves)
+    grads = torch.autograd.grad(out, leaves, torch.ones_like(out))
+    names = ("u", "delta", "A", "B", "C", "D")
+    return {"y": out.detach(), **dict(zip(map("d{}".format, names), grads, strict=True))}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    work: str
+    layout: str
+    largest_gap: float
+    ratio: Ratio
+
+    def cells(self) -> tuple[str, ...]:
+        """What is printed."""
+        ours, theirs = 1e3 * self.ratio.seconds, 1e3 * self.ratio.their_seconds
+        figures = (f"{ours:.2f}", f"{theirs:.1f}", str(self.ratio), f"{self.largest_gap:.0e}")
+        return self.work, self.layout, *figures
+
+    def record(self) -> dict[str, object]:
+        """What goes into the JSON file."""
+        named = {"pass": self.work, "layout": self.layout, "largest_gap": self.largest_gap}
+        return {**named, **self.ratio.record()}
+
+
+def compare(values: Inputs, pairs: int) -> list[Row]:
+    """Times of both sides and their ratio, by pass and layout."""
+    rows = []
+    layouts = {"channels_last": values, "channels_first": tuple(v.contiguous() for v in values)}
+    for name, work in (("forward", forward), ("forward+backward", forward_backward)):
+        theirs = work(parallel_scan, values)
+        gap = max(
+            require_same(f"{name}, {layout}", work(our_scan, v), theirs, TOLERANCE)
+            for layout, v in layouts.items()
+        )
+        sides = [Side("mambapy", lambda w=work: w(parallel_scan, values))]
+        sides += [
+            Side(layout, lambda w=work, v=v: w(our_scan, v), calls=10)
+            for layout, v in layouts.items()
+        ]
+        seconds = interleave(sides, pairs)
+        rows += [Row(name, k, gap, Ratio(seconds[k], seconds["mambapy"])) for k in layouts]
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table and, if asked, write it as JSON."""
+    parser = make_parser(__doc__)
+    for name, default in (("batch", 4), ("channels", 256), ("length", 1024), ("states", 16)):
+        parser.add_argument(f"--{name}", type=positive, default=default)
+    options = parser.parse_args(arguments)
+    shape = {name: getattr(options, name) for name in ("batch", "channels", "length", "states")}
+    described = begin()
+    print("float32,", ", ".join(f"{k} {v}" for k, v in shape.items()))
+    rows = compare(inputs(**shape), options.pairs)
+    print_table(
+        ("pass", "layout", "ours ms", "mambapy ms", "ratio (over pairs)", "gap"),
+        [row.cells() for row in rows],
+    )
+    settings = {**shape, "pairs": options.pairs}
+    write_json(options.json, "scan", described, settings, [row.record() for row in rows])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""One training step of a Caduceus network: forward, bound, backward, AdamW."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seqdiff.backbones import Caduceus
+from seqdiff.losses import nelbo
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.schedules import LogLinear
+from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups
+
+from .two_pass import our_name
+
+SYMBOLS = 4
+
+
+def make_network(d_model: int, n_layer: int, *, backend: str = "auto") -> Caduceus:
+    """Caduceus-Ph on four bases and the mask, the same weights at every call."""
+    torch.manual_seed(0)
+    return Caduceus(
+        d_model, n_layer, num_embeddings=SYMBOLS + 1, num_logits=SYMBOLS, backend=backend
+    )
+
+
+class TrainingStep:
+    """A network, its optimiser and one batch, half of it hidden on average.
+
+    Args:
+        network: Moved to the device; its parameters are trained.
+        batch: Rows.
+        length: Bases of a row.
+        device: ``cpu`` or ``cuda``.
+        dtype: Of the activations; anything but float32 is by autocast.
+    """
+
+    def __init__(
+        self,
+        network: Caduceus,
+        batch: int,
+        length: int,
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.network = network.to(device)
+        self.denoiser = Denoiser(self.network, SYMBOLS)
+        self.optimizer = build_optimizer(
+            self.denoiser, OptimConfig(lr=1e-3), decay_groups(self.denoiser)
+        )
+        self.tokens = batch * length
+        self.process = MaskedDiffusion(SYMBOLS, LogLinear())
+        source = torch.Generator().manual_seed(0)
+        x0 = torch.randint(SYMBOLS, (batch, length), generator=source)
+        t = (torch.arange(batch) + 0.5) / batch
+        noise = torch.rand(batch, length, dtype=torch.float64, generator=source)
+        x_t = self.process.corrupt(x0, t, noise=noise)
+        self.x0, self.x_t, self.t = (tensor.to(device) for tensor in (x0, x_t, t))
+        self.autocast = torch.autocast(device, dtype, enabled=dtype != torch.float32)
+
+    def loss(self) -> Tensor:
+        """The bound in nats a base."""
+        with self.autocast:
+            log_probs = self.denoiser(self.x_t, self.t)
+        terms = nelbo(log_probs, self.x0, self.x_t, self.t, self.process.schedule)
+        return terms.sum() / self.tokens
+
+    def numbers(self) -> dict[str, Tensor]:
+        """The loss and every gradient, under our network's names, before any step."""
+        loss = self.loss()
+        loss.backward()
+        named = dict(self.network.named_parameters())
+        grads = {our_name(n): p.grad.clone() for n, p in named.items() if p.grad is not None}
+        self.optimizer.zero_grad()
+        return {"loss": loss.detach(), **grads}
+
+    def __call__(self) -> None:
+        """Take one step."""
+        self.loss().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()

@@ -1,0 +1,187 @@
+"""Every benchmark runs at toy size, and refuses to time two sides that compute different things."""
+
+import argparse
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import caduceus_step, common, loader, long_context, profiling, scan, two_pass
+from benchmarks.training_step import TrainingStep, make_network
+
+ROOT = Path(__file__).parents[2]
+SCAN = ["--pairs", "1", "--batch", "1", "--channels", "3", "--length", "8", "--states", "2"]
+STEP = ["--pairs", "2", "--shape", "6x1x16", "6x2x8", "--batch", "2"]
+LOADER = ["--pairs", "1", "--length", "20", "--bases", "3000", "--batch", "3", "5"]
+LONG = [
+    *("--pairs", "1", "--width", "6", "--layers", "1", "--lengths", "16", "32"),
+    *("--memory-lengths", "64", "--parallel-length", "64"),
+]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "arguments", "rows"),
+    [(scan, SCAN, 4), (caduceus_step, STEP, 4), (loader, LOADER, 2)],
+    ids=["scan", "caduceus_step", "loader"],
+)
+def test_runs_and_records(benchmark, arguments, rows, tmp_path, capsys) -> None:
+    path = tmp_path / "new" / "figures.json"
+    benchmark.main([*arguments, "--json", str(path)])
+    assert "x (" in capsys.readouterr().out, "a ratio and its range over pairs"
+    record = json.loads(path.read_text())
+    assert {"benchmark", "date", "machine", "settings", "results"} == record.keys()
+    assert {"device", "versions"} <= record["machine"].keys()
+    assert {"torch", "python"} <= record["machine"]["versions"].keys()
+    assert len(record["results"]) == rows
+
+
+def test_long_context_runs_and_records(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    monkeypatch.setattr(
+        long_context, "step_memory", lambda side, *shape: 640 if side == "ours" else 6400
+    )
+    long_context.main([*LONG, "--json", str(tmp_path)])
+    assert "1/10.0" in capsys.readouterr().out
+    (path,) = tmp_path.glob("long_context-*.json")
+    results = json.loads(path.read_text())["results"]
+    assert [row["length"] for row in results["time"]] == [16, 32]
+    assert [row["parallel_scan_ratio"] for row in results["memory"]] == [10]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
+def test_memory_is_that_of_a_process_of_its_own() -> None:
+    """The parallel scan holds several tensors of all states, 16 by 16 floats a position."""
+    command = [sys.executable, "-m", "benchmarks.peak_memory", "two-pass", "8", "1", "1", "4096"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 4 * (4096 * 16 * 16 * 4)
+
+
+def test_profile_names_the_matrix_products(capsys) -> None:
+    record = profiling.profile_step(TrainingStep(make_network(6, 1), 1, 16), "cpu")
+    assert 0 < record["share_of_matrix_products"] < 1
+    assert len(record["ops"]) == 10
+    assert "matrix products take" in capsys.readouterr().out
+
+
+def _refuses(benchmark, arguments, capsys) -> str:
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="nothing was timed") as refused:
+        benchmark.main(arguments)
+    assert "over pairs" not in capsys.readouterr().out
+    return str(refused.value)
+
+
+def test_scan_refuses_a_broken_twin(monkeypatch, capsys) -> None:
+    right = scan.parallel_scan
+    monkeypatch.setattr(scan, "parallel_scan", lambda *v: right(*v[:-1], 1.01 * v[-1]))
+    assert "differ in y" in _refuses(scan, SCAN, capsys)
+
+
+def test_step_refuses_a_twin_that_forgets_to_flip_back(monkeypatch, capsys) -> None:
+    def forgetful(self, x, padding=None, *, mirrored=False):
+        return self.fwd(x) + self.rev(x.flip(1))
+
+    monkeypatch.setattr(two_pass.TwoPass, "forward", forgetful)
+    _refuses(caduceus_step, STEP, capsys)
+    _refuses(long_context, LONG, capsys)
+
+
+def test_step_refuses_a_twin_with_a_wrong_gradient(monkeypatch, capsys) -> None:
+    """The same loss, but the gradient of the second pass is not propagated."""
+
+    def stopped(self, x, padding=None, *, mirrored=False):
+        return self.fwd(x) + self.rev(x.detach().flip(1)).flip(1)
+
+    monkeypatch.setattr(two_pass.TwoPass, "forward", stopped)
+    assert "differ in" in _refuses(caduceus_step, STEP, capsys)
+
+
+def test_loader_refuses_a_twin_that_does_not_complement(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(loader, "COMPLEMENT", {letter: letter for letter in "ACGT"})
+    assert "differ in tokens" in _refuses(loader, LOADER, capsys)
+
+
+def test_long_context_refuses_a_scan_that_loses_its_state(monkeypatch, capsys) -> None:
+    def forgetful(*values, return_last_state, initial_state):
+        return scan.our_scan(*values), None
+
+    monkeypatch.setattr(long_context, "selective_scan", forgetful)
+    assert "pieces" in _refuses(long_context, LONG, capsys)
+
+
+def test_not_a_number_is_a_difference() -> None:
+    broken = {"y": torch.tensor([1.0, torch.nan])}
+    with pytest.raises(SystemExit, match="differ in y by nan"):
+        common.require_same("two", {"y": torch.ones(2)}, broken, 1.0)
+    with pytest.raises(SystemExit, match="only one side has z"):
+        common.require_same("two", {"y": torch.ones(2)}, {**broken, "z": torch.ones(2)}, 1.0)
+
+
+def test_a_ratio_is_taken_within_each_pair() -> None:
+    """A machine that halves its speed between the pairs leaves every ratio alone."""
+    ratio = common.Ratio(ours=[1.0, 2.0, 1.0], theirs=[10.0, 20.0, 12.0])
+    assert ratio.pairs == [10.0, 10.0, 12.0]
+    assert str(ratio) == "10.00x (10.00 to 12.00)"
+
+
+def test_sides_take_turns() -> None:
+    calls: list[str] = []
+    sides = [common.Side("a", lambda: calls.append("a"), calls=2)]
+    sides.append(common.Side("b", lambda: calls.append("b")))
+    seconds = common.interleave(sides, 3)
+    assert "".join(calls) == "ab" + "aab" + "baa" + "aab"
+    assert {name: len(measured) for name, measured in seconds.items()} == {"a": 3, "b": 3}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing where it is missing")
+def test_cuda_is_refused_in_one_line_without_a_device() -> None:
+    with pytest.raises(SystemExit, match=r"needs a CUDA device, and PyTorch sees none$"):
+        caduceus_step.main(["--device", "cuda"])
+
+
+def test_layers_of_mamba_ssm_take_our_weights(monkeypatch) -> None:
+    """A stand-in with the constructor's keywords and the parameter names of mamba_ssm.Mamba."""
+
+    def stand_in(d_model, d_state, d_conv, expand, dt_rank, bias, conv_bias):
+        assert (d_model, d_state, d_conv, expand, dt_rank) == (6, 16, 4, 2, 1)
+        assert (bias, conv_bias) == (False, True)
+        return two_pass.mambapy_layer(make_network(6, 1).config)
+
+    monkeypatch.setitem(sys.modules, "mamba_ssm", types.SimpleNamespace(Mamba=stand_in))
+    network = make_network(6, 1)
+    twin = two_pass.two_pass_twin(network, two_pass.mamba_ssm_layer)
+    ours, theirs = (TrainingStep(n, 2, 16).numbers() for n in (network, twin))
+    assert len(ours) == 1 + sum(1 for _ in network.parameters())
+    assert common.require_same("a step", ours, theirs, 1e-4) < 1e-4
+
+
+def test_cuda_names_the_missing_module(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "mamba_ssm", None)
+    with pytest.raises(SystemExit, match=r"^caduceus_step: mamba_ssm cannot .*--sides triton$"):
+        caduceus_step.require_kernels(["mamba_ssm"])
+
+
+def test_bad_options_are_named(capsys) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="at least 1, got 0"):
+        common.positive("0")
+    for main, arguments, said in (
+        (caduceus_step.main, ["--shape", "118x4"], "as in 118x4x1024"),
+        (caduceus_step.main, ["--sides", "triton"], "on cpu are ours, two-pass"),
+        (long_context.main, ["--lengths", "3", "8"], "3 does not"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert said in capsys.readouterr().err
+
+
+def test_least_bytes_of_a_layer_by_hand() -> None:
+    """Width 16: inner 32, rank 1, states 16; see the docstring for what is counted."""
+    config = make_network(16, 1).config
+    around = 5 * 16 + (16 + 64) + 3 * 32 + (32 + 16)
+    direction = 2 * 32 + (32 + 33) + (1 + 32) + (4 * 32 + 32)
+    assert profiling.least_bytes(config, tokens=7, width=4) == 3 * 7 * 4 * (around + 2 * direction)
