@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
+from typing import NoReturn
 
 from seqdiff.commands import Command
 from seqdiff.subcommands import evaluate, sample, train
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
 _EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
+_OUT_OF_MEMORY = re.compile(r"(out of memory|can't allocate memory|not enough memory).*", re.DOTALL)
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong argument as every other error: in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(f"{message}; see: {self.prog} --help")
 
 
 def commands() -> dict[str, Command]:
@@ -32,6 +47,38 @@ def commands() -> dict[str, Command]:
     return found
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of all subcommands."""
+    parser = Parser(prog="seqdiff", description="Masked discrete diffusion over token sequences.")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, command in commands().items():
+        sub = subparsers.add_parser(name, help=command.help, description=command.help)
+        command.add_arguments(sub)
+        sub.set_defaults(command=command, parser=sub)
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the arguments; ``command`` is the subcommand that they are for.
+
+    Args:
+        arguments: Without the program's name.
+
+    Raises:
+        ValueError: If they do not fit the subcommand.
+    """
+    own, flags = list(arguments), []
+    if own[:1] == ["train"]:
+        own, flags = train.split(own[1:])
+        own = ["train", *own]
+    args, unknown = build_parser().parse_known_args(own)
+    if unknown:
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if flags:
+        args.flags = flags
+    return args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand.
 
@@ -45,37 +92,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     # An idle OpenMP thread that spins takes the core that our CPU kernels' own threads need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        parser = argparse.ArgumentParser(
-            prog="seqdiff", description="Masked discrete diffusion over token sequences."
-        )
-        subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-        for name, command in commands().items():
-            sub = subparsers.add_parser(name, help=command.help, description=command.help)
-            command.add_arguments(sub)
-            sub.set_defaults(command=command)
-        arguments, flags = list(sys.argv[1:] if argv is None else argv), []
-        if arguments[:1] == ["train"]:
-            own, flags = train.split(arguments[1:])
-            arguments = ["train", *own]
-        args = parser.parse_args(arguments)
-        if flags:
-            args.flags = flags
+        args = parse(sys.argv[1:] if argv is None else argv)
         args.command.run(args)
-    except _EXPECTED as error:
-        if os.environ.get(TRACEBACK_VARIABLE) == "1":
+    except Exception as error:
+        message = _explain(error)
+        if message is None or os.environ.get(TRACEBACK_VARIABLE) == "1":
             raise
-        print(f"seqdiff: error: {_one_line(error)}", file=sys.stderr)
+        print(f"seqdiff: error: {message}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("seqdiff: interrupted; train --resume RUN goes on with a run", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print("; ".join(["seqdiff: interrupted", *map(str, stop.args)]), file=sys.stderr)
         return 130
     return 0
 
 
-def _one_line(error: BaseException) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+def _explain(error: Exception) -> str | None:
+    """Say in one line what a user can mend; ``None`` if it is a mistake of ours."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {text}"
+    full = _OUT_OF_MEMORY.search(text) if isinstance(error, RuntimeError) else None
+    if full or isinstance(error, MemoryError):
+        text = (
+            f"memory must hold what is computed at a time, got: {full[0] if full else text}; "
+            "lower the batch size or the length"
+        )
+    elif not isinstance(error, _EXPECTED):
+        return None
     return " ".join(text.split()) or type(error).__name__
 
 

@@ -9,6 +9,9 @@ its dot and whose object is a ``Writer``.
 from __future__ import annotations
 
 import argparse
+import shlex
+import shutil
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -41,6 +44,21 @@ class Writer(Protocol):
     def __call__(self, path: Path, sequences: list[str], names: list[str]) -> None:
         """Write the whole file."""
         ...
+
+
+def command_line(*arguments: str | Path) -> str:
+    """Spell a command that works when pasted where this one ran.
+
+    Args:
+        arguments: What follows the program's name, unquoted.
+    """
+    called = Path(sys.argv[0])
+    program = [sys.executable, "-m", "seqdiff.cli"]
+    if called.name == "seqdiff":
+        found = shutil.which("seqdiff")
+        on_path = found is not None and Path(found).resolve() == called.resolve()
+        program = ["seqdiff" if on_path else sys.argv[0]]
+    return shlex.join([*program, *map(str, arguments)])
 
 
 def find_writer(path: Path) -> Writer:

@@ -31,6 +31,7 @@ from seqdiff.training.trainer import TrainerConfig
 ParsedRun = Namespace
 
 _LINKED = ("num_embeddings", "num_logits")
+_NO_FLAGS = ("--config", "--base", "--provenance", "--resumed")
 
 
 @runtime_checkable
@@ -80,7 +81,8 @@ class RunConfig:
 
         Raises:
             TypeError: If the backbone is not a module.
-            ValueError: If the seed does not fit in 32 bits.
+            ValueError: If the seed does not fit in 32 bits, or sharded weights are to be averaged
+                or clipped.
         """
         if not isinstance(self.backbone, nn.Module):
             raise TypeError(
@@ -88,24 +90,35 @@ class RunConfig:
                 f"choose from {', '.join(_choices('backbone'))}"
             )
         if not 0 <= self.seed < 2**32:
-            raise ValueError(f"RunConfig.seed must be in [0, 2^32), got {self.seed}; choose less")
-        if "fsdp" in self.trainer.strategy and self.ema_decay is not None:
             raise ValueError(
-                f"RunConfig.ema_decay must be null with sharded weights, got {self.ema_decay} and "
-                f"trainer.strategy={self.trainer.strategy}; set ema_decay=null or strategy=ddp"
+                f"RunConfig.seed must be in [0, 2^32), got {self.seed}; choose one, such as 0"
             )
+        if "fsdp" in self.trainer.strategy:
+            clip = ("trainer.gradient_clip_val", self.trainer.gradient_clip_val)
+            for name, value in (("ema_decay", self.ema_decay), clip):
+                if value is not None:
+                    raise ValueError(
+                        f"RunConfig.{name} must be null with sharded weights, got {value} and "
+                        f"trainer.strategy={self.trainer.strategy}; set {name}=null or strategy=ddp"
+                    )
 
 
 def run_parser() -> ArgumentParser:
     """Build the parser whose schema is ``RunConfig``."""
-    parser = ArgumentParser(prog="seqdiff train", exit_on_error=False)
+    parser = ArgumentParser(prog="seqdiff train", exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action="config", help=SUPPRESS)
     parser.add_argument("--base", type=str | None, default=None, help=SUPPRESS)
     parser.add_argument(
         "--provenance",
         type=dict[str, str] | None,
         default=None,
-        help="what made a finished run; written, not read",
+        help="what made a run; written, not set",
+    )
+    parser.add_argument(
+        "--resumed",
+        type=list[dict[str, str]] | None,
+        default=None,
+        help="what went on with it, and from which step; written, not set",
     )
     parser.add_class_arguments(RunConfig, sub_configs=True)
     for extra, name in enumerate(reversed(_LINKED)):
@@ -142,7 +155,7 @@ def config_files(path: Path) -> list[Path]:
         if not current.is_file():
             origin = f" (base of {chain[-1]})" if chain else ""
             raise FileNotFoundError(
-                f"train.config must be an existing file, got {current}{origin}; check the path"
+                f"CONFIG must be an existing file, got {current}{origin}; check the path"
             )
         if current.resolve() in {file.resolve() for file in chain}:
             raise ValueError(f"{current} must not be its own base, got a circle; drop one `base`")
@@ -164,14 +177,28 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
     """Read a configuration file, its bases and the flags that override them.
 
     Raises:
-        ValueError: In one line, if a key does not exist or a value does not fit; with the choices.
+        ValueError: In one line, if a key does not exist, a value does not fit (with the choices),
+            the tokenizer alone decides it, or only a file may hold it.
     """
+    for flag in flags:
+        if re.split("[=.+]", flag)[0] in _NO_FLAGS:
+            raise ValueError(
+                f"train.flags must be keys that a flag may set, got {flag}; drop it, only a file "
+                "may hold it"
+            )
     arguments = [part for file in config_files(path) for part in ("--config", str(file))]
     try:
         parsed = run_parser().parse_args([*arguments, *flags])
     except ArgumentError as error:
         message = one_line(str(error))
         raise ValueError(f"{path}: {message}{_hint(message)}") from error
+    for name in _LINKED:
+        value = parsed["backbone"]["init_args"].get(name)
+        if value is not None:
+            raise ValueError(
+                f"{path}: backbone.init_args.{name} must not be set, got {value}; drop it, "
+                "it follows from data.tokenizer"
+            )
     del parsed["config"], parsed["base"]
     return parsed.clone(with_meta=False)
 
@@ -191,10 +218,8 @@ def instantiate(parsed: ParsedRun) -> RunConfig:
     return config
 
 
-def dump(parsed: ParsedRun, provenance: dict[str, str] | None = None) -> str:
+def dump(parsed: ParsedRun) -> str:
     """Write a parsed configuration as YAML that ``parse_run`` reads back to the same."""
-    parsed = parsed.clone()
-    parsed["provenance"] = provenance
     return run_parser().dump(parsed, skip_unset=False)
 
 

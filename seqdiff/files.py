@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,27 +14,38 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path beside ``path`` that takes its place when the block succeeds.
 
-    If the block fails, ``path`` is as it was and the temporary file is gone.
+    If the block fails, ``path`` is as it was and the temporary file is gone. What a link points to
+    is written, and the link stays.
 
     Args:
-        path: What to write; its suffixes are kept, so that writers may look at them.
+        path: What to write; the temporary path has its suffix, so that writers may look at it.
 
     Raises:
         OSError: With the name of ``path`` if it cannot be written, for example on a full disk.
     """
-    temporary = path.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.{path.name}")
+    target = _behind_links(path)
+    temporary = _beside(target, path.suffix)
     try:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise OSError(
             error.errno, f"{path} must be writable, got: {reason}; free some space or move it"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _behind_links(path: Path) -> Path:
+    return Path(os.path.realpath(path)) if os.path.islink(path) else path
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    """A short name of its own: one made from a name as long as may be would be too long."""
+    return path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}{suffix}")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -47,7 +59,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def check_parent(owner: str, path: Path) -> None:
-    """Refuse, before slow work, a file whose folder does not exist.
+    """Refuse, before slow work, a file that cannot be written.
 
     Args:
         owner: Who was given the path, for the message.
@@ -56,10 +68,60 @@ def check_parent(owner: str, path: Path) -> None:
     Raises:
         FileNotFoundError: If the folder does not exist.
         IsADirectoryError: If the path is a folder itself.
+        ValueError: If the path is a pipe, a device or a socket.
+        OSError: If there can be no file of that name, or the folder takes no new file.
     """
-    if not path.parent.is_dir():
+    target = _behind_links(path)
+    if not target.parent.is_dir():
         raise FileNotFoundError(
-            f"{owner} must lie in an existing folder, got {path}; run: mkdir -p {path.parent}"
+            f"{owner} must lie in an existing folder, got {path}; run: mkdir -p {target.parent}"
         )
-    if path.is_dir():
+    try:
+        found = target.stat().st_mode
+    except FileNotFoundError:
+        found = stat.S_IFREG
+    except OSError as error:
+        raise OSError(
+            error.errno, f"{owner} must be writable, got {path}: {error.strerror}; rename it"
+        ) from error
+    if stat.S_ISDIR(found):
         raise IsADirectoryError(f"{owner} must be a file, got the folder {path}; name a file in it")
+    if not stat.S_ISREG(found):
+        raise ValueError(
+            f"{owner} must be a regular file, got the pipe or device {path}; "
+            "name a file and read that"
+        )
+    _probe(owner, path, _beside(target, path.suffix))
+
+
+def check_folder(owner: str, path: Path) -> None:
+    """Refuse, before slow work, a folder that cannot be made or written to.
+
+    Args:
+        owner: Who was given the path, for the message.
+        path: The folder; neither it nor those above need exist.
+
+    Raises:
+        NotADirectoryError: If it or something above is a file, or a link to nothing.
+        OSError: If the nearest folder that exists takes no new file.
+    """
+    places = (path, *path.absolute().parents)
+    nearest = next(place for place in places if place.exists() or place.is_symlink())
+    if not nearest.is_dir():
+        kind = "file" if nearest.exists() else "link to nothing"
+        raise NotADirectoryError(
+            f"{owner} must be a folder, got {path}, where {nearest} is a {kind}; choose another"
+        )
+    _probe(owner, path, _beside(nearest / "a", ""))
+
+
+def _probe(owner: str, path: Path, probe: Path) -> None:
+    """Write and remove a file in the folder on which a path depends."""
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(
+            error.errno, f"{owner} must be writable, got {path}: {reason}; choose another folder"
+        ) from error

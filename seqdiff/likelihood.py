@@ -104,11 +104,7 @@ def evaluate(
     Raises:
         ValueError: If ``evaluations`` is odd or less than 2, or no position counts at all.
     """
-    if evaluations < 2 or evaluations % 2:
-        raise ValueError(
-            f"evaluate.evaluations must be even and at least 2, got {evaluations}; "
-            "every stratum takes two for its standard error"
-        )
+    check_evaluations(evaluations)
     noise = CounterNoise(seed)
     parts = []
     for batch in batches:
@@ -125,6 +121,19 @@ def evaluate(
         )
     nats, errors, tokens = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Likelihood(nats, errors, tokens, evaluations)
+
+
+def check_evaluations(evaluations: int) -> None:
+    """Refuse a number of evaluations that ``evaluate`` cannot spread over its strata.
+
+    Raises:
+        ValueError: If it is odd or less than 2.
+    """
+    if evaluations < 2 or evaluations % 2:
+        raise ValueError(
+            f"evaluate.evaluations must be even and at least 2, got {evaluations}; every stratum "
+            f"takes two for its standard error: give {max(2, evaluations + 1)}"
+        )
 
 
 def _evaluate_batch(

@@ -34,11 +34,8 @@ def weighted_mlm(
     Returns:
         Nats; 0 where the token is visible or unknown.
     """
-    mask_id = log_probs.shape[-1]
-    counted = (x_t == mask_id) & (x0 != mask_id)
-    target = torch.where(counted, x0, 0)[..., None]
-    cross_entropy = -log_probs.gather(-1, target).squeeze(-1)
-    return torch.where(counted, cross_entropy, 0.0) * weight.to(log_probs.dtype)[:, None]
+    counted, at_x0 = _at_x0(log_probs, x0, x_t, mask_id=log_probs.shape[-1])
+    return torch.where(counted, -at_x0, 0.0) * weight.to(log_probs.dtype)[:, None]
 
 
 def nelbo(
@@ -116,8 +113,7 @@ def d3pm_nelbo(
     Returns:
         Nats; 0 where the token is visible or unknown.
     """
-    counted = (x_t == process.mask_id) & (x0 != process.mask_id)
-    at_x0 = log_probs.gather(-1, torch.where(counted, x0, 0)[..., None]).squeeze(-1)
+    counted, at_x0 = _at_x0(log_probs, x0, x_t, mask_id=process.mask_id)
     at_mask = log_probs[..., process.mask_id].exp()
     reveal = process.reveal_probability(s, t)[:, None]
     excess_s, excess_t = (_masked_excess(process.schedule, time, at_mask) for time in (s, t))
@@ -153,8 +149,13 @@ def score_entropy(
         Nats per unit of sigma; 0 where the token is visible or unknown.
     """
     mask_id = log_score.shape[-1] - 1
-    counted = (x_t == mask_id) & (x0 != mask_id)
-    at_x0 = log_score.gather(-1, torch.where(counted, x0, 0)[..., None]).squeeze(-1)
+    counted, at_x0 = _at_x0(log_score, x0, x_t, mask_id=mask_id)
     ratio = (1 / torch.expm1(sigma)).to(log_score.dtype)[:, None]
     total = log_score[..., :mask_id].exp().sum(dim=-1)
     return torch.where(counted, total - ratio * at_x0 + ratio * (ratio.log() - 1), 0.0)
+
+
+def _at_x0(values: Tensor, x0: Tensor, x_t: Tensor, *, mask_id: int) -> tuple[Tensor, Tensor]:
+    """Where a term counts: masked and known; and the value there of the true symbol."""
+    counted = (x_t == mask_id) & (x0 != mask_id)
+    return counted, values.gather(-1, torch.where(counted, x0, 0)[..., None]).squeeze(-1)

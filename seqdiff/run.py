@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,13 +19,13 @@ from seqdiff.backbones.protocol import Backbone
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.tokenizer import Tokenizer
-from seqdiff.files import write_bytes
+from seqdiff.files import check_folder, write_bytes
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
 from seqdiff.training.module import DiffusionModule
 from seqdiff.training.trainer import build_trainer, is_first_process
-from seqdiff.training.weights import load_weights, read_step
+from seqdiff.training.weights import Progress, load_weights, read_progress
 
 CONFIG_NAME = "run.yaml"
 
@@ -84,15 +85,28 @@ def start_run(parsed: ParsedRun) -> Path:
         The run directory.
 
     Raises:
-        FileExistsError: If the run directory already holds a run.
-        ValueError: If the configuration does not fit together.
+        FileExistsError: If the run directory already holds a checkpoint or weights. What a run left
+            that saved neither is overwritten.
+        OSError: If the run directory cannot be made or written to.
+        ValueError: If the configuration does not fit together, or names no run directory.
     """
+    if Path(parsed["output"]) == Path():
+        raise ValueError(
+            "RunConfig.output must name a folder of its own, got an empty path or '.'; "
+            "set output, for example to runs/first"
+        )
+    check_folder("RunConfig.output", Path(parsed["output"]))
     config = instantiate(parsed)
     directory = config.output
     if is_first_process() and (directory / CHECKPOINT_NAME).exists():
         raise FileExistsError(
             f"RunConfig.output must not hold a run already, got {directory}; "
             f"go on with: seqdiff train --resume {directory}, or choose another --output"
+        )
+    if is_first_process() and (directory / WEIGHTS_NAME).exists():
+        raise FileExistsError(
+            f"RunConfig.output must not hold weights already, got {directory / WEIGHTS_NAME} "
+            f"without a {CHECKPOINT_NAME} to go on from; choose another --output"
         )
     return _fit(parsed, config, directory, resume=False)
 
@@ -109,11 +123,13 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
         ValueError: If the checkpoint does not fit, the run is already finished, or a flag would
             move it elsewhere.
     """
-    if any(flag.split("=")[0] == "--output" for flag in flags):
-        raise ValueError(
-            f"resume.flags must not hold --output, got {' '.join(flags)}; copy {directory} first"
-        )
     parsed, config = _open(directory, flags)
+    written = parse_run(directory / CONFIG_NAME)["output"]
+    if parsed["output"] != written:
+        raise ValueError(
+            f"resume.flags must leave output at {written}, got {parsed['output']}; "
+            f"copy {directory} first"
+        )
     return _fit(parsed, config, directory, resume=True)
 
 
@@ -153,45 +169,59 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         log_every_n_steps=config.trainer.log_every_n_steps,
     )
     checkpoint = directory / CHECKPOINT_NAME if resume else None
-    first_step = 0 if checkpoint is None else read_step(checkpoint, module)
-    if first_step >= config.trainer.max_steps:
-        raise ValueError(
-            f"resume.trainer.max_steps must exceed the {first_step} steps done, got "
-            f"{config.trainer.max_steps}; add --trainer.max_steps {2 * first_step}"
-        )
+    done = Progress() if checkpoint is None else read_progress(checkpoint, module, config.data)
+    _sign(parsed, config.data.tokenizer, None if checkpoint is None else done.step)
     trainer = build_trainer(
         config.trainer,
         directory,
         ema_decay=config.ema_decay,
         checkpoint_every_n_steps=config.checkpoint_every_n_steps,
-        first_step=first_step,
+        done=done,
+        on_start=partial(_write_config, directory, dump(parsed)),
     )
-    config.data.dataset("train")
-    if config.trainer.val_check_interval is not None:
-        config.data.dataset("valid")
-    if is_first_process():
-        directory.mkdir(parents=True, exist_ok=True)
-        provenance = _provenance(config.data.tokenizer)
-        write_bytes(directory / CONFIG_NAME, dump(parsed, provenance).encode())
+    if is_first_process():  # The others wait for it before Lightning opens their data.
+        config.data.dataset("train")
+        if config.trainer.val_check_interval is not None:
+            config.data.dataset("valid")
     trainer.fit(module, datamodule=config.data, ckpt_path=checkpoint, weights_only=True)
     return directory
 
 
-def _provenance(tokenizer: Tokenizer) -> dict[str, str]:
-    """Say what made a run."""
-    packages = {name: version(name) for name in ("seqdiff", "torch", "lightning")}
-    return {**packages, "git_revision": _git_revision(), "tokenizer": tokenizer.fingerprint}
+def _write_config(directory: Path, text: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    write_bytes(directory / CONFIG_NAME, text.encode())
 
 
-def _git_revision() -> str:
-    """The revision of the working directory, ``+`` if it has changes, or ``unknown``."""
+def _sign(parsed: ParsedRun, tokenizer: Tokenizer, resumed_at: int | None) -> None:
+    """Put into a configuration what makes the run, after what made it before."""
+    made_by = {name: version(name) for name in ("seqdiff", "torch", "lightning")}
+    revision = git_revision(Path(__file__).parent)
+    if revision is not None:
+        made_by["git_revision"] = revision
+    if resumed_at is None:
+        parsed["provenance"] = made_by | {"tokenizer": tokenizer.fingerprint}
+        parsed["resumed"] = None
+    else:
+        parsed["resumed"] = [*(parsed["resumed"] or []), {"step": str(resumed_at)} | made_by]
+
+
+def git_revision(package: Path) -> str | None:
+    """Find the revision of the checkout that a package is imported from.
+
+    Args:
+        package: Its folder.
+
+    Returns:
+        The commit, with a ``+`` if tracked files have changed since; ``None`` if the package is not
+        part of a checkout, even if it is installed inside one.
+    """
+    tracked = ["ls-files", "--error-unmatch", "__init__.py"]
+    describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        for command in (tracked, describe):
+            done = subprocess.run(
+                ["git", "-C", str(package), *command], capture_output=True, text=True, check=True
+            )
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return None
     return done.stdout.strip()

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass
 class Batch:
-    """What a data loader yields.
+    """What a data loader yields. Not frozen: Lightning's precision plugins refill its fields.
 
     Attributes:
         tokens: Clean ids in ``0..K``; ``K`` (the mask) where the symbol is unknown.

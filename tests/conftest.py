@@ -4,7 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from jaxtyping import install_import_hook
+
+# Without a device the Triton kernels run in its interpreter, which has to be chosen before
+# anything imports Triton.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Numba compiles a function's own bytecode, so the wrapped twin of a kernel would not compile.
 _KERNELS = ("cpu", "triton")

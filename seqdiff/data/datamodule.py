@@ -5,17 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from seqdiff.data.dataset import EvaluationSet, SequenceDataset, StreamBatches, TrainingStream
+from seqdiff.data.dataset import (
+    EvaluationSet,
+    SequenceDataset,
+    Split,
+    StreamBatches,
+    TrainingStream,
+)
 from seqdiff.data.tokenizer import Tokenizer
 from seqdiff.types import Batch
-
-Split = Literal["train", "valid", "test"]
 
 
 class SequenceDataModule(LightningDataModule, ABC):
@@ -74,6 +78,9 @@ class SequenceDataModule(LightningDataModule, ABC):
     @abstractmethod
     def dataset(self, split: Split) -> SequenceDataset:
         """Open a split. Called more than once: keep what is slow to build.
+
+        A run opens the training split before it trains. Check every split then, so that an hour of
+        training does not end in the news that there is nothing to test on.
 
         Raises:
             ValueError: If there is no such split, or it holds nothing.

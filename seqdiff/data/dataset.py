@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64, Integer
+from jaxtyping import Bool, Float64, Int64, Integer, Shaped
 from torch.utils.data import Dataset, Sampler
 
 from seqdiff.rng import AUGMENT_STREAM, CounterNoise
 from seqdiff.types import Batch
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, Split, Split] = ("train", "valid", "test")
+
+# Positions whose noise is drawn at once: a pass over 4,096 costs hardly more than one over 8.
+_NOISE_PAGE = 4096
 
 
 class SequenceDataset(ABC):
@@ -64,7 +71,7 @@ class TrainingStream(Dataset[Batch]):
             seed: In [0, 2^32).
 
         Raises:
-            ValueError: If the dataset is empty.
+            ValueError: If the dataset is empty or the seed does not fit in 32 bits.
         """
         if len(dataset) == 0:
             raise ValueError(
@@ -73,14 +80,16 @@ class TrainingStream(Dataset[Batch]):
             )
         self.dataset = dataset
         self.seed = seed
-        self._orders: dict[int, np.ndarray] = {}
+        self._noise = CounterNoise(seed)
+        self._indices = _Paged(len(dataset), self._permutation)
+        self._uniforms = _Paged(_NOISE_PAGE, self._uniform_page)
 
-    def _order(self, epoch: int) -> np.ndarray:
-        if epoch not in self._orders:
-            generator = np.random.default_rng((self.seed, epoch))
-            kept = {e: o for e, o in self._orders.items() if e >= epoch - 1}
-            self._orders = {**kept, epoch: generator.permutation(len(self.dataset))}
-        return self._orders[epoch]
+    def _permutation(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng((self.seed, epoch)).permutation(len(self.dataset))
+
+    def _uniform_page(self, page: int) -> np.ndarray:
+        index = torch.arange(page * _NOISE_PAGE, (page + 1) * _NOISE_PAGE)
+        return self._noise.uniform(index, 1, stream=AUGMENT_STREAM)[:, 0].numpy()
 
     def __getitem__(self, position: int) -> Batch:
         """Read one position."""
@@ -89,15 +98,31 @@ class TrainingStream(Dataset[Batch]):
     def __getitems__(self, positions: Sequence[int]) -> Batch:
         """Read a batch of positions."""
         index = np.asarray(positions, dtype=np.int64)
-        epochs, places = np.divmod(index, len(self.dataset))
-        indices = np.empty_like(index)
-        for epoch in np.unique(epochs):
-            chosen = epochs == epoch
-            indices[chosen] = self._order(int(epoch))[places[chosen]]
-        tokens, loss_mask = self.dataset.rows(indices)
-        noise = CounterNoise(self.seed).uniform(torch.from_numpy(index), 1, stream=AUGMENT_STREAM)
-        tokens, loss_mask = self.dataset.augment(tokens, loss_mask, noise[:, 0].numpy())
+        tokens, loss_mask = self.dataset.rows(self._indices.at(index))
+        tokens, loss_mask = self.dataset.augment(tokens, loss_mask, self._uniforms.at(index))
         return _batch(tokens, loss_mask, index)
+
+
+class _Paged:
+    """A function of position that is cheapest to compute a page of positions at a time."""
+
+    def __init__(self, size: int, compute: Callable[[int], np.ndarray]) -> None:
+        self._size, self._compute = size, compute
+        self._kept: dict[int, np.ndarray] = {}
+
+    def at(self, positions: Int64[np.ndarray, " B"]) -> Shaped[np.ndarray, " B"]:
+        """Look positions up; they mostly lie on the page of the call before, or the next one."""
+        numbers, places = np.divmod(positions, self._size)
+        pages = {number: self._page(number) for number in sorted(set(numbers.tolist()))}
+        if len(pages) == 1:
+            return next(iter(pages.values()))[places]
+        return np.array([pages[n][i] for n, i in zip(numbers.tolist(), places, strict=True)])
+
+    def _page(self, number: int) -> np.ndarray:
+        if number not in self._kept:
+            near = {n: page for n, page in self._kept.items() if abs(n - number) == 1}
+            self._kept = {**near, number: self._compute(number)}
+        return self._kept[number]
 
 
 class EvaluationSet(Dataset[Batch]):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from seqdiff.commands import find_writer
 from seqdiff.files import check_parent, replacing
-from seqdiff.subcommands.common import add_device
+from seqdiff.subcommands.common import add_device, check_count, check_seed
 
 help = "draw sequences from a run"
 
@@ -18,33 +18,38 @@ STEPS_PER_TOKEN = 4
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See ``Command``."""
     parser.add_argument("directory", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--num", type=int, required=True, help="number of sequences")
-    parser.add_argument("--length", type=int, required=True, help="tokens in each")
+    parser.add_argument("--num", type=int, required=True, metavar="N", help="number of sequences")
+    parser.add_argument("--length", type=int, required=True, metavar="L", help="tokens in each")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="its suffix chooses the format"
     )
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--num-steps", type=int, metavar="T", help="default: 4 a token")
-    parser.add_argument("--batch-size", type=int, default=32, help="drawn at a time")
+    parser.add_argument("--seed", type=int, required=True, help="of the draws")
+    parser.add_argument(
+        "--num_steps", type=int, metavar="T", help="sampler steps; default: 4 a token"
+    )
+    parser.add_argument(
+        "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"
+    )
     add_device(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """See ``Command``."""
+    steps = STEPS_PER_TOKEN * args.length if args.num_steps is None else args.num_steps
     for name in ("num", "length", "batch_size"):
-        if getattr(args, name) < 1:
-            raise ValueError(
-                f"sample.{name} must be at least 1, got {getattr(args, name)}; raise it"
-            )
+        check_count(f"sample.{name}", getattr(args, name))
+    check_count("sample.num_steps", steps)
+    check_seed("sample.seed", args.seed)
     writer = find_writer(args.out)
     check_parent("sample.out", args.out)
     from seqdiff.run import load_run
     from seqdiff.samplers import AncestralSampler
-    from seqdiff.subcommands.sampling import draw
+    from seqdiff.subcommands.drawing import check_memory, draw
     from seqdiff.subcommands.terminal import choose_device
 
-    trained = load_run(args.directory, device=choose_device(args.device))
-    steps = STEPS_PER_TOKEN * args.length if args.num_steps is None else args.num_steps
+    device = choose_device(args.device)
+    check_memory(min(args.num, args.batch_size), args.length, device)
+    trained = load_run(args.directory, device=device)
     sequences = draw(
         trained,
         AncestralSampler(steps),
@@ -55,4 +60,5 @@ def run(args: argparse.Namespace) -> None:
     )
     with replacing(args.out) as temporary:
         writer(temporary, sequences, [f"sample_{i}" for i in range(args.num)])
-    print(f"{args.out}: {args.num} sequences of {args.length} tokens")
+    unit = trained.datamodule.token_name
+    print(f"{args.out}: {args.num} x {args.length} {unit}s")

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+
 import torch
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
+
+_NOISE = (
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+    r"The '\w+' does not have many workers",
+    r"Be aware that when using `ckpt_path`, callbacks .*: \[('(EMA|Timer)'(, )?)+\]",
+)
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -16,15 +25,27 @@ def choose_device(name: str | None) -> torch.device:
     Raises:
         ValueError: If there is no such device.
     """
-    wanted = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    wanted = ("cuda" if torch.cuda.is_available() else "cpu") if name is None else name
     try:
-        return torch.empty(0, device=wanted).device
+        device = torch.device(wanted)
+        torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"--device must be usable, got {wanted}: {reason}; try cpu") from error
+    else:
+        if device.type != "meta" and (device.type != "cpu" or not device.index):
+            return device
+        reason = "it holds no numbers" if device.type == "meta" else "there is one cpu"
+    raise ValueError(f"--device must be usable, got {wanted!r}: {reason}; try cpu")
 
 
 def progress() -> Progress:
     """Make a bar with counts and times, on standard error."""
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     return Progress(*columns, console=Console(stderr=True))
+
+
+def quieten_lightning() -> None:
+    """Drop what Lightning says to those who write a Trainer; what it warns users of stays."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in _NOISE:
+        warnings.filterwarnings("ignore", message=message, module="lightning")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+
+from seqdiff.commands import command_line
 
 help = "train what a YAML file describes, or go on with a run"
 
@@ -22,11 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part ``CONFIG`` or ``--resume RUN`` from the configuration flags that follow.
+    """Part ``CONFIG`` or ``--resume RUN`` from the flags that follow; ``--keys`` takes none.
 
     Args:
         arguments: What comes after ``train``.
     """
+    if arguments[:1] == ["--keys"]:
+        return list(arguments), []
     own = 2 if arguments[:1] == ["--resume"] else 1
     return list(arguments[:own]), list(arguments[own:])
 
@@ -39,23 +43,36 @@ def run(args: argparse.Namespace) -> None:
     if args.keys:
         run_parser().print_help()
         return
-    _quieten()
     if args.resume is None:
-        start = partial(start_run, parse_run(args.config, args.flags))
+        parsed = parse_run(args.config, args.flags)
+        directory = parsed["output"]
+        fit(directory, partial(start_run, parsed))
     else:
-        start = partial(resume_run, args.resume, args.flags)
-    try:
-        directory = start()
-    except SystemExit as stop:  # what Lightning makes of Ctrl-C
-        raise KeyboardInterrupt from stop
+        directory = args.resume
+        fit(directory, partial(resume_run, directory, args.flags))
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"{directory}: trained; next: seqdiff evaluate {directory}")
+        print(f"{directory}: trained; next: {command_line('evaluate', directory)}")
 
 
-def _quieten() -> None:
-    """Leave the terminal to the bar."""
-    import logging
-    import warnings
+def fit(directory: Path, start: Callable[[], Path]) -> None:
+    """Train with nothing but the bar on the terminal.
 
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning")
+    Args:
+        directory: The run directory.
+        start: Trains.
+
+    Raises:
+        KeyboardInterrupt: With the command that goes on, if the user or a SIGTERM stops it.
+    """
+    from seqdiff.subcommands.terminal import quieten_lightning
+    from seqdiff.training.callbacks import CHECKPOINT_NAME
+
+    quieten_lightning()
+    try:
+        start()
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # Lightning leaves with an exit code after Ctrl-C, and without one after SIGTERM.
+        if not (directory / CHECKPOINT_NAME).exists():
+            raise KeyboardInterrupt("nothing was saved yet") from stop
+        resume = command_line("train", "--resume", directory)
+        raise KeyboardInterrupt(f"to go on: {resume}") from stop

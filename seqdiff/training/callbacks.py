@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import torch
@@ -13,11 +14,10 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from seqdiff.files import write_bytes
 from seqdiff.training.module import DiffusionModule
-from seqdiff.training.weights import encode_weights
+from seqdiff.training.weights import AVERAGE_PREFIX, encode_weights
 from seqdiff.types import Batch
 
 CHECKPOINT_NAME, WEIGHTS_NAME = "last.ckpt", "model.safetensors"
-_PREFIX = "average."
 
 
 def _denoiser(module: LightningModule) -> nn.Module:
@@ -25,7 +25,39 @@ def _denoiser(module: LightningModule) -> nn.Module:
     return module.denoiser
 
 
-class EMA(Callback):
+class BatchCallback(Callback, ABC):
+    """Hears of every batch whether it completed an optimiser step, or was only accumulated."""
+
+    def __init__(self) -> None:
+        """Wait for the start."""
+        super().__init__()
+        self._step = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note where the run stands."""
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """Lightning's hook, which calls ``after_batch``."""
+        stepped = trainer.global_step > self._step
+        self._step = trainer.global_step
+        self.after_batch(trainer, pl_module, batch, stepped)
+
+    @abstractmethod
+    def after_batch(
+        self, trainer: Trainer, module: LightningModule, batch: Batch, stepped: bool
+    ) -> None:
+        """Act on a batch; ``stepped`` if it completed an optimiser step."""
+
+
+class EMA(BatchCallback):
     """An exponential moving average of the denoiser's parameters, used to validate and to export.
 
     After update number n, counted from 1, average <- average + (1 - d) (parameter - average) with
@@ -45,6 +77,7 @@ class EMA(Callback):
         """
         if not 0 <= decay < 1:
             raise ValueError(f"EMA.decay must be in [0, 1), got {decay}; 0.9999 is common")
+        super().__init__()
         self.decay = decay
         self.num_updates = 0
         self._average: dict[str, Tensor] = {}
@@ -92,17 +125,12 @@ class EMA(Callback):
         """Start."""
         self.start(_denoiser(pl_module))
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: Batch,
-        batch_idx: int,
+    def after_batch(
+        self, trainer: Trainer, module: LightningModule, batch: Batch, stepped: bool
     ) -> None:
-        """Average after each optimiser step, not after each accumulated batch."""
-        if trainer.global_step > self.num_updates:
-            self.update(_denoiser(pl_module))
+        """Average after each optimiser step."""
+        if stepped:
+            self.update(_denoiser(module))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Validate the average."""
@@ -116,20 +144,20 @@ class EMA(Callback):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Lightning's hook: the average goes into the checkpoint."""
-        weights = {_PREFIX + name: average for name, average in self._average.items()}
+        weights = {AVERAGE_PREFIX + name: average for name, average in self._average.items()}
         return {"num_updates": torch.tensor(self.num_updates), **weights}
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Lightning's hook: continue from the checkpoint's average."""
         self.num_updates = int(state_dict["num_updates"])
         self._average = {
-            name.removeprefix(_PREFIX): average
+            name.removeprefix(AVERAGE_PREFIX): average
             for name, average in state_dict.items()
-            if name.startswith(_PREFIX)
+            if name.startswith(AVERAGE_PREFIX)
         }
 
 
-class RunCheckpoint(Checkpoint):
+class RunCheckpoint(BatchCallback, Checkpoint):
     """Keeps the run directory's ``last.ckpt`` and ``model.safetensors`` up to date.
 
     It saves only between optimiser steps, and holds back a request to stop until the accumulated
@@ -152,37 +180,30 @@ class RunCheckpoint(Checkpoint):
                 f"RunCheckpoint.every_n_steps must be at least 1, got {every_n_steps}; "
                 "set checkpoint_every_n_steps"
             )
+        super().__init__()
         self.directory = directory
         self.every_n_steps = every_n_steps
         self.ema = ema
-        self._step = 0
-        self._saved_step: int | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note where the run stands; the batches accumulated in a step may have changed since."""
-        self._step = trainer.global_step
+        """Count batches as if every step had accumulated as many as now."""
+        super().on_train_start(trainer, pl_module)
         progress = trainer.fit_loop.epoch_loop.batch_progress
         for counts in (progress.total, progress.current):
             state = counts.state_dict()
             shift = self._step * trainer.accumulate_grad_batches - state["ready"]
             counts.load_state_dict({name: count + shift for name, count in state.items()})
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: Batch,
-        batch_idx: int,
+    def after_batch(
+        self, trainer: Trainer, module: LightningModule, batch: Batch, stepped: bool
     ) -> None:
         """Save if it is time."""
-        if trainer.global_step == self._step:
+        if not stepped:
             trainer.should_stop = False
             return
-        self._step = trainer.global_step
-        done = self._step >= trainer.max_steps >= 0 or trainer.should_stop
-        if self._step % self.every_n_steps == 0 or done:
-            self.save(trainer, pl_module)
+        done = trainer.global_step >= trainer.max_steps or trainer.should_stop
+        if trainer.global_step % self.every_n_steps == 0 or done:
+            self.save(trainer, module)
 
     def save(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write both files, the checkpoint last: it never stands for weights not exported.
@@ -211,31 +232,28 @@ class RunCheckpoint(Checkpoint):
         trainer.save_checkpoint(self.directory / CHECKPOINT_NAME, weights_only=False)
 
 
-class Throughput(Callback):
+class Throughput(BatchCallback):
     """Logs ``train/tokens_per_second`` over all devices, between two log steps."""
 
     def __init__(self, every_n_steps: int) -> None:
         """Say how often to log, in optimiser steps."""
+        super().__init__()
         self._every_n_steps = every_n_steps
         self._tokens = 0
         self._since = time.perf_counter()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
+        super().on_train_start(trainer, pl_module)
         self._tokens, self._since = 0, time.perf_counter()
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: Batch,
-        batch_idx: int,
+    def after_batch(
+        self, trainer: Trainer, module: LightningModule, batch: Batch, stepped: bool
     ) -> None:
         """Count, and log at log steps."""
         self._tokens += batch.tokens.numel() * trainer.world_size
-        if trainer.global_step % self._every_n_steps == 0:
+        if stepped and trainer.global_step % self._every_n_steps == 0:
             now = time.perf_counter()
             rate = self._tokens / max(now - self._since, 1e-9)
-            pl_module.log("train/tokens_per_second", rate, rank_zero_only=True)
+            module.log("train/tokens_per_second", rate, rank_zero_only=True)
             self._tokens, self._since = 0, now

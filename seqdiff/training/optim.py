@@ -36,19 +36,27 @@ class OptimConfig:
         """Check the ranges.
 
         Raises:
-            ValueError: If a rate is negative or the warm-up is.
+            ValueError: If a value is outside its range.
         """
-        if not self.lr > 0 or not math.isfinite(self.lr):
-            raise ValueError(f"OptimConfig.lr must be positive, got {self.lr}; 3e-4 is common")
+        for name, common in (("lr", 3e-4), ("eps", 1e-8)):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"OptimConfig.{name} must be positive, got {getattr(self, name)}; "
+                    f"{common} is common"
+                )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(
+                f"OptimConfig.betas must be in [0, 1), got {self.betas}; (0.9, 0.999) is common"
+            )
         if not 0 <= self.min_lr <= self.lr:
             raise ValueError(
                 f"OptimConfig.min_lr must be in [0, lr = {self.lr}], got {self.min_lr}; lower it"
             )
         for name in ("weight_decay", "warmup_steps"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
-                    f"OptimConfig.{name} must not be negative, got {getattr(self, name)}; "
-                    "0 switches it off"
+                    f"OptimConfig.{name} must be finite and not negative, "
+                    f"got {getattr(self, name)}; 0 switches it off"
                 )
         if self.schedule == "constant" and self.min_lr > 0:
             raise ValueError(

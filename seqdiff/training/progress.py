@@ -14,6 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from seqdiff.training.callbacks import BatchCallback
 from seqdiff.types import Batch
 
 _SHOWN = {
@@ -23,7 +24,7 @@ _SHOWN = {
 }
 
 
-class StepBar(ProgressBar):
+class StepBar(BatchCallback, ProgressBar):
     """Shows steps, losses in bits per token, speed and the time left, on standard error."""
 
     def __init__(self, every_n_steps: int) -> None:
@@ -48,6 +49,7 @@ class StepBar(ProgressBar):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the bar."""
+        super().on_train_start(trainer, pl_module)
         if not self._enabled or not trainer.is_global_zero:
             return
         self._progress = Progress(
@@ -62,16 +64,11 @@ class StepBar(ProgressBar):
         )
         self._progress.start()
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: Batch,
-        batch_idx: int,
+    def after_batch(
+        self, trainer: Trainer, module: LightningModule, batch: Batch, stepped: bool
     ) -> None:
         """Advance, and read the metrics when they are written anyway."""
-        if self._progress is None or self._task is None:
+        if self._progress is None or self._task is None or not stepped:
             return
         self._progress.update(self._task, completed=trainer.global_step)
         if trainer.global_step % self._every_n_steps == 0:

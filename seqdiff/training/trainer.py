@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,14 +15,18 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback, LambdaCallback, Timer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from seqdiff.files import replacing, write_bytes
 from seqdiff.training.callbacks import EMA, RunCheckpoint, Throughput
 from seqdiff.training.progress import StepBar
+from seqdiff.training.weights import Progress
 
 Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed", "64-true"]
 METRICS_NAME = "metrics.csv"
+_HEADER = ["step", "name", "value"]
+_NOTHING = Progress()
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class TrainerConfig:
 
     Attributes:
         max_steps: Optimiser steps of the run.
-        max_time: Wall-clock limit over the run and its resumptions, ``DD:HH:MM:SS``.
+        max_time: Wall-clock limit, ``DD:HH:MM:SS``, over a run and its resumptions since it was
+            first set.
         accelerator: ``cpu``, ``gpu``, ``auto``, ...
         devices: Number of devices, their indices, or ``auto``.
         num_nodes: Number of machines.
@@ -65,7 +70,7 @@ class TrainerConfig:
         """Check what Lightning would only report late.
 
         Raises:
-            ValueError: If a count is less than 1.
+            ValueError: If a value is outside its range.
         """
         counts = ("max_steps", "accumulate_grad_batches", "log_every_n_steps", "num_nodes")
         for name in (*counts, "val_check_interval"):
@@ -74,6 +79,16 @@ class TrainerConfig:
                 raise ValueError(
                     f"TrainerConfig.{name} must be at least 1, got {value}; set trainer.{name}"
                 )
+        clip, limit = self.gradient_clip_val, self.limit_val_batches
+        if clip is not None and not clip > 0:
+            raise ValueError(
+                f"TrainerConfig.gradient_clip_val must be positive, got {clip}; null does not clip"
+            )
+        if limit is not None and not (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1):
+            raise ValueError(
+                "TrainerConfig.limit_val_batches must be a count of at least 1 or a share in "
+                f"(0, 1], got {limit}; null takes all"
+            )
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -102,13 +117,16 @@ class MetricsFile(Logger):
         """Open or continue a file.
 
         Args:
-            path: The file.
+            path: The file; it is not touched before the first row.
             first_step: Rows of this step and later, left by a run that went on after its last
                 checkpoint, are dropped.
+
+        Raises:
+            ValueError: If the file holds something else.
         """
         super().__init__()
         self.path = path
-        self._first_step = first_step
+        self._kept = _rows_before(first_step, path) if first_step > 0 and path.exists() else []
         self._ready = False
 
     @property
@@ -122,13 +140,9 @@ class MetricsFile(Logger):
         return ""
 
     def _prepare(self) -> None:
-        kept: list[list[str]] = []
-        if self._first_step > 0 and self.path.exists():
-            with self.path.open(newline="") as old:
-                kept = [r for r in list(csv.reader(old))[1:] if int(r[0]) < self._first_step]
         with replacing(self.path) as temporary, temporary.open("w", newline="") as new:
-            csv.writer(new).writerows([["step", "name", "value"], *kept])
-        self._ready = True
+            csv.writer(new).writerows([_HEADER, *self._kept])
+        self._kept, self._ready = [], True
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -144,13 +158,32 @@ class MetricsFile(Logger):
         """The run's configuration is in run.yaml."""
 
 
+def _rows_before(step: int, path: Path) -> list[list[str]]:
+    """Read a metrics file; blank lines and a last line that a kill has torn are dropped."""
+    with path.open(newline="", errors="replace") as file:
+        rows = list(csv.reader(line for line in file if line.endswith("\n") and line.strip()))
+    if rows and rows[0] != _HEADER:
+        raise ValueError(
+            f"{path} must begin with {','.join(_HEADER)}, got {','.join(rows[0])!r}; "
+            "put that line back, or move the file"
+        )
+    for row in rows[1:]:
+        if len(row) != len(_HEADER) or not row[0].isdecimal():
+            raise ValueError(
+                f"{path} must hold rows of {','.join(_HEADER)}, got {','.join(row)!r}; "
+                "delete that line"
+            )
+    return [row for row in rows[1:] if int(row[0]) < step]
+
+
 def build_trainer(
     config: TrainerConfig,
     directory: Path,
     *,
     ema_decay: float | None,
     checkpoint_every_n_steps: int,
-    first_step: int = 0,
+    done: Progress = _NOTHING,
+    on_start: Callable[[], None] | None = None,
 ) -> Trainer:
     """Make a Trainer that writes into a run directory.
 
@@ -159,40 +192,69 @@ def build_trainer(
         directory: The run directory.
         ema_decay: Of the exported average; ``None`` exports the parameters.
         checkpoint_every_n_steps: Optimiser steps between two savings.
-        first_step: Optimiser steps already done.
+        done: What the run has behind it.
+        on_start: Called by the first process once everything, also a checkpoint, is taken in.
 
     Raises:
-        ValueError: If Lightning refuses the arguments, say for a device that is not there.
+        ValueError: If nothing is left to do, the metrics are not its own, or Lightning refuses the
+            arguments, say for a device that is not there.
     """
     ema = None if ema_decay is None else EMA(ema_decay)
     saving = RunCheckpoint(directory, every_n_steps=checkpoint_every_n_steps, ema=ema)
-    callbacks = [Throughput(config.log_every_n_steps), saving]
-    callbacks += [] if ema is None else [ema]
-    callbacks += [StepBar(config.log_every_n_steps)] if config.enable_progress_bar else []
     arguments = asdict(config)
     if config.val_check_interval is None:
         arguments["limit_val_batches"] = 0
-    tensorboard = TensorBoardLogger(
-        directory, name="", version="tensorboard", purge_step=first_step
-    )
+    loggers = [
+        MetricsFile(directory / METRICS_NAME, first_step=done.step),
+        TensorBoardLogger(directory, name="", version="tensorboard", purge_step=done.step),
+    ]
     try:
-        return Trainer(
+        trainer = Trainer(
             **arguments,
             max_epochs=-1,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
-            logger=[MetricsFile(directory / METRICS_NAME, first_step=first_step), tensorboard],
-            callbacks=callbacks,
+            logger=loggers,
+            callbacks=[*_watchers(config, on_start), saving, *([] if ema is None else [ema])],
             plugins=[AtomicCheckpointIO()],
             use_distributed_sampler=False,
             enable_model_summary=False,
             default_root_dir=directory,
         )
-    except MisconfigurationException as error:
+    except (MisconfigurationException, ValueError) as error:
         raise ValueError(
             f"TrainerConfig must describe what this machine has, got: {error}; "
             "change that key of trainer"
         ) from error
+    _check_left(config, done)
+    return trainer
+
+
+def _watchers(config: TrainerConfig, on_start: Callable[[], None] | None) -> list[Callback]:
+    watchers: list[Callback] = [Throughput(config.log_every_n_steps)]
+    if config.enable_progress_bar:
+        watchers.append(StepBar(config.log_every_n_steps))
+    if on_start is not None:
+        start = rank_zero_only(on_start)
+        watchers.append(LambdaCallback(on_train_start=lambda trainer, module: start()))
+    return watchers
+
+
+def _check_left(config: TrainerConfig, done: Progress) -> None:
+    """Refuse a run that would stop before its first step."""
+    if done.step >= config.max_steps:
+        raise ValueError(
+            f"resume.trainer.max_steps must exceed the {done.step} steps done, got "
+            f"{config.max_steps}; add --trainer.max_steps {2 * done.step}"
+        )
+    if (
+        config.max_time is not None
+        and (Timer(config.max_time).time_remaining() or 0) <= done.seconds
+    ):
+        raise ValueError(
+            f"TrainerConfig.max_time must exceed the {done.seconds:.0f} s of training done, "
+            f"got {config.max_time}; add --trainer.max_time with more (DD:HH:MM:SS)"
+        )
 
 
 def is_first_process() -> bool:

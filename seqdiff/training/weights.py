@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
+
+from seqdiff.training.module import DiffusionModule
+
+AVERAGE_PREFIX = "average."
+
+_STEPS = ("loops", "fit_loop", "epoch_loop.automatic_optimization.optim_progress")
+_STEPS += ("optimizer", "step", "total", "completed")
+# What going on reads from a checkpoint: where it lies, and its type. No number is negative.
+_NEEDED: dict[tuple[str | int, ...], type] = {
+    ("global_step",): int,
+    ("pytorch-lightning_version",): str,
+    ("state_dict",): dict,
+    ("loops", "fit_loop"): dict,
+    _STEPS: int,
+    ("optimizer_states", 0, "state"): dict,
+    ("optimizer_states", 0, "param_groups"): list,
+    ("lr_schedulers", 0, "last_epoch"): int,
+    ("lr_schedulers", 0, "lr_lambdas"): list,
+    ("callbacks",): dict,
+    ("log_window", "totals"): Tensor,
+    ("log_window", "start"): int,
+}
+_SECONDS = ("callbacks", "Timer", "time_elapsed", "train")
+_OPTIONAL = {("callbacks", "EMA", "num_updates"): Tensor, _SECONDS: float}
 
 
 def encode_weights(weights: dict[str, Tensor]) -> bytes:
@@ -35,16 +60,30 @@ def load_weights(path: Path, module: nn.Module) -> None:
         raise ValueError(
             f"{path} must be a whole safetensors file, got: {error}; copy it again"
         ) from error
-    check_weights(str(path), module, weights)
+    check_weights(str(path), module.state_dict(), weights)
     module.load_state_dict(weights)
 
 
-def read_step(path: Path, module: nn.Module) -> int:
-    """Look into a checkpoint: does it fit, and at which optimiser step does it stand?
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has got.
+
+    Attributes:
+        step: Optimiser steps done.
+        seconds: Of them, counted since a limit on the time was first set.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+
+
+def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Progress:
+    """Look into a checkpoint: can it be gone on from, and how far has it got?
 
     Args:
         path: The checkpoint.
-        module: The LightningModule that is to go on.
+        module: The module that is to go on, not yet sharded.
+        datamodule: The data that it is to go on with.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
@@ -56,27 +95,90 @@ def read_step(path: Path, module: nn.Module) -> int:
         )
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        step, weights = content["global_step"], content["state_dict"]
-    except (RuntimeError, KeyError, EOFError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # a damaged file raises many kinds
+        reason = str(error).partition("\n")[0]
         raise ValueError(
             f"{path} must be a checkpoint of plain tensors, got: {reason}; copy it again"
         ) from error
-    check_weights(str(path), module, weights)
-    return int(step)
+    needed = _NEEDED | {(type(datamodule).__qualname__, "position"): int}
+    for place, kind in _OPTIONAL.items():
+        needed |= {} if _at(content, place[:2]) is None else {place: kind}
+    for place, kind in needed.items():
+        found, name = _at(content, place), ".".join(map(str, place))
+        if not isinstance(found, kind):
+            raise _damaged(path, f"{name} of type {kind.__name__}, got none")
+        if isinstance(found, int | float) and not found >= 0:
+            raise _damaged(path, f"{name} of at least 0, got {found}")
+    if _at(content, _STEPS) != content["global_step"]:
+        raise _damaged(path, f"one global_step, got {content['global_step']} and another in loops")
+    check_weights(str(path), module.state_dict(), content["state_dict"])
+    _check_optimizer(path, module, content["optimizer_states"][0])
+    average = _at(content, ("callbacks", "EMA"))
+    if isinstance(average, dict):
+        names = dict(module.denoiser.named_parameters())
+        expected = {AVERAGE_PREFIX + name: parameter for name, parameter in names.items()}
+        check_weights(str(path), {**expected, "num_updates": torch.tensor(0)}, average)
+    if content["log_window"]["totals"].shape != (2,):
+        raise _damaged(path, "log_window.totals of shape (2,), got another")
+    seconds = _at(content, _SECONDS) or 0.0
+    assert isinstance(seconds, float)
+    return Progress(content["global_step"], seconds)
 
 
-def check_weights(owner: str, module: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Refuse weights that do not fit a network exactly.
+def _check_optimizer(path: Path, module: DiffusionModule, saved: dict[str, object]) -> None:
+    """Refuse AdamW states of other parameters; one that never had a gradient has none."""
+    groups = module.configure_optimizers()["optimizer"].param_groups
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    needed = [len(group["params"]) for group in groups]
+    assert isinstance(saved["param_groups"], list)
+    indices = [_at(group, ("params",)) for group in saved["param_groups"]]
+    found = [len(group) if isinstance(group, list) else None for group in indices]
+    if found != needed:
+        raise _damaged(path, f"optimizer_states.0.param_groups of {needed} tensors, got {found}")
+    flat = [index for group in indices if isinstance(group, list) for index in group]
+    owners = dict(zip(flat, parameters, strict=True))
+    states = saved["state"]
+    assert isinstance(states, dict)
+    if not states or not states.keys() <= owners.keys():
+        raise _damaged(path, f"optimizer_states.0.state of its groups, got {len(states)} states")
+    for index, state in states.items():
+        like = owners[index]
+        expected = {"step": torch.tensor(0), "exp_avg": like, "exp_avg_sq": like}
+        place = f"{path}: optimizer_states.0.state.{index}"
+        check_weights(place, expected, state if isinstance(state, dict) else {})
+
+
+def _damaged(path: Path, requirement: str) -> ValueError:
+    return ValueError(
+        f"{path} must hold {requirement}: damaged, of another version or of other data; "
+        "start again with another --output"
+    )
+
+
+def _at(content: object, place: Sequence[str | int]) -> object | None:
+    """What lies at a place of nested dictionaries and lists, or ``None``."""
+    for key in place:
+        if isinstance(content, dict) and key in content:
+            content = content[key]
+        elif isinstance(content, list) and isinstance(key, int) and key < len(content):
+            content = content[key]
+        else:
+            return None
+    return content
+
+
+def check_weights(
+    owner: str, expected: Mapping[str, Tensor], weights: Mapping[str, object]
+) -> None:
+    """Refuse tensors that have not exactly the names and shapes of others.
 
     Raises:
         ValueError: In one line, naming the first key that is missing, unexpected or misshapen.
     """
-    expected = module.state_dict()
     missing = sorted(expected.keys() - weights.keys())
     unexpected = sorted(weights.keys() - expected.keys())
     misshapen = [
-        k for k in expected.keys() & weights.keys() if expected[k].shape != weights[k].shape
+        k for k in expected.keys() & weights.keys() if expected[k].shape != _shape(weights[k])
     ]
     fix = "use the run.yaml that was written with it"
     for problem, keys in (("missing", missing), ("unexpected", unexpected)):
@@ -89,5 +191,9 @@ def check_weights(owner: str, module: nn.Module, weights: dict[str, Tensor]) -> 
         key = min(misshapen)
         raise ValueError(
             f"{owner} must fit the backbone of run.yaml, got {key} of shape "
-            f"{tuple(weights[key].shape)} where {tuple(expected[key].shape)} is needed; {fix}"
+            f"{_shape(weights[key])} where {tuple(expected[key].shape)} is needed; {fix}"
         )
+
+
+def _shape(weight: object) -> tuple[int, ...] | None:
+    return tuple(weight.shape) if isinstance(weight, Tensor) else None

