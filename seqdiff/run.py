@@ -183,7 +183,13 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         config.data.dataset("train")
         if config.trainer.val_check_interval is not None:
             config.data.dataset("valid")
+    ours = not torch.distributed.is_initialized()
     trainer.fit(module, datamodule=config.data, ckpt_path=checkpoint, weights_only=True)
+    if ours and torch.distributed.is_initialized():
+        # Its threads may abort an interpreter that ends before them (pytorch/pytorch#190489), and
+        # Lightning ends only NCCL's.
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
     return directory
 
 

@@ -47,6 +47,26 @@ def test_two_processes_equal_one(config: Path, tmp_path: Path) -> None:
     assert checkpoint["ToyData"] == {"position": 5 * 8}
 
 
+def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) -> None:
+    """Or its threads abort the interpreter's end, once in a while, with exit code -6."""
+    command = ["train", str(config), *FLAGS, "--trainer.strategy", "ddp"]
+    lines = [
+        "import torch",
+        "from seqdiff.cli import main",
+        f"assert main({[*command, '--output', str(tmp_path / 'run')]}) == 0",
+        "assert not torch.distributed.is_initialized()",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "GLOBAL_RANK: 0" in done.stderr
+
+
 def test_averaging_each_process_own_mean_is_another_gradient(config: Path) -> None:
     """The broken twin differs by far more than the tolerance above."""
     from seqdiff.config import instantiate, parse_run
