@@ -11,9 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..ops.causal_conv1d import BACKENDS as CONV_BACKENDS
-from ..ops.causal_conv1d import causal_conv1d
-from ..ops.selective_scan import selective_scan
+from ..ops.mamba_direction import Direction, mamba_both_ways, mamba_direction
 from .layers import exempt_from_decay, require_positive
 
 Combine = Literal["add", "ew_multiply"]
@@ -85,15 +83,13 @@ class SelectiveSSM(nn.Module):
         self, d_inner: int, dt_rank: int, config: MambaConfig, backend: str = "auto"
     ) -> None:
         super().__init__()
-        self.scan_backend = backend
-        self.conv_backend = backend if backend in CONV_BACKENDS else "auto"
-        self.widths = (dt_rank, config.d_state, config.d_state)
+        self.backend = backend
         bound = config.d_conv**-0.5
         self.conv_weight = nn.Parameter(torch.empty(d_inner, config.d_conv).uniform_(-bound, bound))
         self.conv_bias = (
             nn.Parameter(torch.empty(d_inner).uniform_(-bound, bound)) if config.conv_bias else None
         )
-        self.x_proj = nn.Linear(d_inner, sum(self.widths), bias=False)
+        self.x_proj = nn.Linear(d_inner, dt_rank + 2 * config.d_state, bias=False)
         self.dt_proj = nn.Linear(dt_rank, d_inner)
         nn.init.uniform_(self.dt_proj.weight, -(dt_rank**-0.5), dt_rank**-0.5)
         log_min, log_max = math.log(config.dt_min), math.log(config.dt_max)
@@ -106,8 +102,7 @@ class SelectiveSSM(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B L D"],
-        z: Float[Tensor, "B L D"],
+        xz: Float[Tensor, "B L E"],
         padding: Bool[Tensor, "B L"] | None = None,
         *,
         reverse: bool = False,
@@ -115,37 +110,23 @@ class SelectiveSSM(nn.Module):
         """Mix along the row.
 
         Args:
-            x: Input; zero where padded.
-            z: Gate.
-            padding: True where the input of the scan is to be zero.
+            xz: Input and gate side by side, ``E = 2 D``; zero where padded.
+            padding: See ``BiMamba.forward``.
             reverse: Run from the last position to the first.
         """
-        u = causal_conv1d(
-            x.transpose(1, 2),
+        return mamba_direction(xz, self.weights(), padding, reverse=reverse, backend=self.backend)
+
+    def weights(self) -> Direction:
+        """The parameters as the operators take them."""
+        return Direction(
             self.conv_weight,
             self.conv_bias,
-            activation="silu",
-            reverse=reverse,
-            backend=self.conv_backend,
-        )
-        if padding is not None:
-            u = u.masked_fill(padding[:, None], 0)
-        dt, b, c = self.x_proj(u.transpose(1, 2)).split(self.widths, dim=-1)
-        y = selective_scan(
-            u,
-            F.linear(dt, self.dt_proj.weight).transpose(1, 2),
+            self.x_proj.weight,
+            self.dt_proj.weight,
+            self.dt_proj.bias,
             -torch.exp(self.A_log),
-            b.transpose(1, 2),
-            c.transpose(1, 2),
             self.D,
-            z.transpose(1, 2),
-            delta_bias=self.dt_proj.bias,
-            delta_softplus=True,
-            reverse=reverse,
-            backend=self.scan_backend,
         )
-        assert isinstance(y, Tensor)  # no last state was asked for
-        return y.transpose(1, 2)
 
 
 class BiMamba(nn.Module):
@@ -175,6 +156,7 @@ class BiMamba(nn.Module):
         super().__init__()
         d_inner, rank = config.expand * d_model, config.rank(d_model)
         self.combine = combine
+        self.backend = backend
         self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=config.bias)
         self.out_proj = nn.Linear(d_inner, d_model, bias=config.bias)
         self.in_proj_rev: nn.Linear | None = None
@@ -216,25 +198,25 @@ class BiMamba(nn.Module):
             mirrored: ``x`` and the result are stored reversed in length and in channels:
                 ``forward(x.flip(1, 2), mirrored=True) == forward(x).flip(1, 2)``.
         """
-        x_fwd, z_fwd = _project_in(self.in_proj, x, padding, mirrored)
-        x_rev, z_rev = x_fwd, z_fwd
-        if self.in_proj_rev is not None:
-            x_rev, z_rev = _project_in(self.in_proj_rev, x, padding, mirrored)
-        y_fwd = self.fwd(x_fwd, z_fwd, padding, reverse=mirrored)
-        y_rev = self.rev(x_rev, z_rev, padding, reverse=not mirrored)
+        fwd, rev = self.fwd.weights(), self.rev.weights()
+        xz = _project_in(self.in_proj, x, padding, mirrored)
         if self.combine == "add" and self.out_proj_rev is None:
-            return _project_out(self.out_proj, y_fwd + y_rev, mirrored, directions=2)
+            y = mamba_both_ways(xz, fwd, rev, padding, mirrored=mirrored, backend=self.backend)
+            return _project_out(self.out_proj, y, mirrored, directions=2)
+        xz_rev = xz
+        if self.in_proj_rev is not None:
+            xz_rev = _project_in(self.in_proj_rev, x, padding, mirrored)
+        y_fwd = mamba_direction(xz, fwd, padding, reverse=mirrored, backend=self.backend)
+        y_rev = mamba_direction(xz_rev, rev, padding, reverse=not mirrored, backend=self.backend)
         out_fwd = _project_out(self.out_proj, y_fwd, mirrored)
         out_rev = _project_out(self.out_proj_rev or self.out_proj, y_rev, mirrored)
         return out_fwd + out_rev if self.combine == "add" else out_fwd * out_rev
 
 
-def _project_in(
-    proj: nn.Linear, x: Tensor, padding: Tensor | None, mirrored: bool
-) -> tuple[Tensor, Tensor]:
+def _project_in(proj: nn.Linear, x: Tensor, padding: Tensor | None, mirrored: bool) -> Tensor:
     weight = proj.weight.flip(1) if mirrored else proj.weight
-    inner, gate = F.linear(x, weight, proj.bias).chunk(2, dim=-1)
-    return inner if padding is None else inner.masked_fill(padding[..., None], 0), gate
+    xz = F.linear(x, weight, proj.bias)
+    return xz if padding is None else xz.masked_fill(padding[..., None], 0)
 
 
 def _project_out(proj: nn.Linear, y: Tensor, mirrored: bool, directions: int = 1) -> Tensor:

@@ -12,7 +12,7 @@ from numba import njit
 
 from .cpu_simd import LANES, add, fma, full_like, load, mul, store, sub
 from .cpu_tasks import next_task
-from .cpu_tiles import buffer, read_matrix, read_tile, sigmoid, write_matrix, write_tile
+from .cpu_tiles import buffer, put_tile, read_matrix, read_tile, sigmoid, write_matrix, write_tile
 
 _CHUNK = 64
 
@@ -100,7 +100,7 @@ def _gather(slopes, weights, taps, count, window, dx, d_weights, d_bias):
         store(d_weights, w * LANES, sum_weight)
 
 
-def conv_backward(counter, x, weight, bias, silu, d_out, dx, d_weight, d_bias):
+def conv_backward(counter, x, weight, bias, silu, d_out, dx, accumulate, d_weight, d_bias):
     """Take tasks until none is left, and fill the gradients.
 
     Args:
@@ -111,6 +111,7 @@ def conv_backward(counter, x, weight, bias, silu, d_out, dx, d_weight, d_bias):
         silu: Whether SiLU follows.
         d_out: Gradient of the output ``(B, D, L)``, any strides.
         dx: Gradient of x, any strides.
+        accumulate: Whether to add to dx.
         d_weight: Each row's gradient of the filter ``(B, D, W)``.
         d_bias: Each row's gradient of the bias ``(B, D, 1)``.
     """
@@ -141,6 +142,6 @@ def conv_backward(counter, x, weight, bias, silu, d_out, dx, d_weight, d_bias):
             if silu:
                 _through_silu(window, weights, offset, taps, count, slopes)
             _gather(slopes, weights, taps, count, window, result, sum_weights, sum_bias)
-            write_tile(dx, batch, channel, width, first, count, result)
+            put_tile(dx, batch, channel, width, first, count, result, accumulate, window)
         write_matrix(d_weight[batch], channel, width, sum_weights, 0)
         write_matrix(d_bias[batch], channel, width, sum_bias, 0)

@@ -33,6 +33,11 @@ def causal_conv1d_cpu(
 
 @torch.library.custom_op("seqdiff::causal_conv1d", mutates_args=())
 def _conv(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
+    return run_conv(x, weight, bias, silu, reverse)
+
+
+def run_conv(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
+    """The filtered input; arguments as `_conv` takes them."""
     out = torch.empty_like(x)
     offset = view(None if bias is None else bias[:, None], x, 2)
     arguments = (view(x, x, 3, reverse), view(weight, x, 2), offset, silu, view(out, x, 3, reverse))
@@ -55,17 +60,39 @@ def _conv_backward(
     d_out: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dx = torch.empty_like(x)
+    d_weight, d_bias = run_conv_backward(
+        x, weight, bias, silu, reverse, d_out, dx, accumulate=False
+    )
+    return dx, d_weight, d_bias
+
+
+def run_conv_backward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    silu: bool,
+    reverse: bool,
+    d_out: Tensor,
+    dx: Tensor,
+    *,
+    accumulate: bool,
+) -> tuple[Tensor, Tensor]:
+    """Write x's gradient into ``dx``, or add it; arguments as `_conv_backward` takes them.
+
+    Returns:
+        The gradients of the filter and of the bias.
+    """
     d_weight = x.new_empty(x.shape[0], *weight.shape)
     d_bias = x.new_empty(x.shape[0], x.shape[1], 1)
     offset = view(None if bias is None else bias[:, None], x, 2)
     arguments = (
         view(x, x, 3, reverse), view(weight, x, 2), offset, silu, view(d_out, x, 3, reverse),
-        view(dx, x, 3, reverse), view(d_weight, x, 3), view(d_bias, x, 3),
+        view(dx, x, 3, reverse), accumulate, view(d_weight, x, 3), view(d_bias, x, 3),
     )  # fmt: skip
     run_tasks(
         conv_kernel("conv_backward", x.dtype), arguments, x.shape[0] * -(-x.shape[1] // LANES)
     )
-    return dx, d_weight.sum(0), d_bias.sum((0, 2))
+    return d_weight.sum(0), d_bias.sum((0, 2))
 
 
 @_conv_backward.register_fake

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from numba import njit, types
 from torch import Tensor
+
+from .cpu_memory import keep_freed_memory
 
 _LOGGER = logging.getLogger("seqdiff.ops")
 
@@ -46,9 +48,13 @@ def scan_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
     saved = types.Array(scalar, 4, "C")
     inputs = [*_arrays(dtype, 3, 3, 2, 4, 4, 2, 3, 2), *(types.boolean,) * 3]
     if name == "scan_forward":
-        return _compile(scan_forward, [*inputs, *_arrays(dtype, 3, 3, 3), saved])
-    grads = _arrays(dtype, 3, 3, 3, 3, 3, 5, 5, 3, 3, 3, 3, 3, 3)
-    return _compile(scan_backward, [*inputs, saved, *grads])
+        return _compile(
+            scan_forward,
+            dtype,
+            [*inputs, *_arrays(dtype, 3, 3), types.boolean, *_arrays(dtype, 3), saved],
+        )
+    rows, sums = _arrays(dtype, 3, 3, 3, 3, 3), _arrays(dtype, 5, 5, 3, 3, 3, 3, 3, 3)
+    return _compile(scan_backward, dtype, [*inputs, saved, *rows, types.boolean, *sums])
 
 
 @functools.cache
@@ -58,8 +64,9 @@ def conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
 
     inputs = [*_arrays(dtype, 3, 2, 2), types.boolean]
     if name == "conv_forward":
-        return _compile(conv_forward, [*inputs, *_arrays(dtype, 3)])
-    return _compile(conv_backward, [*inputs, *_arrays(dtype, 3, 3, 3, 3)])
+        return _compile(conv_forward, dtype, [*inputs, *_arrays(dtype, 3)])
+    rows, sums = _arrays(dtype, 3, 3), _arrays(dtype, 3, 3)
+    return _compile(conv_backward, dtype, [*inputs, *rows, types.boolean, *sums])
 
 
 @functools.cache
@@ -70,10 +77,13 @@ def _digest() -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def _compile(function: Callable[..., None], arguments: list[types.Array]) -> Callable[..., None]:
+def _compile(
+    function: Callable[..., None], dtype: torch.dtype, arguments: Sequence[types.Type]
+) -> Callable[..., None]:
     """Compile a kernel, or load it from Numba's cache on disk; say so when it takes a while."""
-    name = f"{function.__name__}_{_digest()}_{arguments[0].dtype}"
+    name = f"{function.__name__}_{_digest()}_{str(dtype).removeprefix('torch.')}"
     function.__qualname__ = name
+    keep_freed_memory()
     try:
         kernel = njit(nogil=True, cache=True)(function)
         folder = Path(kernel.stats.cache_path or ".")

@@ -22,12 +22,12 @@ from .cpu_simd import LANES, add, exp2, fma, full_like, load, mul, splat, store
 from .cpu_tasks import next_task
 from .cpu_tiles import (
     buffer,
+    put_tile,
     read_matrix,
     read_tile,
     sigmoid,
     softplus,
     write_matrix,
-    write_tile,
 )
 
 CHUNK = 64
@@ -203,7 +203,7 @@ def copy_vectors(source, vectors, target):
 
 
 @njit
-def _forward_block(scan, block, row, maps, state, out, last, saved):
+def _forward_block(scan, block, row, maps, state, out, accumulate, last, saved):
     """Walk one block along the sequence. ``row`` is its place in ``saved``."""
     length, states = scan.u.shape[2], scan.A.shape[1]
     steps, inputs, y = buffer(CHUNK, scan.u), buffer(CHUNK, scan.u), buffer(CHUNK, scan.u)
@@ -223,7 +223,7 @@ def _forward_block(scan, block, row, maps, state, out, last, saved):
             if scan.z.size:
                 read_tile(scan.z, block.batch, channel, width, first, count, inputs)
                 _gate(inputs, count, y)
-            write_tile(out, block.batch, channel, width, first, count, y)
+            put_tile(out, block.batch, channel, width, first, count, y, accumulate, inputs)
     for tile in range(block.tiles):
         channel = block.begin + tile * LANES
         width = min(LANES, block.end - channel)
@@ -243,14 +243,14 @@ def read_states(source, block, states, state):
 
 def scan_forward(
     counter, u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C,
-    initial, out, last, saved,
+    initial, out, accumulate, last, saved,
 ):  # fmt: skip
     """Take tasks from the counter until none is left, and fill out, last and saved.
 
     ``counter`` is one int64 that all threads share, 0 at the start. The inputs up to
     ``constant_C`` are those of `Scan`; ``initial`` and ``last`` are (Bt, D, N); ``out`` (Bt, D, L)
-    has any strides. ``saved`` takes the states at chunk starts, (Bt, chunks, blocks,
-    TILES * N * LANES), or has size 0 when no backward follows.
+    has any strides, and is added to if ``accumulate``. ``saved`` takes the states at chunk starts,
+    (Bt, chunks, blocks, TILES * N * LANES), or has size 0 when no backward follows.
     """
     scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
     maps, state = make_maps(u, A.shape[1]), buffer(TILES * A.shape[1], u)
@@ -263,4 +263,4 @@ def scan_forward(
         block = place(task, u.shape[1], groups)
         read_maps(scan, block, maps)
         read_states(initial, block, A.shape[1], state)
-        _forward_block(scan, block, task % rows, maps, state, out, last, saved)
+        _forward_block(scan, block, task % rows, maps, state, out, accumulate, last, saved)

@@ -41,7 +41,7 @@ from .cpu_simd import (
     sub,
 )
 from .cpu_tasks import next_task
-from .cpu_tiles import buffer, read_tile, sigmoid, write_matrix, write_tile
+from .cpu_tiles import buffer, put_tile, read_tile, sigmoid, write_matrix, write_tile
 
 _LN2 = math.log(2.0)
 
@@ -158,7 +158,7 @@ def _finish(scan, maps, number, tile, count, sums):
 
 
 @njit
-def _backward_block(scan, block, row, maps, saved, d_out, sums, tile, state, grads):
+def _backward_block(scan, block, row, maps, saved, d_out, sums, tile, state, grads, accumulate):
     """Walk one block back along the sequence."""
     length, states = scan.u.shape[2], scan.A.shape[1]
     b = block.batch
@@ -183,7 +183,7 @@ def _backward_block(scan, block, row, maps, saved, d_out, sums, tile, state, gra
             write_tile(grads.u, b, channel, width, first, count, tile.driven)
             write_tile(grads.delta, b, channel, width, first, count, tile.delta)
             if scan.z.size:
-                write_tile(grads.z, b, channel, width, first, count, tile.gate)
+                put_tile(grads.z, b, channel, width, first, count, tile.gate, accumulate, tile.y)
         _write_maps(scan, block, first, count, sums, grads)
 
 
@@ -215,15 +215,40 @@ def _write_sums(scan, block, sums, grads):
 
 
 def scan_backward(
-    counter, u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C, saved, d_out, d_last,
-    du, d_delta, dz, dB, dC, d_fixed_B, d_fixed_C, dA, dD, d_bias, d_initial,
-):  # fmt: skip
+    counter,
+    u,
+    delta,
+    A,
+    B,
+    C,
+    D,
+    z,
+    bias,
+    softplus,
+    constant_B,
+    constant_C,
+    saved,
+    d_out,
+    d_last,
+    du,
+    d_delta,
+    dz,
+    accumulate,
+    dB,
+    dC,
+    d_fixed_B,
+    d_fixed_C,
+    dA,
+    dD,
+    d_bias,
+    d_initial,
+):
     """Take tasks from the counter until none is left, and fill the gradients.
 
     ``counter`` is one int64 that all threads share, 0 at the start. The inputs up to
     ``constant_C`` are those of `Scan`, the gradients from ``du`` on those of `Gradients`.
     ``saved`` is what the forward kept; ``d_out`` has any strides; ``d_last`` (Bt, D, N) has size
-    0 when the last state has no gradient.
+    0 when the last state has no gradient. ``dz`` is added to if ``accumulate``.
     """
     scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
     grads = Gradients(du, d_delta, dz, dB, dC, d_fixed_B, d_fixed_C, dA, dD, d_bias, d_initial)
@@ -239,5 +264,7 @@ def scan_backward(
         read_states(d_last, block, A.shape[1], sums.carry)
         for part in (sums.A, sums.fixed_B, sums.fixed_C, sums.D, sums.bias):
             part[:] = 0.0
-        _backward_block(scan, block, task % rows, maps, saved, d_out, sums, tile, state, grads)
+        _backward_block(
+            scan, block, task % rows, maps, saved, d_out, sums, tile, state, grads, accumulate
+        )
         _write_sums(scan, block, sums, grads)

@@ -58,7 +58,8 @@ def _groups(B: Tensor, C: Tensor) -> int:
     return max(m.shape[1] if m.ndim == 4 else 1 for m in (B, C))
 
 
-def _saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int, int]:
+def saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int, int]:
+    """What the forward keeps: the states at chunk starts, block by block."""
     groups = _groups(B, C)
     rows = groups * blocks_per_group(u.shape[1], groups)
     return u.shape[0], -(-u.shape[2] // CHUNK), rows, TILES * A.shape[1] * LANES
@@ -108,20 +109,48 @@ def _scan(
     reverse: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    out, last, saved = _scan_fake(
-        u, delta, A, B, C, D, z, delta_bias, initial, softplus, reverse, keep
-    )
-    arguments = _scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
-    rest = (view(initial, u, 3), view(out, u, 3, reverse), view(last, u, 3), saved.numpy())
-    tasks = u.shape[0] * _saved_shape(u, A, B, C)[2]
-    run_tasks(scan_kernel("scan_forward", u.dtype), (*arguments, *rest), tasks)
+    out = torch.empty_like(u)
+    inputs = (u, delta, A, B, C, D, z, delta_bias)
+    last, saved = run_scan(*inputs, initial, softplus, reverse, keep, out, accumulate=False)
     return out, last, saved
+
+
+def run_scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    initial: Tensor | None,
+    softplus: bool,
+    reverse: bool,
+    keep: bool,
+    out: Tensor,
+    *,
+    accumulate: bool,
+) -> tuple[Tensor, Tensor]:
+    """Write the scan's output into ``out``, or add it; arguments as `_scan` takes them.
+
+    Returns:
+        The last state, and what the backward needs if ``keep``.
+    """
+    last = A.new_empty(u.shape[0], *A.shape)
+    saved = u.new_empty(saved_shape(u, A, B, C) if keep else (0, 0, 0, 0))
+    arguments = _scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
+    places = (view(initial, u, 3), view(out, u, 3, reverse), accumulate)
+    tasks = u.shape[0] * saved_shape(u, A, B, C)[2]
+    kernel = scan_kernel("scan_forward", u.dtype)
+    run_tasks(kernel, (*arguments, *places, view(last, u, 3), saved.numpy()), tasks)
+    return last, saved
 
 
 @_scan.register_fake
 def _scan_fake(u, delta, A, B, C, D, z, delta_bias, initial, softplus, reverse, keep):
     last = A.new_empty(u.shape[0], *A.shape)
-    saved = u.new_empty(_saved_shape(u, A, B, C) if keep else (0, 0, 0, 0))
+    saved = u.new_empty(saved_shape(u, A, B, C) if keep else (0, 0, 0, 0))
     return torch.empty_like(u), last, saved
 
 
@@ -141,10 +170,40 @@ def _scan_backward(
     d_out: Tensor,
     d_last: Tensor | None,
 ) -> list[Tensor]:
+    dz = u.new_empty(0, 0, 0) if z is None else torch.empty_like(z)
+    inputs = (u, delta, A, B, C, D, z, delta_bias)
+    du, d_delta, *rest = run_scan_backward(
+        *inputs, softplus, reverse, saved, d_out, d_last, dz, accumulate=False
+    )
+    return [du, d_delta, dz, *rest]
+
+
+def run_scan_backward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    softplus: bool,
+    reverse: bool,
+    saved: Tensor,
+    d_out: Tensor,
+    d_last: Tensor | None,
+    dz: Tensor,
+    *,
+    accumulate: bool,
+) -> list[Tensor]:
+    """Write the gate's gradient into ``dz``, or add it; arguments as `_scan_backward` takes them.
+
+    Returns:
+        The gradients of u, delta, A, B, C, D, the bias and the initial state.
+    """
     batch, channels, length = u.shape
     groups, states = _groups(B, C), A.shape[1]
     grads = [torch.empty_like(t) for t in (u, delta)]
-    grads.append(u.new_empty(0, 0, 0) if z is None else torch.empty_like(z))
     by_place = (batch, groups, saved.shape[2] // groups, states, length)
     by_row = (batch, channels, states)
     maps = [u.new_empty(by_place if m.ndim == 4 else (0,) * 5) for m in (B, C)]
@@ -154,7 +213,8 @@ def _scan_backward(
         saved.numpy(),
         view(d_out, u, 3, reverse),
         view(d_last, u, 3),
-        *(view(g, u, 3, reverse) for g in grads),
+        *(view(g, u, 3, reverse) for g in (*grads, dz)),
+        accumulate,
         *(view(g, u, 5, reverse) for g in maps),
         *(view(g, u, 3) for g in (*fixed, *sums)),
     )

@@ -82,6 +82,16 @@ def write_tile(target, batch, channel, width, first, count, tile):
             target[batch, channel + lane, first + i] = tile[i * LANES + lane]
 
 
+@njit(forceinline=True)
+def put_tile(target, batch, channel, width, first, count, tile, accumulate, scratch):
+    """`write_tile`, or add to what is there; ``scratch`` is then overwritten."""
+    if accumulate:
+        read_tile(target, batch, channel, width, first, count, scratch)
+        for k in range(0, count * LANES, LANES):
+            store(tile, k, add(load(tile, k), load(scratch, k)))
+    write_tile(target, batch, channel, width, first, count, tile)
+
+
 @njit
 def read_matrix(source, channel, width, buffer, start):
     """Copy ``source[channel : channel + width]`` so that its columns become vectors."""

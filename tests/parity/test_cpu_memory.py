@@ -1,0 +1,42 @@
+"""Freed memory stays with the process."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource, torch
+from seqdiff.ops.selective_scan import selective_scan
+if {broken}:
+    import seqdiff.ops.cpu_runtime
+    seqdiff.ops.cpu_runtime.keep_freed_memory = lambda: None
+u = torch.randn(4, 1024, 256).mT.requires_grad_()
+A, B = -torch.rand(256, 4), torch.randn(4, 4, 1024)
+def step():
+    y = selective_scan(u, u, A, B, B, delta_softplus=True)
+    torch.autograd.grad(y, u, torch.ones_like(y))
+for _ in range(5):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
+def test_steps_do_not_fault_their_pages_in_anew():
+    """Each step frees 16 MiB, which are 4,096 pages."""
+    faults = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", SCRIPT.format(broken=broken)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        for broken in (False, True)
+    ]
+    assert faults[0] < 2_000 < 10_000 < faults[1]

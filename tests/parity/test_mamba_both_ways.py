@@ -1,0 +1,145 @@
+"""The CPU's one operator for both directions against the same made of separate operators."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from seqdiff.ops.mamba_direction import Direction, mamba_both_ways, mamba_direction
+
+RTOL = {torch.float32: 3e-5, torch.float64: 1e-11}
+
+
+def weights(channels: int, rank: int, states: int, seed: int, *, conv_bias: bool) -> Direction:
+    """Random weights of one direction, float64."""
+    random = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+    return Direction(
+        normal(channels, 4),
+        normal(channels) if conv_bias else None,
+        normal(rank + 2 * states, channels) / channels**0.5,
+        normal(channels, rank) / rank**0.5,
+        normal(channels) - 2,
+        -normal(channels, states).exp(),
+        normal(channels),
+    )
+
+
+def case(
+    batch: int = 2,
+    length: int = 70,
+    channels: int = 21,
+    rank: int = 2,
+    states: int = 5,
+    *,
+    conv_bias: bool = True,
+    padded: bool = False,
+) -> tuple[Tensor, Direction, Direction, Tensor | None]:
+    """Random arguments; the second row is padded at both ends."""
+    random = torch.Generator().manual_seed(7)
+    xz = torch.randn(batch, length, 2 * channels, generator=random, dtype=torch.float64)
+    padding = None
+    if padded:
+        padding = torch.zeros(batch, length, dtype=torch.bool)
+        padding[1, :9] = padding[1, -17:] = True
+        xz = xz.masked_fill(padding[..., None], 0)
+    ways = (weights(channels, rank, states, seed, conv_bias=conv_bias) for seed in (1, 2))
+    return xz, *ways, padding
+
+
+def separately(xz, fwd, rev, padding, *, mirrored):
+    """What the operator must equal."""
+    first = mamba_direction(xz, fwd, padding, reverse=mirrored)
+    return first + mamba_direction(xz, rev, padding, reverse=not mirrored)
+
+
+def numbers(function, given, mirrored, dtype) -> list[Tensor]:
+    """Output and every gradient."""
+    xz, fwd, rev, padding = given
+    leaves = [None if t is None else t.to(dtype).requires_grad_() for t in (xz, *fwd, *rev)]
+    ways = Direction(*leaves[1:8]), Direction(*leaves[8:])
+    out = function(leaves[0], *ways, padding, mirrored=mirrored)
+    random = torch.Generator().manual_seed(3)
+    d_out = torch.randn(out.shape, generator=random, dtype=torch.float64).to(dtype)
+    present = [leaf for leaf in leaves if leaf is not None]
+    return [out.detach(), *torch.autograd.grad(out, present, d_out)]
+
+
+def largest_gap(got: list[Tensor], wanted: list[Tensor]) -> float:
+    """The largest difference as a share of each result's largest value."""
+    pairs = zip(got, wanted, strict=True)
+    return max(float((g - w).abs().max() / w.abs().max()) for g, w in pairs)
+
+
+CASES = {
+    "plain": {},
+    "no_conv_bias": {"conv_bias": False},
+    "padded": {"padded": True},
+    "length_1": {"length": 1},
+    "length_2": {"length": 2},
+    "length_3": {"length": 3},
+    "several_blocks": {"channels": 150, "states": 16, "rank": 5, "length": 130},
+    "one_row_one_state": {"batch": 1, "states": 1, "rank": 1, "channels": 16},
+}
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("name", CASES)
+def test_equals_two_directions(name, dtype, mirrored):
+    given = case(**CASES[name])
+    got = numbers(mamba_both_ways, given, mirrored, dtype)
+    wanted = numbers(separately, given, mirrored, dtype)
+    assert largest_gap(got, wanted) < RTOL[dtype]
+    if given[0].shape[1] > 1:
+        other_way = numbers(separately, given, not mirrored, dtype)
+        assert largest_gap(got, other_way) > 1e-2
+
+
+def test_gradients_are_those_of_finite_differences():
+    given = case(1, 6, 3, 1, 2)
+
+    def function(*leaves: Tensor) -> Tensor:
+        return mamba_both_ways(leaves[0], Direction(*leaves[1:8]), Direction(*leaves[8:]))
+
+    leaves = [t.requires_grad_() for t in (given[0], *given[1], *given[2]) if t is not None]
+    assert torch.autograd.gradcheck(function, leaves)
+
+
+def test_thread_count_does_not_change_a_bit():
+    given = case(3, 200, 100, 3, 8)
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            xz, fwd, rev, _ = given
+            with torch.no_grad():
+                results.append(mamba_both_ways(xz, fwd, rev))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+def test_bfloat16_activations_under_autocast():
+    xz, *ways, _ = case()
+    fwd, rev = (Direction(*(t.float() for t in way if t is not None)) for way in ways)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = mamba_both_ways(xz.bfloat16(), fwd, rev)
+    assert half.dtype == torch.bfloat16
+    assert largest_gap([half.float()], [mamba_both_ways(xz.float(), fwd, rev)]) < 5e-2
+
+
+def test_operator_is_registered_whole():
+    # 64 channels fill a block, so that what is kept for the backward has no part left unwritten.
+    xz, fwd, rev, padding = case(padded=True, channels=64)
+    mamba_both_ways(xz, fwd, rev, padding)  # registers the operator
+    tensors = [t.requires_grad_() for t in (*fwd, *rev) if t is not None]
+    arguments = (xz.requires_grad_(), tensors, padding, False, True)
+    torch.library.opcheck(torch.ops.seqdiff.mamba_both_ways, arguments)
+    with torch.no_grad():
+        _, *kept = torch.ops.seqdiff.mamba_both_ways(*arguments)
+        back = (xz, tensors, kept, padding, False, torch.ones(2, 70, 64, dtype=torch.float64))
+        torch.library.opcheck(torch.ops.seqdiff.mamba_both_ways_backward, back)
