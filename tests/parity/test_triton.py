@@ -126,19 +126,6 @@ def test_a_long_row_never_holds_all_states():
     assert grown < 4 * channels * length * states
 
 
-@pytest.mark.skipif(not ON_DEVICE, reason="the interpreter would take an hour")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("without", [("initial_state",), ("initial_state", "z", "D")])
-@pytest.mark.parametrize("softplus", [False, True])
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("length", [128, 256, 512, 1024, 2048, 4096])
-def test_the_grid_of_mamba_ssm(length, groups, softplus, without, dtype):
-    compare(
-        dtype, softplus=softplus, length=length, groups=groups, B="bgnl", C="bgnl", channels=24,
-        states=8, without=without,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("dtype", "layout", "activation"),
     [
