@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 
 from seqdiff.backbones import Caduceus
-from seqdiff.ops.selective_scan import BACKENDS
 
 from .common import (
     Ratio,
@@ -28,6 +27,7 @@ from .common import (
     make_parser,
     positive,
     print_table,
+    refuse,
     require_same,
     write_json,
 )
@@ -129,12 +129,10 @@ def require_kernels(sides: list[str]) -> None:
     """Check that the CUDA sides can run here.
 
     Raises:
-        SystemExit: If not, in one line.
+        SystemExit: If not, in one line, with code 2.
     """
     if not torch.cuda.is_available():
-        raise SystemExit("caduceus_step: --device cuda needs a CUDA device, and PyTorch sees none")
-    if "triton" in sides and "triton" not in BACKENDS:
-        raise SystemExit("caduceus_step: this version of seqdiff has no Triton kernels")
+        refuse("caduceus_step: --device cuda needs a CUDA device, and PyTorch sees none")
     modules = ["triton"] if "triton" in sides else []
     if {"mamba_ssm", "two-pass"} & set(sides):
         modules += ["mamba_ssm", "causal_conv1d"]
@@ -142,10 +140,10 @@ def require_kernels(sides: list[str]) -> None:
         try:
             importlib.import_module(module)
         except (ImportError, OSError) as error:
-            raise SystemExit(
+            refuse(
                 f"caduceus_step: {module} cannot be imported ({str(error).splitlines()[0]}); run "
                 "`pip install -e '.[cuda]'`, or leave out what needs it, as in --sides triton"
-            ) from error
+            )
 
 
 def peak_bytes(step: TrainingStep) -> int:

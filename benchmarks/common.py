@@ -13,12 +13,14 @@ import os
 import platform
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -186,6 +188,12 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
+
+
+def refuse(message: str) -> NoReturn:
+    """End with one line and exit code 2, as a wrong argument does."""
+    print(message, file=sys.stderr)
+    raise SystemExit(2)
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
