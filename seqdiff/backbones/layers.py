@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..ops.rms_norm import rms_norm
+
 NormKind = Literal["rms", "layer"]
 
 
@@ -39,7 +41,7 @@ class Norm(nn.Module):
         """
         weight = self.weight.flip(0) if mirrored else self.weight
         if self.bias is None:
-            return F.rms_norm(x, weight.shape, weight, self.eps)
+            return rms_norm(x, weight, self.eps)
         bias = self.bias.flip(0) if mirrored else self.bias
         return F.layer_norm(x, weight.shape, weight, bias, self.eps)
 

@@ -70,6 +70,18 @@ def conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
 
 
 @functools.cache
+def norm_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    """``"norm_forward"`` or ``"norm_backward"`` compiled for a dtype."""
+    from .cpu_norm import norm_backward, norm_forward
+
+    scalar = types.float32 if dtype == torch.float32 else types.float64
+    matrix, vector = types.Array(scalar, 2, "C"), types.Array(scalar, 1, "C")
+    if name == "norm_forward":
+        return _compile(norm_forward, dtype, [matrix, vector, vector, matrix, vector])
+    return _compile(norm_backward, dtype, [matrix, vector, vector, matrix, matrix, matrix])
+
+
+@functools.cache
 def _digest() -> str:
     """What the kernels' sources add up to: Numba itself would watch only the caller's file."""
     folder = Path(__file__).parent
