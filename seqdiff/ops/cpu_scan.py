@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .cpu_simd import LANES, add, exp2, fma, full_like, load, mul, splat, store
+from .cpu_math import exp2
+from .cpu_simd import LANES, add, fma, full_like, load, mul, store
 from .cpu_tasks import next_task
 from .cpu_tiles import (
     buffer,
@@ -29,6 +30,7 @@ from .cpu_tiles import (
     write_matrix,
     write_tile,
 )
+from .cpu_wide import WIDE, fma_each, load_like, load_wide, repeat, splat_each
 
 CHUNK = 64
 TILES = 4
@@ -104,6 +106,13 @@ def place(task, channels, groups):
 
 
 @njit
+def count_together(scan):
+    """How many states go `WIDE` at a time; the rest, all where B or C is constant, one by one."""
+    states = scan.A.shape[1]
+    return 0 if scan.constant_B or scan.constant_C else states - states % WIDE
+
+
+@njit
 def make_maps(u, states):
     """Room for the maps of any block."""
     return Maps(
@@ -171,20 +180,33 @@ def enter(u, steps, skip, start, count, driven, y):
 
 
 @njit(forceinline=True)
-def _advance(scan, maps, tile, steps, driven, count, state, y):
-    """Move one tile's states over a chunk and add what they emit to y."""
-    states = scan.A.shape[1]
-    for n in range(states):
+def _advance(maps, n, at, h, constant_B, constant_C, steps, driven, count, y):
+    """Move states n, n + 1, ... (as many as h holds) over a chunk, and add what they emit to y."""
+    rate = load_like(maps.rates, at, h)
+    fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
+    for i in range(count):
+        k, here = i * LANES, n * CHUNK + i
+        decay = exp2(mul(repeat(load(steps, k), h), rate))
+        inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, h)
+        outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, h)
+        h = fma(decay, h, mul(repeat(load(driven, k), h), inflow))
+        store(y, k, fma_each(outflow, h, load(y, k)))
+    return h
+
+
+@njit(forceinline=True)
+def _advance_all(scan, maps, tile, steps, driven, count, state, y):
+    """Move one tile's states over a chunk."""
+    states, constant_B, constant_C = scan.A.shape[1], scan.constant_B, scan.constant_C
+    together = count_together(scan)
+    for n in range(0, together, WIDE):
         at = (tile * states + n) * LANES
-        rate, h = load(maps.rates, at), load(state, at)
-        fixed_B, fixed_C = load(maps.B_lanes, at), load(maps.C_lanes, at)
-        for i in range(count):
-            decay = exp2(mul(load(steps, i * LANES), rate))
-            inflow = fixed_B if scan.constant_B else splat(maps.B[n * CHUNK + i])
-            outflow = fixed_C if scan.constant_C else splat(maps.C[n * CHUNK + i])
-            h = fma(decay, h, mul(load(driven, i * LANES), inflow))
-            store(y, i * LANES, fma(outflow, h, load(y, i * LANES)))
-        store(state, at, h)
+        h = load_wide(state, at)
+        store(state, at, _advance(maps, n, at, h, False, False, steps, driven, count, y))
+    for n in range(together, states):
+        at = (tile * states + n) * LANES
+        h = load(state, at)
+        store(state, at, _advance(maps, n, at, h, constant_B, constant_C, steps, driven, count, y))
 
 
 @njit(forceinline=True)
@@ -219,7 +241,7 @@ def _forward_block(scan, block, row, maps, state, out, last, saved):
             make_steps(inputs, maps.bias, tile * LANES, count, scan.softplus, steps)
             read_tile(scan.u, block.batch, channel, width, first, count, inputs)
             enter(inputs, steps, maps.skip, tile * LANES, count, inputs, y)
-            _advance(scan, maps, tile, steps, inputs, count, state, y)
+            _advance_all(scan, maps, tile, steps, inputs, count, state, y)
             if scan.z.size:
                 read_tile(scan.z, block.batch, channel, width, first, count, inputs)
                 _gate(inputs, count, y)

@@ -12,6 +12,7 @@ import math
 
 from numba import njit
 
+from .cpu_math import exp2
 from .cpu_scan import (
     CHUNK,
     TILES,
@@ -31,7 +32,6 @@ from .cpu_simd import (
     LANES,
     add,
     dot_lanes,
-    exp2,
     fma,
     full_like,
     load,

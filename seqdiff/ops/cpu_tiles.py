@@ -13,15 +13,14 @@ import math
 import numpy as np
 from numba import njit
 
+from .cpu_math import exp2, log1p
 from .cpu_simd import (
     LANES,
     add,
     div,
-    exp2,
     full_like,
     load,
     load_first,
-    log1p,
     maximum,
     mul,
     store,
