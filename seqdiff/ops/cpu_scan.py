@@ -23,6 +23,7 @@ from .cpu_simd import LANES, add, fma, full_like, load, mul, store
 from .cpu_tasks import next_task
 from .cpu_tiles import (
     buffer,
+    expect_tile,
     read_matrix,
     read_tile,
     sigmoid,
@@ -160,6 +161,15 @@ def read_chunk(scan, block, first, count, maps):
 
 
 @njit(forceinline=True)
+def expect_inputs(scan, batch, channel, first, count):
+    """Start to fetch a tile of each input that another chunk will read."""
+    expect_tile(scan.delta, batch, channel, first, count)
+    expect_tile(scan.u, batch, channel, first, count)
+    if scan.z.size:
+        expect_tile(scan.z, batch, channel, first, count)
+
+
+@njit(forceinline=True)
 def make_steps(delta, bias, start, count, use_softplus, steps):
     """Add the bias to raw deltas in place, and fill in the step sizes."""
     offset = load(bias, start)
@@ -230,13 +240,15 @@ def _forward_block(scan, block, row, maps, state, out, last, saved):
     length, states = scan.u.shape[2], scan.A.shape[1]
     steps, inputs, y = buffer(CHUNK, scan.u), buffer(CHUNK, scan.u), buffer(CHUNK, scan.u)
     for first in range(0, length, CHUNK):
-        count = min(CHUNK, length - first)
+        count, ahead = min(CHUNK, length - first), min(CHUNK, length - first - CHUNK)
         read_chunk(scan, block, first, count, maps)
         if saved.size:
             copy_vectors(state, block.tiles * states, saved[block.batch, first // CHUNK, row])
         for tile in range(block.tiles):
             channel = block.begin + tile * LANES
             width = min(LANES, block.end - channel)
+            expect_inputs(scan, block.batch, channel, first + CHUNK, ahead)
+            expect_tile(out, block.batch, channel, first + CHUNK, ahead)
             read_tile(scan.delta, block.batch, channel, width, first, count, inputs)
             make_steps(inputs, maps.bias, tile * LANES, count, scan.softplus, steps)
             read_tile(scan.u, block.batch, channel, width, first, count, inputs)

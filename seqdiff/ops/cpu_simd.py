@@ -243,3 +243,18 @@ def dot_lanes(typingctx, left, left_at, right, right_at):
         return products[0]
 
     return vector(left, types.intp, right, types.intp), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, offset):
+    """Start to bring the line of an element into the second-level cache."""
+
+    def codegen(context, builder, signature, args):
+        pointer = vector_pointer(context, builder, signature.args[0], *args)
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [pointer, word(0), word(2), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen

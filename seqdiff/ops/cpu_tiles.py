@@ -23,6 +23,7 @@ from .cpu_simd import (
     load_first,
     maximum,
     mul,
+    prefetch,
     store,
     store_first,
     sub,
@@ -79,6 +80,20 @@ def write_tile(target, batch, channel, width, first, count, tile):
     for i in range(count):
         for lane in range(width):
             target[batch, channel + lane, first + i] = tile[i * LANES + lane]
+
+
+@njit(forceinline=True)
+def expect_tile(array, batch, channel, first, count):
+    """Start to fetch what `read_tile` or `write_tile` will touch soon, if channels are adjacent.
+
+    Channels last, positions lie whole rows apart, which is too far for the processor's own guess.
+    """
+    size = array.itemsize
+    rows, columns = array.strides[2] // size, array.strides[1] // size
+    if columns == 1:
+        base = batch * (array.strides[0] // size) + channel + first * rows
+        for i in range(count):
+            prefetch(array, base + i * rows)
 
 
 @njit
