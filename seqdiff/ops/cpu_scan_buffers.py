@@ -9,6 +9,7 @@ from numba import njit
 
 from .cpu_scan import CHUNK, TILES
 from .cpu_tiles import buffer
+from .cpu_wide import WIDE
 
 
 class Gradients(NamedTuple):
@@ -89,6 +90,6 @@ def make_tile(u):
         buffer(CHUNK, u),
         buffer(CHUNK, u),
         buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK + 1, u),
+        buffer(CHUNK * WIDE, u),
+        buffer((CHUNK + 1) * WIDE, u),
     )
