@@ -13,20 +13,18 @@ import math
 from numba import njit
 
 from .cpu_math import exp2
-from .cpu_scan import (
+from .cpu_scan import copy_vectors, enter, make_steps, read_states
+from .cpu_scan_blocks import (
     CHUNK,
     TILES,
     Scan,
-    copy_vectors,
     count_groups,
     count_together,
-    enter,
     make_maps,
-    make_steps,
+    map_place,
     place,
     read_chunk,
     read_maps,
-    read_states,
 )
 from .cpu_scan_buffers import Gradients, make_sums, make_tile
 from .cpu_simd import (
@@ -41,7 +39,7 @@ from .cpu_simd import (
     sum_lanes,
 )
 from .cpu_tasks import next_task
-from .cpu_tiles import buffer, read_tile, sigmoid, write_matrix, write_tile
+from .cpu_tiles import buffer, copy_rows, read_tile, sigmoid, write_matrix, write_tile
 from .cpu_wide import WIDE, fma_each, load_like, load_wide, repeat, splat_each
 
 _LN2 = math.log(2.0)
@@ -213,12 +211,12 @@ def _backward_block(scan, block, row, maps, saved, d_out, sums, tile, state, gra
 
 @njit
 def _write_maps(scan, block, first, count, sums, grads):
-    for n in range(scan.A.shape[1]):
-        for i in range(count):
-            if not scan.constant_B:
-                grads.B[block.batch, block.group, block.place, n, first + i] = sums.B[n * CHUNK + i]
-            if not scan.constant_C:
-                grads.C[block.batch, block.group, block.place, n, first + i] = sums.C[n * CHUNK + i]
+    index, place = (block.batch, block.group, block.place), (0, CHUNK, 1)
+    states = scan.A.shape[1]
+    if not scan.constant_B:
+        copy_rows(sums.B, place, grads.B, map_place(grads.B, index, first), states, count)
+    if not scan.constant_C:
+        copy_rows(sums.C, place, grads.C, map_place(grads.C, index, first), states, count)
 
 
 @njit

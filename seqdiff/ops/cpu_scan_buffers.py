@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .cpu_scan import CHUNK, TILES
+from .cpu_scan_blocks import CHUNK, TILES
 from .cpu_tiles import buffer
 from .cpu_wide import WIDE
 

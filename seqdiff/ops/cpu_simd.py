@@ -252,3 +252,26 @@ def prefetch(typingctx, array, offset):
         return context.get_dummy_value()
 
     return types.void(array, types.intp), codegen
+
+
+@intrinsic
+def peek(typingctx, array, offset):
+    """The element that lies ``offset`` elements after the array's first one in memory."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(array)(context, builder, args[0]).data
+        return builder.load(builder.gep(data, [args[1]]))
+
+    return array.dtype(array, types.intp), codegen
+
+
+@intrinsic
+def poke(typingctx, array, offset, value):
+    """Write the element that lies ``offset`` elements after the array's first one in memory."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(array)(context, builder, args[0]).data
+        builder.store(args[2], builder.gep(data, [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, array.dtype), codegen

@@ -23,6 +23,8 @@ from .cpu_simd import (
     load_first,
     maximum,
     mul,
+    peek,
+    poke,
     prefetch,
     store,
     store_first,
@@ -94,6 +96,20 @@ def expect_tile(array, batch, channel, first, count):
         base = batch * (array.strides[0] // size) + channel + first * rows
         for i in range(count):
             prefetch(array, base + i * rows)
+
+
+@njit(forceinline=True)
+def copy_rows(source, source_at, target, target_at, rows, columns):
+    """Copy elements between two arrays' memory.
+
+    Each place is the first element's offset, the distance of rows and that of columns. Indexing
+    the arrays would spend more time on addresses than on the elements.
+    """
+    for n in range(rows):
+        begin = source_at[0] + n * source_at[1]
+        other = target_at[0] + n * target_at[1]
+        for i in range(columns):
+            poke(target, other + i * target_at[2], peek(source, begin + i * source_at[2]))
 
 
 @njit
