@@ -14,7 +14,7 @@ from .cpu_simd import LANES, full_like, load, mul, store
 from .cpu_tiles import buffer, copy_rows, expect_tile, read_matrix
 from .cpu_wide import WIDE
 
-CHUNK = 64
+CHUNK = 128
 TILES = 4
 LOG2E = math.log2(math.e)
 
