@@ -40,7 +40,16 @@ from .cpu_simd import (
 )
 from .cpu_tasks import next_task
 from .cpu_tiles import buffer, copy_rows, read_tile, sigmoid, write_matrix, write_tile
-from .cpu_wide import WIDE, fma_each, load_like, load_wide, repeat, splat_each
+from .cpu_wide import (
+    WIDE,
+    add_folded,
+    fma_each,
+    fold_wide,
+    load_like,
+    load_wide,
+    repeat,
+    splat_each,
+)
 
 _LN2 = math.log(2.0)
 
@@ -80,8 +89,9 @@ def _reverse(maps, n, at, carry, width, constant_B, constant_C, tile, count, sum
         flow = fma(dy, outflow, carry)
         store(tile.d_driven, k, fma_each(flow, inflow, load(tile.d_driven, k)))
         carry = mul(flow, load_like(tile.decays, k * width, carry))
-        store(tile.decays, k * width, mul(flow, repeat(load(tile.driven, k), carry)))
-        store(tile.states, (k + LANES) * width, mul(dy, h))
+        for_B = mul(flow, repeat(load(tile.driven, k), carry))
+        store(tile.decays, k * width, fold_wide(for_B))
+        store(tile.states, (k + LANES) * width, fold_wide(mul(dy, h)))
         h = load_like(tile.states, k * width, carry)
         through = mul(carry, h)
         store(tile.d_steps, k, fma_each(through, rate, load(tile.d_steps, k)))
@@ -91,20 +101,21 @@ def _reverse(maps, n, at, carry, width, constant_B, constant_C, tile, count, sum
 
 
 @njit(forceinline=True)
-def _add_products(products, start, stride, count, n, total):
-    """Add the sum over lanes of each position's products to a map's gradient."""
-    for i in range(0, count, LANES):
-        lanes = sum_lanes(products, start + i * stride, stride)
-        store(total, n * CHUNK + i, add(load(total, n * CHUNK + i), lanes))
-
-
-@njit(forceinline=True)
-def _add_constant(products, start, stride, count, at, total):
-    """Add the sum over positions of the products to a constant map's gradient."""
-    result = load(total, at)
-    for i in range(count):
-        result = add(result, load(products, start + i * stride))
-    store(total, at, result)
+def _add_products(products, start, width, constant, count, n, at, maps, fixed):
+    """Add what `_reverse` left of ``width`` states to the gradient of their map."""
+    if width == WIDE:
+        for i in range(0, count, 4):
+            place = start + i * width * LANES
+            add_folded(products, place, width * LANES, maps, n * CHUNK + i, CHUNK)
+    elif constant:
+        total = load(fixed, at)
+        for i in range(count):
+            total = add(total, load(products, start + i * LANES))
+        store(fixed, at, total)
+    else:
+        for i in range(0, count, LANES):
+            lanes = sum_lanes(products, start + i * LANES, LANES)
+            store(maps, n * CHUNK + i, add(load(maps, n * CHUNK + i), lanes))
 
 
 @njit(forceinline=True)
@@ -112,17 +123,9 @@ def _both_ways(maps, n, at, h, carry, width, constant_B, constant_C, gated, tile
     """Take ``width`` states forth and back through the chunk."""
     _replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, count)
     _reverse(maps, n, at, carry, width, constant_B, constant_C, tile, count, sums)
-    stride = width * LANES
-    for s in range(width):
-        one = s * LANES
-        if constant_B:
-            _add_constant(tile.decays, one, stride, count, at + one, sums.fixed_B)
-        else:
-            _add_products(tile.decays, one, stride, count, n + s, sums.B)
-        if constant_C:
-            _add_constant(tile.states, stride + one, stride, count, at + one, sums.fixed_C)
-        else:
-            _add_products(tile.states, stride + one, stride, count, n + s, sums.C)
+    _add_products(tile.decays, 0, width, constant_B, count, n, at, sums.B, sums.fixed_B)
+    start = width * LANES
+    _add_products(tile.states, start, width, constant_C, count, n, at, sums.C, sums.fixed_C)
 
 
 @njit(forceinline=True)

@@ -199,7 +199,7 @@ def maximum(typingctx, left, right):
     return left(left, left), codegen
 
 
-def _fold(builder, left, right, width):
+def fold(builder, left, right, width):
     """Halve groups of ``2 * width`` lanes of two vectors into one, each group by its own sum.
 
     The lanes are picked so that every shuffle is a single instruction where registers hold 16.
@@ -233,7 +233,7 @@ def sum_lanes(typingctx, array, offset, stride):
             sums.append(builder.load(pointer, align=array.dtype.bitwidth // 8))
         for width in (8, 4, 2, 1):
             pairs = zip(sums[::2], sums[1::2], strict=True)
-            sums = [_fold(builder, one, two, width) for one, two in pairs]
+            sums = [fold(builder, one, two, width) for one, two in pairs]
         return sums[0]
 
     return vector(array, types.intp, types.intp), codegen

@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from .cpu_simd import LANES, VectorType, call_fma, splat_value, vector_pointer
+from .cpu_simd import LANES, VectorType, call_fma, fold, splat_value, vector_pointer
 
 WIDE = 4
 
@@ -94,3 +94,54 @@ def fma_each(typingctx, left, right, addend):
         return result
 
     return addend(left, left, addend), codegen
+
+
+@intrinsic
+def fold_wide(typingctx, value):
+    """Fold `WIDE` vectors into one, a quarter each, whose parts keep their vectors' sums.
+
+    One vector is left as it is.
+    """
+    if value.vectors not in (1, WIDE):
+        return None
+
+    def codegen(context, builder, signature, args):
+        if value.vectors == 1:
+            return args[0]
+        first, second, third, fourth = _split(builder, args[0])
+        low, high = fold(builder, first, second, 8), fold(builder, third, fourth, 8)
+        return fold(builder, low, high, 4)
+
+    return VectorType(value.scalar)(value), codegen
+
+
+@intrinsic
+def add_folded(typingctx, array, offset, stride, totals, at, row):
+    """Add the sums of four `fold_wide` vectors, ``stride`` apart, to four rows of totals.
+
+    Quarter q of vector i adds to ``totals[at + q * row + i]``.
+    """
+
+    def codegen(context, builder, signature, args):
+        size = array.dtype.bitwidth // 8
+        places = [builder.add(args[1], builder.mul(args[2], args[2].type(i))) for i in range(4)]
+        one, two, three, four = (
+            builder.load(vector_pointer(context, builder, array, args[0], place), align=size)
+            for place in places
+        )
+        sums = fold(builder, fold(builder, one, two, 2), fold(builder, three, four, 2), 1)
+        nothing = ir.Constant(sums.type, ir.Undefined)
+        data = context.make_array(totals)(context, builder, args[3]).data
+        for quarter in range(4):
+            lanes = ir.Constant(
+                ir.VectorType(ir.IntType(32), 4), [4 * quarter + i for i in range(4)]
+            )
+            part = builder.shuffle_vector(sums, nothing, lanes)
+            place = builder.add(args[4], builder.mul(args[5], args[5].type(quarter)))
+            pointer = builder.bitcast(builder.gep(data, [place]), part.type.as_pointer())
+            total = builder.fadd(builder.load(pointer, align=size), part)
+            builder.store(total, pointer, align=size)
+        return context.get_dummy_value()
+
+    number = types.intp
+    return types.void(array, number, number, totals, number, number), codegen
