@@ -89,7 +89,7 @@ def store(typingctx, array, offset, value):
     """Write a vector ``offset`` elements after the array's first one."""
 
     def codegen(context, builder, signature, args):
-        pointer = vector_pointer(context, builder, signature.args[0], *args[:2], value.vectors)
+        pointer = vector_pointer(context, builder, array, args[0], args[1], value.vectors)
         builder.store(args[2], pointer, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
 

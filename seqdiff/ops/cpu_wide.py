@@ -39,7 +39,7 @@ def load_wide(typingctx, array, offset):
     vector = VectorType(array.dtype, WIDE)
 
     def codegen(context, builder, signature, args):
-        pointer = vector_pointer(context, builder, signature.args[0], *args, WIDE)
+        pointer = vector_pointer(context, builder, array, args[0], args[1], WIDE)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
 
     return vector(array, types.intp), codegen
@@ -50,7 +50,7 @@ def load_like(typingctx, array, offset, like):
     """As many vectors as ``like`` has, from ``offset`` elements after the array's first one."""
 
     def codegen(context, builder, signature, args):
-        pointer = vector_pointer(context, builder, signature.args[0], *args[:2], like.vectors)
+        pointer = vector_pointer(context, builder, array, args[0], args[1], like.vectors)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
 
     return like(array, types.intp, like), codegen
