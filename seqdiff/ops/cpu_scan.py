@@ -2,7 +2,7 @@
 
 Channels are the vector lanes, so nothing is transposed when they are adjacent in memory and the
 output's sum over the state needs no shuffle. A task is one batch row and up to `TILES` vectors of
-channels; it walks the sequence in chunks of `CHUNK` positions that stay in the first-level cache.
+channels; it walks the sequence in chunks of `CHUNK` positions that stay in the nearest caches.
 Only the state at the start of each chunk is kept for the backward. Reading from right to left is
 a view with negative strides. Each task writes sums of its own, so the order of threads is never
 seen.
