@@ -12,7 +12,7 @@ import math
 
 from numba import njit
 
-from .cpu_simd import LANES, dot_lanes, fma, load, load_first, mul, splat, store, store_first, sub
+from .cpu_simd import LANES, fma, load, load_first, mul, splat, store, store_first, sub, sum_lanes
 from .cpu_tasks import next_task
 from .cpu_tiles import buffer
 
@@ -33,12 +33,6 @@ def _write(array, at, left, value):
         store_first(array, at, value, left)
 
 
-@njit(forceinline=True)
-def _sums(parts, ones):
-    """Replace 16 vectors by their 16 sums, in the first of them."""
-    store(parts, 0, dot_lanes(parts, 0, ones, 0))
-
-
 def norm_forward(counter, x, weight, eps, out, inverse):
     """Take tasks until none is left, and fill out and inverse.
 
@@ -51,8 +45,7 @@ def norm_forward(counter, x, weight, eps, out, inverse):
         inverse: One over the root mean square of each row ``(M,)``.
     """
     rows, channels = x.shape
-    parts, ones = buffer(LANES, x), buffer(LANES, x)
-    ones[:] = 1.0
+    parts = buffer(LANES, x)
     while True:
         task = next_task(counter)
         if task * ROWS >= rows:
@@ -65,7 +58,7 @@ def norm_forward(counter, x, weight, eps, out, inverse):
                     value = _read(x, (first + r) * channels + d, channels - d)
                     total = fma(value, value, total)
                 store(parts, r * LANES, total)
-            _sums(parts, ones)
+            store(parts, 0, sum_lanes(parts, 0, LANES))
             for r in range(count):
                 inverse[first + r] = 1.0 / math.sqrt(parts[r] / channels + eps[0])
             for r in range(count):
@@ -92,8 +85,7 @@ def norm_backward(counter, x, weight, inverse, d_out, dx, d_weight):
         d_weight: Each task's gradient of the weight ``(ceil(M / ROWS), D)``, zero at the start.
     """
     rows, channels = x.shape
-    parts, ones = buffer(LANES, x), buffer(LANES, x)
-    ones[:] = 1.0
+    parts = buffer(LANES, x)
     while True:
         task = next_task(counter)
         if task * ROWS >= rows:
@@ -107,7 +99,7 @@ def norm_backward(counter, x, weight, inverse, d_out, dx, d_weight):
                     weighed = mul(_read(d_out, at, left), _read(weight, d, left))
                     total = fma(weighed, _read(x, at, left), total)
                 store(parts, r * LANES, total)
-            _sums(parts, ones)
+            store(parts, 0, sum_lanes(parts, 0, LANES))
             for r in range(count):
                 scale = inverse[first + r]
                 through = splat(x.dtype.type(scale * scale * scale * parts[r] / channels))

@@ -12,109 +12,134 @@ import math
 
 from numba import njit
 
-from .cpu_scan import (
+from .cpu_math import exp2
+from .cpu_scan import copy_vectors, enter, make_steps, read_states
+from .cpu_scan_blocks import (
     CHUNK,
     TILES,
     Scan,
-    copy_vectors,
     count_groups,
-    enter,
+    count_together,
     make_maps,
-    make_steps,
+    map_place,
     place,
     read_chunk,
     read_maps,
-    read_states,
 )
 from .cpu_scan_buffers import Gradients, make_sums, make_tile
 from .cpu_simd import (
     LANES,
     add,
-    dot_lanes,
-    exp2,
     fma,
     full_like,
     load,
     mul,
-    splat,
     store,
     sub,
+    sum_lanes,
 )
 from .cpu_tasks import next_task
-from .cpu_tiles import buffer, put_tile, read_tile, sigmoid, write_matrix, write_tile
+from .cpu_tiles import buffer, copy_rows, put_tile, read_tile, sigmoid, write_matrix, write_tile
+from .cpu_wide import (
+    WIDE,
+    add_folded,
+    fma_each,
+    fold_wide,
+    load_like,
+    load_wide,
+    repeat,
+    splat_each,
+)
 
 _LN2 = math.log(2.0)
 
 
 @njit(forceinline=True)
-def _replay(scan, maps, n, at, h, tile, count):
-    """Recompute one state over the chunk: its decays, its values and its share of y."""
-    rate = load(maps.rates, at)
-    fixed_B, fixed_C = load(maps.B_lanes, at), load(maps.C_lanes, at)
-    gated = scan.z.size > 0
+def _replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, count):
+    """Recompute ``width`` states over the chunk: decays, values and their share of y."""
+    rate = load_like(maps.rates, at, h)
+    fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
     store(tile.states, 0, h)
     for i in range(count):
-        k = i * LANES
-        decay = exp2(mul(load(tile.steps, k), rate))
-        inflow = fixed_B if scan.constant_B else splat(maps.B[n * CHUNK + i])
-        h = fma(decay, h, mul(load(tile.driven, k), inflow))
-        store(tile.decays, k, decay)
-        store(tile.states, k + LANES, h)
+        k, here = i * LANES, n * CHUNK + i
+        decay = exp2(mul(repeat(load(tile.steps, k), h), rate))
+        inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, h)
+        h = fma(decay, h, mul(repeat(load(tile.driven, k), h), inflow))
+        store(tile.decays, k * width, decay)
+        store(tile.states, (k + LANES) * width, h)
         if gated:
-            outflow = fixed_C if scan.constant_C else splat(maps.C[n * CHUNK + i])
-            store(tile.y, k, fma(outflow, h, load(tile.y, k)))
+            outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, h)
+            store(tile.y, k, fma_each(outflow, h, load(tile.y, k)))
 
 
 @njit(forceinline=True)
-def _reverse(scan, maps, n, at, tile, count, sums):
-    """Send one state's gradient back through the chunk, and leave it in ``decays``."""
-    rate, carry, d_rate = load(maps.rates, at), load(sums.carry, at), load(sums.A, at)
-    fixed_B, fixed_C = load(maps.B_lanes, at), load(maps.C_lanes, at)
+def _reverse(maps, n, at, carry, width, constant_B, constant_C, tile, count, sums):
+    """Send ``width`` states' gradients G back through the chunk.
+
+    Leaves ``delta u G`` in ``decays`` and ``dy h`` in ``states``, one vector further.
+    """
+    rate, d_rate = load_like(maps.rates, at, carry), load_like(sums.A, at, carry)
+    fixed_B, fixed_C = load_like(maps.B_lanes, at, carry), load_like(maps.C_lanes, at, carry)
+    h = load_like(tile.states, count * LANES * width, carry)
     for i in range(count - 1, -1, -1):
-        k = i * LANES
-        inflow = fixed_B if scan.constant_B else splat(maps.B[n * CHUNK + i])
-        outflow = fixed_C if scan.constant_C else splat(maps.C[n * CHUNK + i])
-        flow = fma(load(tile.dy, k), outflow, carry)
-        store(tile.d_driven, k, fma(flow, inflow, load(tile.d_driven, k)))
-        carry = mul(flow, load(tile.decays, k))
-        store(tile.decays, k, flow)
-        through = mul(carry, load(tile.states, k))
-        store(tile.d_steps, k, fma(through, rate, load(tile.d_steps, k)))
-        d_rate = fma(through, load(tile.steps, k), d_rate)
+        k, here = i * LANES, n * CHUNK + i
+        inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, carry)
+        outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, carry)
+        dy = repeat(load(tile.dy, k), carry)
+        flow = fma(dy, outflow, carry)
+        store(tile.d_driven, k, fma_each(flow, inflow, load(tile.d_driven, k)))
+        carry = mul(flow, load_like(tile.decays, k * width, carry))
+        for_B = mul(flow, repeat(load(tile.driven, k), carry))
+        store(tile.decays, k * width, fold_wide(for_B))
+        store(tile.states, (k + LANES) * width, fold_wide(mul(dy, h)))
+        h = load_like(tile.states, k * width, carry)
+        through = mul(carry, h)
+        store(tile.d_steps, k, fma_each(through, rate, load(tile.d_steps, k)))
+        d_rate = fma(through, repeat(load(tile.steps, k), carry), d_rate)
     store(sums.carry, at, carry)
     store(sums.A, at, d_rate)
 
 
 @njit(forceinline=True)
-def _map_gradients(scan, n, at, tile, count, sums):
-    """Add ``delta u G`` to the gradient of B and ``dy h`` to that of C."""
-    if scan.constant_B:
-        total = load(sums.fixed_B, at)
-        for k in range(0, count * LANES, LANES):
-            total = fma(load(tile.decays, k), load(tile.driven, k), total)
-        store(sums.fixed_B, at, total)
+def _add_products(products, start, width, constant, count, n, at, maps, fixed):
+    """Add what `_reverse` left of ``width`` states to the gradient of their map."""
+    if width == WIDE:
+        for i in range(0, count, 4):
+            place = start + i * width * LANES
+            add_folded(products, place, width * LANES, maps, n * CHUNK + i, CHUNK)
+    elif constant:
+        total = load(fixed, at)
+        for i in range(count):
+            total = add(total, load(products, start + i * LANES))
+        store(fixed, at, total)
     else:
         for i in range(0, count, LANES):
-            dots = dot_lanes(tile.decays, i * LANES, tile.driven, i * LANES)
-            store(sums.B, n * CHUNK + i, add(load(sums.B, n * CHUNK + i), dots))
-    if scan.constant_C:
-        total = load(sums.fixed_C, at)
-        for k in range(0, count * LANES, LANES):
-            total = fma(load(tile.states, k + LANES), load(tile.dy, k), total)
-        store(sums.fixed_C, at, total)
-    else:
-        for i in range(0, count, LANES):
-            dots = dot_lanes(tile.states, i * LANES + LANES, tile.dy, i * LANES)
-            store(sums.C, n * CHUNK + i, add(load(sums.C, n * CHUNK + i), dots))
+            lanes = sum_lanes(products, start + i * LANES, LANES)
+            store(maps, n * CHUNK + i, add(load(maps, n * CHUNK + i), lanes))
 
 
 @njit(forceinline=True)
-def _both_ways(scan, maps, number, state, tile, count, sums):
-    for n in range(scan.A.shape[1]):
-        at = (number * scan.A.shape[1] + n) * LANES
-        _replay(scan, maps, n, at, load(state, at), tile, count)
-        _reverse(scan, maps, n, at, tile, count, sums)
-        _map_gradients(scan, n, at, tile, count, sums)
+def _both_ways(maps, n, at, h, carry, width, constant_B, constant_C, gated, tile, count, sums):
+    """Take ``width`` states forth and back through the chunk."""
+    _replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, count)
+    _reverse(maps, n, at, carry, width, constant_B, constant_C, tile, count, sums)
+    _add_products(tile.decays, 0, width, constant_B, count, n, at, sums.B, sums.fixed_B)
+    start = width * LANES
+    _add_products(tile.states, start, width, constant_C, count, n, at, sums.C, sums.fixed_C)
+
+
+@njit(forceinline=True)
+def _all_ways(scan, maps, number, state, tile, count, sums):
+    """Take all of a tile's states forth and back through the chunk."""
+    states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
+    for n in range(0, together, WIDE):
+        at = (number * states + n) * LANES
+        h, carry = load_wide(state, at), load_wide(sums.carry, at)
+        _both_ways(maps, n, at, h, carry, WIDE, False, False, gated, tile, count, sums)
+    for n in range(together, states):
+        at = (number * states + n) * LANES
+        h, carry, fixed = load(state, at), load(sums.carry, at), (scan.constant_B, scan.constant_C)
+        _both_ways(maps, n, at, h, carry, 1, *fixed, gated, tile, count, sums)
 
 
 @njit(forceinline=True)
@@ -178,7 +203,7 @@ def _backward_block(scan, block, row, maps, saved, d_out, sums, tile, state, gra
             if scan.z.size:
                 read_tile(scan.z, b, channel, width, first, count, tile.gate)
             _prepare(scan, maps, number, tile, count)
-            _both_ways(scan, maps, number, state, tile, count, sums)
+            _all_ways(scan, maps, number, state, tile, count, sums)
             _finish(scan, maps, number, tile, count, sums)
             write_tile(grads.u, b, channel, width, first, count, tile.driven)
             write_tile(grads.delta, b, channel, width, first, count, tile.delta)
@@ -189,12 +214,12 @@ def _backward_block(scan, block, row, maps, saved, d_out, sums, tile, state, gra
 
 @njit
 def _write_maps(scan, block, first, count, sums, grads):
-    for n in range(scan.A.shape[1]):
-        for i in range(count):
-            if not scan.constant_B:
-                grads.B[block.batch, block.group, block.place, n, first + i] = sums.B[n * CHUNK + i]
-            if not scan.constant_C:
-                grads.C[block.batch, block.group, block.place, n, first + i] = sums.C[n * CHUNK + i]
+    index, place = (block.batch, block.group, block.place), (0, CHUNK, 1)
+    states = scan.A.shape[1]
+    if not scan.constant_B:
+        copy_rows(sums.B, place, grads.B, map_place(grads.B, index, first), states, count)
+    if not scan.constant_C:
+        copy_rows(sums.C, place, grads.C, map_place(grads.C, index, first), states, count)
 
 
 @njit

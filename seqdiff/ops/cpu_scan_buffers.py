@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .cpu_scan import CHUNK, TILES
+from .cpu_scan_blocks import CHUNK, TILES
 from .cpu_tiles import buffer
+from .cpu_wide import WIDE
 
 
 class Gradients(NamedTuple):
@@ -89,6 +90,6 @@ def make_tile(u):
         buffer(CHUNK, u),
         buffer(CHUNK, u),
         buffer(CHUNK, u),
-        buffer(CHUNK, u),
-        buffer(CHUNK + 1, u),
+        buffer(CHUNK * WIDE, u),
+        buffer((CHUNK + 1) * WIDE, u),
     )

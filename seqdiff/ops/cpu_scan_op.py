@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .cpu_runtime import run_tasks, scan_kernel, view
-from .cpu_scan import CHUNK, LANES, TILES, blocks_per_group
+from .cpu_scan_blocks import CHUNK, TILES, blocks_per_group
+from .cpu_simd import LANES
 from .scan_inputs import ScanInputs
 
 

@@ -7,63 +7,69 @@ no luck of the auto-vectoriser and no alias check, and round the same way on eve
 
 from __future__ import annotations
 
-import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.datamodel.models import PrimitiveModel
 from numba.extending import intrinsic, register_model
-from numpy.polynomial import Chebyshev, Polynomial
 
 LANES = 16
 
 
 class VectorType(types.Type):
-    """Numba's type of a vector of float32 or float64."""
+    """Numba's type of one or more vectors of float32 or float64, side by side."""
 
-    def __init__(self, scalar):
+    def __init__(self, scalar, vectors=1):
         self.scalar = scalar
-        super().__init__(name=f"vector{LANES}({scalar})")
+        self.vectors = vectors
+        self.lanes = vectors * LANES
+        super().__init__(name=f"vector{self.lanes}({scalar})")
 
 
 @register_model(VectorType)
 class _VectorModel(PrimitiveModel):
     def __init__(self, manager, fe_type):
-        super().__init__(manager, fe_type, _llvm_vector(fe_type))
+        super().__init__(manager, fe_type, llvm_vector(fe_type))
 
 
 def _llvm_scalar(vector):
     return ir.FloatType() if vector.scalar == types.float32 else ir.DoubleType()
 
 
-def _llvm_vector(vector):
-    return ir.VectorType(_llvm_scalar(vector), LANES)
+def llvm_vector(vector):
+    """LLVM's type of a `VectorType`."""
+    return ir.VectorType(_llvm_scalar(vector), vector.lanes)
 
 
-def _call_fma(builder, vector, args):
-    kind = _llvm_vector(vector)
-    name = f"llvm.fma.v{LANES}f{vector.scalar.bitwidth}"
+def call_fma(builder, vector, args):
+    """Emit a fused multiply-add."""
+    kind = llvm_vector(vector)
+    name = f"llvm.fma.v{vector.lanes}f{vector.scalar.bitwidth}"
     function = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(kind, [kind] * 3), name
     )
     return builder.call(function, args)
 
 
-def _vector_pointer(context, builder, array_type, array, offset):
+def vector_pointer(context, builder, array_type, array, offset, vectors=1):
+    """The address of the vectors that start ``offset`` elements after an array's first one."""
     data = context.make_array(array_type)(context, builder, array).data
     pointer = builder.gep(data, [offset])
-    return builder.bitcast(pointer, _llvm_vector(VectorType(array_type.dtype)).as_pointer())
+    kind = llvm_vector(VectorType(array_type.dtype, vectors))
+    return builder.bitcast(pointer, kind.as_pointer())
 
 
-def _splat_value(builder, vector, scalar):
+def splat_value(builder, vector, scalar):
+    """Emit one scalar in every lane."""
     first = builder.insert_element(
-        ir.Constant(_llvm_vector(vector), ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
+        ir.Constant(llvm_vector(vector), ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
     )
-    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), vector.lanes), [0] * vector.lanes)
     return builder.shuffle_vector(first, ir.Constant(first.type, ir.Undefined), lanes)
 
 
-def _constant(vector, value):
-    return ir.Constant(_llvm_vector(vector), [value] * LANES)
+def constant(vector, value):
+    """One constant in every lane."""
+    return ir.Constant(llvm_vector(vector), [value] * vector.lanes)
 
 
 @intrinsic
@@ -72,7 +78,7 @@ def load(typingctx, array, offset):
     vector = VectorType(array.dtype)
 
     def codegen(context, builder, signature, args):
-        pointer = _vector_pointer(context, builder, signature.args[0], *args)
+        pointer = vector_pointer(context, builder, signature.args[0], *args)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
 
     return vector(array, types.intp), codegen
@@ -83,7 +89,7 @@ def store(typingctx, array, offset, value):
     """Write a vector ``offset`` elements after the array's first one."""
 
     def codegen(context, builder, signature, args):
-        pointer = _vector_pointer(context, builder, signature.args[0], *args[:2])
+        pointer = vector_pointer(context, builder, array, args[0], args[1], value.vectors)
         builder.store(args[2], pointer, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
@@ -113,10 +119,10 @@ def load_first(typingctx, array, offset, count):
     vector = VectorType(array.dtype)
 
     def codegen(context, builder, signature, args):
-        pointer = _vector_pointer(context, builder, signature.args[0], *args[:2])
+        pointer = vector_pointer(context, builder, signature.args[0], *args[:2])
         align = ir.IntType(32)(array.dtype.bitwidth // 8)
-        values = [pointer, align, _lanes_below(builder, args[2]), _constant(vector, 0.0)]
-        return _call_masked(builder, "load", array, _llvm_vector(vector), values)
+        values = [pointer, align, _lanes_below(builder, args[2]), constant(vector, 0.0)]
+        return _call_masked(builder, "load", array, llvm_vector(vector), values)
 
     return vector(array, types.intp, types.intp), codegen
 
@@ -126,7 +132,7 @@ def store_first(typingctx, array, offset, value, count):
     """`store` of the lanes below ``count``."""
 
     def codegen(context, builder, signature, args):
-        pointer = _vector_pointer(context, builder, signature.args[0], *args[:2])
+        pointer = vector_pointer(context, builder, signature.args[0], *args[:2])
         align = ir.IntType(32)(array.dtype.bitwidth // 8)
         values = [args[2], pointer, align, _lanes_below(builder, args[3])]
         _call_masked(builder, "store", array, ir.VoidType(), values)
@@ -141,7 +147,7 @@ def splat(typingctx, scalar):
     vector = VectorType(scalar)
 
     def codegen(context, builder, signature, args):
-        return _splat_value(builder, vector, args[0])
+        return splat_value(builder, vector, args[0])
 
     return vector(scalar), codegen
 
@@ -154,7 +160,7 @@ def full_like(typingctx, vector, value):
         scalar = args[1]
         if vector.scalar == types.float32:
             scalar = builder.fptrunc(scalar, ir.FloatType())
-        return _splat_value(builder, vector, scalar)
+        return splat_value(builder, vector, scalar)
 
     return vector(vector, types.float64), codegen
 
@@ -178,7 +184,7 @@ def fma(typingctx, left, right, addend):
     """``left * right + addend``, rounded once."""
 
     def codegen(context, builder, signature, args):
-        return _call_fma(builder, left, args)
+        return call_fma(builder, left, args)
 
     return left(left, left, left), codegen
 
@@ -193,7 +199,7 @@ def maximum(typingctx, left, right):
     return left(left, left), codegen
 
 
-def _fold(builder, left, right, width):
+def fold(builder, left, right, width):
     """Halve groups of ``2 * width`` lanes of two vectors into one, each group by its own sum.
 
     The lanes are picked so that every shuffle is a single instruction where registers hold 16.
@@ -211,86 +217,61 @@ def _fold(builder, left, right, width):
 
 
 @intrinsic
-def dot_lanes(typingctx, left, left_at, right, right_at):
-    """Dot products of `LANES` vectors with their partners: lane i is that of the i-th pair.
+def sum_lanes(typingctx, array, offset, stride):
+    """Sums over the lanes of `LANES` vectors that lie ``stride`` elements apart.
 
-    The sums of 16 vectors cost 45 instructions together instead of 8 each, in a fixed order.
+    Lane i is the sum of the i-th vector. The 16 sums cost 45 instructions together instead of 8
+    each, in a fixed order.
     """
-    vector = VectorType(left.dtype)
+    vector = VectorType(array.dtype)
 
     def codegen(context, builder, signature, args):
-        size = left.dtype.bitwidth // 8
-        products = []
+        sums = []
         for slot in range(LANES):
-            place = ir.Constant(ir.IntType(64), LANES * (4 * (slot % 4) + slot // 4))
-            factors = [
-                builder.load(
-                    _vector_pointer(context, builder, kind, array, builder.add(at, place)),
-                    align=size,
-                )
-                for kind, array, at in ((left, *args[:2]), (right, *args[2:]))
-            ]
-            products.append(builder.fmul(*factors))
+            place = builder.mul(args[2], args[2].type(4 * (slot % 4) + slot // 4))
+            pointer = vector_pointer(context, builder, array, args[0], builder.add(args[1], place))
+            sums.append(builder.load(pointer, align=array.dtype.bitwidth // 8))
         for width in (8, 4, 2, 1):
-            pairs = zip(products[::2], products[1::2], strict=True)
-            products = [_fold(builder, one, two, width) for one, two in pairs]
-        return products[0]
+            pairs = zip(sums[::2], sums[1::2], strict=True)
+            sums = [fold(builder, one, two, width) for one, two in pairs]
+        return sums[0]
 
-    return vector(left, types.intp, right, types.intp), codegen
-
-
-def _fit(function, degree, low, high):
-    """Coefficients, constant first, of a polynomial through Chebyshev nodes: near minimax."""
-    fit = Chebyshev.interpolate(function, degree, domain=[low, high])
-    return [float(c) for c in fit.convert(kind=Polynomial).coef]
-
-
-def _horner(builder, vector, x, coefficients):
-    """The polynomial at x by fused multiply-adds."""
-    *rest, result = [_constant(vector, c) for c in coefficients]
-    for coefficient in reversed(rest):
-        result = _call_fma(builder, vector, [result, x, coefficient])
-    return result
+    return vector(array, types.intp, types.intp), codegen
 
 
 @intrinsic
-def exp2(typingctx, value):
-    """Two to the power of a vector, clamped to the normal numbers."""
-    bits = value.scalar.bitwidth
-    mantissa, bias, degree = (23, 127, 5) if bits == 32 else (52, 1023, 12)
-    terms = _fit(lambda f: 2.0**f, degree, -0.5, 0.5)
+def prefetch(typingctx, array, offset):
+    """Start to bring the line of an element into the second-level cache."""
 
     def codegen(context, builder, signature, args):
-        x, whole = args[0], ir.VectorType(ir.IntType(bits), LANES)
-        low, high = _constant(value, 1.0 - bias), _constant(value, float(bias))
-        x = builder.select(builder.fcmp_ordered("<", x, low), low, x)
-        x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
-        magic = _constant(value, 1.5 * 2.0**mantissa)
-        shifted = builder.fadd(x, magic)
-        fraction = builder.fsub(x, builder.fsub(shifted, magic))
-        result = builder.bitcast(_horner(builder, value, fraction, terms), whole)
-        shift = ir.Constant(whole, [mantissa] * LANES)
-        exponent = builder.shl(builder.bitcast(shifted, whole), shift)
-        return builder.bitcast(builder.add(result, exponent), _llvm_vector(value))
+        pointer = vector_pointer(context, builder, signature.args[0], *args)
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [pointer, word(0), word(2), word(1)])
+        return context.get_dummy_value()
 
-    return value(value), codegen
+    return types.void(array, types.intp), codegen
 
 
 @intrinsic
-def log1p(typingctx, value):
-    """``log(1 + value)`` for values in [0, 1], by ``2 artanh(value / (2 + value))``."""
-    terms = _fit(_artanh_ratio, 4 if value.scalar.bitwidth == 32 else 9, 0.0, 1 / 9)
+def peek(typingctx, array, offset):
+    """The element that lies ``offset`` elements after the array's first one in memory."""
 
     def codegen(context, builder, signature, args):
-        two = _constant(value, 2.0)
-        s = builder.fdiv(args[0], builder.fadd(args[0], two))
-        series = _horner(builder, value, builder.fmul(s, s), terms)
-        return builder.fmul(builder.fmul(s, two), series)
+        data = context.make_array(array)(context, builder, args[0]).data
+        return builder.load(builder.gep(data, [args[1]]))
 
-    return value(value), codegen
+    return array.dtype(array, types.intp), codegen
 
 
-def _artanh_ratio(w):
-    """``artanh(sqrt(w)) / sqrt(w)``."""
-    root = np.sqrt(np.maximum(w, 1e-300))
-    return np.arctanh(root) / root
+@intrinsic
+def poke(typingctx, array, offset, value):
+    """Write the element that lies ``offset`` elements after the array's first one in memory."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(array)(context, builder, args[0]).data
+        builder.store(args[2], builder.gep(data, [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, array.dtype), codegen

@@ -13,17 +13,19 @@ import math
 import numpy as np
 from numba import njit
 
+from .cpu_math import exp2, log1p
 from .cpu_simd import (
     LANES,
     add,
     div,
-    exp2,
     full_like,
     load,
     load_first,
-    log1p,
     maximum,
     mul,
+    peek,
+    poke,
+    prefetch,
     store,
     store_first,
     sub,
@@ -90,6 +92,34 @@ def put_tile(target, batch, channel, width, first, count, tile, accumulate, scra
         for k in range(0, count * LANES, LANES):
             store(tile, k, add(load(tile, k), load(scratch, k)))
     write_tile(target, batch, channel, width, first, count, tile)
+
+
+@njit(forceinline=True)
+def expect_tile(array, batch, channel, first, count):
+    """Start to fetch what `read_tile` or `write_tile` will touch soon, if channels are adjacent.
+
+    Channels last, positions lie whole rows apart, which is too far for the processor's own guess.
+    """
+    size = array.itemsize
+    rows, columns = array.strides[2] // size, array.strides[1] // size
+    if columns == 1:
+        base = batch * (array.strides[0] // size) + channel + first * rows
+        for i in range(count):
+            prefetch(array, base + i * rows)
+
+
+@njit(forceinline=True)
+def copy_rows(source, source_at, target, target_at, rows, columns):
+    """Copy elements between two arrays' memory.
+
+    Each place is the first element's offset, the distance of rows and that of columns. Indexing
+    the arrays would spend more time on addresses than on the elements.
+    """
+    for n in range(rows):
+        begin = source_at[0] + n * source_at[1]
+        other = target_at[0] + n * target_at[1]
+        for i in range(columns):
+            poke(target, other + i * target_at[2], peek(source, begin + i * source_at[2]))
 
 
 @njit

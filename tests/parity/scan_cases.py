@@ -10,7 +10,7 @@ OPTIONAL = ("D", "z", "delta_bias", "initial_state")
 
 
 def arguments(
-    batch=2, channels=37, length=70, states=5, *, dtype=torch.float64, B="bnl", C="bnl",
+    batch=2, channels=37, length=134, states=5, *, dtype=torch.float64, B="bnl", C="bnl",
     groups=1, layout="channels_last", without=(), softplus=True, seed=0,
 ):  # fmt: skip
     """Random arguments by name; layouts are strides of u, delta and z."""
