@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/seqdiff demo configs/experiment/genomics/demo.yaml
 
 test: setup
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

@@ -28,7 +28,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_steps_do_not_fault_their_pages_in_anew():
     """Each step frees 16 MiB, which are 4,096 pages."""
-    faults = [
+    faults = [  # about 200 and 8,000
         int(
             subprocess.run(
                 [sys.executable, "-c", SCRIPT.format(broken=broken)],
@@ -39,4 +39,4 @@ def test_steps_do_not_fault_their_pages_in_anew():
         )
         for broken in (False, True)
     ]
-    assert faults[0] < 2_000 < 10_000 < faults[1]
+    assert 3 * faults[0] < faults[1], faults
