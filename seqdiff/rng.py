@@ -106,9 +106,7 @@ class CounterNoise:
         """
         rows = index.to(torch.int64)
         streams = torch.full_like(rows, stream)
-        w0, w1, w2, w3 = philox(
-            (position // 2, streams, rows & _WORD, rows >> 32), (self.seed, 0)
-        )
+        w0, w1, w2, w3 = philox((position // 2, streams, rows & _WORD, rows >> 32), (self.seed, 0))
         odd = position % 2 == 1
         return _open_uniform(torch.where(odd, w2, w0), torch.where(odd, w3, w1))
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from seqdiff.samplers.canvas import Canvas

@@ -105,7 +105,5 @@ class DecodingSampler(Sampler, ABC):
             law: Their laws from ``canvas.law``.
             step: Tells apart the draws of a sampler that may mask a position again.
         """
-        shaped = reshape_law(
-            law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p
-        )
+        shaped = reshape_law(law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
         canvas.place(where, canvas.draws.letters(shaped, where, step))
