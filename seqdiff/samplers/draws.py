@@ -134,9 +134,7 @@ def row_seeds(count: int, generator: torch.Generator) -> Int64[Tensor, " {count}
         count: Number of rows.
         generator: On any device; the seeds lie there.
     """
-    return torch.stack(
-        [
-            torch.randint(2**63 - 1, (), device=generator.device, generator=generator)
-            for _ in range(count)
-        ]
-    )
+    seeds = torch.empty(count, dtype=torch.int64, device=generator.device)
+    for row in seeds:
+        row.random_(0, 2**63 - 1, generator=generator)
+    return seeds

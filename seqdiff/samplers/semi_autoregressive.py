@@ -14,8 +14,9 @@ class SemiAutoregressiveSampler(Sampler):
     """Fill a sliding window, move it on by a stride and keep what it holds; any sampler inside.
 
     The network sees one window at a time, so a row may be longer than what it was trained on. The
-    first window is drawn whole; each next one sees the tokens it shares with the last. The last
-    window ends with the row. Source: Sahoo et al. 2024, arXiv:2406.07524, section 4.3.
+    first window is drawn whole; each next one sees the tokens it shares with the one before; what
+    of the last one lies beyond the row is cut off. Source: Sahoo et al. 2024, arXiv:2406.07524,
+    section 4.3.
 
     Attributes:
         window: Tokens that the network sees at a time.
@@ -42,6 +43,5 @@ class SemiAutoregressiveSampler(Sampler):
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; steps are those of all windows, one after the other."""
         length = canvas.x_t.shape[1]
-        last = max(0, length - self.window)
-        for start in (*range(0, last, self.stride), last):
+        for start in range(0, max(1, length - self.window + self.stride), self.stride):
             self.inner.fill(canvas.window(start, min(start + self.window, length)))
