@@ -1,6 +1,35 @@
 """Samplers: objects that draw sequences from a denoiser and a process."""
 
 from seqdiff.samplers.ancestral import AncestralSampler
+from seqdiff.samplers.cached_ancestral import CachedAncestralSampler
+from seqdiff.samplers.certainty import ConfidenceSampler, EntropySampler, MarginSampler
+from seqdiff.samplers.entropy_budget import EntropyBudgetSampler
+from seqdiff.samplers.first_hitting import FirstHittingSampler
+from seqdiff.samplers.names import find_sampler, named_samplers
+from seqdiff.samplers.predictor_corrector import PredictorCorrectorSampler
 from seqdiff.samplers.protocol import Sampler
+from seqdiff.samplers.remask import RemaskCapSampler, RemaskRescaleSampler
+from seqdiff.samplers.remask_conf import RemaskConfSampler
+from seqdiff.samplers.remask_loop import RemaskLoopSampler
+from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from seqdiff.samplers.threshold import ThresholdSampler
 
-__all__ = ["AncestralSampler", "Sampler"]
+__all__ = [
+    "AncestralSampler",
+    "CachedAncestralSampler",
+    "ConfidenceSampler",
+    "EntropyBudgetSampler",
+    "EntropySampler",
+    "FirstHittingSampler",
+    "MarginSampler",
+    "PredictorCorrectorSampler",
+    "RemaskCapSampler",
+    "RemaskConfSampler",
+    "RemaskLoopSampler",
+    "RemaskRescaleSampler",
+    "Sampler",
+    "SemiAutoregressiveSampler",
+    "ThresholdSampler",
+    "find_sampler",
+    "named_samplers",
+]
