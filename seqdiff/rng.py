@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-TIME_STREAM, MASK_STREAM, AUGMENT_STREAM, ORDER_STREAM = range(4)
+TIME_STREAM, MASK_STREAM, AUGMENT_STREAM, ORDER_STREAM, LABEL_STREAM = range(5)
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
