@@ -45,7 +45,7 @@ class Norm(nn.Module):
 
 
 class LabelEmbedding(nn.Module):
-    """A learned vector for every class, and one for rows without a label.
+    """A learned vector for rows without a label, which is the first, and one for every class.
 
     Training hides some labels, so that one network gives both laws that classifier-free guidance
     combines. Source: Ho and Salimans 2022, arXiv:2207.12598, section 3.2.
@@ -57,7 +57,6 @@ class LabelEmbedding(nn.Module):
 
     def __init__(self, num_classes: int, d_model: int) -> None:
         super().__init__()
-        self.num_classes = num_classes
         self.table = nn.Embedding(num_classes + 1, d_model)
         nn.init.normal_(self.table.weight, std=0.02)
 
@@ -75,7 +74,7 @@ class LabelEmbedding(nn.Module):
         """
         if label is None:
             label = tokens.new_full((len(tokens),), -1)
-        return self.table(torch.where(label < 0, self.num_classes, label))[:, None]
+        return self.table((label + 1).clamp_min(0))[:, None]
 
 
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
