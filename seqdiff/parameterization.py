@@ -106,8 +106,11 @@ class Denoiser(nn.Module):
         """How many classes a row can be labelled with; None for a network without labels."""
         return self.backbone.num_classes if isinstance(self.backbone, LabelledBackbone) else None
 
-    def evaluations(self, x_t: Int[Tensor, "B L"]) -> Int64[Tensor, " B"]:
-        """Count the network evaluations that a call spends on each row."""
+    def evaluations(
+        self, x_t: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+    ) -> Int64[Tensor, " B"]:
+        """Count the network evaluations that a call with these arguments spends on each row."""
+        del padding
         return torch.ones(len(x_t), dtype=torch.int64, device=x_t.device)
 
     def forward(

@@ -5,6 +5,13 @@ from seqdiff.samplers.cached_ancestral import CachedAncestralSampler
 from seqdiff.samplers.certainty import ConfidenceSampler, EntropySampler, MarginSampler
 from seqdiff.samplers.entropy_budget import EntropyBudgetSampler
 from seqdiff.samplers.first_hitting import FirstHittingSampler
+from seqdiff.samplers.guidance import ClassifierFree, Guidance
+from seqdiff.samplers.guidance_classifier import (
+    Classifier,
+    ExactClassifierBased,
+    FirstOrderClassifierBased,
+    RelaxedClassifier,
+)
 from seqdiff.samplers.names import find_sampler, named_samplers
 from seqdiff.samplers.predictor_corrector import PredictorCorrectorSampler
 from seqdiff.samplers.protocol import Sampler
@@ -17,12 +24,18 @@ from seqdiff.samplers.threshold import ThresholdSampler
 __all__ = [
     "AncestralSampler",
     "CachedAncestralSampler",
+    "Classifier",
+    "ClassifierFree",
     "ConfidenceSampler",
     "EntropyBudgetSampler",
     "EntropySampler",
+    "ExactClassifierBased",
     "FirstHittingSampler",
+    "FirstOrderClassifierBased",
+    "Guidance",
     "MarginSampler",
     "PredictorCorrectorSampler",
+    "RelaxedClassifier",
     "RemaskCapSampler",
     "RemaskConfSampler",
     "RemaskLoopSampler",

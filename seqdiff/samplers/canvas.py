@@ -131,7 +131,7 @@ class Canvas:
 
     def _network(self, chosen: Tensor, t: Tensor) -> Float[Tensor, "n L K"]:
         padding = None if self.padding is None else self.padding[chosen]
-        self.nfe[chosen] += self.denoiser.evaluations(self.x_t[chosen])
+        self.nfe[chosen] += self.denoiser.evaluations(self.x_t[chosen], padding)
         return self.denoiser(self.x_t[chosen], t[chosen], padding)
 
     def place(self, where: Bool[Tensor, "B L"], letters: Int64[Tensor, " N"]) -> None:
