@@ -37,10 +37,9 @@ def run(args: argparse.Namespace) -> None:
 
     from seqdiff.config import parse_run
     from seqdiff.run import load_run, start_run
-    from seqdiff.samplers import AncestralSampler
+    from seqdiff.samplers import FirstHittingSampler
     from seqdiff.subcommands.drawing import draw
     from seqdiff.subcommands.likelihood_table import estimate
-    from seqdiff.subcommands.sample import STEPS_PER_TOKEN
     from seqdiff.subcommands.train import fit
 
     from .fasta import write_samples
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     console.print(build_table(result, data))
     sequences = draw(
         trained,
-        AncestralSampler(STEPS_PER_TOKEN * data.length),
+        FirstHittingSampler(),
         num=_NUM_SAMPLES,
         length=data.length,
         seed=_SEED,

@@ -101,7 +101,7 @@ class Canvas:
         chosen = rows.nonzero().squeeze(-1)
         if not len(chosen):
             return torch.empty((0, self.process.vocab_size), dtype=torch.float64).to(t.device)
-        law = self._evaluate(chosen, t)[where[chosen]].double()
+        law = self._scores(chosen, where, t).double()
         if self.allowed is not None:
             law = law.masked_fill(~self.allowed[where], -torch.inf)
         total = law.logsumexp(dim=-1, keepdim=True)
@@ -115,10 +115,10 @@ class Canvas:
             )
         return law - total
 
-    def _evaluate(self, chosen: Tensor, t: Tensor) -> Tensor:
-        """Log-probabilities ``[n, L, K]`` of rows, from the network or from memory."""
+    def _scores(self, chosen: Tensor, where: Tensor, t: Tensor) -> Tensor:
+        """Log-probabilities ``[N, K]``, from the network or, for unchanged rows, from memory."""
         if self.memory is None:
-            return self._network(chosen, t)
+            return self._network(chosen, t)[where[chosen]]
         changed = chosen[self.memory.stale(self.x_t)[chosen]]
         if len(changed):
             answer = self._network(changed, t)
@@ -127,7 +127,7 @@ class Canvas:
             self.memory.log_probs[changed] = answer
             self.memory.tokens[changed] = self.x_t[changed]
         assert self.memory.log_probs is not None
-        return self.memory.log_probs[chosen]
+        return self.memory.log_probs[where]
 
     def _network(self, chosen: Tensor, t: Tensor) -> Float[Tensor, "n L K"]:
         padding = None if self.padding is None else self.padding[chosen]
