@@ -62,8 +62,8 @@ class RunConfig:
         schedule: How fast tokens are masked.
         objective: What is minimised.
         optim: Optimiser and learning rate.
-        label_dropout: Share of training examples whose label is hidden, which is what lets a network
-            be guided towards a label; of no consequence without labels.
+        label_dropout: Share of training examples whose label is hidden, which lets the network be
+            guided towards a label later; of no consequence without labels.
         ema_decay: Of the averaged weights that are validated and exported; null exports the last.
         checkpoint_every_n_steps: Optimiser steps between two savings.
         trainer: Arguments of Lightning's Trainer.
@@ -283,7 +283,8 @@ def _hint(message: str) -> str:
     if option:
         module, _, name = option[1].rpartition(".")
         names = inspect.signature(getattr(import_module(module), name).__init__).parameters
-        return f"; choose from {', '.join(n for n in names if n not in ('self', *_LINKED, _LINKED_IF_LABELLED))}"
+        linked = ("self", *_LINKED, _LINKED_IF_LABELLED)
+        return f"; choose from {', '.join(n for n in names if n not in linked)}"
     keys = re.findall(r'Parser key "(?:[\w.]+\.)?(\w+)"', message)
     if keys and keys[-1] in ("data", "schedule", "objective", "time_sampler", "backbone"):
         return f"; choose from {', '.join(_choices(keys[-1])) or 'your own import path'}"

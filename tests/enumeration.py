@@ -93,6 +93,11 @@ class ReplayedDraws(Draws):
     def window(self, start: int) -> Draws:
         return self
 
+    def copies(self, count: int) -> Draws:
+        shared = ReplayedDraws([])
+        shared.paths = [path for path in self.paths for _ in range(count)]
+        return shared
+
 
 @dataclass(frozen=True)
 class Outcomes:

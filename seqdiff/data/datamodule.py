@@ -36,8 +36,8 @@ class SequenceDataModule(LightningDataModule, ABC):
         batch_size: Training examples per device and forward pass.
         eval_batch_size: Validation and test examples per device and forward pass.
         num_workers: Loader processes per device; 0 loads in the training process.
-        labels: Names of the classes of its examples, in the order of their numbers; ``None`` if they
-            have none. A subclass whose dataset has labels sets it in its constructor.
+        labels: Names of the classes of its examples, in the order of their numbers; ``None``
+            without classes. A subclass whose dataset has labels sets it in its constructor.
         seed: The run's seed, which fixes the order of the stream and the augmentation.
     """
 

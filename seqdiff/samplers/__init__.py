@@ -19,6 +19,8 @@ from seqdiff.samplers.remask import RemaskCapSampler, RemaskRescaleSampler
 from seqdiff.samplers.remask_conf import RemaskConfSampler
 from seqdiff.samplers.remask_loop import RemaskLoopSampler
 from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from seqdiff.samplers.smc import SMCSampler
+from seqdiff.samplers.smc_weights import Particles
 from seqdiff.samplers.threshold import ThresholdSampler
 
 __all__ = [
@@ -34,12 +36,14 @@ __all__ = [
     "FirstOrderClassifierBased",
     "Guidance",
     "MarginSampler",
+    "Particles",
     "PredictorCorrectorSampler",
     "RelaxedClassifier",
     "RemaskCapSampler",
     "RemaskConfSampler",
     "RemaskLoopSampler",
     "RemaskRescaleSampler",
+    "SMCSampler",
     "Sampler",
     "SemiAutoregressiveSampler",
     "ThresholdSampler",

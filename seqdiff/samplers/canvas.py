@@ -58,6 +58,31 @@ class Canvas:
     memory: Memory | None = None
     step: int = field(default=0, init=False)
 
+    @classmethod
+    def open(
+        cls,
+        denoiser: Denoiser,
+        process: MaskedDiffusion,
+        draws: Draws,
+        x_init: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        allowed: Bool[Tensor, "B L K"] | None = None,
+        callback: StepCallback | None = None,
+    ) -> Canvas:
+        """A canvas on which nothing has been done yet; all masks but padding are free."""
+        free = x_init == process.mask_id
+        return cls(
+            denoiser,
+            process,
+            draws,
+            x_init.to(torch.int64, copy=True),
+            free if padding is None else free & ~padding,
+            torch.zeros(len(x_init), dtype=torch.int64, device=x_init.device),
+            padding,
+            allowed,
+            callback,
+        )
+
     @property
     def masked(self) -> Bool[Tensor, "B L"]:
         """Positions that are still to be filled."""

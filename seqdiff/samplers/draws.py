@@ -17,6 +17,9 @@ from seqdiff.rng import CounterNoise, categorical
 
 _LEVEL, _LETTER, _COIN, _KINDS = range(4)
 
+# Keys of the noise: that of a row's own draws, and that of the seeds of its copies.
+_OWN, _COPIES = range(2)
+
 
 class Draws(ABC):
     """Independent random choices for every position of a batch of rows.
@@ -72,6 +75,10 @@ class Draws(ABC):
     def window(self, start: int) -> Draws:
         """The draws of the positions from ``start`` on, counted from there."""
 
+    @abstractmethod
+    def copies(self, count: int) -> Draws:
+        """Draws for ``count`` rows in each row's place, all independent, the row's own too."""
+
 
 @dataclass(frozen=True)
 class SeededDraws(Draws):
@@ -93,7 +100,7 @@ class SeededDraws(Draws):
     ) -> Float64[Tensor, " N"]:
         row, position = where.nonzero(as_tuple=True)
         stream = _KINDS * step + kind
-        return CounterNoise(0).uniform_at(self.seeds[row], position + self.offset, stream=stream)
+        return CounterNoise(_OWN).uniform_at(self.seeds[row], position + self.offset, stream=stream)
 
     def levels(self, where: Bool[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
         """See ``Draws``."""
@@ -125,6 +132,13 @@ class SeededDraws(Draws):
     def window(self, start: int) -> SeededDraws:
         """See ``Draws``."""
         return replace(self, offset=self.offset + start)
+
+    def copies(self, count: int) -> SeededDraws:
+        """See ``Draws``; a copy's seed is a function of the row's and of the copy's number."""
+        owner = self.seeds.repeat_interleave(count)
+        number = torch.arange(count, device=owner.device).repeat(len(self.seeds))
+        seeds = CounterNoise(_COPIES).uniform_at(owner, number, stream=0)
+        return replace(self, seeds=(seeds * 2.0**53).long())
 
 
 def row_seeds(count: int, generator: torch.Generator) -> Int64[Tensor, " {count}"]:

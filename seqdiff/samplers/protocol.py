@@ -63,18 +63,8 @@ class Sampler(ABC):
         if seeds is None:
             assert generator is not None  # by check_request
             seeds = row_seeds(len(x_init), generator)
-        free = x_init == process.mask_id
-        canvas = Canvas(
-            denoiser,
-            process,
-            SeededDraws(seeds.to(x_init.device, torch.int64)),
-            x_init.to(torch.int64, copy=True),
-            free if padding is None else free & ~padding,
-            torch.zeros(len(x_init), dtype=torch.int64, device=x_init.device),
-            padding,
-            allowed,
-            callback,
-        )
+        draws = SeededDraws(seeds.to(x_init.device, torch.int64))
+        canvas = Canvas.open(denoiser, process, draws, x_init, padding, allowed, callback)
         self.fill(canvas)
         return SampleOutput(canvas.x_t, canvas.nfe)
 
