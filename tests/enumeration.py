@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
+from seqdiff.rng import categorical
 from seqdiff.samplers import Sampler
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import Draws
@@ -52,8 +54,26 @@ class Path:
         ]
 
 
+class GivenLetters(Draws):
+    """Rows that share their noise, which is given: letters at one quantile of every law."""
+
+    def __init__(self, quantile: float) -> None:
+        self.quantile = quantile
+
+    def letters(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
+        noise = torch.full((len(log_probs),), self.quantile, dtype=torch.float64)
+        return categorical(log_probs, (noise + step * 0.618) % 1)
+
+    def _none(self, *_: object) -> NoReturn:
+        raise AssertionError("only letters are drawn from shared noise")
+
+    levels = cells = coins = window = copies = repeated = _none
+
+
 class ReplayedDraws(Draws):
     """Makes each row follow a path and notes which other ways there were."""
+
+    quantile = 0.5
 
     def __init__(self, prefixes: list[tuple[int, ...]]) -> None:
         self.paths = [Path(prefix) for prefix in prefixes]
@@ -92,6 +112,9 @@ class ReplayedDraws(Draws):
 
     def window(self, start: int) -> Draws:
         return self
+
+    def repeated(self, count: int) -> Draws:
+        return GivenLetters(self.quantile)
 
     def copies(self, count: int) -> Draws:
         shared = ReplayedDraws([])

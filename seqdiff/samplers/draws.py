@@ -76,6 +76,10 @@ class Draws(ABC):
         """The draws of the positions from ``start`` on, counted from there."""
 
     @abstractmethod
+    def repeated(self, count: int) -> Draws:
+        """Draws for ``count`` rows in each row's place, which all have the noise of that row."""
+
+    @abstractmethod
     def copies(self, count: int) -> Draws:
         """Draws for ``count`` rows in each row's place, all independent, the row's own too."""
 
@@ -133,9 +137,13 @@ class SeededDraws(Draws):
         """See ``Draws``."""
         return replace(self, offset=self.offset + start)
 
+    def repeated(self, count: int) -> SeededDraws:
+        """See ``Draws``."""
+        return replace(self, seeds=self.seeds.repeat_interleave(count))
+
     def copies(self, count: int) -> SeededDraws:
         """See ``Draws``; a copy's seed is a function of the row's and of the copy's number."""
-        owner = self.seeds.repeat_interleave(count)
+        owner = self.repeated(count).seeds
         number = torch.arange(count, device=owner.device).repeat(len(self.seeds))
         seeds = CounterNoise(_COPIES).uniform_at(owner, number, stream=0)
         return replace(self, seeds=(seeds * 2.0**53).long())

@@ -28,14 +28,15 @@ class SMCSampler(FirstHittingSampler):
     N particles a row reveal tokens as first-hitting does. Before each step but the first, each
     particle that still has masks fills them in from the model's prediction, and is weighted by
     ``exp(reward / reward_temperature)`` of such drafts, divided by what it was weighted by before;
-    at the end by that of itself. The weights multiply up to those of importance sampling, so the
-    drafts only guide the search. Particles are resampled where their effective number falls below
-    ``ess_threshold`` times N. The sample is one particle, drawn by weight.
+    at the end by that of itself. The weights multiply up to those of importance sampling, so drafts
+    only guide the search. All drafts of a row are made with the same noise, at every step: they
+    differ by what particles have revealed and by nothing else. Particles are resampled where their
+    effective number falls below ``ess_threshold`` times N. The sample is one of them, by weight.
 
     Its law tends to ``p(x) exp(reward(x) / reward_temperature) / Z`` like 1/N, where p is the law
     of ``FirstHittingSampler`` with the same options; the estimate of Z is unbiased for every N. One
-    particle is drawn from p. The cost is N times that of first-hitting, and ``1 + num_drafts`` (at
-    the last step 1) rewards for each particle and step.
+    particle is drawn from p. The cost is N times that of first-hitting; and for each particle
+    ``num_drafts`` rewards a step, and one at the end. All particles of a batch are in memory.
 
     Source: Del Moral, Doucet and Jasra 2006, https://doi.org/10.1111/j.1467-9868.2006.00553.x; for
     diffusion models Wu et al. 2023, arXiv:2306.17775, and Singhal et al. 2025, arXiv:2501.06848.
@@ -106,7 +107,7 @@ class SMCSampler(FirstHittingSampler):
         found = swarm.report()
         where = torch.ones_like(found.log_weights[:, :1], dtype=torch.bool)
         swarm.show(canvas.draws.letters(found.log_weights, where, 0))
-        canvas.nfe += swarm.canvas.nfe.view(len(canvas.nfe), -1).sum(dim=-1)
+        canvas.nfe += swarm.canvas.nfe.view(-1, self.num_particles).sum(dim=-1)
         if steps:
             canvas.end_step()
         return found
@@ -118,16 +119,15 @@ class SMCSampler(FirstHittingSampler):
         level = torch.where(where, swarm.levels, 0.0).amax(dim=-1)
         law = swarm.canvas.law(masked, swarm.canvas.process.schedule.inverse(1 - level))
         shaped = reshape_law(law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
-        number = 1 + step * (self.num_drafts + 2)  # of the draws that a position gets
         opening = shaped[where[masked]]
         if step > 0:
             unfinished = masked.any(dim=-1)
-            self._weigh(swarm, unfinished, self._drafted_worth(swarm, shaped, number + 2))
+            self._weigh(swarm, unfinished, self._drafted_worth(swarm, shaped))
             place = torch.full(where.shape, -1, device=where.device)
             place[where] = torch.arange(len(opening), device=where.device)
-            place = place[self._resample(swarm, unfinished, number + 1, step)]
+            place = place[self._resample(swarm, unfinished, step)]
             where, opening = place >= 0, opening[place[place >= 0]]
-        swarm.canvas.place(where, swarm.canvas.draws.letters(opening, where, number))
+        swarm.canvas.place(where, swarm.canvas.draws.letters(opening, where, 2 * step))
 
     def _worth(self, swarm: _Swarm, tokens: Int64[Tensor, "n L"] | None = None) -> Tensor:
         """Reward over temperature of rows, by default of all particles as they are."""
@@ -146,16 +146,15 @@ class SMCSampler(FirstHittingSampler):
             )
         return rewards.to(swarm.worth.device, torch.float64) / self.reward_temperature
 
-    def _drafted_worth(
-        self, swarm: _Swarm, law: Float64[Tensor, "N K"], number: int
-    ) -> Float64[Tensor, " n"]:
+    def _drafted_worth(self, swarm: _Swarm, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " n"]:
         """Logarithm of the mean tilt of drafts, for the particles that still have masks."""
         masked = swarm.canvas.masked
         unfinished = masked.any(dim=-1)
+        draws = swarm.owner.draws.repeated(self.num_particles)
         drafts = []
         for draft in range(self.num_drafts):
             tokens = swarm.canvas.x_t.clone()
-            tokens[masked] = swarm.canvas.draws.letters(law, masked, number + draft)
+            tokens[masked] = draws.letters(law, masked, 1 + draft)
             drafts.append(self._worth(swarm, tokens[unfinished]))
         return torch.stack(drafts).logsumexp(dim=0) - math.log(self.num_drafts)
 
@@ -167,7 +166,7 @@ class SMCSampler(FirstHittingSampler):
         swarm.weights.log_weights = swarm.weights.log_weights + gain
 
     def _resample(
-        self, swarm: _Swarm, unfinished: Bool[Tensor, " BN"], number: int, step: int
+        self, swarm: _Swarm, unfinished: Bool[Tensor, " BN"], step: int
     ) -> Int64[Tensor, " BN"]:
         """Replace the particles of the rows that need it; give whence each particle comes."""
         weights, count = swarm.weights, self.num_particles
@@ -180,7 +179,7 @@ class SMCSampler(FirstHittingSampler):
         else:
             where = rows.repeat_interleave(count)[:, None]
             law = shares[rows].repeat_interleave(count, dim=0)
-            chosen[rows] = swarm.canvas.draws.letters(law, where, number).view(-1, count)
+            chosen[rows] = swarm.canvas.draws.letters(law, where, 2 * step + 1).view(-1, count)
         weights.settle(rows)
         origin = (chosen + count * torch.arange(len(rows), device=rows.device)[:, None]).flatten()
         swarm.take(origin)
