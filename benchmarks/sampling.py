@@ -50,11 +50,12 @@ class TimedDenoiser(Denoiser):
         x_t: Int[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B L K"]:
         """See ``Denoiser``."""
         _wait(x_t.device)
         start = time.perf_counter()
-        answer = super().forward(x_t, t, padding)
+        answer = super().forward(x_t, t, padding, label)
         _wait(x_t.device)
         self.seconds += time.perf_counter() - start
         return answer

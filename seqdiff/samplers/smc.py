@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from seqdiff.rng import permutation_rank
@@ -17,7 +17,6 @@ from seqdiff.samplers.decoding import reshape_law
 from seqdiff.samplers.first_hitting import FirstHittingSampler, share_out
 from seqdiff.samplers.smc_weights import Particles, Weights, systematic
 
-Reward = Callable[[Int[Tensor, "n L"]], Float[Tensor, " n"]]
 Resampling = Literal["systematic", "multinomial"]
 
 
@@ -52,7 +51,7 @@ class SMCSampler(FirstHittingSampler):
         resampling: ``systematic`` or ``multinomial``, which has more noise.
     """
 
-    reward: Reward
+    reward: Callable  # without parameters: the command line takes any function, annotated or not
     reward_temperature: float = 1.0
     num_particles: int = 16
     ess_threshold: float = 0.5

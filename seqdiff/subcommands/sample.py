@@ -31,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"
     )
+    parser.add_argument("--label", metavar="NAME", help="class to draw, for a run with labels")
+    parser.add_argument(
+        "--guidance",
+        type=float,
+        metavar="GAMMA",
+        help="how strongly to follow the label; default: 1, the model's law given the label",
+    )
     add_device(parser)
     parser.set_defaults(flags=[])
 
@@ -45,12 +52,13 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.run import load_run
     from seqdiff.sampler_config import build_sampler
     from seqdiff.subcommands.drawing import check_memory, draw
+    from seqdiff.subcommands.guiding import guide
     from seqdiff.subcommands.terminal import choose_device
 
     sampler = build_sampler(args.sampler, args.flags)
     device = choose_device(args.device)
     check_memory(min(args.num, args.batch_size), args.length, device)
-    trained = load_run(args.directory, device=device)
+    trained = guide(load_run(args.directory, device=device), args.label, args.guidance)
     sequences = draw(
         trained,
         sampler,

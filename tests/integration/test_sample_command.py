@@ -19,6 +19,16 @@ from seqdiff.samplers.canvas import Canvas
 pytestmark = pytest.mark.usefixtures("toy_writer")
 
 
+def count_first(tokens):
+    return (tokens == 0).sum(dim=-1)
+
+
+NEEDED = {
+    "semi_autoregressive": ["--window=4", "--stride=2"],
+    "smc": [f"--reward={__name__}.count_first"],
+}
+
+
 class ConstantSampler(Sampler):
     """Outside of the package: fills in the first letter."""
 
@@ -58,8 +68,16 @@ def test_flags_configure_the_sampler(words: str, sampler: Sampler, first: bool) 
 
 def test_every_sampler_can_be_named() -> None:
     for name, cls in named_samplers().items():
-        flags = ["--window=4", "--stride=2"] if name == "semi_autoregressive" else []
-        assert type(build_sampler(name, flags)) is cls
+        if cls.__module__.startswith("seqdiff."):
+            assert type(build_sampler(name, NEEDED.get(name, []))) is cls
+
+
+def test_a_reward_is_any_function_by_its_import_path(trained: Path, tmp_path: Path) -> None:
+    out, name = tmp_path / "a.ring", f"{__name__}.{count_first.__name__}"
+    reward = ("--sampler", "smc", "--reward", name, "--reward-temperature", "0.1")
+    free, tilted = _sample(trained, out), _sample(trained, out, *reward)
+    assert sum(s.count("u") for s in tilted) > 2 * sum(s.count("u") for s in free)
+    assert _sample(trained, out, *reward, "--batch_size", "2") == tilted
 
 
 def _sample(trained: Path, out: Path, *more: str) -> list[str]:
