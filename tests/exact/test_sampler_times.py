@@ -72,7 +72,7 @@ def test_certainty_asks_at_the_time_of_the_mask_rate(schedule: NoiseSchedule) ->
 
 
 def test_first_hitting_asks_at_the_times_of_the_process() -> None:
-    """The j-th of 5 openings has E[1 - alpha] = (5 - j) / 6; sd at most 0.19, n = 4000, 5 errors."""
+    """The j-th of 5 openings has E[1 - alpha] = (5 - j) / 6; sd at most 0.19, n = 4000, 5 SE."""
     stacked = torch.stack(ask(FirstHittingSampler(), CosineSquared(), rows=4000))
     assert (stacked[1:] < stacked[:-1]).all()
     level = (1 - CosineSquared().alpha(stacked)).mean(dim=1)
