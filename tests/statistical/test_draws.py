@@ -5,7 +5,8 @@ against the same samplers' enumerated laws. False-alarm rate 1e-6 an assertion; 
 noise fail on their own draws, with a power computed from what they draw above 0.999.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ from seqdiff.samplers import (
     PredictorCorrectorSampler,
     RemaskCapSampler,
     RemaskConfSampler,
+    RemaskLoopSampler,
+    RemaskRescaleSampler,
     Sampler,
     SemiAutoregressiveSampler,
 )
@@ -113,6 +116,49 @@ def test_noise_that_is_used_twice_is_found(twin: type[SeededDraws], sampler: Sam
     statistic, threshold = pearson(drawn, right)
     assert statistic > threshold
     assert power(drawn / DRAWS, right, DRAWS) > 0.999
+
+
+@dataclass(frozen=True)
+class Ledger(SeededDraws):
+    """Notes every single use of noise."""
+
+    used: Counter = field(default_factory=Counter)
+
+    def _uniform(self, where: Tensor, kind: int, step: int = 0) -> Tensor:
+        for row, position in where.nonzero().tolist():
+            self.used[row, position + self.offset, kind, step] += 1
+        return super()._uniform(where, kind, step)
+
+
+def uses(sampler: Sampler, rows: int = 20) -> Counter:
+    x_t, draws = PROCESS.prior((rows, L)), Ledger(torch.arange(rows))
+    nfe = torch.zeros(rows, dtype=torch.int64)
+    with torch.no_grad():
+        sampler.fill(Canvas(DENOISER, PROCESS, draws, x_t, x_t == K, nfe))
+    return draws.used
+
+
+@dataclass(frozen=True)
+class SameLetters(PredictorCorrectorSampler):
+    """The broken twin: a position that is drawn anew gets the letter's noise again."""
+
+    def _reveal(self, canvas, where, law, step=0):
+        super()._reveal(canvas, where, law)
+
+
+HIDING = [*SAMPLERS[3:], RemaskRescaleSampler(6, eta=0.8), RemaskLoopSampler(20, eta=0.8)]
+
+
+@pytest.mark.parametrize("sampler", [*SAMPLERS[:3], *HIDING], ids=lambda s: type(s).__name__)
+def test_no_noise_is_used_twice(sampler: Sampler) -> None:
+    used = uses(sampler)
+    assert set(used.values()) == {1}
+    letters = sum(kind == 1 for _, _, kind, _ in used)
+    assert (letters > 20 * L) == (sampler in HIDING), "those that hide do draw anew"
+
+
+def test_letters_with_the_same_noise_would_be_found() -> None:
+    assert max(uses(SameLetters(2, renoise=0.4)).values()) > 1
 
 
 def test_cells_are_those_of_the_levels() -> None:
