@@ -14,7 +14,7 @@ class CachedAncestralSampler(AncestralSampler):
 
     For networks that ignore time, as ours do. It takes at most as many evaluations a row as there
     are masks, however fine the grid, and keeps one prediction ``[B, L, K]``. Source: Sahoo et al.
-    2024, arXiv:2406.07524, section 4.2; there the whole batch shares one cache.
+    2024, arXiv:2406.07524; there the whole batch shares one cache.
     """
 
     def fill(self, canvas: Canvas) -> None:

@@ -62,7 +62,7 @@ class ConfidenceSampler(CertaintySampler):
 class MarginSampler(CertaintySampler):
     """Largest gap between the two likeliest letters first; not the model's law.
 
-    Source: Kim et al. 2025, arXiv:2502.06768, section 4.1.
+    Source: Kim et al. 2025, arXiv:2502.06768.
     """
 
     def certainty(self, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:

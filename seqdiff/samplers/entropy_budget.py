@@ -17,7 +17,7 @@ class EntropyBudgetSampler(AdaptiveSampler):
 
     In each step the largest set, in rising order of entropy, whose entropies without the largest
     add up to at most the budget. That sum bounds how far the tokens of a step can depend on each
-    other. Source: Ben-Hamu et al. 2025, arXiv:2505.24857, section 4.
+    other. Source: Ben-Hamu et al. 2025, arXiv:2505.24857.
 
     Attributes:
         budget: Nats, at least 0; at 0 one token at a time unless others are certain.

@@ -38,8 +38,8 @@ class FirstHittingSampler(DecodingSampler):
     The process run backwards reveals the masked tokens of a row one at a time, in a uniformly
     random order, at the times where 1 - alpha(t) equals the largest, second largest, ... of as many
     independent uniforms. Nothing happens in between, so nothing is evaluated there. Each row has
-    its own order; all rows advance together. Source: Zheng et al. 2024, arXiv:2409.02908, section
-    3; there t <- t u^(1/n), which is the next smaller of n uniforms.
+    its own order; all rows advance together. Source: Zheng et al. 2024, arXiv:2409.02908;
+    there t <- t u^(1/n), which is the next smaller of n uniforms.
 
     Attributes:
         num_steps: Evaluations a row at most. Fewer than masks reveal several tokens from one

@@ -19,8 +19,7 @@ class PredictorCorrectorSampler(GridSampler):
     A corrector step at time s hides each drawn token with probability ``renoise``, which is the
     forward process to the time r with alpha_r = (1 - renoise) alpha_s, and goes back to s by the
     posterior. The mask rate at s stays 1 - alpha_s; what the factorised predictor got wrong is
-    drawn anew given the rest. Source of the idea: Campbell et al. 2022, arXiv:2205.14987, section
-    4.4.
+    drawn anew given the rest. Source of the idea: Campbell et al. 2022, arXiv:2205.14987.
 
     Attributes:
         corrector_steps: Corrector steps after each predictor step.

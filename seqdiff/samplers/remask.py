@@ -20,7 +20,7 @@ def largest_sigma(
 ) -> Float64[Tensor, ""]:
     """The largest remasking probability that leaves the mask rate at s at 1 - alpha_s.
 
-    Source: Wang et al. 2025, arXiv:2503.00307, equation 4.
+    Source: Wang et al. 2025, arXiv:2503.00307.
     """
     return ((1 - alpha_s) / alpha_t).clamp_max(1.0)
 
@@ -31,7 +31,7 @@ class RemaskSampler(GridSampler, ABC):
 
     A masked token is revealed with probability (alpha_s - (1 - sigma) alpha_t) / (1 - alpha_t), so
     that at time s a token is masked with probability 1 - alpha_s whatever sigma. Tokens visible at
-    the start are never hidden. Source: Wang et al. 2025, arXiv:2503.00307, equation 5.
+    the start are never hidden. Source: Wang et al. 2025, arXiv:2503.00307.
     """
 
     def fill(self, canvas: Canvas) -> None:

@@ -16,7 +16,7 @@ from seqdiff.samplers.remask import RemaskRescaleSampler
 class RemaskConfSampler(RemaskRescaleSampler):
     """ReMDM-conf: like rescale, but tokens drawn with less confidence are hidden more often.
 
-    The weights are exp(-confidence), as in Wang et al. 2025, arXiv:2503.00307, section 4.1. There
+    The weights are exp(-confidence), as in Wang et al. 2025, arXiv:2503.00307. There
     they add up to 1 over the row, here to the number of tokens that may be hidden: then their mean
     leaves the row's mask rate at 1 - alpha_s. No weight exceeds e, so sigma is kept to 1 / e.
     """

@@ -19,7 +19,7 @@ class RemaskLoopSampler(EtaRemaskSampler):
     The grid runs from 1 to 0. Above ``t_on`` it is ancestral sampling up to visible share
     ``alpha_on``; from ``t_on`` to ``t_off`` that share is kept and tokens are hidden with
     probability min(eta, largest possible); below, ancestral sampling draws the rest. Source: Wang
-    et al. 2025, arXiv:2503.00307, section 4.2.
+    et al. 2025, arXiv:2503.00307.
 
     Attributes:
         t_on: Grid time at which the loop starts, below 1.

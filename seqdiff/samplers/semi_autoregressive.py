@@ -15,8 +15,7 @@ class SemiAutoregressiveSampler(Sampler):
 
     The network sees one window at a time, so a row may be longer than what it was trained on. The
     first window is drawn whole; each next one sees the tokens it shares with the one before; what
-    of the last one lies beyond the row is cut off. Source: Sahoo et al. 2024, arXiv:2406.07524,
-    section 4.3.
+    of the last one lies beyond the row is cut off. Source: Sahoo et al. 2024, arXiv:2406.07524.
 
     Attributes:
         window: Tokens that the network sees at a time.

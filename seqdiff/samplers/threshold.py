@@ -16,7 +16,7 @@ class ThresholdSampler(AdaptiveSampler):
     """Every position whose likeliest letter reaches a probability at once; not the model's law.
 
     In each step, and always at least the most confident one. Source: Wu et al. 2025,
-    arXiv:2505.22618, section 3.3.
+    arXiv:2505.22618.
 
     Attributes:
         threshold: Probability in (0, 1]; above it a position counts as sure.
