@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import NoReturn
 
 from seqdiff.commands import Command
-from seqdiff.subcommands import evaluate, sample, train
+from seqdiff.subcommands import evaluate, sample, score, train
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
 _EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
@@ -36,7 +36,12 @@ def commands() -> dict[str, Command]:
     Raises:
         ValueError: If a domain takes a name that is already taken.
     """
-    found: dict[str, Command] = {"train": train, "evaluate": evaluate, "sample": sample}
+    found: dict[str, Command] = {
+        "train": train,
+        "evaluate": evaluate,
+        "sample": sample,
+        "score": score,
+    }
     for entry in sorted(entry_points(group="seqdiff.commands"), key=lambda entry: entry.name):
         if entry.name in found:
             raise ValueError(

@@ -86,7 +86,11 @@ class Entry:
 
 @pytest.fixture
 def toy_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the toy domain's writer as its package would."""
-    from tests.integration.toy_domain import write_ring
+    """Install the toy domain's writer and reader as its package would."""
+    from tests.integration import toy_domain
 
-    monkeypatch.setattr(commands, "entry_points", lambda group: [Entry("ring", write_ring)])
+    installed = {
+        "seqdiff.writers": [Entry("ring", toy_domain.write_ring)],
+        "seqdiff.readers": [Entry("ring", toy_domain.RingReader())],
+    }
+    monkeypatch.setattr(commands, "entry_points", lambda group: installed[group])
