@@ -110,6 +110,11 @@ class Estimator(ABC):
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """Network evaluations of one pass over rows with that many counted tokens."""
 
+    @property
+    @abstractmethod
+    def degrees(self) -> int:
+        """Degrees of freedom of the variance that one pass gives; 0 if ``exact``."""
+
     @abstractmethod
     def query(
         self,

@@ -21,6 +21,9 @@ from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Batch
 
+# A standard error from less is often small by luck, and would stop a row too early.
+_LEAST_DEGREES = 15
+
 
 @torch.no_grad()
 def evaluate(
@@ -139,7 +142,8 @@ class _Budget:
     def is_done(self, row: _Sum, cost: int) -> bool:
         if self.estimator.exact or (self.target_se is None and self.max_nfe is None):
             return True
-        if self.target_se is not None and row.standard_error <= self.target_se:
+        sure = row.passes * self.estimator.degrees >= _LEAST_DEGREES
+        if self.target_se is not None and sure and row.standard_error <= self.target_se:
             return True
         return self.max_nfe is not None and (row.passes + 1) * cost > self.max_nfe
 

@@ -34,12 +34,12 @@ _TWO = "a standard error takes two: give 2"
 
 @dataclass(frozen=True)
 class BernoulliTime(Estimator):
-    """A uniform time, each token masked on its own with probability 1 - alpha(t).
+    """A random time, each token masked on its own with probability 1 - alpha(t).
 
-    Written in the masked share m = 1 - alpha(t), of which the bound is the integral of the expected
-    cross-entropy over m, whatever the schedule: m is uniform and the weight 1/m. The variance is
-    infinite, though only logarithmically: a share of m masks its first token with a probability
-    like m, at a weight of 1/m. Prefer ``ExactK`` or ``StratifiedK`` but to match others.
+    In terms of the masked share m = 1 - alpha(t) the bound is an integral over m with the weight
+    1/m, whatever the schedule. With m uniform its variance would be infinite: a share of m masks
+    one of n tokens with a probability like n m, at a weight of 1/m. So m is drawn with a density
+    that is nearly flat above 1/n and grows like m^(-1/2) below, which makes the variance finite.
 
     The convention ``mdlm`` is the accounting of published numbers, which is not a bound: times in
     [1e-3, 1], a masked share of (1 - 1e-3) t and a weight of 1/t, so that a uniform predictor
@@ -74,6 +74,11 @@ class BernoulliTime(Estimator):
         """See ``Estimator``: what is published is close to the bound, but below it."""
         return "upper bound" if self.convention == "exact" else "as published, not a bound"
 
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return self.evaluations - 1
+
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """See ``Estimator``."""
         return constant(self.evaluations, num_tokens)
@@ -88,11 +93,14 @@ class BernoulliTime(Estimator):
     ) -> Query:
         """See ``Estimator``."""
         index = rows.index * self.evaluations + evaluation
-        share = noise.scalar(index)
-        weight = 1 / share
+        u = noise.scalar(index)
         if self.convention == "mdlm":
-            published_time = _PUBLISHED_EPS + (1 - _PUBLISHED_EPS) * share
+            published_time = _PUBLISHED_EPS + (1 - _PUBLISHED_EPS) * u
             share, weight = (1 - _PUBLISHED_EPS) * published_time, 1 / published_time
+        else:
+            bend = 1 / rows.num_tokens.double()
+            share = u**2 * (1 + bend) / (u + bend)
+            weight = (u + 2 * bend) / (u * (u + bend))  # (d share / d u) / share
         hidden = noise.positions(index, rows.x0.shape[1]) < share[:, None]
         x_t = rows.x0.masked_fill(hidden & rows.counted, process.mask_id)
         return Query(x_t, process.schedule.inverse(1 - share), rows.counted, weight)
@@ -122,6 +130,11 @@ class ExactK(Estimator):
             ValueError: If it is less than 2.
         """
         require_at_least("ExactK.evaluations", self.evaluations, 2, _TWO)
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return self.evaluations - 1
 
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """See ``Estimator``."""
@@ -169,6 +182,11 @@ class StratifiedK(Estimator):
                 "every stratum takes two for its standard error: "
                 f"give {max(2, self.evaluations + 1)}"
             )
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return self.evaluations // 2
 
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """See ``Estimator``."""

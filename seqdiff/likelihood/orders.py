@@ -51,6 +51,11 @@ class RandomOrderChain(Estimator):
         why = "a standard error takes two: give 2"
         require_at_least("RandomOrderChain.orders", self.orders, 2, why)
 
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return self.orders - 1
+
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """See ``Estimator``."""
         return self.orders * num_tokens
@@ -100,6 +105,11 @@ class FixedOrder(Estimator):
     def quantity(self) -> str:
         """See ``Estimator``: the likelihood of the order's own model, not a bound."""
         return "exact, left to right" if self.order is None else "exact, in the given order"
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return 0
 
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """See ``Estimator``."""
@@ -165,6 +175,11 @@ class ImportanceWeightedOrders(Estimator):
     def quantity(self) -> str:
         """See ``Estimator``: another bound for another number of orders."""
         return f"upper bound, {self.orders} orders"
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return self.repeats - 1
 
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """See ``Estimator``."""
