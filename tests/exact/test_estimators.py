@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ from tests.oracles import (
     Joint,
     LookupBackbone,
     OracleBackbone,
+    UniformBackbone,
     all_masks,
     enumerated_nelbo,
     mask_law,
@@ -122,7 +124,11 @@ def expectation_by_k(estimator: Estimator, process: MaskedDiffusion = PROCESS) -
     return estimator.combine(by_evaluation)[0]
 
 
-def expectation_by_time(estimator: BernoulliTime, process: MaskedDiffusion = PROCESS) -> float:
+def expectation_by_time(
+    estimator: BernoulliTime,
+    process: MaskedDiffusion = PROCESS,
+    denoiser: Denoiser | None = None,
+) -> float:
     """Over mask patterns exactly, over the uniform that becomes a time by quadrature."""
     patterns, total = all_masks(L), 0.0
     size = len(patterns)
@@ -134,7 +140,7 @@ def expectation_by_time(estimator: BernoulliTime, process: MaskedDiffusion = PRO
         t = estimator.query(rows, torch.zeros(1).long(), noise=noise, process=process).t
         law = mask_law(patterns, float(process.schedule.alpha(t)))
         places = torch.where(patterns, -1.0, 2.0)
-        values = worths(estimator, table(), places=places, process=process, **arguments)
+        values = worths(estimator, denoiser or table(), places=places, process=process, **arguments)
         total += float(weight * (law @ torch.from_numpy(values)))
     return total
 
@@ -202,6 +208,15 @@ def test_the_published_convention_leaves_both_ends_out() -> None:
     published = expectation_by_time(BernoulliTime(convention="mdlm"))
     assert published == pytest.approx(total, abs=1e-9)
     assert 1e-4 < bound() - published < 1e-2, "the exact convention must not pass for it"
+
+
+@pytest.mark.parametrize(("convention", "share"), [("mdlm", 0.999), ("exact", 1.0)])
+def test_a_uniform_predictor_scores_what_is_published(
+    convention: Literal["exact", "mdlm"], share: float
+) -> None:
+    uniform = Denoiser(UniformBackbone(K), K)
+    nats = expectation_by_time(BernoulliTime(convention=convention), denoiser=uniform)
+    assert nats == pytest.approx(share * L * math.log(K), abs=1e-9)
 
 
 def test_random_orders_estimate_the_bound() -> None:
