@@ -27,7 +27,6 @@ from seqdiff.likelihood import (
     Likelihood,
     RandomOrderChain,
     StratifiedK,
-    check_budget,
     evaluate,
     evaluation,
 )
@@ -257,47 +256,3 @@ def test_passes_and_seeds_and_sequences_have_noise_of_their_own() -> None:
     noise = math.sqrt((claimed.var() + seen.var()) / rows)
     assert abs(claimed.mean() - seen.mean()) < SIGMAS * noise
     assert abs(claimed.mean() - 2 * seen.mean()) > SIGMAS * noise
-
-
-def unknown_convention() -> None:
-    """Past the type checker that watches constructors while tests run."""
-    made = BernoulliTime()
-    object.__setattr__(made, "convention", "sedd")
-    made.__post_init__()
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: BernoulliTime(1), r"BernoulliTime.evaluations must be at least 2, got 1; a stand"),
-        (unknown_convention, "must be one of exact, mdlm, got 'sedd'"),
-        (lambda: ExactK(0), "ExactK.evaluations must be at least 2, got 0"),
-        (lambda: StratifiedK(3), "StratifiedK.evaluations must be even and at least 2, got 3"),
-        (lambda: RandomOrderChain(1), "RandomOrderChain.orders must be at least 2, got 1"),
-        (lambda: FixedOrder([0, 2]), r"FixedOrder.order must hold each of 0..1 once, got \[0, 2\]"),
-        (lambda: ImportanceWeightedOrders(0), "Orders.orders must be at least 1, got 0"),
-        (lambda: ImportanceWeightedOrders(2, 1), "Orders.repeats must be at least 2, got 1"),
-        (lambda: run(FixedOrder([1, 0]), 2), r"must be as long as the sequences \(4\), got 2 pos"),
-        (lambda: run(ExactK(), 2, target_se=0.0), "target_se must be above 0 nats, got 0.0"),
-        (lambda: run(ExactK(), 2, target_se=math.nan), "target_se must be above 0 nats, got nan"),
-        (lambda: run(ExactK(), 2, max_nfe=15), r"max_nfe must be at least 16, .* got 15; raise"),
-        (lambda: run(RandomOrderChain(), 2, max_nfe=7), r"must be at least 8, .* for 4 tokens, go"),
-        (lambda: run(ExactK(), 2, rows_per_call=0), "rows_per_call must be at least 1, got 0"),
-        (lambda: run(ExactK(), 2, evaluations=8), "must be left to the estimator if there is one"),
-        (
-            lambda: check_budget(FixedOrder(), num_tokens=9, target_se=None, max_nfe=8),
-            r"at least 9, what one pass of FixedOrder\(order=None\) takes for 9 tokens, got 8",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused_in_one_line(make, said: str) -> None:
-    with pytest.raises(ValueError, match=said) as refused:
-        make()
-    assert "\n" not in str(refused.value)
-
-
-def test_a_budget_too_small_is_refused_before_any_network_call() -> None:
-    denoiser = table()
-    with pytest.raises(ValueError, match="max_nfe"):
-        evaluate(denoiser, [batch(3)], process=PROCESS, estimator=RandomOrderChain(), max_nfe=7)
-    assert denoiser.backbone.rows_seen == []
