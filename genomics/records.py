@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.commands import Record
+from seqdiff.data.reader import Record
 
 if TYPE_CHECKING:
     from seqdiff.data.tokenizer import Tokenizer
@@ -15,7 +15,7 @@ help = "FASTA file, plain, gzip or bgzip; N and IUPAC codes are given, not count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.commands.Reader``."""
+    """See ``seqdiff.data.reader.Reader``."""
     parser.add_argument(
         "--rc",
         choices=("none", "mean"),
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read(path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Record]:
-    """See ``seqdiff.commands.Reader``.
+    """See ``seqdiff.data.reader.Reader``.
 
     Raises:
         ValueError: If the model is not one of DNA, or for what ``read_encoded`` refuses.

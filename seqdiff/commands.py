@@ -4,7 +4,7 @@ A package adds a subcommand with an entry point in the group ``seqdiff.commands`
 subcommand and whose object is a ``Command`` (an instance, or a module with the same three names),
 a sample format with one in the group ``seqdiff.writers`` whose name is a file suffix without its
 dot and whose object is a ``Writer``, and a file format to score with one in the group
-``seqdiff.readers`` whose name is the flag that takes the file and whose object is a ``Reader``.
+``seqdiff.readers`` whose name is the flag that takes the file and whose object is a ``seqdiff.data.reader.Reader``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,7 @@ import shutil
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
-
-if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Integer
-
-    from seqdiff.data.tokenizer import Tokenizer
+from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
@@ -51,49 +45,6 @@ class Writer(Protocol):
     def __call__(self, path: Path, sequences: list[str], names: list[str]) -> None:
         """Write the whole file."""
         ...
-
-
-class Record(NamedTuple):
-    """A sequence to score.
-
-    Attributes:
-        name: Without tabs and line breaks.
-        readings: Ids in ``0..K`` of each way to read it, all equally long; their likelihoods are
-            averaged. One for most; a DNA record may be read on both strands.
-    """
-
-    name: str
-    readings: tuple[Integer[np.ndarray, " L"], ...]
-
-
-@runtime_checkable
-class Reader(Protocol):
-    """Reads the sequences of a file; import what is slow in ``read``."""
-
-    help: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare further arguments of the format, if it has any."""
-        ...
-
-    def read(self, path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Record]:
-        """Read the whole file, at least one record.
-
-        Args:
-            path: An existing file.
-            args: What was given on the command line.
-            tokenizer: Of the run that will score the records.
-
-        Raises:
-            ValueError: If the file is not sound, or the tokenizer is not for such files.
-        """
-        ...
-
-
-def find_readers() -> dict[str, Reader]:
-    """Load every installed reader, by the flag that takes its file."""
-    found = sorted(entry_points(group="seqdiff.readers"), key=lambda entry: entry.name)
-    return {entry.name: entry.load() for entry in found}
 
 
 def command_line(*arguments: str | Path) -> str:

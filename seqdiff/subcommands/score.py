@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from seqdiff.commands import Reader, find_readers
+from seqdiff.data.reader import Reader, find_readers
 from seqdiff.files import check_parent, write_bytes
 from seqdiff.subcommands.common import add_device, check_count, check_seed
 from seqdiff.subcommands.estimation import add_estimator, choose_estimator

@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from seqdiff.commands import Record
+from seqdiff.data.reader import Record
 from seqdiff.likelihood import Estimator, check_budget, evaluate
 from seqdiff.run import Run
 from seqdiff.subcommands.terminal import progress

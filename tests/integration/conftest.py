@@ -9,6 +9,7 @@ import yaml
 
 from seqdiff import commands
 from seqdiff.cli import main
+from seqdiff.data import reader
 
 TOY = "tests.integration.toy_domain"
 BASE = {
@@ -93,4 +94,5 @@ def toy_writer(monkeypatch: pytest.MonkeyPatch) -> None:
         "seqdiff.writers": [Entry("ring", toy_domain.write_ring)],
         "seqdiff.readers": [Entry("ring", toy_domain.RingReader())],
     }
-    monkeypatch.setattr(commands, "entry_points", lambda group: installed[group])
+    for module in (commands, reader):
+        monkeypatch.setattr(module, "entry_points", lambda group: installed[group])

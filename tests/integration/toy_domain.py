@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64, Integer
 from torch import Tensor, nn
 
-from seqdiff.commands import Record
 from seqdiff.data.datamodule import SequenceDataModule, Split
 from seqdiff.data.dataset import SequenceDataset
+from seqdiff.data.reader import Record
 from seqdiff.data.tokenizer import Tokenizer
 
 ALPHABET = "uvwxyz"
