@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from seqdiff.config import parse_run
+    from seqdiff.likelihood import StratifiedK
     from seqdiff.run import load_run, start_run
     from seqdiff.samplers import FirstHittingSampler
     from seqdiff.subcommands.drawing import draw
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     trained = load_run(parsed["output"])
     data = trained.datamodule
     assert isinstance(data, SyntheticDataModule)
-    result = estimate(trained, "test", evaluations=_EVALUATIONS, seed=_SEED)
+    result = estimate(trained, "test", estimator=StratifiedK(_EVALUATIONS), seed=_SEED)
     console = Console()
     console.print(build_table(result, data))
     sequences = draw(

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import NoReturn
 
 from seqdiff.commands import Command
-from seqdiff.subcommands import evaluate, sample, samplers, train
+from seqdiff.subcommands import evaluate, sample, samplers, score, train
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
 _EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
@@ -45,6 +45,7 @@ def commands() -> dict[str, Command]:
         "evaluate": evaluate,
         "sample": sample,
         "samplers": samplers,
+        "score": score,
     }
     for entry in sorted(entry_points(group="seqdiff.commands"), key=lambda entry: entry.name):
         if entry.name in found:

@@ -143,12 +143,16 @@ def shown_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_python_blocks_run(shown_folders: Path, capsys) -> None:
-    first, second, third = (_run(block) for block in blocks("python"))
-    vocab_size, *drawn = capsys.readouterr().out.split()
+    first, likelihoods, second, third = (_run(block) for block in blocks("python"))
+    vocab_size, *drawn = capsys.readouterr().out.splitlines()[:2]
+    drawn = drawn[0].split()
     assert int(vocab_size) == MASK_ID == 4
     sequence, nfe = drawn[0], int(drawn[1].strip("tensor([])"))
     assert re.fullmatch("ACGT[ACGT]{8}ACGT", sequence) and 1 <= nfe <= 8
     assert first["drawn"].nfe.tolist() == [nfe]
+    found = likelihoods["found"]
+    assert found.num_tokens == 14 and found.nfe <= 1024
+    assert found.standard_error <= 0.01 or found.nfe + 4 * 14 > 1024
     assert second["logits"].shape == torch.Size([1, 5, 16])
     assert "[1, 5, 16]" in README
     assert third["sequences"] == ["CGT", "ACG"]

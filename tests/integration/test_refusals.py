@@ -77,7 +77,11 @@ def test_bad_sampling(tmp_path: Path, fails, flag: str, value: str, said: str) -
 @pytest.mark.parametrize(
     ("flag", "value", "said"),
     [
-        ("--evaluations", "3", "must be even and at least 2, got 3; every stratum takes two"),
+        (
+            "--evaluations",
+            "3",
+            "StratifiedK.evaluations must be even and at least 2, got 3; every stratum takes two",
+        ),
         ("--evaluations", "3", "give 4"),
         ("--evaluations", "0", "give 2"),
         ("--seed", "-1", f"evaluate.seed {SEED} -1"),
