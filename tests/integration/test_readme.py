@@ -143,12 +143,13 @@ def shown_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_python_blocks_run(shown_folders: Path, capsys) -> None:
-    first, second, third = (_run(block) for block in blocks("python"))
+    first, tilted, second, third = (_run(block) for block in blocks("python"))
     vocab_size, *drawn = capsys.readouterr().out.split()
     assert int(vocab_size) == MASK_ID == 4
     sequence, nfe = drawn[0], int(drawn[1].strip("tensor([])"))
     assert re.fullmatch("ACGT[ACGT]{8}ACGT", sequence) and 1 <= nfe <= 8
     assert first["drawn"].nfe.tolist() == [nfe]
+    assert tilted["gc_content"](tilted["drawn"].tokens).mean() > 0.55, "0.5 without a reward"
     assert second["logits"].shape == torch.Size([1, 5, 16])
     assert "[1, 5, 16]" in README
     assert third["sequences"] == ["CGT", "ACG"]
