@@ -143,7 +143,7 @@ def shown_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_python_blocks_run(shown_folders: Path, capsys) -> None:
-    first, likelihoods, second, third = (_run(block) for block in blocks("python"))
+    first, likelihoods, tilted, second, third = (_run(block) for block in blocks("python"))
     vocab_size, *drawn = capsys.readouterr().out.splitlines()[:2]
     drawn = drawn[0].split()
     assert int(vocab_size) == MASK_ID == 4
