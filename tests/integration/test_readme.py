@@ -153,6 +153,7 @@ def test_python_blocks_run(shown_folders: Path, capsys) -> None:
     found = likelihoods["found"]
     assert found.num_tokens == 14 and found.nfe <= 1024
     assert found.standard_error <= 0.01 or found.nfe + 4 * 14 > 1024
+    assert tilted["gc_content"](tilted["drawn"].tokens).mean() > 0.55, "0.5 without a reward"
     assert second["logits"].shape == torch.Size([1, 5, 16])
     assert "[1, 5, 16]" in README
     assert third["sequences"] == ["CGT", "ACG"]
