@@ -48,7 +48,7 @@ class LabelEmbedding(nn.Module):
     """A learned vector for rows without a label, which is the first, and one for every class.
 
     Training hides some labels, so that one network gives both laws that classifier-free guidance
-    combines. Source: Ho and Salimans 2022, arXiv:2207.12598, section 3.2.
+    combines. Source: Ho and Salimans 2022, arXiv:2207.12598.
 
     Args:
         num_classes: Classes, numbered from 0.

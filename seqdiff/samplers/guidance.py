@@ -44,9 +44,8 @@ class ClassifierFree(Guidance):
     At every masked position the law is ``p(x | label)^gamma p(x)^(1 - gamma)``, normalised: 0 is
     the law without a label, 1 the one with it. A letter that either law rules out stays ruled out.
     Every call takes two evaluations of the network, or one if gamma is 0 or 1. Source: Schiff et
-    al. 2024, arXiv:2412.10193, section 3.1, there for the reverse step; here for the prediction of
-    x0, which for an absorbing process differs in nothing but that it leaves the times of revealing
-    alone.
+    al. 2024, arXiv:2412.10193, there for the reverse step; here for the prediction of x0, which
+    leaves the times of revealing alone.
 
     Args:
         denoiser: Of a network that knows classes.

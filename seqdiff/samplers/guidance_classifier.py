@@ -59,7 +59,7 @@ class ExactClassifierBased(Guidance):
     The law of position l is ``p(x_l = k | x_t) p(wanted | x_t with x_l = k)^gamma``, normalised.
     With the exact conditionals of a joint law, gamma = 1, and positions revealed one at a time, the
     samples follow p(x | wanted) exactly. A call takes one evaluation of the network and, for each
-    masked position, K of the classifier. Source: Schiff et al. 2024, arXiv:2412.10193, section 3.2.
+    masked position, K of the classifier. Source: Schiff et al. 2024, arXiv:2412.10193.
 
     Args:
         denoiser: The denoiser to steer.
@@ -146,7 +146,7 @@ class FirstOrderClassifierBased(Guidance):
     log p(wanted | x_t with x_l = k) is taken as log p(wanted | x_t) plus the derivative towards the
     letter minus that towards the mask; that is exact where the logarithm of the classifier is
     linear in its input. A call takes one evaluation of the network and one of the classifier, with
-    its gradient. Source: Schiff et al. 2024, arXiv:2412.10193, section 3.2.
+    its gradient. Source: Schiff et al. 2024, arXiv:2412.10193.
 
     Args:
         denoiser: The denoiser to steer.

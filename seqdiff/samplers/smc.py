@@ -33,9 +33,9 @@ class SMCSampler(FirstHittingSampler):
     effective number falls below ``ess_threshold`` times N. The sample is one of them, by weight.
 
     Its law tends to ``p(x) exp(reward(x) / reward_temperature) / Z`` like 1/N, where p is the law
-    of ``FirstHittingSampler`` with the same options; the estimate of Z is unbiased for every N. One
-    particle is drawn from p. The cost is N times that of first-hitting; and for each particle
-    ``num_drafts`` rewards a step, and one at the end. All particles of a batch are in memory.
+    of ``FirstHittingSampler`` with the same options, and for N = 1 it is p; the estimate of Z is
+    unbiased for every N. The cost is N times that of first-hitting, and for each particle
+    ``num_drafts`` rewards a step and one at the end. All particles of a batch are in memory.
 
     Source: Del Moral, Doucet and Jasra 2006, https://doi.org/10.1111/j.1467-9868.2006.00553.x; for
     diffusion models Wu et al. 2023, arXiv:2306.17775, and Singhal et al. 2025, arXiv:2501.06848.

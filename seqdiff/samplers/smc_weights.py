@@ -76,7 +76,7 @@ def systematic(
 
     Each particle is chosen N times its share on average, and never a whole time more or less.
     Source: Kitagawa 1996, https://doi.org/10.2307/1390750; Douc, Cappe and Moulines 2005,
-    arXiv:cs/0507025, section 2.4.
+    arXiv:cs/0507025.
 
     Args:
         shares: Logarithms; they add up to 1.

@@ -244,7 +244,7 @@ class LinearClassifier:
         return total + self.bend * total**2
 
 
-class HalfGradient(FirstOrderClassifierBased):
+class ForgetsTheStrength(FirstOrderClassifierBased):
     """Broken twin: forgets the strength."""
 
     def forward(self, x_t, t=None, padding=None, label=None):
@@ -266,7 +266,7 @@ def test_first_order_is_exact_for_a_log_linear_classifier(k, length, gamma) -> N
         curved = ExactClassifierBased(denoiser, bent, gamma)
         assert gap(FirstOrderClassifierBased(denoiser, bent, gamma), curved) > 1e-3
         if gamma != 1:
-            assert gap(HalfGradient(denoiser, linear, gamma), exact) > 1e-3
+            assert gap(ForgetsTheStrength(denoiser, linear, gamma), exact) > 1e-3
         assert FirstOrderClassifierBased(denoiser, linear).evaluations(states).unique() == 2
 
 
