@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     sampler = build_sampler(args.sampler, args.flags)
     device = choose_device(args.device)
     check_memory(min(args.num, args.batch_size), args.length, device)
-    trained = guide(load_run(args.directory, device=device), args.label, args.guidance)
+    trained = guide("sample", load_run(args.directory, device=device), args.label, args.guidance)
     sequences = draw(
         trained,
         sampler,
