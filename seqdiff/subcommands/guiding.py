@@ -23,12 +23,13 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
     known = run.datamodule.labels
     if label is not None and known is None:
         raise ValueError(
-            f"{command}.label must be left out for a run without labels, got {label!r}; train on data "
-            "with labels (data.labels, data.label_file)"
+            f"{command}.label must be left out for a run without labels, got {label!r}; train "
+            "on data with labels (data.labels, data.label_file)"
         )
     if label is not None and known is not None and label not in known:
         raise ValueError(
-            f"{command}.label must be one of {', '.join(known)}, got {label!r}; the model never saw it"
+            f"{command}.label must be one of {', '.join(known)}, got {label!r}; "
+            "the model never saw it"
         )
     if label is None and gamma is not None:
         raise ValueError(
@@ -37,8 +38,8 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
     strength = 1.0 if gamma is None else gamma
     if known is not None and run.config.label_dropout == 0 and (label is None or strength != 1):
         raise ValueError(
-            f"{command}.label must be given, with guidance 1, for a run trained with label_dropout 0, "
-            f"got label {label} and guidance {strength}: it has no law without a label; give "
+            f"{command}.label must be given, with guidance 1, for a run trained with label_dropout "
+            f"0, got label {label} and guidance {strength}: it has no law without a label; give "
             f"--label {known[0]}, or train with label_dropout 0.1"
         )
     if label is None or known is None:
