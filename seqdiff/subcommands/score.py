@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="tab-separated table to write"
     )
     add_estimator(parser)
+    parser.add_argument(
+        "--label", metavar="NAME", help="class to score as, for a run with labels; default: none"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draws; default: 0")
     parser.add_argument(
         "--batch_size",
@@ -46,12 +49,14 @@ def run(args: argparse.Namespace) -> None:
     estimator = choose_estimator("score", args)
     from seqdiff.likelihood import check_budget
     from seqdiff.run import load_run
+    from seqdiff.subcommands.guiding import guide
     from seqdiff.subcommands.scoring import format_scores, score_records
     from seqdiff.subcommands.terminal import choose_device
 
     budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
     check_budget(estimator, num_tokens=1, **budget)
     trained = load_run(args.directory, device=choose_device(args.device))
+    trained = guide("score", trained, args.label)
     records = reader.read(path, args, trained.tokenizer)
     scores = score_records(
         trained,

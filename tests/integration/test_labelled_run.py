@@ -1,5 +1,6 @@
 """Labels from a table to samples of a class, from the command line."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 import yaml
 from Bio import SeqIO
 
+from genomics import records
 from genomics.fasta import write_fasta
 from seqdiff.cli import main
+from seqdiff.data import reader
 from seqdiff.run import load_run
+from tests.integration.conftest import Entry
 
 CONFIG = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "fasta.yaml"
 SMALL = [
@@ -159,3 +163,20 @@ def test_configurations_that_do_not_fit(data: list[str], fails, tmp_path: Path) 
     line = fails([*plain, *toy, *data])
     assert "RunConfig.backbone must take num_classes for data with labels, got ToyNet" in line
     assert not (tmp_path / "run").exists()
+
+
+def test_scores_are_given_the_label(labelled: Path, fails, tmp_path: Path, monkeypatch) -> None:
+    installed = {"seqdiff.readers": [Entry("fasta", records)], "seqdiff.writers": []}
+    monkeypatch.setattr(reader, "entry_points", lambda group: installed[group])
+    write_fasta(tmp_path / "x.fa", ["gc", "at"], ["GCCGGCGCCG" * 3, "ATTATAATTA" * 3])
+    out = tmp_path / "s.tsv"
+    score = ["score", str(labelled), f"--fasta={tmp_path / 'x.fa'}", f"--out={out}"]
+    nats = {}
+    for name, flags in {"": [], "rich": ["--label=rich"], "poor": ["--label=poor"]}.items():
+        assert main([*score, "--estimator=fixed-order", *flags]) == 0
+        rows = csv.DictReader(out.read_text().splitlines(), delimiter="\t")
+        nats[name] = [float(row["nats"]) for row in rows]
+    assert nats["rich"][0] < nats[""][0] < nats["poor"][0]
+    assert nats["poor"][1] < nats[""][1] < nats["rich"][1]
+    line = fails([*score, "--label=medium"])
+    assert "score.label must be one of rich, poor, got 'medium'" in line
