@@ -10,7 +10,7 @@ from seqdiff.likelihood import FixedOrder, evaluate
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import Linear
 from seqdiff.types import NO_LABEL, Batch
-from tests.exact.test_guidance import exact_world, joints
+from tests.guided_worlds import exact_world, joints
 
 K, L = 3, 3
 
