@@ -1,6 +1,8 @@
 """Sequential Monte Carlo: the measure its particles stand for, exactly, by every outcome."""
 
 import dataclasses
+from collections import Counter
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -147,6 +149,39 @@ def test_particles_cost_what_they_say_and_rows_end_on_their_own() -> None:
     torch.testing.assert_close(found.log_weights.exp().sum(dim=-1), torch.ones(3).double())
     alone = reward(x_init[2:])
     torch.testing.assert_close(found.log_normalizer[2:], alone)
+
+
+@dataclass(frozen=True)
+class Ledger(SeededDraws):
+    """Notes every single use of noise but for drafts, which share theirs on purpose."""
+
+    used: Counter = field(default_factory=Counter)
+
+    def _uniform(self, where: Tensor, kind: int, step: int = 0) -> Tensor:
+        for row, position in where.nonzero().tolist():
+            self.used[int(self.seeds[row]), position + self.offset, kind, step] += 1
+        return super()._uniform(where, kind, step)
+
+    def repeated(self, count: int) -> SeededDraws:
+        return SeededDraws(super().repeated(count).seeds, self.offset)
+
+
+class SameLetters(Ledger):
+    """The broken twin: a letter that is drawn anew gets the same noise again."""
+
+    def letters(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
+        return super().letters(log_probs, where, 0)
+
+
+@pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
+def test_no_noise_is_used_twice(resampling: str) -> None:
+    denoiser, process, _ = world(2, 6)
+    sampler = SMCSampler(reward=reward, ess_threshold=1.0, resampling=resampling)
+    for cls, repeats in ((Ledger, False), (SameLetters, True)):
+        draws = cls(torch.arange(10))
+        sampler.particles(Canvas.open(denoiser, process, draws, process.prior((10, 6))))
+        assert len(draws.used) > 10 * 16 * 6
+        assert (max(draws.used.values()) > 1) == repeats
 
 
 # Weights
