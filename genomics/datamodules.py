@@ -6,12 +6,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from jaxtyping import Int64
+
 from seqdiff.data.dataset import SPLITS, Split
 
 from .bed import read_intervals
 from .cache import Genome, describe_names, load_genome
 from .holdout import HoldOut
 from .intervals import OffEnd, Regions, Windows, check_tiling, extended_windows, tile
+from .labels import LabelTable
 from .leaks import shared_records, without_leaks
 from .splits import split_by_label
 from .window_datamodule import WindowDataModule
@@ -36,6 +40,9 @@ class FastaDataModule(WindowDataModule):
 
     Windows are read on the plus strand, whatever column 6 of ``bed`` says.
 
+    With ``label_file`` the model learns classes of records, such as promoters and enhancers: a
+    window has the class of its record, on either strand.
+
     Args:
         fasta: FASTA file, plain, gzip or bgzip, to train on.
         length: Bases of a window.
@@ -50,6 +57,8 @@ class FastaDataModule(WindowDataModule):
         test_chroms: Records to test on.
         valid_fasta: Another FASTA file to validate on.
         test_fasta: Another FASTA file to test on.
+        labels: Names of the classes of records, kept with the run.
+        label_file: Tab-separated lines of a record and its class, for all FASTA files.
         off_end: The last window of an interval: moved inside, dropped, or padded with N.
         reverse_complement: Read training rows from either strand with probability 1/2.
         batch_size: Training examples per device and forward pass.
@@ -57,7 +66,8 @@ class FastaDataModule(WindowDataModule):
         num_workers: Loader processes per device.
 
     Raises:
-        ValueError: If a number is out of range or two ways to split contradict each other.
+        ValueError: If a number is out of range, two ways to split contradict each other, or only
+            one of ``labels`` and ``label_file`` is given.
     """
 
     def __init__(
@@ -73,6 +83,8 @@ class FastaDataModule(WindowDataModule):
         test_chroms: list[str] | None = None,
         valid_fasta: str | Path | None = None,
         test_fasta: str | Path | None = None,
+        labels: list[str] | None = None,
+        label_file: str | Path | None = None,
         off_end: OffEnd = "shift",
         reverse_complement: bool = True,
         batch_size: int = 32,
@@ -90,6 +102,8 @@ class FastaDataModule(WindowDataModule):
         self.stride = length if stride is None else stride
         self.off_end: OffEnd = off_end
         check_tiling(type(self).__name__, length, self.stride, off_end)
+        self.label_table = LabelTable.from_keys(labels, label_file)
+        self.labels = labels
         chroms: dict[Split, list[str] | None] = {"valid": valid_chroms, "test": test_chroms}
         files: dict[Split, str | Path | None] = {"valid": valid_fasta, "test": test_fasta}
         self.hold_out = HoldOut(
@@ -123,6 +137,15 @@ class FastaDataModule(WindowDataModule):
             windows[split] = (source, tile(found, self.length, stride, self.off_end))
         self._refuse_shared_records(windows)
         return without_leaks(windows)
+
+    def record_labels(self, split: Split, genome: Genome) -> Int64[np.ndarray, " R"] | None:
+        """Number the class of each record that a split is read from; ``None`` without classes.
+
+        Raises:
+            FileNotFoundError: If there is no table.
+            ValueError: If the table is not sound.
+        """
+        return None if self.label_table is None else self.label_table.of_records(genome.names)
 
     def file(self, split: Split) -> str | Path:
         """Name the FASTA file that a split is read from."""

@@ -22,10 +22,16 @@ class WindowDataset(SequenceDataset):
         genome: Where the bases are.
         length: Tokens of a row.
         reverse_complement: Whether training rows are read from a random strand.
+        record_labels: Class of each record of the genome; ``None`` without classes.
     """
 
     def __init__(
-        self, genome: Genome, windows: Windows, *, reverse_complement: bool = False
+        self,
+        genome: Genome,
+        windows: Windows,
+        *,
+        reverse_complement: bool = False,
+        record_labels: Int64[np.ndarray, " R"] | None = None,
     ) -> None:
         """Keep the windows that hold a known base.
 
@@ -33,10 +39,12 @@ class WindowDataset(SequenceDataset):
             genome: Where the bases are.
             windows: Which stretches of it; each must lie inside its chromosome.
             reverse_complement: Read training rows from either strand with probability 1/2.
+            record_labels: Class of each record of the genome; its windows have the same.
         """
         self.genome = genome
         self.length = windows.length
         self.reverse_complement = reverse_complement
+        self.record_labels = record_labels
         self._starts = genome.offsets[windows.chrom] + windows.start
         sizes = (windows.end - windows.start).astype(np.int32)
         self._sizes = sizes if (sizes < self.length).any() else None
@@ -49,7 +57,7 @@ class WindowDataset(SequenceDataset):
     @property
     def windows(self) -> Windows:
         """The windows that are left, in order."""
-        chrom = np.searchsorted(self.genome.offsets, self._starts, side="right") - 1
+        chrom = self._records(self._starts)
         start = self._starts - self.genome.offsets[chrom]
         sizes = self.length if self._sizes is None else self._sizes
         return Windows(chrom, start, start + sizes, self.length)
@@ -66,6 +74,15 @@ class WindowDataset(SequenceDataset):
         for row, start, size in zip(tokens, starts, self._sizes[indices], strict=True):
             row[:size] = ids[start : start + size]
         return tokens, tokens != MASK_ID
+
+    def labels(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"] | None:
+        """Fetch the classes of the records that rows come from."""
+        if self.record_labels is None:
+            return None
+        return self.record_labels[self._records(self._starts[indices])]
+
+    def _records(self, starts: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.genome.offsets, starts, side="right") - 1
 
     def augment(
         self,

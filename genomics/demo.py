@@ -36,11 +36,11 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from seqdiff.config import parse_run
+    from seqdiff.likelihood import StratifiedK
     from seqdiff.run import load_run, start_run
-    from seqdiff.samplers import AncestralSampler
+    from seqdiff.samplers import FirstHittingSampler
     from seqdiff.subcommands.drawing import draw
     from seqdiff.subcommands.likelihood_table import estimate
-    from seqdiff.subcommands.sample import STEPS_PER_TOKEN
     from seqdiff.subcommands.train import fit
 
     from .fasta import write_samples
@@ -57,12 +57,12 @@ def run(args: argparse.Namespace) -> None:
     trained = load_run(parsed["output"])
     data = trained.datamodule
     assert isinstance(data, SyntheticDataModule)
-    result = estimate(trained, "test", evaluations=_EVALUATIONS, seed=_SEED)
+    result = estimate(trained, "test", estimator=StratifiedK(_EVALUATIONS), seed=_SEED)
     console = Console()
     console.print(build_table(result, data))
     sequences = draw(
         trained,
-        AncestralSampler(STEPS_PER_TOKEN * data.length),
+        FirstHittingSampler(),
         num=_NUM_SAMPLES,
         length=data.length,
         seed=_SEED,

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int64, UInt8
 
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, Split
+from seqdiff.types import NO_LABEL
 
 from .alphabet import DNATokenizer
-from .cache import Genome
+from .cache import Genome, describe_names
 from .dataset import WindowDataset
 from .intervals import Windows, merge, tile
 from .markov import baselines
@@ -73,6 +74,11 @@ class WindowDataModule(SequenceDataModule):
     def keys(self, split: Split) -> str:
         """Name the keys that give a split its sequence, for an error message."""
 
+    def record_labels(self, split: Split, genome: Genome) -> Int64[np.ndarray, " R"] | None:
+        """Number the class of each record that a split is read from; ``None`` without classes."""
+        del split, genome
+        return None
+
     def file(self, split: Split) -> str | Path:
         """Name the FASTA file that a split is read from."""
         del split
@@ -127,7 +133,10 @@ class WindowDataModule(SequenceDataModule):
                 continue
             genome, windows = found[split]
             datasets[split] = WindowDataset(
-                genome, windows, reverse_complement=self.reverse_complement
+                genome,
+                windows,
+                reverse_complement=self.reverse_complement,
+                record_labels=self.record_labels(split, genome),
             )
             if len(datasets[split]) == 0:
                 outside = " outside valid and test" if split == "train" else ""
@@ -137,7 +146,22 @@ class WindowDataModule(SequenceDataModule):
                     f"in {self.file(split)}; use a shorter data.length, or change what "
                     f"{split} gets by {self.keys(split)}"
                 )
+            self._check_labels(split, datasets[split])
         self._datasets = datasets
+
+    def _check_labels(self, split: Split, dataset: WindowDataset) -> None:
+        """Refuse a split with a record that has no class although others have."""
+        if dataset.record_labels is None:
+            return
+        used = np.unique(dataset.windows.chrom)
+        bare = used[dataset.record_labels[used] == NO_LABEL]
+        if len(bare):
+            names = describe_names(tuple(dataset.genome.names[i] for i in bare))
+            raise ValueError(
+                f"{type(self).__name__}.label_file must have a line for every record that is used, "
+                f"got none for {len(bare)} of {self.file(split)} ({names}); add them, or leave "
+                "the records out"
+            )
 
 
 def _disjoint(dataset: WindowDataset) -> WindowDataset:

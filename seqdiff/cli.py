@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import NoReturn
 
 from seqdiff.commands import Command
-from seqdiff.subcommands import evaluate, sample, train
+from seqdiff.subcommands import evaluate, sample, samplers, score, train
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
 _EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
@@ -29,6 +29,10 @@ class Parser(argparse.ArgumentParser):
         """
         raise ValueError(f"{message}; see: {self.prog} --help")
 
+    def knows(self, option: str) -> bool:
+        """Whether an option with its dashes has been declared."""
+        return option in self._option_string_actions
+
 
 def commands() -> dict[str, Command]:
     """List the core's own subcommands, then those of installed domains.
@@ -36,7 +40,13 @@ def commands() -> dict[str, Command]:
     Raises:
         ValueError: If a domain takes a name that is already taken.
     """
-    found: dict[str, Command] = {"train": train, "evaluate": evaluate, "sample": sample}
+    found: dict[str, Command] = {
+        "train": train,
+        "evaluate": evaluate,
+        "sample": sample,
+        "samplers": samplers,
+        "score": score,
+    }
     for entry in sorted(entry_points(group="seqdiff.commands"), key=lambda entry: entry.name):
         if entry.name in found:
             raise ValueError(
@@ -71,12 +81,45 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if own[:1] == ["train"]:
         own, flags = train.split(own[1:])
         own = ["train", *own]
+    elif own[:1] == ["sample"]:
+        own, flags = split(own[1:], sample)
+        own = ["sample", *own]
     args, unknown = build_parser().parse_known_args(own)
     if unknown:
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if flags:
         args.flags = flags
     return args
+
+
+def split(arguments: Sequence[str], command: Command) -> tuple[list[str], list[str]]:
+    """Part a command's own arguments from the options of what it configures.
+
+    Args:
+        arguments: What follows the command.
+        command: Its own options take a dash or an underscore between words.
+
+    Returns:
+        The command's own, and the others, with underscores, each as ``--key=value``.
+    """
+    parser = Parser()
+    command.add_arguments(parser)
+    own: list[str] = []
+    flags: list[str] = []
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        key, equals, value = word.partition("=")
+        spelled = "--" + key[2:].replace("-", "_")
+        if not key.startswith("--") or parser.knows(key):
+            own.append(word)
+        elif parser.knows(spelled):
+            own.append(spelled + equals + value)
+        else:
+            if not equals and words and not words[0].startswith("--"):
+                equals, value = "=", words.pop(0)
+            flags.append(spelled + equals + value)
+    return own, flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,8 +2,10 @@
 
 A package adds a subcommand with an entry point in the group ``seqdiff.commands`` whose name is the
 subcommand and whose object is a ``Command`` (an instance, or a module with the same three names),
-and a sample format with one in the group ``seqdiff.writers`` whose name is a file suffix without
-its dot and whose object is a ``Writer``.
+a sample format with one in the group ``seqdiff.writers`` whose name is a file suffix without its
+dot and whose object is a ``Writer``, and a file format to score with one in the group
+``seqdiff.readers`` whose name is the flag that takes the file and whose object is a
+``seqdiff.data.reader.Reader``.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from jsonargparse import ArgumentParser, Namespace
 from torch import nn
 
 import seqdiff.backbones.caduceus  # noqa: F401  (a class is listed as a choice once imported)
+from seqdiff.backbones.protocol import LabelledBackbone
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.schedules import LogLinear, NoiseSchedule
 from seqdiff.time_sampling import TimeSampler
@@ -31,6 +32,7 @@ from seqdiff.training.trainer import TrainerConfig
 ParsedRun = Namespace
 
 _LINKED = ("num_embeddings", "num_logits")
+_LINKED_IF_LABELLED = "num_classes"
 _NO_FLAGS = ("--config", "--base", "--provenance", "--resumed")
 
 
@@ -60,6 +62,8 @@ class RunConfig:
         schedule: How fast tokens are masked.
         objective: What is minimised.
         optim: Optimiser and learning rate.
+        label_dropout: Share of training examples whose label is hidden, which lets the network be
+            guided towards a label later; of no consequence without labels.
         ema_decay: Of the averaged weights that are validated and exported; null exports the last.
         checkpoint_every_n_steps: Optimiser steps between two savings.
         trainer: Arguments of Lightning's Trainer.
@@ -72,6 +76,7 @@ class RunConfig:
     schedule: NoiseSchedule = field(default_factory=LogLinear)
     objective: Objective = field(default_factory=ContinuousNELBO)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    label_dropout: float = 0.1
     ema_decay: float | None = 0.9999
     checkpoint_every_n_steps: int = 1000
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -81,8 +86,9 @@ class RunConfig:
 
         Raises:
             TypeError: If the backbone is not a module.
-            ValueError: If the seed does not fit in 32 bits, or sharded weights are to be averaged
-                or clipped.
+            ValueError: If the seed does not fit in 32 bits, the backbone cannot be told the labels
+                of the data, the share of hidden labels is none, or sharded weights are to be
+                averaged or clipped.
         """
         if not isinstance(self.backbone, nn.Module):
             raise TypeError(
@@ -92,6 +98,15 @@ class RunConfig:
         if not 0 <= self.seed < 2**32:
             raise ValueError(
                 f"RunConfig.seed must be in [0, 2^32), got {self.seed}; choose one, such as 0"
+            )
+        if not 0 <= self.label_dropout < 1:
+            raise ValueError(
+                f"RunConfig.label_dropout must be in [0, 1), got {self.label_dropout}; 0.1 is usual"
+            )
+        if self.data.labels is not None and not isinstance(self.backbone, LabelledBackbone):
+            raise ValueError(
+                "RunConfig.backbone must take num_classes for data with labels, got "
+                f"{type(self.backbone).__name__}; choose another, or drop data.labels"
             )
         if "fsdp" in self.trainer.strategy:
             clip = ("trainer.gradient_clip_val", self.trainer.gradient_clip_val)
@@ -128,6 +143,12 @@ def run_parser() -> ArgumentParser:
             compute_fn=_symbols_and(extra),
             apply_on="instantiate",
         )
+    parser.link_arguments(
+        "data",
+        f"backbone.init_args.{_LINKED_IF_LABELLED}",
+        compute_fn=_number_of_labels,
+        apply_on="instantiate",
+    )
     return parser
 
 
@@ -140,6 +161,10 @@ class _symbols_and:
 
     def __call__(self, data: SequenceDataModule) -> int:
         return data.tokenizer.vocab_size + self.extra
+
+
+def _number_of_labels(data: SequenceDataModule) -> int | None:
+    return None if data.labels is None else len(data.labels)
 
 
 def config_files(path: Path) -> list[Path]:
@@ -192,12 +217,12 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
     except ArgumentError as error:
         message = one_line(str(error))
         raise ValueError(f"{path}: {message}{_hint(message)}") from error
-    for name in _LINKED:
+    for name in (*_LINKED, _LINKED_IF_LABELLED):
         value = parsed["backbone"]["init_args"].get(name)
         if value is not None:
             raise ValueError(
                 f"{path}: backbone.init_args.{name} must not be set, got {value}; drop it, "
-                "it follows from data.tokenizer"
+                f"it follows from data.{'labels' if name == _LINKED_IF_LABELLED else 'tokenizer'}"
             )
     del parsed["config"], parsed["base"]
     return parsed.clone(with_meta=False)
@@ -258,7 +283,8 @@ def _hint(message: str) -> str:
     if option:
         module, _, name = option[1].rpartition(".")
         names = inspect.signature(getattr(import_module(module), name).__init__).parameters
-        return f"; choose from {', '.join(n for n in names if n not in ('self', *_LINKED))}"
+        linked = ("self", *_LINKED, _LINKED_IF_LABELLED)
+        return f"; choose from {', '.join(n for n in names if n not in linked)}"
     keys = re.findall(r'Parser key "(?:[\w.]+\.)?(\w+)"', message)
     if keys and keys[-1] in ("data", "schedule", "objective", "time_sampler", "backbone"):
         return f"; choose from {', '.join(_choices(keys[-1])) or 'your own import path'}"

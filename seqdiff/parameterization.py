@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from seqdiff.backbones.protocol import Backbone
+from seqdiff.backbones.protocol import Backbone, LabelledBackbone
 
 
 def subs_log_probs(
@@ -101,18 +101,46 @@ class Denoiser(nn.Module):
         self.backbone = backbone
         self.vocab_size = vocab_size
 
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes a row can be labelled with; None for a network without labels."""
+        return self.backbone.num_classes if isinstance(self.backbone, LabelledBackbone) else None
+
+    def evaluations(
+        self, x_t: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+    ) -> Int64[Tensor, " B"]:
+        """Count the network evaluations that a call with these arguments spends on each row."""
+        del padding
+        return torch.ones(len(x_t), dtype=torch.int64, device=x_t.device)
+
     def forward(
         self,
         x_t: Int[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B L K"]:
         """Give the law of every clean token, in nats.
 
+        Args:
+            x_t: Ids in ``0..K``.
+            t: Diffusion time in [0, 1].
+            padding: Positions that hold nothing.
+            label: Class of each row or ``NO_LABEL``; ``None`` gives the law without a label.
+
         Raises:
-            ValueError: If the backbone does not emit K logits.
+            ValueError: If the backbone does not emit K logits, or there are labels and it has no
+                classes.
         """
-        logits = self.backbone(x_t, t, padding)
+        if label is None:
+            logits = self.backbone(x_t, t, padding)
+        elif isinstance(self.backbone, LabelledBackbone) and self.num_classes is not None:
+            logits = self.backbone(x_t, t, padding, label)
+        else:
+            raise ValueError(
+                f"Denoiser.label must be None, got labels for {type(self.backbone).__name__}, "
+                "which has no classes; use a backbone that takes num_classes"
+            )
         if logits.shape[-1] != self.vocab_size:
             raise ValueError(
                 f"Denoiser.backbone must emit vocab_size = {self.vocab_size} logits, got "

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-TIME_STREAM, MASK_STREAM, AUGMENT_STREAM, ORDER_STREAM = range(4)
+TIME_STREAM, MASK_STREAM, AUGMENT_STREAM, ORDER_STREAM, LABEL_STREAM = range(5)
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -94,26 +94,40 @@ class CounterNoise:
         draws = torch.stack((_open_uniform(w0, w1), _open_uniform(w2, w3)), dim=-1)
         return draws.flatten(1)[:, :length]
 
+    def uniform_at(
+        self, index: Int[Tensor, " n"], position: Int[Tensor, " n"], *, stream: int
+    ) -> Float64[Tensor, " n"]:
+        """Draw single values of ``uniform``: that of row ``index[i]`` at ``position[i]``.
+
+        Args:
+            index: Non-negative ids of rows.
+            position: Places within the rows.
+            stream: Which of the independent streams.
+        """
+        rows = index.to(torch.int64)
+        streams = torch.full_like(rows, stream)
+        w0, w1, w2, w3 = philox((position // 2, streams, rows & _WORD, rows >> 32), (self.seed, 0))
+        odd = position % 2 == 1
+        return _open_uniform(torch.where(odd, w2, w0), torch.where(odd, w3, w1))
+
 
 def categorical(
-    log_probs: Float[Tensor, "*shape K"], noise: Float64[Tensor, "*shape K"]
+    log_probs: Float[Tensor, "*shape K"], noise: Float64[Tensor, "*shape"]
 ) -> Int64[Tensor, "*shape"]:
-    """Draw exactly from a categorical law, by Gumbel-argmax in float64.
+    """Draw exactly from a categorical law: invert its distribution function in float64.
 
-    In float32 the Gumbel transform truncates its tail and rare outcomes come too seldom; see Zheng
-    et al. 2024, arXiv:2409.02908, section 4.
+    In float32 this and the Gumbel-argmax truncate the tail, and rare outcomes come too seldom; see
+    Zheng et al. 2024, arXiv:2409.02908, section 4.
 
     Args:
-        log_probs: Log-probabilities in nats, need not be normalised; ``-inf`` is never drawn.
-        noise: Independent uniforms in (0, 1).
+        log_probs: Normalised log-probabilities in nats; ``-inf`` is never drawn.
+        noise: Independent uniforms in (0, 1), one a draw.
     """
-    return (log_probs.double() - torch.log(-torch.log(noise))).argmax(dim=-1)
-
-
-def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Float64[Tensor, ...]:
-    """Draw float64 uniforms from the open interval (0, 1), on the generator's device."""
-    draws = torch.rand(shape, dtype=torch.float64, device=generator.device, generator=generator)
-    return draws.clamp_min_(2.0**-54)
+    steps = log_probs.double().exp().cumsum(dim=-1)
+    total = steps[..., -1]
+    # The first step above u * total; below total itself there is one, and its letter has a chance.
+    target = torch.minimum(noise * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(steps, target[..., None], right=True).squeeze(-1)
 
 
 def permutation_rank(

@@ -167,6 +167,7 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         seed=config.seed,
         max_steps=config.trainer.max_steps,
         log_every_n_steps=config.trainer.log_every_n_steps,
+        label_dropout=config.label_dropout,
     )
     checkpoint = directory / CHECKPOINT_NAME if resume else None
     done = Progress() if checkpoint is None else read_progress(checkpoint, module, config.data)

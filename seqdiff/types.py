@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+NO_LABEL = -1
+
 
 @dataclass
 class Batch:
@@ -27,11 +29,14 @@ class Batch:
         index: Place of each example in the run's stream, ``epoch * len(dataset) + position in the
             epoch``. All noise is a function of (seed, index), so it does not depend on how the
             stream is cut into batches, workers or devices.
+        label: Class of each example, ``NO_LABEL`` where it has none; ``None`` if the data has no
+            classes.
     """
 
     tokens: Int[Tensor, "B L"]
     loss_mask: Bool[Tensor, "B L"]
     index: Int[Tensor, " B"]
+    label: Int[Tensor, " B"] | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Move to a device; the name and arguments are what Lightning looks for."""
@@ -42,7 +47,8 @@ class Batch:
         return self._map(Tensor.pin_memory)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(function(self.tokens), function(self.loss_mask), function(self.index))
+        label = None if self.label is None else function(self.label)
+        return Batch(function(self.tokens), function(self.loss_mask), function(self.index), label)
 
 
 class SampleOutput(NamedTuple):

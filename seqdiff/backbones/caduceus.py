@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..ops.selective_scan import BACKENDS
 from .caduceus_config import CaduceusConfig, Variant
 from .caduceus_hub import read_config, read_weights, write_hub
-from .layers import Norm, NormKind, require_choice
+from .layers import LabelEmbedding, Norm, NormKind, require_choice
 from .mamba import BiMamba, Combine, MambaConfig
 
 
@@ -67,11 +67,16 @@ class Caduceus(nn.Module):
     every other block is applied mirrored, which reverses weights and exchanges scan directions, so
     that only logits are ever flipped.
 
+    A row's label adds one vector to the embedding of each of its tokens, on either strand in that
+    strand's own orientation. A strand and its reverse complement have the same label, so this
+    keeps ``ps`` equivariant: p(x | y) = p(RC x | y).
+
     Args:
         d_model: Model width.
         n_layer: Number of blocks.
         num_embeddings: Ids that can be embedded; K + 1 with a mask.
         num_logits: Ids that are scored, the first ones; K with a mask.
+        num_classes: Classes that a row can be labelled with; None for a network without labels.
         complement: Complement of every embedded id; needed for ``ps``.
         variant: ``ph`` or ``ps``.
         tied: Share the input and output projections between the directions.
@@ -105,6 +110,7 @@ class Caduceus(nn.Module):
         *,
         num_embeddings: int,
         num_logits: int,
+        num_classes: int | None = None,
         complement: Sequence[int] | None = None,
         variant: Variant = "ph",
         tied: bool = True,
@@ -140,6 +146,7 @@ class Caduceus(nn.Module):
             norm_eps=norm_eps,
             swap_strands=swap_strands,
             mamba=mamba,
+            num_classes=num_classes,
         )
         require_choice("Caduceus", "backend", backend, BACKENDS)
         self.config = config
@@ -151,15 +158,20 @@ class Caduceus(nn.Module):
             "complement", torch.tensor(config.complement or range(num_embeddings)), persistent=False
         )
         nn.init.normal_(self.embedding.weight, std=0.02)
+        self.num_classes = num_classes
+        self.label_embedding: LabelEmbedding | None = None
         for module in self.modules():
             if isinstance(module, BiMamba):
                 module.initialise_projections(n_layer)
+        if num_classes is not None:  # last, so that the other weights do not depend on it
+            self.label_embedding = LabelEmbedding(num_classes, d_model)
 
     def forward(
         self,
         tokens: Int[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B L K"]:
         """Score ``num_logits`` ids at every position.
 
@@ -168,12 +180,24 @@ class Caduceus(nn.Module):
             t: Ignored; the network does not depend on time.
             padding: True at positions before the first or after the last real one. The logits at
                 the real ones are those of the row without padding.
+            label: See ``LabelledBackbone``; only for a network with classes.
+
+        Raises:
+            ValueError: If there is a label and the network has no classes.
         """
         equivariant = self.config.variant == "ps"
         if equivariant:
             tokens = torch.cat((tokens, self.complement[tokens.flip(1)]))
             padding = None if padding is None else torch.cat((padding, padding.flip(1)))
         x = self.embedding(tokens)
+        if self.label_embedding is not None:
+            both = label.repeat(2) if equivariant and label is not None else label
+            x = x + self.label_embedding(both, tokens)
+        elif label is not None:
+            raise ValueError(
+                "Caduceus.label must be None for a network without classes, got one of shape "
+                f"{tuple(label.shape)}; build it with num_classes"
+            )
         mirrored = False
         for block in self.layers:
             mirrored = mirrored != self.config.swap_strands
@@ -239,5 +263,11 @@ class Caduceus(nn.Module):
 
         Raises:
             OSError: If it cannot be written; each file there is then still whole, old or new.
+            ValueError: If the network has classes, for which the format has no place.
         """
+        if self.num_classes is not None:
+            raise ValueError(
+                f"Caduceus.to_hub must be given a network without classes, got {self.num_classes}; "
+                "the published format has no labels, so keep the run directory"
+            )
         write_hub(directory, self.config, self.state_dict())

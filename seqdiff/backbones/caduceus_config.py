@@ -28,6 +28,7 @@ class CaduceusConfig:
         norm_eps: Added to the mean square.
         swap_strands: Whether ``ps`` swaps the strands before each block.
         mamba: Sizes of the mixer.
+        num_classes: Classes that a row can be labelled with; None for a network without labels.
     """
 
     d_model: int
@@ -42,6 +43,7 @@ class CaduceusConfig:
     norm_eps: float = 1e-5
     swap_strands: bool = False
     mamba: MambaConfig = field(default_factory=MambaConfig)
+    num_classes: int | None = None
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -52,6 +54,8 @@ class CaduceusConfig:
         """
         for name in ("d_model", "n_layer", "num_embeddings", "num_logits"):
             require_positive("Caduceus", name, getattr(self, name))
+        if self.num_classes is not None:
+            require_positive("Caduceus", "num_classes", self.num_classes)
         require_choice("Caduceus", "variant", self.variant, get_args(Variant))
         require_choice("Caduceus", "combine", self.combine, get_args(Combine))
         require_choice("Caduceus", "norm", self.norm, get_args(NormKind))

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..ops.rms_norm import rms_norm
@@ -44,6 +44,39 @@ class Norm(nn.Module):
             return rms_norm(x, weight, self.eps)
         bias = self.bias.flip(0) if mirrored else self.bias
         return F.layer_norm(x, weight.shape, weight, bias, self.eps)
+
+
+class LabelEmbedding(nn.Module):
+    """A learned vector for rows without a label, which is the first, and one for every class.
+
+    Training hides some labels, so that one network gives both laws that classifier-free guidance
+    combines. Source: Ho and Salimans 2022, arXiv:2207.12598.
+
+    Args:
+        num_classes: Classes, numbered from 0.
+        d_model: Channels.
+    """
+
+    def __init__(self, num_classes: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(num_classes + 1, d_model)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def forward(
+        self, label: Int[Tensor, " B"] | None, tokens: Int[Tensor, "B L"]
+    ) -> Float[Tensor, "B 1 D"]:
+        """Give each row's vector, the same for all its positions.
+
+        Args:
+            label: Classes, negative for a row without a label; ``None`` if no row has one.
+            tokens: Says how many rows there are, and where.
+
+        Raises:
+            IndexError: On the CPU, if there is no such class.
+        """
+        if label is None:
+            label = tokens.new_full((len(tokens),), -1)
+        return self.table((label + 1).clamp_min(0))[:, None]
 
 
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:

@@ -30,3 +30,35 @@ class Backbone(Protocol):
             padding: True at positions that hold nothing and must not be attended to.
         """
         ...
+
+
+@runtime_checkable
+class LabelledBackbone(Backbone, Protocol):
+    """A backbone that can be told the class of each row.
+
+    One that a run config can name also takes ``num_classes``, which follows from the data: their
+    number, or ``None`` for data without classes, where the network is an ordinary one.
+
+    Attributes:
+        num_classes: How many classes it knows; ``None`` if it was built without any.
+    """
+
+    num_classes: int | None
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """Score every symbol at every position.
+
+        Args:
+            tokens: See ``Backbone``.
+            t: See ``Backbone``.
+            padding: See ``Backbone``.
+            label: Class of each row, in ``0..num_classes-1``, or ``NO_LABEL``; ``None`` if no row
+                has one.
+        """
+        ...

@@ -38,6 +38,11 @@ class SequenceDataset(ABC):
             Tokens in ``0..K`` and the loss mask, False where the symbol is unknown or only context.
         """
 
+    def labels(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"] | None:
+        """Fetch the classes of rows, ``NO_LABEL`` where there is none; ``None`` without classes."""
+        del indices
+        return None
+
     def augment(
         self,
         tokens: Integer[np.ndarray, "B L"],
@@ -98,9 +103,10 @@ class TrainingStream(Dataset[Batch]):
     def __getitems__(self, positions: Sequence[int]) -> Batch:
         """Read a batch of positions."""
         index = np.asarray(positions, dtype=np.int64)
-        tokens, loss_mask = self.dataset.rows(self._indices.at(index))
+        rows = self._indices.at(index)
+        tokens, loss_mask = self.dataset.rows(rows)
         tokens, loss_mask = self.dataset.augment(tokens, loss_mask, self._uniforms.at(index))
-        return _batch(tokens, loss_mask, index)
+        return _batch(tokens, loss_mask, index, self.dataset.labels(rows))
 
 
 class _Paged:
@@ -143,7 +149,7 @@ class EvaluationSet(Dataset[Batch]):
     def __getitems__(self, positions: Sequence[int]) -> Batch:
         """Read a batch of examples."""
         index = np.asarray(positions, dtype=np.int64)
-        return _batch(*self.dataset.rows(index), index)
+        return _batch(*self.dataset.rows(index), index, self.dataset.labels(index))
 
 
 class StreamBatches(Sampler[list[int]]):
@@ -177,9 +183,12 @@ class StreamBatches(Sampler[list[int]]):
             first += self.world_size * self.batch_size
 
 
-def _batch(tokens: np.ndarray, loss_mask: np.ndarray, index: np.ndarray) -> Batch:
+def _batch(
+    tokens: np.ndarray, loss_mask: np.ndarray, index: np.ndarray, label: np.ndarray | None
+) -> Batch:
     return Batch(
         torch.from_numpy(tokens.astype(np.int64)),
         torch.from_numpy(np.ascontiguousarray(loss_mask)),
         torch.from_numpy(index),
+        None if label is None else torch.from_numpy(label),
     )

@@ -1,6 +1,52 @@
 """Samplers: objects that draw sequences from a denoiser and a process."""
 
 from seqdiff.samplers.ancestral import AncestralSampler
+from seqdiff.samplers.cached_ancestral import CachedAncestralSampler
+from seqdiff.samplers.certainty import ConfidenceSampler, EntropySampler, MarginSampler
+from seqdiff.samplers.entropy_budget import EntropyBudgetSampler
+from seqdiff.samplers.first_hitting import FirstHittingSampler
+from seqdiff.samplers.guidance import ClassifierFree, Guidance
+from seqdiff.samplers.guidance_classifier import (
+    Classifier,
+    ExactClassifierBased,
+    FirstOrderClassifierBased,
+    RelaxedClassifier,
+)
+from seqdiff.samplers.names import find_sampler, named_samplers
+from seqdiff.samplers.predictor_corrector import PredictorCorrectorSampler
 from seqdiff.samplers.protocol import Sampler
+from seqdiff.samplers.remask import RemaskCapSampler, RemaskRescaleSampler
+from seqdiff.samplers.remask_conf import RemaskConfSampler
+from seqdiff.samplers.remask_loop import RemaskLoopSampler
+from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from seqdiff.samplers.smc import SMCSampler
+from seqdiff.samplers.smc_weights import Particles
+from seqdiff.samplers.threshold import ThresholdSampler
 
-__all__ = ["AncestralSampler", "Sampler"]
+__all__ = [
+    "AncestralSampler",
+    "CachedAncestralSampler",
+    "Classifier",
+    "ClassifierFree",
+    "ConfidenceSampler",
+    "EntropyBudgetSampler",
+    "EntropySampler",
+    "ExactClassifierBased",
+    "FirstHittingSampler",
+    "FirstOrderClassifierBased",
+    "Guidance",
+    "MarginSampler",
+    "Particles",
+    "PredictorCorrectorSampler",
+    "RelaxedClassifier",
+    "RemaskCapSampler",
+    "RemaskConfSampler",
+    "RemaskLoopSampler",
+    "RemaskRescaleSampler",
+    "SMCSampler",
+    "Sampler",
+    "SemiAutoregressiveSampler",
+    "ThresholdSampler",
+    "find_sampler",
+    "named_samplers",
+]

@@ -1,58 +1,77 @@
-"""What every sampler promises."""
+"""What every sampler promises, and the call that all of them share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers.canvas import Canvas, StepCallback
+from seqdiff.samplers.checks import check_request
+from seqdiff.samplers.draws import SeededDraws, row_seeds
 from seqdiff.types import SampleOutput
-
-StepCallback = Callable[[int, Tensor], None]
 
 
 class Sampler(ABC):
-    """Draws sequences by running the process backwards."""
+    """Draws sequences by running the process backwards.
 
-    @abstractmethod
+    A new sampler implements ``fill``; the rest is done here, once for all.
+    """
+
+    @torch.no_grad()
     def sample(
         self,
         denoiser: Denoiser,
         process: MaskedDiffusion,
         x_init: Int[Tensor, "B L"],
         *,
-        generator: torch.Generator,
+        generator: torch.Generator | None = None,
+        seeds: Int[Tensor, " B"] | None = None,
+        allowed: Bool[Tensor, "B L K"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
         callback: StepCallback | None = None,
     ) -> SampleOutput:
         """Fill the masked positions of ``x_init``; visible tokens stay.
+
+        A row's noise is a function of its own seed and the place in the row. The same seed gives
+        the same sample in whatever batch, as far as the network's output for a row is the same in
+        any batch (matrix products may round differently).
 
         Args:
             denoiser: The model; put it in eval mode first.
             process: The process it was trained for.
             x_init: Ids in ``0..K``; ``process.prior(...)`` for generation from nothing.
-            generator: The only source of randomness, on the device of ``x_init``.
-            callback: Called after each step with the step's number (from 1) and its tokens.
+            generator: Draws one seed a row; on any device.
+            seeds: The rows' seeds themselves, in [0, 2^63); give either these or a generator.
+            allowed: Letters that each position may take; the model's law is restricted to them and
+                normalised.
+            padding: Positions that hold nothing: neither filled nor attended to, and returned as
+                they are. Without it, all positions are real.
+            callback: Called after each step with the step's number (from 1) and its tokens, which
+                the next step overwrites.
 
         Raises:
-            ValueError: If ``x_init`` holds an id that the process does not know.
+            ValueError: Before any network call, if an id is not the process's, a shape does not
+                fit, both or neither of generator and seeds are given, a visible letter is not
+                allowed, or a masked position is allowed none.
         """
+        check_request(x_init, process, allowed, padding, generator, seeds)
+        if seeds is None:
+            assert generator is not None  # by check_request
+            seeds = row_seeds(len(x_init), generator)
+        draws = SeededDraws(seeds.to(x_init.device, torch.int64))
+        canvas = Canvas.open(denoiser, process, draws, x_init, padding, allowed, callback)
+        self.fill(canvas)
+        return SampleOutput(canvas.x_t, canvas.nfe)
 
+    @abstractmethod
+    def fill(self, canvas: Canvas) -> None:
+        """Fill every masked position of the canvas.
 
-def check_tokens(x_init: Int[Tensor, "B L"], process: MaskedDiffusion) -> None:
-    """Refuse ids outside ``0..K``.
-
-    Raises:
-        ValueError: Naming the first bad id and its place.
-    """
-    bad = (x_init < 0) | (x_init > process.mask_id)
-    if bad.any():
-        row, column = bad.nonzero()[0].tolist()
-        raise ValueError(
-            f"Sampler.x_init must hold ids in 0..{process.mask_id} ({process.mask_id} is the mask),"
-            f" got {x_init[row, column].item()} at row {row}, position {column}; re-encode it"
-        )
+        Args:
+            canvas: The rows, the model and the noise.
+        """

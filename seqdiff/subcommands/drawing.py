@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seqdiff.run import Run
 from seqdiff.samplers import Sampler
+from seqdiff.samplers.draws import row_seeds
 from seqdiff.subcommands.terminal import progress
 
 # A token's id and, for two symbols, their probabilities and noise: what any sampler holds at least.
@@ -44,11 +45,11 @@ def draw(
         sampler: How to draw.
         num: Number of sequences.
         length: Tokens in each.
-        seed: The same seed and batch size give the same sequences.
-        batch_size: Drawn at a time.
+        seed: Of the sequences; each has a seed of its own drawn from this one.
+        batch_size: Drawn at a time; the sequences do not depend on it.
     """
     device = next(run.denoiser.parameters()).device
-    generator = torch.Generator(device).manual_seed(seed)
+    seeds = row_seeds(num, torch.Generator().manual_seed(seed)).to(device)
     sequences: list[str] = []
 
     def show(step: int, x_t: Int[Tensor, "B L"]) -> None:
@@ -60,8 +61,7 @@ def draw(
         for first in range(0, num, batch_size):
             shape = (min(batch_size, num - first), length)
             x_init = run.process.prior(shape, device)
-            drawn = sampler.sample(
-                run.denoiser, run.process, x_init, generator=generator, callback=show
-            )
+            rows = seeds[first : first + batch_size]
+            drawn = sampler.sample(run.denoiser, run.process, x_init, seeds=rows, callback=show)
             sequences += [run.tokenizer.decode(row) for row in drawn.tokens.cpu().numpy()]
     return sequences

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from seqdiff.files import check_parent, write_bytes
 from seqdiff.subcommands.common import add_device, check_seed
+from seqdiff.subcommands.estimation import add_estimator, choose_estimator
 
 help = "bound the likelihood of a split, with its standard error, beside baselines"
 
@@ -18,14 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split", choices=("train", "valid", "test"), default="test", help="default: test"
     )
-    parser.add_argument(
-        "--evaluations",
-        type=int,
-        default=16,
-        metavar="N",
-        help="network passes a sequence, an even number; default: 16",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the masks; default: 0")
+    add_estimator(parser)
+    parser.add_argument("--seed", type=int, default=0, help="of the draws; default: 0")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     add_device(parser)
 
@@ -35,19 +30,29 @@ def run(args: argparse.Namespace) -> None:
     check_seed("evaluate.seed", args.seed)
     if args.json is not None:
         check_parent("evaluate.json", args.json)
+    estimator = choose_estimator("evaluate", args)
     from rich.console import Console
 
-    from seqdiff.likelihood import check_evaluations
+    from seqdiff.likelihood import check_budget
     from seqdiff.run import load_run
-    from seqdiff.subcommands.likelihood_table import build_table, compare, estimate
+    from seqdiff.subcommands.likelihood_table import build_table, compare, counted, estimate
     from seqdiff.subcommands.terminal import choose_device
 
-    check_evaluations(args.evaluations)
+    budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
+    check_budget(estimator, num_tokens=1, **budget)
     trained = load_run(args.directory, device=choose_device(args.device))
-    result = estimate(trained, args.split, evaluations=args.evaluations, seed=args.seed)
-    rows = compare(result, trained.datamodule.baselines(args.split))
-    if args.json is not None:
-        content = {"run": str(args.directory), "split": args.split, "rows": [vars(r) for r in rows]}
-        write_bytes(args.json, (json.dumps(content, indent=2) + "\n").encode())
+    result = estimate(trained, args.split, estimator=estimator, seed=args.seed, **budget)
+    rows = compare(result, estimator, trained.datamodule.baselines(args.split))
     unit = trained.datamodule.token_name
-    Console().print(build_table(rows, f"{args.directory}, {args.split} split", unit))
+    if args.json is not None:
+        content = {
+            "run": str(args.directory),
+            "split": args.split,
+            "estimator": estimator.name,
+            "convention": estimator.convention,
+            "counted": counted(unit),
+            "rows": [vars(row) for row in rows],
+        }
+        write_bytes(args.json, (json.dumps(content, indent=2) + "\n").encode())
+    title = f"{args.directory}, {args.split} split"
+    Console().print(build_table(rows, estimator, title, unit))

@@ -1,4 +1,4 @@
-"""Bound a likelihood and lay it out beside baselines, for ``evaluate`` and other subcommands."""
+"""Estimate a likelihood and lay it out beside baselines, for ``evaluate`` and other subcommands."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from seqdiff.data.datamodule import Split
-from seqdiff.likelihood import Likelihood, evaluate
+from seqdiff.likelihood import Estimator, Likelihood, evaluate
 from seqdiff.run import Run
 from seqdiff.subcommands.terminal import progress
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; errors and counts of evaluations exist only for the model."""
+    """One line of the table; errors and mean evaluations a sequence exist only for the model."""
 
     name: str
     bits_per_token: float
@@ -24,17 +24,27 @@ class Row:
     perplexity: float
     num_sequences: int
     num_tokens: int
-    evaluations: int | None
+    evaluations: float | None
 
 
-def estimate(run: Run, split: Split, *, evaluations: int, seed: int) -> Likelihood:
-    """Bound the likelihood of a split under a progress bar.
+def estimate(
+    run: Run,
+    split: Split,
+    *,
+    estimator: Estimator,
+    seed: int,
+    target_se: float | None = None,
+    max_nfe: int | None = None,
+) -> Likelihood:
+    """Estimate the likelihood of a split under a progress bar.
 
     Args:
         run: The run.
         split: Which split of its data.
-        evaluations: Network passes a sequence.
-        seed: Of the masks.
+        estimator: How.
+        seed: Of the draws.
+        target_se: Standard error, in nats, at which a sequence is done.
+        max_nfe: Most network evaluations of a sequence.
     """
     device = next(run.denoiser.parameters()).device
     total = len(run.datamodule.dataset(split))
@@ -45,32 +55,36 @@ def estimate(run: Run, split: Split, *, evaluations: int, seed: int) -> Likeliho
             run.denoiser,
             batches,
             process=run.process,
-            evaluations=evaluations,
+            estimator=estimator,
+            target_se=target_se,
+            max_nfe=max_nfe,
             seed=seed,
             progress=lambda count: bar.advance(task, count),
         )
 
 
-def compare(result: Likelihood, baselines: dict[str, float]) -> list[Row]:
+def compare(result: Likelihood, estimator: Estimator, baselines: dict[str, float]) -> list[Row]:
     """Put the model's row above one for each baseline.
 
     Args:
         result: From ``estimate``.
+        estimator: What estimated it.
         baselines: Name and nats per token of each, on the same split.
     """
-    return [_model_row(result), *(_baseline_row(k, v, result) for k, v in baselines.items())]
+    name = f"model, {estimator.quantity}"
+    return [_model_row(name, result), *(_baseline_row(k, v, result) for k, v in baselines.items())]
 
 
-def _model_row(result: Likelihood) -> Row:
+def _model_row(name: str, result: Likelihood) -> Row:
     return Row(
-        name="model, upper bound",
+        name=name,
         bits_per_token=result.bits_per_token,
         bits_per_token_error=result.bits_per_token_error,
         nats_per_token=result.nats_per_token,
         perplexity=result.perplexity,
         num_sequences=len(result.nats),
         num_tokens=int(result.num_tokens.sum()),
-        evaluations=result.nfe,
+        evaluations=float(result.nfe.mean()),
     )
 
 
@@ -87,18 +101,32 @@ def _baseline_row(name: str, nats: float, result: Likelihood) -> Row:
     )
 
 
-def build_table(rows: list[Row], title: str, unit: str) -> Table:
+def counted(unit: str) -> str:
+    """Say which tokens an estimate is over.
+
+    Args:
+        unit: What a token is called, e.g. ``base``.
+    """
+    return f"known {unit}s; unknown ones and context are given"
+
+
+def build_table(rows: list[Row], estimator: Estimator, title: str, unit: str) -> Table:
     """Lay the rows out for a terminal.
 
     Args:
         rows: From ``compare``.
+        estimator: What estimated the model's row.
         title: Above the table.
         unit: What a token is called, e.g. ``base``.
     """
-    counts = f"{rows[0].num_sequences:,} sequences, {rows[0].num_tokens:,} {unit}s"
-    table = Table(
-        title=f"{title}: {counts}", caption="lower is better; ± SE is over the choice of sequences"
+    model = rows[0]
+    title = f"{title}: {model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
+    notes = (
+        "lower is better; ± SE is over the choice of sequences",
+        f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations a sequence",
+        f"convention {estimator.convention}; counted: {counted(unit)}",
     )
+    table = Table(title=title, caption="\n".join(notes))
     table.add_column("")
     for heading in (f"bits/{unit}", "± SE", "perplexity"):
         table.add_column(heading, justify="right")

@@ -11,12 +11,10 @@ from seqdiff.subcommands.common import add_device, check_count, check_seed
 
 help = "draw sequences from a run"
 
-# Steps that reveal nothing cost nothing, so a fine grid takes no more evaluations than tokens.
-STEPS_PER_TOKEN = 4
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See ``Command``."""
+    parser.epilog = "Any option of the sampler may follow, for example --temperature 0.8."
     parser.add_argument("directory", type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--num", type=int, required=True, metavar="N", help="number of sequences")
     parser.add_argument("--length", type=int, required=True, metavar="L", help="tokens in each")
@@ -25,34 +23,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, required=True, help="of the draws")
     parser.add_argument(
-        "--num_steps", type=int, metavar="T", help="sampler steps; default: 4 a token"
+        "--sampler",
+        default="first_hitting",
+        metavar="NAME",
+        help="one of those that seqdiff samplers lists; default: first_hitting",
     )
     parser.add_argument(
         "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"
     )
+    parser.add_argument("--label", metavar="NAME", help="class to draw, for a run with labels")
+    parser.add_argument(
+        "--guidance",
+        type=float,
+        metavar="GAMMA",
+        help="how strongly to follow the label; default: 1, the model's law given the label",
+    )
     add_device(parser)
+    parser.set_defaults(flags=[])
 
 
 def run(args: argparse.Namespace) -> None:
     """See ``Command``."""
-    steps = STEPS_PER_TOKEN * args.length if args.num_steps is None else args.num_steps
     for name in ("num", "length", "batch_size"):
         check_count(f"sample.{name}", getattr(args, name))
-    check_count("sample.num_steps", steps)
     check_seed("sample.seed", args.seed)
     writer = find_writer(args.out)
     check_parent("sample.out", args.out)
     from seqdiff.run import load_run
-    from seqdiff.samplers import AncestralSampler
+    from seqdiff.sampler_config import build_sampler
     from seqdiff.subcommands.drawing import check_memory, draw
+    from seqdiff.subcommands.guiding import guide
     from seqdiff.subcommands.terminal import choose_device
 
+    sampler = build_sampler(args.sampler, args.flags)
     device = choose_device(args.device)
     check_memory(min(args.num, args.batch_size), args.length, device)
-    trained = load_run(args.directory, device=device)
+    trained = guide("sample", load_run(args.directory, device=device), args.label, args.guidance)
     sequences = draw(
         trained,
-        AncestralSampler(steps),
+        sampler,
         num=args.num,
         length=args.length,
         seed=args.seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from lightning.pytorch import LightningModule
@@ -12,12 +13,28 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
-from seqdiff.rng import CounterNoise
+from seqdiff.rng import LABEL_STREAM, CounterNoise
 from seqdiff.training.objectives import Objective, WeightedMLM
 from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
-from seqdiff.types import Batch
+from seqdiff.types import NO_LABEL, Batch
 
 _VALIDATION_SEED = 0
+
+
+def drop_labels(batch: Batch, share: float, noise: CounterNoise) -> Batch:
+    """Hide the labels of some examples, chosen by (seed, index) alone whatever the batch.
+
+    Source: Ho and Salimans 2022, arXiv:2207.12598, algorithm 1.
+
+    Args:
+        batch: Labelled or not.
+        share: Probability that a label is hidden, in [0, 1].
+        noise: The run's noise.
+    """
+    if batch.label is None:
+        return batch
+    hidden = noise.uniform(batch.index, 1, stream=LABEL_STREAM)[:, 0] < share
+    return replace(batch, label=batch.label.masked_fill(hidden, NO_LABEL))
 
 
 class DiffusionModule(LightningModule):
@@ -40,6 +57,7 @@ class DiffusionModule(LightningModule):
         seed: int,
         max_steps: int,
         log_every_n_steps: int = 1,
+        label_dropout: float = 0.0,
     ) -> None:
         """Compose.
 
@@ -51,6 +69,7 @@ class DiffusionModule(LightningModule):
             seed: In [0, 2^32); all corruption and dropout noise follows from it.
             max_steps: Length of the run in optimiser steps.
             log_every_n_steps: Optimiser steps between two log rows.
+            label_dropout: Share of training examples whose label is hidden from the network.
         """
         super().__init__()
         self.denoiser = denoiser
@@ -59,6 +78,7 @@ class DiffusionModule(LightningModule):
         self.optim = optim
         self.max_steps = max_steps
         self.log_every_n_steps = log_every_n_steps
+        self.label_dropout = label_dropout
         self.noise = CounterNoise(seed)
         self._groups = decay_groups(denoiser)
         self._unchecked: Tensor | None = None
@@ -92,6 +112,7 @@ class DiffusionModule(LightningModule):
         """
         self.check_finite()
         self._seed_dropout(batch)
+        batch = drop_labels(batch, self.label_dropout, self.noise)
         terms = self.objective.terms(self.denoiser, self.process, batch, self.noise)
         nats = terms.sum()
         totals = self._totals(nats, batch)

@@ -51,23 +51,40 @@ def test_seed_must_fit(seed: int) -> None:
         CounterNoise(seed)
 
 
+def test_single_values_are_those_of_the_rows() -> None:
+    noise, index = CounterNoise(3), torch.tensor([5, 9, 2**62 + 1])
+    whole = noise.uniform(index, 6, stream=7)
+    rows, positions = torch.tensor([2, 0, 1, 2]), torch.tensor([0, 5, 2, 3])
+    single = noise.uniform_at(index[rows], positions, stream=7)
+    assert torch.equal(single, whole[rows, positions])
+
+
+def test_draws_have_the_law_of_their_cells() -> None:
+    """Probabilities in 1/8: the midpoints of a grid of 1/1024 fall 128, 0, 384, ... to a letter."""
+    eighths = torch.tensor([1, 0, 3, 2, 0, 2])
+    log_probs = (eighths / 8).double().log()
+    noise = (torch.arange(1024, dtype=torch.float64) + 0.5) / 1024
+    drawn = categorical(log_probs.expand(1024, -1), noise)
+    assert torch.equal(drawn.bincount(minlength=6), eighths * 128)
+
+
 def test_rare_letters_win_exactly_as_often_as_they_should() -> None:
-    """A letter of probability 1e-9 wins against u = 1/2 iff its own u > 1 - ln 2 * 1e-9."""
-    log_probs = torch.tensor([1 - 1e-9, 1e-9]).double().log()
-    edge = math.log(2) * 1e-9
+    """A last letter of probability 1e-9 wins iff u > 1 - 1e-9; in float32 it takes a whole ulp."""
+    log_probs = torch.tensor([1 - 1e-9, 1e-9], dtype=torch.float64).log()
 
-    def wins(u: float, dtype: torch.dtype) -> bool:
-        noise = torch.tensor([0.5, u], dtype=torch.float64).to(dtype)
-        if dtype == torch.float64:
-            return bool(categorical(log_probs, noise))
-        return bool((log_probs.to(dtype) - (-noise.log()).log()).argmax())
+    def wins(u: float) -> bool:
+        return bool(categorical(log_probs, torch.tensor(u, dtype=torch.float64)))
 
-    assert wins(1 - 0.9 * edge, torch.float64)
-    assert not wins(1 - 1.1 * edge, torch.float64)
-    assert wins(1 - 1.1 * edge, torch.float32), "the float32 twin rounds u to 1"
+    def wins_in_float32(u: float) -> bool:
+        steps = log_probs.float().exp().cumsum(-1)
+        return bool(torch.searchsorted(steps, torch.tensor(u).float() * steps[-1], right=True))
+
+    assert wins(1 - 0.9e-9) and not wins(1 - 1.1e-9)
+    assert wins_in_float32(1 - 1.1e-9), "the float32 twin rounds u to 1"
 
 
-def test_impossible_letters_are_never_drawn() -> None:
-    log_probs = torch.tensor([-math.inf, 0.0]).expand(3, 2)
-    noise = torch.tensor([[1 - 2**-53, 2**-54]], dtype=torch.float64).expand(3, 2)
-    assert categorical(log_probs, noise).tolist() == [1, 1, 1]
+@pytest.mark.parametrize("u", [2**-54, 0.5, 1 - 2**-53, 1.0])
+def test_impossible_letters_are_never_drawn(u: float) -> None:
+    log_probs = torch.tensor([-math.inf, 0.0, -math.inf, -40.0, -math.inf])
+    drawn = categorical(log_probs, torch.tensor(u, dtype=torch.float64))
+    assert int(drawn) in (1, 3)

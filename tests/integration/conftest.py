@@ -9,6 +9,7 @@ import yaml
 
 from seqdiff import commands
 from seqdiff.cli import main
+from seqdiff.data import reader
 
 TOY = "tests.integration.toy_domain"
 BASE = {
@@ -86,7 +87,12 @@ class Entry:
 
 @pytest.fixture
 def toy_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the toy domain's writer as its package would."""
-    from tests.integration.toy_domain import write_ring
+    """Install the toy domain's writer and reader as its package would."""
+    from tests.integration import toy_domain
 
-    monkeypatch.setattr(commands, "entry_points", lambda group: [Entry("ring", write_ring)])
+    installed = {
+        "seqdiff.writers": [Entry("ring", toy_domain.write_ring)],
+        "seqdiff.readers": [Entry("ring", toy_domain.RingReader())],
+    }
+    for module in (commands, reader):
+        monkeypatch.setattr(module, "entry_points", lambda group: installed[group])

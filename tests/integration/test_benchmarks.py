@@ -11,13 +11,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import caduceus_step, common, loader, long_context, profiling, scan, two_pass
+from benchmarks import (
+    caduceus_step,
+    common,
+    loader,
+    long_context,
+    profiling,
+    sampling,
+    scan,
+    two_pass,
+)
 from benchmarks.training_step import TrainingStep, make_network
+from seqdiff.samplers.canvas import Memory
 
 ROOT = Path(__file__).parents[2]
 SCAN = ["--pairs", "1", "--batch", "1", "--channels", "3", "--length", "8", "--states", "2"]
 STEP = ["--pairs", "2", "--shape", "6x1x16", "6x2x8", "--batch", "2"]
 LOADER = ["--pairs", "1", "--length", "20", "--bases", "3000", "--batch", "3", "5"]
+SAMPLING = [
+    *("--rows", "8", "--length", "12", "--steps", "60", "--width", "6", "--layers", "2"),
+    *("--pairs", "2"),
+]
 LONG = [
     *("--pairs", "1", "--width", "6", "--layers", "1", "--lengths", "16", "32"),
     *("--memory-lengths", "64", "--parallel-length", "64"),
@@ -38,6 +52,31 @@ def test_runs_and_records(benchmark, arguments, rows, tmp_path, capsys) -> None:
     assert {"device", "versions"} <= record["machine"].keys()
     assert {"torch", "python"} <= record["machine"]["versions"].keys()
     assert len(record["results"]) == rows
+
+
+def test_sampling_runs_and_records(tmp_path, capsys) -> None:
+    path = tmp_path / "figures.json"
+    sampling.main([*SAMPLING, "--json", str(path)])
+    shown = capsys.readouterr().out
+    assert (
+        "0 of 8 rows differ" in shown and "first_hitting: 12 evaluations, asked at most 12" in shown
+    )
+    record = json.loads(path.read_text())
+    by_name = {row["sampler"]: row for row in record["results"]}
+    plain, cached = by_name["ancestral"], by_name["cached_ancestral"]
+    assert plain["evaluations"] > 3 * cached["evaluations"]
+    assert all(0 < row["share_outside_the_network"] < 1 for row in by_name.values())
+    assert all(len(row["seconds_a_sequence"]) == 2 for row in by_name.values())
+
+
+def test_sampling_refuses_a_cache_that_forgets_to_look(monkeypatch, capsys) -> None:
+    right = Memory.stale
+    monkeypatch.setattr(
+        Memory, "stale", lambda self, x: right(self, x) & (self.tokens < 0).any(dim=-1)
+    )
+    with pytest.raises(SystemExit, match="more than rounding explains; nothing is reported"):
+        sampling.main(SAMPLING)
+    assert "evaluations" not in capsys.readouterr().out
 
 
 def test_long_context_runs_and_records(tmp_path, capsys, monkeypatch) -> None:

@@ -16,6 +16,7 @@ from genomics.fasta import write_fasta
 from seqdiff.backbones import Caduceus
 from seqdiff.cli import main, parse
 from seqdiff.config import instantiate, parse_run
+from seqdiff.sampler_config import build_sampler
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -43,6 +44,8 @@ def check(words: list[str]) -> None:
         args = parse(arguments)
         if getattr(args, "config", None) is not None:
             parse_run(args.config, args.flags)
+        if getattr(args, "sampler", None) is not None:
+            build_sampler(args.sampler, args.flags)
     elif program == "make":
         targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(arguments) <= set(targets), words
@@ -68,6 +71,8 @@ def test_commands_are_valid(words: list[str], monkeypatch: pytest.MonkeyPatch) -
         "seqdiff train configs/no.yaml --output runs/mine",
         "seqdiff sample runs/mine --num 100 --size 1024 --out samples.fa --seed 1",
         "seqdiff fly",
+        "seqdiff sample runs/mine --num 1 --length 9 --out a.fa --seed 1 --sampler fly",
+        "seqdiff sample runs/mine --num 1 --length 9 --out a.fa --seed 1 --fly 3",
         "make coffee",
         "pip install -e .[tpu]",
     ],
@@ -138,12 +143,17 @@ def shown_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_python_blocks_run(shown_folders: Path, capsys) -> None:
-    first, second, third = (_run(block) for block in blocks("python"))
-    vocab_size, *drawn = capsys.readouterr().out.split()
+    first, likelihoods, tilted, second, third = (_run(block) for block in blocks("python"))
+    vocab_size, *drawn = capsys.readouterr().out.splitlines()[:2]
+    drawn = drawn[0].split()
     assert int(vocab_size) == MASK_ID == 4
     sequence, nfe = drawn[0], int(drawn[1].strip("tensor([])"))
     assert re.fullmatch("ACGT[ACGT]{8}ACGT", sequence) and 1 <= nfe <= 8
     assert first["drawn"].nfe.tolist() == [nfe]
+    found = likelihoods["found"]
+    assert found.num_tokens == 14 and found.nfe <= 1024
+    assert found.standard_error <= 0.01 or found.nfe + 4 * 14 > 1024
+    assert tilted["gc_content"](tilted["drawn"].tokens).mean() > 0.55, "0.5 without a reward"
     assert second["logits"].shape == torch.Size([1, 5, 16])
     assert "[1, 5, 16]" in README
     assert third["sequences"] == ["CGT", "ACG"]

@@ -4,6 +4,7 @@ Row ``i`` of a split starts at a symbol that depends on ``i`` and goes round the
 time; every ninth row has an unknown symbol. It imports the core and no other domain.
 """
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from seqdiff.data.datamodule import SequenceDataModule, Split
 from seqdiff.data.dataset import SequenceDataset
+from seqdiff.data.reader import Record
+from seqdiff.data.tokenizer import Tokenizer
 
 ALPHABET = "uvwxyz"
 
@@ -152,3 +155,20 @@ def write_ring(path: Path, sequences: list[str], names: list[str]) -> None:
     """Write one ``name sequence`` line each: a sample writer of the domain."""
     lines = [f"{name} {s}\n" for name, s in zip(names, sequences, strict=True)]
     path.write_text("".join(lines))
+
+
+class RingReader:
+    """Reads what ``write_ring`` writes; a ring may be read round either way."""
+
+    help = "file of 'name sequence' lines"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--both_ways", action="store_true")
+
+    def read(self, path: Path, args: Namespace, tokenizer: Tokenizer) -> list[Record]:
+        records = []
+        for line in path.read_text().splitlines():
+            name, sequence = line.split()
+            ids = tokenizer.encode(sequence)
+            records.append(Record(name, (ids, ids[::-1]) if args.both_ways else (ids,)))
+        return records

@@ -10,8 +10,7 @@ import pytest
 import torch
 from scipy.stats import binom, norm
 
-import seqdiff.likelihood
-from seqdiff.likelihood import evaluate
+from seqdiff.likelihood import Likelihood, evaluate, evaluation, masks
 from seqdiff.losses import weighted_mlm
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
@@ -49,14 +48,14 @@ def test_broken_estimators_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A collater that never masks exactly one token, and a mean over masked tokens only."""
     denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
     exact = enumerated_nelbo(denoiser, PROCESS, X0)
-    right = seqdiff.likelihood._stratified_count
+    right = masks._count_at
     with monkeypatch.context() as patch:
-        patch.setattr(seqdiff.likelihood, "_stratified_count", lambda *a: right(*a).clamp_min(2))
+        patch.setattr(masks, "_count_at", lambda *a: right(*a).clamp_min(2))
         broken = evaluate(denoiser, rows(), process=PROCESS, evaluations=8)
     assert abs(z_score(broken.nats, exact)) > 2 * SIGMAS
     with monkeypatch.context() as patch:
         patch.setattr(
-            seqdiff.likelihood,
+            evaluation,
             "weighted_mlm",
             lambda p, x0, x_t, w: weighted_mlm(p, x0, x_t, torch.full_like(w, L / 2)),
         )
@@ -82,7 +81,7 @@ def test_interval_over_sequences_covers_the_truth() -> None:
     for nats, errors in zip(
         result.nats.reshape(200, 20), result.standard_error.reshape(200, 20), strict=False
     ):
-        part = seqdiff.likelihood.Likelihood(nats, errors, np.full(20, L), 2)
+        part = Likelihood(nats, errors, np.full(20, L), np.full(20, 2))
         covered += abs(part.nats_per_token - exact) < 1.96 * part.nats_per_token_error
     assert binom.isf(1 - 1e-6, 200, 0.90) <= covered <= 200
 

@@ -127,9 +127,9 @@ def test_context_and_unknown_symbols_never_count(objective: Objective) -> None:
     seen: list[torch.Tensor] = []
 
     class Watching(Denoiser):
-        def forward(self, x_t, t=None, padding=None):
+        def forward(self, x_t, t=None, padding=None, label=None):
             seen.append(x_t)
-            return super().forward(x_t, t, padding)
+            return super().forward(x_t, t, padding, label)
 
     tokens = torch.tensor([2, 0, K, 1])
     mask = torch.tensor([True, False, False, True])

@@ -1,0 +1,217 @@
+"""What each sampler costs: network evaluations, time a sequence, and the share outside the network.
+
+All samplers fill the same blank rows with the same seeds from one Caduceus-Ph. Nothing is reported
+unless cached ancestral draws the rows of plain ancestral; float32 rounding in batches of another
+size may turn a few, which are counted. Evaluations are counted a row; the share outside is what is
+left of the wall time after the network's. Run ``python -m benchmarks.sampling``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers import (
+    AncestralSampler,
+    CachedAncestralSampler,
+    ConfidenceSampler,
+    EntropyBudgetSampler,
+    FirstHittingSampler,
+    PredictorCorrectorSampler,
+    RemaskCapSampler,
+    Sampler,
+    SemiAutoregressiveSampler,
+    ThresholdSampler,
+)
+from seqdiff.schedules import LogLinear
+from seqdiff.types import SampleOutput
+
+from .common import begin, make_parser, positive, print_table, write_json
+from .training_step import SYMBOLS, make_network
+
+PLAIN, CACHED, JUMPS = "ancestral", "cached_ancestral", "first_hitting"
+FEWER, OUTSIDE, ROUNDED, SHARPER = 3.0, 0.10, 1 / 16, 10.0
+
+
+class TimedDenoiser(Denoiser):
+    """Adds up the time spent in the network, its log-softmax included."""
+
+    seconds = 0.0
+
+    def forward(
+        self,
+        x_t: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """See ``Denoiser``."""
+        _wait(x_t.device)
+        start = time.perf_counter()
+        answer = super().forward(x_t, t, padding, label)
+        _wait(x_t.device)
+        self.seconds += time.perf_counter() - start
+        return answer
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def make_samplers(steps: int, length: int) -> dict[str, Sampler]:
+    """What is measured, under the names of the command line."""
+    window = max(2, length // 2)
+    return {
+        PLAIN: AncestralSampler(steps),
+        CACHED: CachedAncestralSampler(steps),
+        JUMPS: FirstHittingSampler(),
+        "first_hitting, L/4 steps": FirstHittingSampler(max(1, length // 4)),
+        "confidence": ConfidenceSampler(),
+        "threshold": ThresholdSampler(),
+        "entropy_budget": EntropyBudgetSampler(),
+        "semi_autoregressive": SemiAutoregressiveSampler(window, window // 2),
+        "remask_cap": RemaskCapSampler(length),
+        "predictor_corrector": PredictorCorrectorSampler(length),
+    }
+
+
+@dataclass
+class Cost:
+    """What one sampler spent, one entry a repeat."""
+
+    nfe: Tensor
+    seconds: list[float] = field(default_factory=list)
+    network: list[float] = field(default_factory=list)
+
+    @property
+    def evaluations(self) -> float:
+        """Mean over the rows."""
+        return float(self.nfe.double().mean())
+
+    @property
+    def outside(self) -> float:
+        """Median share of the time that is not the network's."""
+        pairs = zip(self.network, self.seconds, strict=True)
+        return statistics.median(1 - network / whole for network, whole in pairs)
+
+    def record(self, name: str) -> dict[str, object]:
+        """What goes into the JSON file."""
+        return {
+            "sampler": name,
+            "evaluations": self.evaluations,
+            "most_evaluations": int(self.nfe.max()),
+            "seconds_a_sequence": [s / len(self.nfe) for s in self.seconds],
+            "share_outside_the_network": self.outside,
+        }
+
+
+class Bench:
+    """One network, one process and one set of blank rows.
+
+    Args:
+        rows: Sequences.
+        length: Bases of each.
+        shape: Width and depth of the network.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, rows: int, length: int, shape: tuple[int, int], device: str) -> None:
+        network = make_network(*shape)
+        # Fresh weights are all but uniform: a stale prediction would draw the same rows.
+        for name, parameter in network.named_parameters():
+            if name.startswith("embedding") or "out_proj" in name:
+                parameter.data.mul_(SHARPER)
+        self.denoiser = TimedDenoiser(network, SYMBOLS).to(device).eval()
+        self.process = MaskedDiffusion(SYMBOLS, LogLinear())
+        self.blank = self.process.prior((rows, length), device)
+        self.seeds = torch.arange(rows, device=device)
+
+    def sample(self, sampler: Sampler) -> SampleOutput:
+        """Fill the rows."""
+        return sampler.sample(self.denoiser, self.process, self.blank, seeds=self.seeds)
+
+    def measure(self, sampler: Sampler, cost: Cost | None) -> tuple[Cost, Tensor]:
+        """Run once more under the clock."""
+        self.denoiser.seconds = 0.0
+        start = time.perf_counter()
+        drawn = self.sample(sampler)
+        _wait(self.blank.device)
+        whole = time.perf_counter() - start
+        cost = Cost(drawn.nfe) if cost is None else cost
+        cost.seconds.append(whole)
+        cost.network.append(self.denoiser.seconds)
+        return cost, drawn.tokens
+
+
+def compare(bench: Bench, samplers: dict[str, Sampler], pairs: int) -> tuple[dict[str, Cost], int]:
+    """Measure every sampler in every repeat; every other repeat runs backwards.
+
+    Returns:
+        The costs, and in how many rows cached and plain ancestral differ.
+
+    Raises:
+        SystemExit: If those are more than rounding explains.
+    """
+    costs: dict[str, Cost] = {}
+    tokens: dict[str, Tensor] = {}
+    bench.sample(FirstHittingSampler(1))  # kernels are compiled before the clock starts
+    for pair in range(pairs):
+        for name in list(samplers)[:: -1 if pair % 2 else 1]:
+            costs[name], tokens[name] = bench.measure(samplers[name], costs.get(name))
+    differ = (tokens[PLAIN] != tokens[CACHED]).any(dim=-1)
+    if differ.double().mean() > ROUNDED:
+        raise SystemExit(
+            f"sampling: {CACHED} and {PLAIN} differ in {int(differ.sum())} of {len(differ)} rows, "
+            "more than rounding explains; nothing is reported"
+        )
+    return costs, int(differ.sum())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print one line a sampler and, if asked, write them as JSON."""
+    parser = make_parser(__doc__)
+    parser.set_defaults(pairs=1)
+    parser.add_argument("--rows", type=positive, default=64, help="sequences")
+    parser.add_argument("--length", type=positive, default=256, help="bases of a sequence")
+    parser.add_argument("--steps", type=positive, default=1000, help="of ancestral sampling")
+    parser.add_argument("--width", type=positive, default=118, help="of the network")
+    parser.add_argument("--layers", type=positive, default=4, help="of the network")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args(arguments)
+    described = begin(options.device)
+    bench = Bench(options.rows, options.length, (options.width, options.layers), options.device)
+    costs, differ = compare(bench, make_samplers(options.steps, options.length), options.pairs)
+    print_table(
+        ("sampler", "evaluations", "most", "ms/sequence", "outside"),
+        [
+            (
+                name,
+                f"{cost.evaluations:.1f}",
+                f"{int(cost.nfe.max())}",
+                f"{1e3 * statistics.median(cost.seconds) / options.rows:.1f}",
+                f"{cost.outside:.1%}",
+            )
+            for name, cost in costs.items()
+        ],
+    )
+    fewer = costs[PLAIN].evaluations / costs[CACHED].evaluations
+    print(f"{CACHED}: {fewer:.2f}x fewer evaluations than {PLAIN}, asked {FEWER:.0f}x")
+    print(f"{CACHED}: {differ} of {options.rows} rows differ from {PLAIN} by rounding")
+    print(f"{JUMPS}: {int(costs[JUMPS].nfe.max())} evaluations, asked at most {options.length}")
+    print(f"outside the network: asked less than {OUTSIDE:.0%}")
+    settings: dict[str, object] = {"rows_that_differ_by_rounding": differ}
+    settings |= {name: value for name, value in vars(options).items() if name != "json"}
+    results = [cost.record(name) for name, cost in costs.items()]
+    write_json(options.json, "sampling", described, settings, results)
+
+
+if __name__ == "__main__":
+    main()

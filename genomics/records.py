@@ -1,0 +1,52 @@
+"""``seqdiff score --fasta``: the records of a FASTA file, on one strand or on both."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqdiff.data.reader import Record
+
+if TYPE_CHECKING:
+    from seqdiff.data.tokenizer import Tokenizer
+
+help = "FASTA file, plain, gzip or bgzip; N and IUPAC codes are given, not counted"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See ``seqdiff.data.reader.Reader``."""
+    parser.add_argument(
+        "--rc",
+        choices=("none", "mean"),
+        default="none",
+        help="mean: average the nats of both strands; default: none",
+    )
+
+
+def read(path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Record]:
+    """See ``seqdiff.data.reader.Reader``.
+
+    Raises:
+        ValueError: If the model is not one of DNA, or for what ``read_encoded`` refuses.
+    """
+    import numpy as np
+
+    from .alphabet import DNATokenizer, reverse_complement
+    from .fasta import read_encoded
+
+    if tokenizer.fingerprint != DNATokenizer().fingerprint:
+        raise ValueError(
+            f"score.fasta must be scored by a model of DNA, got a run whose tokenizer is "
+            f"{tokenizer.fingerprint}; choose another run"
+        )
+    pieces: dict[str, list[bytes]] = {}
+    for name, piece in read_encoded(path):
+        pieces.setdefault(name, []).append(piece)
+    records = []
+    for name, parts in pieces.items():
+        ids = np.frombuffer(b"".join(parts), dtype=np.uint8)
+        records.append(
+            Record(name, (ids, reverse_complement(ids)) if args.rc == "mean" else (ids,))
+        )
+    return records

@@ -1,0 +1,57 @@
+"""How a domain's files become sequences to score; importing this imports nothing slow."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Integer
+
+    from seqdiff.data.tokenizer import Tokenizer
+
+
+class Record(NamedTuple):
+    """A sequence to score.
+
+    Attributes:
+        name: Without tabs and line breaks.
+        readings: Ids in ``0..K`` of each way to read it, all equally long; their likelihoods are
+            averaged. One for most; a DNA record may be read on both strands.
+    """
+
+    name: str
+    readings: tuple[Integer[np.ndarray, " L"], ...]
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Reads the sequences of a file; import what is slow in ``read``."""
+
+    help: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare further arguments of the format, if it has any."""
+        ...
+
+    def read(self, path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Record]:
+        """Read the whole file, at least one record.
+
+        Args:
+            path: An existing file.
+            args: What was given on the command line.
+            tokenizer: Of the run that will score the records.
+
+        Raises:
+            ValueError: If the file is not sound, or the tokenizer is not for such files.
+        """
+        ...
+
+
+def find_readers() -> dict[str, Reader]:
+    """Load every installed reader, by the flag that takes its file."""
+    found = sorted(entry_points(group="seqdiff.readers"), key=lambda entry: entry.name)
+    return {entry.name: entry.load() for entry in found}

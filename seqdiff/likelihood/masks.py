@@ -1,0 +1,229 @@
+"""Estimators that mask tokens at random: one network evaluation a draw.
+
+All have the same target, the bound: the mean over k of the cross-entropy at k masked tokens, times
+the length. It depends on the network alone, not on the noise schedule, and no end of the time
+interval is dropped (Ou et al. 2024, arXiv:2406.03736, theorem 2). They differ in their variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from seqdiff.likelihood.estimator import (
+    Convention,
+    Estimator,
+    PassNoise,
+    Query,
+    Rows,
+    constant,
+    mean_and_variance,
+    require_at_least,
+)
+from seqdiff.process import MaskedDiffusion
+
+# Both ends that published evaluations cut off: the least time, and what a schedule leaves visible.
+_PUBLISHED_EPS = 1e-3
+
+_TWO = "a standard error takes two: give 2"
+
+
+@dataclass(frozen=True)
+class BernoulliTime(Estimator):
+    """A random time, each token masked on its own with probability 1 - alpha(t).
+
+    In terms of the masked share m = 1 - alpha(t) the bound is an integral over m with the weight
+    1/m, whatever the schedule. With m uniform its variance would be infinite: a share of m masks
+    one of n tokens with a probability like n m, at a weight of 1/m. So m is drawn with a density
+    that is nearly flat above 1/n and grows like m^(-1/2) below, which makes the variance finite.
+
+    The convention ``mdlm`` is the accounting of published numbers, which is not a bound: times in
+    [1e-3, 1], a masked share of (1 - 1e-3) t and a weight of 1/t, so that a uniform predictor
+    scores 0.999 log K a token. There a sequence gets one draw and times are spread over a batch;
+    here draws are independent, with the same expectation. Which tokens count is for the loss mask
+    to say. Source: Sahoo et al. 2024, arXiv:2406.07524, equation 10 and the released evaluation.
+
+    Attributes:
+        evaluations: Draws of a pass.
+        convention: ``exact`` or ``mdlm``.
+    """
+
+    name: ClassVar[str] = "bernoulli-time"
+    evaluations: int = 16
+    convention: Convention = "exact"
+
+    def __post_init__(self) -> None:
+        """Check the arguments.
+
+        Raises:
+            ValueError: If there are less than 2 draws, or there is no such convention.
+        """
+        require_at_least("BernoulliTime.evaluations", self.evaluations, 2, _TWO)
+        if self.convention not in get_args(Convention):
+            raise ValueError(
+                f"BernoulliTime.convention must be one of {', '.join(get_args(Convention))}, "
+                f"got {self.convention!r}; exact is a bound"
+            )
+
+    @property
+    def quantity(self) -> str:
+        """See ``Estimator``: what is published is close to the bound, but below it."""
+        return "upper bound" if self.convention == "exact" else "as published, not a bound"
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return self.evaluations - 1
+
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """See ``Estimator``."""
+        return constant(self.evaluations, num_tokens)
+
+    def query(
+        self,
+        rows: Rows,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: MaskedDiffusion,
+    ) -> Query:
+        """See ``Estimator``."""
+        index = rows.index * self.evaluations + evaluation
+        u = noise.scalar(index)
+        if self.convention == "mdlm":
+            published_time = _PUBLISHED_EPS + (1 - _PUBLISHED_EPS) * u
+            share, weight = (1 - _PUBLISHED_EPS) * published_time, 1 / published_time
+        else:
+            bend = 1 / rows.num_tokens.double()
+            share = u**2 * (1 + bend) / (u + bend)
+            weight = (u + 2 * bend) / (u * (u + bend))  # (d share / d u) / share
+        hidden = noise.positions(index, rows.x0.shape[1]) < share[:, None]
+        x_t = rows.x0.masked_fill(hidden & rows.counted, process.mask_id)
+        return Query(x_t, process.schedule.inverse(1 - share), rows.counted, weight)
+
+    def combine(self, values: Float64[np.ndarray, " cost"]) -> tuple[float, float]:
+        """See ``Estimator``."""
+        return mean_and_variance(values)
+
+
+@dataclass(frozen=True)
+class ExactK(Estimator):
+    """k uniform on 1..n, exactly k tokens masked, weight n/k.
+
+    Source: Ou et al. 2024, arXiv:2406.03736, section 3.3.
+
+    Attributes:
+        evaluations: Draws of a pass.
+    """
+
+    name: ClassVar[str] = "exact-k"
+    evaluations: int = 16
+
+    def __post_init__(self) -> None:
+        """Check the number of draws.
+
+        Raises:
+            ValueError: If it is less than 2.
+        """
+        require_at_least("ExactK.evaluations", self.evaluations, 2, _TWO)
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return self.evaluations - 1
+
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """See ``Estimator``."""
+        return constant(self.evaluations, num_tokens)
+
+    def query(
+        self,
+        rows: Rows,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: MaskedDiffusion,
+    ) -> Query:
+        """See ``Estimator``."""
+        index = rows.index * self.evaluations + evaluation
+        return _mask_exactly(rows, index, noise.scalar(index), noise, process)
+
+    def combine(self, values: Float64[np.ndarray, " cost"]) -> tuple[float, float]:
+        """See ``Estimator``."""
+        return mean_and_variance(values)
+
+
+@dataclass(frozen=True)
+class StratifiedK(Estimator):
+    """``ExactK`` with k spread over ``evaluations / 2`` equal strata of 1..n.
+
+    Each stratum gets two independent draws, whose differences give an unbiased standard error.
+
+    Attributes:
+        evaluations: Draws of a pass; even.
+    """
+
+    name: ClassVar[str] = "stratified-k"
+    evaluations: int = 16
+
+    def __post_init__(self) -> None:
+        """Check the number of draws.
+
+        Raises:
+            ValueError: If it is odd or less than 2.
+        """
+        if self.evaluations < 2 or self.evaluations % 2:
+            raise ValueError(
+                f"StratifiedK.evaluations must be even and at least 2, got {self.evaluations}; "
+                "every stratum takes two for its standard error: "
+                f"give {max(2, self.evaluations + 1)}"
+            )
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return self.evaluations // 2
+
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """See ``Estimator``."""
+        return constant(self.evaluations, num_tokens)
+
+    def query(
+        self,
+        rows: Rows,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: MaskedDiffusion,
+    ) -> Query:
+        """See ``Estimator``."""
+        index = rows.index * self.evaluations + evaluation
+        place = (evaluation // 2 + noise.scalar(index)) / (self.evaluations // 2)
+        return _mask_exactly(rows, index, place, noise, process)
+
+    def combine(self, values: Float64[np.ndarray, " cost"]) -> tuple[float, float]:
+        """See ``Estimator``."""
+        differences = values[0::2] - values[1::2]
+        return float(values.mean()), float((differences**2).sum() / len(values) ** 2)
+
+
+def _mask_exactly(
+    rows: Rows, index: Tensor, place: Tensor, noise: PassNoise, process: MaskedDiffusion
+) -> Query:
+    """Mask the k tokens that a place in (0, 1) stands for, weighted by n/k."""
+    num_tokens = rows.num_tokens
+    count = _count_at(place, num_tokens)
+    draws = noise.positions(index, rows.x0.shape[1])
+    x_t = process.corrupt_exactly(rows.x0, count, keep=~rows.counted, noise=draws)
+    share = count.double() / num_tokens
+    t = process.schedule.inverse(1 - share)
+    return Query(x_t, t, rows.counted, 1 / share)
+
+
+def _count_at(place: Tensor, num_tokens: Tensor) -> Tensor:
+    """Turn a place in (0, 1) into a k in 1..n."""
+    return (num_tokens * place).long().clamp_max(num_tokens - 1) + 1

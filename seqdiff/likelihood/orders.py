@@ -1,0 +1,222 @@
+"""Estimators that reveal tokens one at a time: one network evaluation a token, by the chain rule.
+
+Revealing in an order o is an exact likelihood p_o of a model of its own. Unless the network's
+conditionals fit together, p_o differs from order to order. The mean over orders of -log p_o is the
+bound that the masking estimators have (Ou et al. 2024, arXiv:2406.03736, section 3.3); the
+likelihood of drawing a random order first is the mean of p_o, whose -log is smaller (Jensen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from seqdiff.likelihood.estimator import (
+    Estimator,
+    PassNoise,
+    Query,
+    Rows,
+    mean_and_variance,
+    require_at_least,
+)
+from seqdiff.process import MaskedDiffusion
+from seqdiff.rng import permutation_rank
+
+
+@dataclass(frozen=True)
+class RandomOrderChain(Estimator):
+    """The mean of -log p_o over random orders: the same bound as by masking.
+
+    Without any variance where the conditionals fit together, at n evaluations an order.
+
+    Attributes:
+        orders: Independent orders of a pass.
+    """
+
+    name: ClassVar[str] = "random-order-chain"
+    orders: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the number of orders.
+
+        Raises:
+            ValueError: If it is less than 2.
+        """
+        why = "a standard error takes two: give 2"
+        require_at_least("RandomOrderChain.orders", self.orders, 2, why)
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return self.orders - 1
+
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """See ``Estimator``."""
+        return self.orders * num_tokens
+
+    def query(
+        self,
+        rows: Rows,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: MaskedDiffusion,
+    ) -> Query:
+        """See ``Estimator``."""
+        return _random_query(rows, evaluation, self.orders, noise, process)
+
+    def combine(self, values: Float64[np.ndarray, " cost"]) -> tuple[float, float]:
+        """See ``Estimator``."""
+        return mean_and_variance(values.reshape(self.orders, -1).sum(axis=-1))
+
+
+@dataclass(frozen=True)
+class FixedOrder(Estimator):
+    """-log p_o of one given order: exact, at n evaluations.
+
+    Attributes:
+        order: Every position of the rows once, as they are revealed; those that do not count are
+            passed over. ``None`` is left to right.
+    """
+
+    name: ClassVar[str] = "fixed-order"
+    exact: ClassVar[bool] = True
+    order: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the order.
+
+        Raises:
+            ValueError: If it does not hold every position once.
+        """
+        if self.order is not None and sorted(self.order) != list(range(len(self.order))):
+            raise ValueError(
+                f"FixedOrder.order must hold each of 0..{len(self.order) - 1} once, got "
+                f"{list(self.order)[:8]}...; None is left to right"
+            )
+
+    @property
+    def quantity(self) -> str:
+        """See ``Estimator``: the likelihood of the order's own model, not a bound."""
+        return "exact, left to right" if self.order is None else "exact, in the given order"
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return 0
+
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """See ``Estimator``."""
+        return num_tokens.clone()
+
+    def query(
+        self,
+        rows: Rows,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: MaskedDiffusion,
+    ) -> Query:
+        """See ``Estimator``.
+
+        Raises:
+            ValueError: If the order is for another length.
+        """
+        del noise
+        length, device = rows.x0.shape[1], rows.x0.device
+        if self.order is not None and len(self.order) != length:
+            raise ValueError(
+                f"FixedOrder.order must be as long as the sequences ({length}), got "
+                f"{len(self.order)} positions; evaluate other lengths apart"
+            )
+        revealed = range(length) if self.order is None else self.order
+        when = torch.tensor(list(revealed), device=device).argsort().double().expand_as(rows.x0)
+        return _query(rows, permutation_rank(when, rows.counted), evaluation, process)
+
+    def combine(self, values: Float64[np.ndarray, " cost"]) -> tuple[float, float]:
+        """See ``Estimator``."""
+        return float(values.sum()), 0.0
+
+
+@dataclass(frozen=True)
+class ImportanceWeightedOrders(Estimator):
+    """-log of the mean of p_o over some random orders: a bound that falls as they become more.
+
+    With one order it would be the bound of ``RandomOrderChain``; with ever more it tends to -log of
+    the mean of p_o over all orders, from above. Source: Burda et al. 2016, arXiv:1509.00519,
+    theorem 1, with the order as the latent variable.
+
+    Attributes:
+        orders: Averaged under one logarithm.
+        repeats: Independent such averages of a pass.
+    """
+
+    name: ClassVar[str] = "importance-weighted-orders"
+    orders: int = 8
+    repeats: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            ValueError: If there is no order or less than 2 repeats.
+        """
+        owner, why = "ImportanceWeightedOrders", "a standard error takes two: give 2"
+        require_at_least(f"{owner}.orders", self.orders, 1, "8 is usual")
+        require_at_least(f"{owner}.repeats", self.repeats, 2, why)
+
+    @property
+    def quantity(self) -> str:
+        """See ``Estimator``: another bound for another number of orders."""
+        return f"upper bound, {self.orders} orders"
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return self.repeats - 1
+
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """See ``Estimator``."""
+        return self.orders * self.repeats * num_tokens
+
+    def query(
+        self,
+        rows: Rows,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: MaskedDiffusion,
+    ) -> Query:
+        """See ``Estimator``."""
+        return _random_query(rows, evaluation, self.orders * self.repeats, noise, process)
+
+    def combine(self, values: Float64[np.ndarray, " cost"]) -> tuple[float, float]:
+        """See ``Estimator``."""
+        chains = values.reshape(self.repeats, self.orders, -1).sum(axis=-1)
+        bounds = np.log(self.orders) - np.logaddexp.reduce(-chains, axis=-1)
+        return mean_and_variance(bounds)
+
+
+def _random_query(
+    rows: Rows, evaluation: Tensor, orders: int, noise: PassNoise, process: MaskedDiffusion
+) -> Query:
+    """The evaluation's step along the evaluation's order, of ``orders`` random ones."""
+    num_tokens = rows.num_tokens
+    index = rows.index * orders + evaluation // num_tokens
+    ranks = permutation_rank(noise.positions(index, rows.x0.shape[1]), rows.counted)
+    return _query(rows, ranks, evaluation % num_tokens, process)
+
+
+def _query(rows: Rows, ranks: Tensor, step: Tensor, process: MaskedDiffusion) -> Query:
+    """Show what was revealed before a step, and score what the step reveals."""
+    hidden = rows.counted & (ranks >= step[:, None])
+    scored = rows.counted & (ranks == step[:, None])
+    alpha = step.double() / rows.num_tokens
+    x_t = rows.x0.masked_fill(hidden, process.mask_id)
+    return Query(x_t, process.schedule.inverse(alpha), scored, torch.ones_like(alpha))

@@ -1,0 +1,189 @@
+"""The rows that a sampler works on: what may be filled, what the network says, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int, Int64
+from torch import Tensor
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers.draws import Draws
+
+StepCallback = Callable[[int, Tensor], None]
+
+
+@dataclass
+class Memory:
+    """The network's last answer for every row, and the tokens that it was given for."""
+
+    tokens: Int64[Tensor, "B L"]
+    log_probs: Tensor | None = None
+
+    def stale(self, x_t: Int[Tensor, "B L"]) -> Bool[Tensor, " B"]:
+        """Rows that differ from those last seen, compared as integers."""
+        return (x_t != self.tokens).any(dim=-1)
+
+
+@dataclass
+class Canvas:
+    """One batch while it is sampled. Only ``place`` and ``hide`` change its tokens.
+
+    Attributes:
+        denoiser: The model.
+        process: The process it was trained for.
+        draws: The only source of randomness.
+        x_t: The tokens as they are now.
+        free: Positions that are the sampler's to fill; the others are given or padding.
+        nfe: Network evaluations spent on each row so far.
+        padding: Positions that hold nothing.
+        allowed: Letters that each position may take.
+        callback: Called by ``end_step``.
+        memory: If set, a row whose tokens have not changed is not evaluated again.
+        step: Steps done.
+    """
+
+    denoiser: Denoiser
+    process: MaskedDiffusion
+    draws: Draws
+    x_t: Int64[Tensor, "B L"]
+    free: Bool[Tensor, "B L"]
+    nfe: Int64[Tensor, " B"]
+    padding: Bool[Tensor, "B L"] | None = None
+    allowed: Bool[Tensor, "B L K"] | None = None
+    callback: StepCallback | None = None
+    memory: Memory | None = None
+    step: int = field(default=0, init=False)
+
+    @classmethod
+    def open(
+        cls,
+        denoiser: Denoiser,
+        process: MaskedDiffusion,
+        draws: Draws,
+        x_init: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        allowed: Bool[Tensor, "B L K"] | None = None,
+        callback: StepCallback | None = None,
+    ) -> Canvas:
+        """A canvas on which nothing has been done yet; all masks but padding are free."""
+        free = x_init == process.mask_id
+        return cls(
+            denoiser,
+            process,
+            draws,
+            x_init.to(torch.int64, copy=True),
+            free if padding is None else free & ~padding,
+            torch.zeros(len(x_init), dtype=torch.int64, device=x_init.device),
+            padding,
+            allowed,
+            callback,
+        )
+
+    @property
+    def masked(self) -> Bool[Tensor, "B L"]:
+        """Positions that are still to be filled."""
+        return self.free & (self.x_t == self.process.mask_id)
+
+    @property
+    def time(self) -> Float64[Tensor, " B"]:
+        """The time at which as many tokens are masked, on average, as are now."""
+        real = torch.ones_like(self.free) if self.padding is None else ~self.padding
+        share = self.masked.sum(dim=-1).double() / real.sum(dim=-1).clamp_min(1)
+        return self.process.schedule.inverse(1 - share)
+
+    def remember(self) -> None:
+        """Evaluate a row only after it has changed; for networks that ignore time."""
+        self.memory = Memory(torch.full_like(self.x_t, -1))
+
+    def law(
+        self,
+        where: Bool[Tensor, "B L"],
+        t: Float64[Tensor, " B"],
+        *,
+        rows: Bool[Tensor, " B"] | None = None,
+    ) -> Float64[Tensor, "N K"]:
+        """Ask for the law of every position that is True, in the order of ``where.nonzero()``.
+
+        The network sees only the rows that are asked about. No backbone scores single positions, so
+        a row is scored whole; what follows is computed where asked only.
+
+        Args:
+            where: Masked positions.
+            t: The rows' times.
+            rows: Rows to evaluate; those with a position that is asked about are among them.
+
+        Returns:
+            Log-probabilities in nats, within the allowed letters and normalised.
+
+        Raises:
+            ValueError: If the model gives none of the allowed letters a chance, or a NaN.
+        """
+        rows = where.any(dim=-1) if rows is None else rows
+        chosen = rows.nonzero().squeeze(-1)
+        if not len(chosen):
+            return torch.empty((0, self.process.vocab_size), dtype=torch.float64).to(t.device)
+        law = self._scores(chosen, where, t).double()
+        if self.allowed is not None:
+            law = law.masked_fill(~self.allowed[where], -torch.inf)
+        total = law.logsumexp(dim=-1, keepdim=True)
+        hopeless = ~total.squeeze(-1).isfinite()
+        if bool(hopeless.any()):
+            row, column = where.nonzero()[hopeless][0].tolist()
+            raise ValueError(
+                "Sampler.denoiser must give some allowed letter a chance, got log-probability "
+                f"{float(total[hopeless][0])} at row {row}, position {column}; allow more letters "
+                "there, or check the weights"
+            )
+        return law - total
+
+    def _scores(self, chosen: Tensor, where: Tensor, t: Tensor) -> Tensor:
+        """Log-probabilities ``[N, K]``, from the network or, for unchanged rows, from memory."""
+        if self.memory is None:
+            return self._network(chosen, t)[where[chosen]]
+        changed = chosen[self.memory.stale(self.x_t)[chosen]]
+        if len(changed):
+            answer = self._network(changed, t)
+            if self.memory.log_probs is None:
+                self.memory.log_probs = answer.new_zeros((len(self.x_t), *answer.shape[1:]))
+            self.memory.log_probs[changed] = answer
+            self.memory.tokens[changed] = self.x_t[changed]
+        assert self.memory.log_probs is not None
+        return self.memory.log_probs[where]
+
+    def _network(self, chosen: Tensor, t: Tensor) -> Float[Tensor, "n L K"]:
+        padding = None if self.padding is None else self.padding[chosen]
+        self.nfe[chosen] += self.denoiser.evaluations(self.x_t[chosen], padding)
+        return self.denoiser(self.x_t[chosen], t[chosen], padding)
+
+    def place(self, where: Bool[Tensor, "B L"], letters: Int64[Tensor, " N"]) -> None:
+        """Write letters at the positions that are True."""
+        self.x_t[where] = letters
+
+    def hide(self, where: Bool[Tensor, "B L"]) -> None:
+        """Mask positions again."""
+        self.x_t[where] = self.process.mask_id
+
+    def end_step(self) -> None:
+        """Count a step and report it."""
+        self.step += 1
+        if self.callback is not None:
+            self.callback(self.step, self.x_t)
+
+    def window(self, start: int, end: int) -> Canvas:
+        """A canvas of the positions ``start..end-1``: what is done to it is done to this one."""
+        part = slice(start, end)
+        return Canvas(
+            self.denoiser,
+            self.process,
+            self.draws.window(start),
+            self.x_t[:, part],
+            self.masked[:, part],
+            self.nfe,
+            None if self.padding is None else self.padding[:, part],
+            None if self.allowed is None else self.allowed[:, part],
+            lambda _step, _x_t: self.end_step(),
+        )

@@ -1,0 +1,79 @@
+"""Requests that no sampler can fulfil, refused before the network is called."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seqdiff.process import MaskedDiffusion
+
+
+def check_request(
+    x_init: Tensor,
+    process: MaskedDiffusion,
+    allowed: Tensor | None,
+    padding: Tensor | None,
+    generator: torch.Generator | None,
+    seeds: Tensor | None,
+) -> None:
+    """Refuse arguments of ``Sampler.sample`` that do not fit together.
+
+    Raises:
+        ValueError: In one line, naming the first bad place.
+    """
+    _check_tokens(x_init, process)
+    if padding is not None:
+        _check_shape("padding", padding, tuple(x_init.shape))
+    if (generator is None) == (seeds is None):
+        got = "neither" if seeds is None else "both"
+        raise ValueError(
+            f"Sampler.generator or seeds must be given, and only one of them, got {got}; "
+            "pass generator=torch.Generator().manual_seed(0)"
+        )
+    if seeds is not None:
+        _check_shape("seeds", seeds, (len(x_init),))
+        if len(seeds) and int(seeds.min()) < 0:
+            raise ValueError(
+                f"Sampler.seeds must be in [0, 2^63), got {int(seeds.min())}; make it positive"
+            )
+    if allowed is not None:
+        _check_shape("allowed", allowed, (*x_init.shape, process.vocab_size))
+        _check_allowed(x_init, process, allowed, padding)
+
+
+def _check_shape(name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != wanted:
+        raise ValueError(
+            f"Sampler.{name} must have shape {wanted} like x_init, got {tuple(tensor.shape)}; "
+            "give one entry for each"
+        )
+
+
+def _check_tokens(x_init: Tensor, process: MaskedDiffusion) -> None:
+    bad = (x_init < 0) | (x_init > process.mask_id)
+    if bad.any():
+        row, column = bad.nonzero()[0].tolist()
+        raise ValueError(
+            f"Sampler.x_init must hold ids in 0..{process.mask_id} ({process.mask_id} is the mask),"
+            f" got {x_init[row, column].item()} at row {row}, position {column}; re-encode it"
+        )
+
+
+def _check_allowed(
+    x_init: Tensor, process: MaskedDiffusion, allowed: Tensor, padding: Tensor | None
+) -> None:
+    real = torch.ones_like(x_init, dtype=torch.bool) if padding is None else ~padding
+    visible = x_init != process.mask_id
+    letter = torch.where(visible, x_init, 0).long()[..., None]
+    for bad, requirement, fix in (
+        (visible & ~allowed.gather(-1, letter).squeeze(-1), "hold the visible letter", "mask it"),
+        (~visible & ~allowed.any(dim=-1), "hold a letter", "allow at least one"),
+    ):
+        if bool((bad & real).any()):
+            row, column = (bad & real).nonzero()[0].tolist()
+            got = allowed[row, column].nonzero().squeeze(-1).tolist()
+            token = int(x_init[row, column])
+            raise ValueError(
+                f"Sampler.allowed must {requirement} of every position, got only {got} at row "
+                f"{row}, position {column} where x_init is {token}; {fix} or change the constraint"
+            )

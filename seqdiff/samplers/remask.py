@@ -1,0 +1,122 @@
+"""Remasking (ReMDM): revealed tokens may be hidden again, and the mask rate stays what it was."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Bool, Float64
+from torch import Tensor
+
+from seqdiff.samplers.canvas import Canvas
+from seqdiff.samplers.grid import GridSampler
+from seqdiff.schedules import NoiseSchedule
+
+
+def largest_sigma(
+    alpha_t: Float64[Tensor, ""], alpha_s: Float64[Tensor, ""]
+) -> Float64[Tensor, ""]:
+    """The largest remasking probability that leaves the mask rate at s at 1 - alpha_s.
+
+    Source: Wang et al. 2025, arXiv:2503.00307.
+    """
+    return ((1 - alpha_s) / alpha_t).clamp_max(1.0)
+
+
+@dataclass(frozen=True)
+class RemaskSampler(GridSampler, ABC):
+    """Step as q_sigma does: hide a visible token with probability sigma, reveal the more for it.
+
+    A masked token is revealed with probability (alpha_s - (1 - sigma) alpha_t) / (1 - alpha_t), so
+    that at time s a token is masked with probability 1 - alpha_s whatever sigma. Tokens visible at
+    the start are never hidden. Source: Wang et al. 2025, arXiv:2503.00307.
+    """
+
+    def fill(self, canvas: Canvas) -> None:
+        """See ``Sampler``; a step that reveals nothing in a row evaluates nothing there."""
+        schedule = canvas.process.schedule
+        times = self.clock(self.times(canvas.x_t.device), schedule)
+        confidence = torch.zeros(canvas.x_t.shape, dtype=torch.float64, device=times.device)
+        for step, (t, s) in enumerate(pairwise(times), start=1):
+            alpha_t, alpha_s = schedule.alpha(t), schedule.alpha(s)
+            sigma = self.sigma(alpha_t, alpha_s)
+            masked = canvas.masked
+            shown = canvas.free & ~masked
+            reveal = (alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t)
+            opened = canvas.draws.coins(reveal.expand(masked.shape), masked, step)
+            hidden = canvas.draws.coins(self.spread(sigma, shown, confidence), shown, step)
+            law = canvas.law(opened, t.expand(len(masked)))
+            self._reveal(canvas, opened, law, step)
+            chosen = canvas.x_t[opened][:, None]
+            confidence[opened] = law.gather(-1, chosen).squeeze(-1).exp()
+            canvas.hide(hidden)
+            canvas.end_step()
+
+    def clock(self, times: Float64[Tensor, " n"], schedule: NoiseSchedule) -> Float64[Tensor, " n"]:
+        """The process's times at the grid's; the same unless a sampler bends time."""
+        return times
+
+    @abstractmethod
+    def sigma(
+        self, alpha_t: Float64[Tensor, ""], alpha_s: Float64[Tensor, ""]
+    ) -> Float64[Tensor, ""]:
+        """The mean probability that a visible token is hidden, at most ``largest_sigma``."""
+
+    def spread(
+        self,
+        sigma: Float64[Tensor, ""],
+        shown: Bool[Tensor, "B L"],
+        confidence: Float64[Tensor, "B L"],
+    ) -> Float64[Tensor, "B L"]:
+        """Share sigma out over the positions of a row that may be hidden: evenly.
+
+        Args:
+            sigma: The mean over the positions that may be hidden.
+            shown: Those positions.
+            confidence: The model's probability of each letter when it was drawn.
+        """
+        return sigma.expand(shown.shape)
+
+
+@dataclass(frozen=True)
+class EtaRemaskSampler(RemaskSampler, ABC):
+    """Remasking whose strength is one number.
+
+    Attributes:
+        eta: Strength of the remasking, in [0, 1]; at 0 the sampler is ancestral.
+    """
+
+    eta: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            ValueError: If one is out of its range.
+        """
+        super().__post_init__()
+        self._require(0 <= self.eta <= 1, "eta", "be in [0, 1]", "0 never hides a token")
+
+
+@dataclass(frozen=True)
+class RemaskCapSampler(EtaRemaskSampler):
+    """ReMDM-cap: a visible token is hidden with probability min(eta, largest possible)."""
+
+    def sigma(
+        self, alpha_t: Float64[Tensor, ""], alpha_s: Float64[Tensor, ""]
+    ) -> Float64[Tensor, ""]:
+        """See ``RemaskSampler``."""
+        return largest_sigma(alpha_t, alpha_s).clamp_max(self.eta)
+
+
+@dataclass(frozen=True)
+class RemaskRescaleSampler(EtaRemaskSampler):
+    """ReMDM-rescale: a visible token is hidden with probability eta times the largest possible."""
+
+    def sigma(
+        self, alpha_t: Float64[Tensor, ""], alpha_s: Float64[Tensor, ""]
+    ) -> Float64[Tensor, ""]:
+        """See ``RemaskSampler``."""
+        return self.eta * largest_sigma(alpha_t, alpha_s)

@@ -1,0 +1,257 @@
+"""Sampling from a model tilted by a reward, without training: sequential Monte Carlo."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from seqdiff.rng import permutation_rank
+from seqdiff.samplers.canvas import Canvas
+from seqdiff.samplers.decoding import reshape_law
+from seqdiff.samplers.first_hitting import FirstHittingSampler, share_out
+from seqdiff.samplers.smc_weights import Particles, Weights, systematic
+
+Resampling = Literal["systematic", "multinomial"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SMCSampler(FirstHittingSampler):
+    """First-hitting tilted by any reward: exp(reward / temperature), as particles grow in number.
+
+    N particles a row reveal tokens as first-hitting does. Before each step but the first, each
+    particle that still has masks fills them in from the model's prediction, and is weighted by
+    ``exp(reward / reward_temperature)`` of such drafts, divided by what it was weighted by before;
+    at the end by that of itself. The weights multiply up to those of importance sampling, so drafts
+    only guide the search. All drafts of a row are made with the same noise, at every step: they
+    differ by what particles have revealed and by nothing else. Particles are resampled where their
+    effective number falls below ``ess_threshold`` times N. The sample is one of them, by weight.
+
+    Its law tends to ``p(x) exp(reward(x) / reward_temperature) / Z`` like 1/N, where p is the law
+    of ``FirstHittingSampler`` with the same options, and for N = 1 it is p; the estimate of Z is
+    unbiased for every N. The cost is N times that of first-hitting, and for each particle
+    ``num_drafts`` rewards a step and one at the end. All particles of a batch are in memory.
+
+    Source: Del Moral, Doucet and Jasra 2006, https://doi.org/10.1111/j.1467-9868.2006.00553.x; for
+    diffusion models Wu et al. 2023, arXiv:2306.17775, and Singhal et al. 2025, arXiv:2501.06848.
+
+    Attributes:
+        reward: Scores rows of ids ``[n, L]`` with one finite number each, ``[n]``; the higher the
+            likelier. Padding holds what it held in ``x_init``.
+        reward_temperature: In units of the reward; the lower, the stronger the tilt.
+        num_particles: N.
+        ess_threshold: Share of N in [0, 1]; 0 never resamples.
+        num_drafts: Drafts of a particle at a step, whose ``exp(reward / reward_temperature)`` are
+            averaged.
+        resampling: ``systematic`` or ``multinomial``, which has more noise.
+    """
+
+    reward: Callable  # without parameters: the command line takes any function, annotated or not
+    reward_temperature: float = 1.0
+    num_particles: int = 16
+    ess_threshold: float = 0.5
+    num_drafts: int = 1
+    resampling: Resampling = "systematic"
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            ValueError: If one is out of its range.
+        """
+        super().__post_init__()
+        for name in ("num_particles", "num_drafts"):
+            self._require(getattr(self, name) >= 1, name, "be at least 1", "raise it")
+        self._require(
+            0 < self.reward_temperature < math.inf,
+            "reward_temperature",
+            "be above 0 and finite",
+            "1 tilts by exp(reward)",
+        )
+        self._require(0 <= self.ess_threshold <= 1, "ess_threshold", "be in [0, 1]", "0.5 is usual")
+        choices = get_args(Resampling)
+        self._require(
+            self.resampling in choices, "resampling", f"be one of {', '.join(choices)}", "choose"
+        )
+
+    def fill(self, canvas: Canvas) -> None:
+        """See ``Sampler``; the callback sees the first particle of each row until the last step."""
+        self.particles(canvas)
+
+    def particles(self, canvas: Canvas) -> Particles:
+        """Fill a canvas, and give all particles, of which it holds one.
+
+        Args:
+            canvas: From ``Canvas.open``.
+
+        Raises:
+            ValueError: If the reward does not give one finite number a row.
+        """
+        swarm = _Swarm.spread(canvas, self.num_particles)
+        masked = swarm.canvas.masked
+        rank = permutation_rank(1 - swarm.levels, masked)
+        swarm.opens_in = share_out(rank, masked.sum(dim=-1), self.num_steps)
+        steps = int(swarm.opens_in[masked].max()) + 1 if bool(masked.any()) else 0
+        for step in range(steps):
+            self._step(swarm, step)
+            if step < steps - 1:
+                swarm.show()
+                canvas.end_step()
+        self._weigh(swarm, torch.ones_like(swarm.worth, dtype=torch.bool), self._worth(swarm))
+        found = swarm.report()
+        where = torch.ones_like(found.log_weights[:, :1], dtype=torch.bool)
+        swarm.show(canvas.draws.letters(found.log_weights, where, 0))
+        canvas.nfe += swarm.canvas.nfe.view(-1, self.num_particles).sum(dim=-1)
+        if steps:
+            canvas.end_step()
+        return found
+
+    def _step(self, swarm: _Swarm, step: int) -> None:
+        """Weigh, resample, and reveal what opens in a step."""
+        masked = swarm.canvas.masked
+        where = masked & (swarm.opens_in == step)
+        level = torch.where(where, swarm.levels, 0.0).amax(dim=-1)
+        law = swarm.canvas.law(masked, swarm.canvas.process.schedule.inverse(1 - level))
+        shaped = reshape_law(law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
+        opening = shaped[where[masked]]
+        if step > 0:
+            unfinished = masked.any(dim=-1)
+            self._weigh(swarm, unfinished, self._drafted_worth(swarm, shaped))
+            place = torch.full(where.shape, -1, device=where.device)
+            place[where] = torch.arange(len(opening), device=where.device)
+            place = place[self._resample(swarm, unfinished, step)]
+            where, opening = place >= 0, opening[place[place >= 0]]
+        swarm.canvas.place(where, swarm.canvas.draws.letters(opening, where, 2 * step))
+
+    def _worth(self, swarm: _Swarm, tokens: Int64[Tensor, "n L"] | None = None) -> Tensor:
+        """Reward over temperature of rows, by default of all particles as they are."""
+        rows = swarm.canvas.x_t if tokens is None else tokens
+        if not len(rows):
+            return swarm.worth[:0]
+        rewards = self.reward(rows)
+        if rewards.shape != (len(rows),) or not bool(rewards.isfinite().all()):
+            got = f"shape {tuple(rewards.shape)}"
+            if rewards.shape == (len(rows),):
+                row = int((~rewards.isfinite()).nonzero()[0])
+                got = f"{float(rewards[row])} for {rows[row, :8].tolist()}..."
+            raise ValueError(
+                f"SMCSampler.reward must give one finite number for each of {len(rows)} rows, got "
+                f"{got}; a large negative number stands for what must not be"
+            )
+        return rewards.to(swarm.worth.device, torch.float64) / self.reward_temperature
+
+    def _drafted_worth(self, swarm: _Swarm, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " n"]:
+        """Logarithm of the mean tilt of drafts, for the particles that still have masks."""
+        masked = swarm.canvas.masked
+        unfinished = masked.any(dim=-1)
+        draws = swarm.owner.draws.repeated(self.num_particles)
+        drafts = []
+        for draft in range(self.num_drafts):
+            tokens = swarm.canvas.x_t.clone()
+            tokens[masked] = draws.letters(law, masked, 1 + draft)
+            drafts.append(self._worth(swarm, tokens[unfinished]))
+        return torch.stack(drafts).logsumexp(dim=0) - math.log(self.num_drafts)
+
+    def _weigh(self, swarm: _Swarm, which: Tensor, worth: Tensor) -> None:
+        """Multiply weights by what particles are worth now over what they were."""
+        before = swarm.worth.clone()
+        swarm.worth[which] = worth
+        gain = (swarm.worth - before).view_as(swarm.weights.log_weights)
+        swarm.weights.log_weights = swarm.weights.log_weights + gain
+
+    def _resample(
+        self, swarm: _Swarm, unfinished: Bool[Tensor, " BN"], step: int
+    ) -> Int64[Tensor, " BN"]:
+        """Replace the particles of the rows that need it; give whence each particle comes."""
+        weights, count = swarm.weights, self.num_particles
+        shares = weights.shares
+        rows = weights.effective_size < self.ess_threshold * count
+        rows &= unfinished.view(-1, count).any(dim=-1)
+        chosen = torch.arange(count, device=rows.device).repeat(len(rows), 1)
+        if self.resampling == "systematic":
+            chosen[rows] = systematic(shares, swarm.start(step))[rows]
+        else:
+            where = rows.repeat_interleave(count)[:, None]
+            law = shares[rows].repeat_interleave(count, dim=0)
+            chosen[rows] = swarm.canvas.draws.letters(law, where, 2 * step + 1).view(-1, count)
+        weights.settle(rows)
+        origin = (chosen + count * torch.arange(len(rows), device=rows.device)[:, None]).flatten()
+        swarm.take(origin)
+        return origin
+
+
+@dataclass
+class _Swarm:
+    """N particles for each row of a canvas, as N consecutive rows of a canvas of their own.
+
+    Attributes:
+        owner: The canvas.
+        canvas: The particles.
+        levels: When each position opens; an order of its own for every particle.
+        opens_in: The step in which each position opens.
+        worth: What each particle was last weighted by, in nats.
+        weights: Of the particles.
+    """
+
+    owner: Canvas
+    canvas: Canvas
+    levels: Float64[Tensor, "BN L"]
+    opens_in: Int64[Tensor, "BN L"]
+    worth: Float64[Tensor, " BN"]
+    weights: Weights
+
+    @classmethod
+    def spread(cls, canvas: Canvas, count: int) -> _Swarm:
+        """Put ``count`` copies of each row side by side."""
+        rows = torch.arange(len(canvas.x_t), device=canvas.x_t.device).repeat_interleave(count)
+        part = replace(
+            canvas,
+            draws=canvas.draws.copies(count),
+            x_t=canvas.x_t[rows],
+            free=canvas.free[rows],
+            nfe=torch.zeros_like(rows),
+            padding=None if canvas.padding is None else canvas.padding[rows],
+            allowed=None if canvas.allowed is None else canvas.allowed[rows],
+            callback=None,
+        )
+        weights = Weights.equal(len(canvas.x_t), count, rows.device)
+        levels = part.draws.levels(part.masked)
+        worth = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        return cls(canvas, part, levels, torch.zeros_like(part.x_t), worth, weights)
+
+    @property
+    def tokens(self) -> Int64[Tensor, "B N L"]:
+        """The particles of each row."""
+        return self.canvas.x_t.view(*self.weights.log_weights.shape, self.canvas.x_t.shape[1])
+
+    def start(self, step: int) -> Float64[Tensor, " B"]:
+        """Draw a number in (0, 1) for each row, from the noise of a copy that is no particle."""
+        rows, last = len(self.owner.x_t), self.weights.log_weights.shape[-1] + step
+        draws = self.owner.draws.copies(last + 1)
+        where = torch.arange(rows * (last + 1), device=self.worth.device) % (last + 1) == last
+        return draws.levels(where[:, None])[where, 0]
+
+    def take(self, origin: Int64[Tensor, " BN"]) -> None:
+        """Replace each particle by another, its order of positions included."""
+        free = self.canvas.free
+        self.canvas.place(free, self.canvas.x_t[origin][free])
+        self.levels, self.opens_in = self.levels[origin], self.opens_in[origin]
+        self.worth = self.worth[origin]
+
+    def show(self, particle: Int64[Tensor, " B"] | None = None) -> None:
+        """Write one particle of each row to the owner, by default the first."""
+        tokens = self.tokens
+        chosen = tokens[:, 0]
+        if particle is not None:
+            chosen = tokens[torch.arange(len(tokens), device=tokens.device), particle]
+        self.owner.place(self.owner.free, chosen[self.owner.free])
+
+    def report(self) -> Particles:
+        """The particles with their shares."""
+        shares = self.weights.shares
+        return Particles(self.tokens, shares, self.weights.total)

@@ -1,0 +1,47 @@
+"""Turn a run into a model of one of its labels, for subcommands that take one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seqdiff.run import Run
+from seqdiff.samplers import ClassifierFree
+
+
+def guide(command: str, run: Run, label: str | None, gamma: float | None = None) -> Run:
+    """Give the run as a model of the sequences of a label.
+
+    Args:
+        command: Who asks, for the messages.
+        run: The run.
+        label: Name of the label; ``None`` is the law without one.
+        gamma: Strength of classifier-free guidance; ``None`` means 1, the law with the label.
+
+    Raises:
+        ValueError: If the run has no such label, or was not trained for what is asked.
+    """
+    known = run.datamodule.labels
+    if label is not None and known is None:
+        raise ValueError(
+            f"{command}.label must be left out for a run without labels, got {label!r}; train "
+            "on data with labels (data.labels, data.label_file)"
+        )
+    if label is not None and known is not None and label not in known:
+        raise ValueError(
+            f"{command}.label must be one of {', '.join(known)}, got {label!r}; "
+            "the model never saw it"
+        )
+    if label is None and gamma is not None:
+        raise ValueError(
+            f"{command}.guidance must come with a label, got {gamma} without; add --label"
+        )
+    strength = 1.0 if gamma is None else gamma
+    if known is not None and run.config.label_dropout == 0 and (label is None or strength != 1):
+        raise ValueError(
+            f"{command}.label must be given, with guidance 1, for a run trained with label_dropout "
+            f"0, got label {label} and guidance {strength}: it has no law without a label; give "
+            f"--label {known[0]}, or train with label_dropout 0.1"
+        )
+    if label is None or known is None:
+        return run
+    return replace(run, denoiser=ClassifierFree(run.denoiser, known.index(label), strength).eval())

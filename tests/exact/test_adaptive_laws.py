@@ -1,0 +1,125 @@
+"""Samplers that look at the network's certainty, against their rule written down independently."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+
+from seqdiff.samplers import (
+    ConfidenceSampler,
+    EntropyBudgetSampler,
+    EntropySampler,
+    MarginSampler,
+    ThresholdSampler,
+)
+from tests import laws
+from tests.enumeration import distance, outcomes
+from tests.exact.test_sampler_laws import EXACT, PROCESS, blank, lookup
+
+Measure = Callable[[list[float]], float]
+
+
+def confidence(law: list[float]) -> float:
+    return max(law)
+
+
+def margin(law: list[float]) -> float:
+    best, second = sorted(law)[:-3:-1]
+    return best - second
+
+
+def negentropy(law: list[float]) -> float:
+    return sum(p * math.log(p) for p in law if p > 0)
+
+
+def reversed_order(measure: Measure) -> Measure:
+    """The broken twin of every order."""
+    return lambda law: -measure(law)
+
+
+def order_rule(measure: Measure, sizes: list[int], length: int):
+    """Reveal the most certain positions; how many depends on how many have been revealed."""
+    done = list(itertools.accumulate(sizes, initial=0))
+
+    def rule(hidden: list[int], table: list[list[float]]) -> list[int]:
+        size = sizes[done.index(length - len(hidden))]
+        return sorted(hidden, key=lambda i: -measure(table[i]))[:size]
+
+    return rule
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1], [2, 1]], ids=str)
+@pytest.mark.parametrize(
+    ("cls", "measure"),
+    [(ConfidenceSampler, confidence), (MarginSampler, margin), (EntropySampler, negentropy)],
+)
+def test_certainty_orders(cls, measure, sizes: list[int]) -> None:
+    k, length = 3, 3
+    denoiser = lookup(k, length, seed=2)
+    table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
+    steps = None if len(sizes) == length else len(sizes)
+    found = outcomes(cls(num_steps=steps), denoiser, PROCESS[k], blank(k, length))
+    right = laws.chosen_order(start, table, k, order_rule(measure, sizes, length))
+    assert distance(found.law, right) < EXACT
+    assert (found.nfe == len(sizes)).all()
+    wrong = laws.chosen_order(start, table, k, order_rule(reversed_order(measure), sizes, length))
+    assert distance(found.law, wrong) > 1e-2
+
+
+def test_the_three_orders_differ() -> None:
+    k, length = 3, 3
+    denoiser = lookup(k, length, seed=2)
+    found = [
+        outcomes(cls(), denoiser, PROCESS[k], blank(k, length)).law
+        for cls in (ConfidenceSampler, MarginSampler, EntropySampler)
+    ]
+    for first, second in itertools.combinations(found, 2):
+        assert distance(first, second) > 1e-3
+
+
+def threshold_rule(threshold: float):
+    def rule(hidden: list[int], table: list[list[float]]) -> list[int]:
+        sure = [i for i in hidden if max(table[i]) >= threshold]
+        return sure or [max(hidden, key=lambda i: max(table[i]))]
+
+    return rule
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.6, 1.0])
+def test_threshold(threshold: float) -> None:
+    k, length = 3, 3
+    denoiser = lookup(k, length, seed=2)
+    table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
+    found = outcomes(ThresholdSampler(threshold=threshold), denoiser, PROCESS[k], blank(k, length))
+    right = laws.chosen_order(start, table, k, threshold_rule(threshold))
+    assert distance(found.law, right) < EXACT
+    other = laws.chosen_order(start, table, k, threshold_rule(1.3 - threshold))
+    assert distance(found.law, other) > 1e-3
+    mean = float(found.probability @ found.nfe.double())
+    assert mean == {0.3: pytest.approx(1), 1.0: pytest.approx(3)}.get(threshold, mean)
+    assert 1 <= mean <= 3 and (threshold != 0.6 or 1 < mean < 3)
+
+
+def budget_rule(budget: float, *, with_largest: bool = False):
+    def rule(hidden: list[int], table: list[list[float]]) -> list[int]:
+        ordered = sorted(hidden, key=lambda i: -negentropy(table[i]))
+        for size in range(len(ordered), 1, -1):
+            entropies = [-negentropy(table[i]) for i in ordered[:size]]
+            if sum(entropies) - (0 if with_largest else max(entropies)) <= budget:
+                return ordered[:size]
+        return ordered[:1]
+
+    return rule
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.8, 1.5, 9.0])
+def test_entropy_budget(budget: float) -> None:
+    k, length = 3, 3
+    denoiser = lookup(k, length, seed=2)
+    table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
+    found = outcomes(EntropyBudgetSampler(budget=budget), denoiser, PROCESS[k], blank(k, length))
+    assert distance(found.law, laws.chosen_order(start, table, k, budget_rule(budget))) < EXACT
+    if 0 < budget < 2:
+        wrong = laws.chosen_order(start, table, k, budget_rule(budget, with_largest=True))
+        assert distance(found.law, wrong) > 1e-3, "the twin that counts the largest too"

@@ -1,0 +1,194 @@
+"""Reshaped and restricted laws: hand-computed transforms, and what samplers then draw."""
+
+import math
+
+import pytest
+import torch
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers import (
+    AncestralSampler,
+    ConfidenceSampler,
+    FirstHittingSampler,
+    RemaskCapSampler,
+    Sampler,
+    SemiAutoregressiveSampler,
+)
+from seqdiff.samplers.decoding import reshape_law
+from seqdiff.schedules import Linear
+from tests import laws
+from tests.enumeration import distance, outcomes
+from tests.oracles import LookupBackbone
+
+K, L = 3, 2
+PROCESS = MaskedDiffusion(K, Linear())
+DENOISER = Denoiser(LookupBackbone(K, L, seed=3), K)
+START = (K,) * L
+
+
+def reshaped(law: list[float], **options) -> list[float]:
+    log_probs = torch.tensor([law], dtype=torch.float64).log()
+    return reshape_law(log_probs, **options).exp()[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0.1, 0.4, 0.3, 0.2]),
+        ({"temperature": 0.5}, [0.01 / 0.3, 0.16 / 0.3, 0.09 / 0.3, 0.04 / 0.3]),
+        ({"top_k": 2}, [0, 4 / 7, 3 / 7, 0]),
+        ({"top_k": 9}, [0.1, 0.4, 0.3, 0.2]),
+        ({"top_p": 0.39}, [0, 1, 0, 0]),
+        ({"top_p": 0.5}, [0, 4 / 7, 3 / 7, 0]),
+        ({"top_p": 0.69}, [0, 4 / 7, 3 / 7, 0]),
+        ({"top_p": 0.71}, [0, 4 / 9, 3 / 9, 2 / 9]),
+        ({"top_p": 1.0}, [0.1, 0.4, 0.3, 0.2]),
+        ({"top_k": 3, "top_p": 0.75}, [0, 4 / 7, 3 / 7, 0]),
+        ({"temperature": 0.5, "top_p": 0.5}, [0, 1, 0, 0]),
+    ],
+    ids=str,
+)
+def test_transforms(options: dict, expected: list[float]) -> None:
+    """Nucleus keeps the crossing letter; after top-k its mass counts among those that stay.
+
+    The twins differ: dropping the crossing letter gives one letter at .5, temperature on
+    probabilities gives [.2, .8, .6, .4] / 2, and nucleus before top-k keeps three letters at .75.
+    """
+    assert reshaped([0.1, 0.4, 0.3, 0.2], **options) == pytest.approx(expected, abs=1e-12)
+
+
+def test_ties_keep_exactly_k_and_impossible_letters_stay_so() -> None:
+    assert reshaped([0.25] * 4, top_k=2) == pytest.approx([0.5, 0.5, 0, 0])
+    assert reshaped([0.25] * 4, top_p=0.3) == pytest.approx([0.5, 0.5, 0, 0])
+    assert reshaped([0.0, 0.5, 0.5], temperature=2.0)[0] == 0
+    assert reshaped([1.0, 0.0, 0.0], top_k=2, top_p=0.9, temperature=0.1) == [1, 0, 0]
+
+
+def test_a_certain_mass_of_one_keeps_rare_letters() -> None:
+    """A cumulative sum that reaches 1 early must not cut the tail when everything is asked for."""
+    law = [1 - 2e-17, 1e-17, 1e-17]
+    assert min(reshaped(law, top_p=1.0)) > 0
+
+
+def sharpen(_: int, law: list[float]) -> list[float]:
+    """Temperature 0.5, then the two likeliest letters."""
+    powers = [p**2 for p in law]
+    kept = sorted(range(K), key=lambda k: -powers[k])[:2]
+    total = sum(powers[k] for k in kept)
+    return [powers[k] / total if k in kept else 0.0 for k in range(K)]
+
+
+OPTIONS = {"temperature": 0.5, "top_k": 2}
+
+
+def test_samplers_draw_from_the_reshaped_law() -> None:
+    table = laws.table(DENOISER, K, L, sharpen)
+    right = laws.random_order(START, table, K)
+    found = outcomes(FirstHittingSampler(**OPTIONS), DENOISER, PROCESS, torch.tensor(START)).law
+    assert distance(found, right) < 1e-10
+    plain = outcomes(FirstHittingSampler(), DENOISER, PROCESS, torch.tensor(START)).law
+    assert distance(plain, right) > 1e-2
+    inner = SemiAutoregressiveSampler(L, 1, FirstHittingSampler(**OPTIONS))
+    assert distance(outcomes(inner, DENOISER, PROCESS, torch.tensor(START)).law, right) < 1e-10
+
+
+def test_certainty_is_that_of_the_law_before_reshaping() -> None:
+    table, shaped = laws.table(DENOISER, K, L), laws.table(DENOISER, K, L, sharpen)
+
+    def order(ranking: laws.Table):
+        def draw(x):
+            hidden = laws.masked(x, K)
+            if not hidden:
+                return {x: 1.0}
+            first = max(hidden, key=lambda i: max(ranking[x][i]))
+            return laws.push(laws.reveal(x, [first], shaped[x]), draw)
+
+        return draw(START)
+
+    sampler = ConfidenceSampler(**OPTIONS)
+    found = outcomes(sampler, DENOISER, PROCESS, torch.tensor(START)).law
+    assert distance(found, order(table)) < 1e-10
+
+
+ALLOWED = torch.tensor([[True, False, True], [False, True, True]])
+
+
+def restrict(position: int, law: list[float]) -> list[float]:
+    kept = [p * float(ALLOWED[position, k]) for k, p in enumerate(law)]
+    return [p / (sum(kept) or 1.0) for p in kept]  # no letter of a visible position
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [AncestralSampler(3), FirstHittingSampler(), RemaskCapSampler(3, eta=0.4)],
+    ids=lambda s: type(s).__name__,
+)
+def test_constraints_give_the_renormalised_law(sampler: Sampler) -> None:
+    """The same sampler on a model that is restricted itself; forbidden letters never come."""
+
+    class Restricted(torch.nn.Module):
+        def forward(self, tokens, t=None, padding=None):
+            logits = DENOISER.backbone(tokens, t, padding)
+            return logits.masked_fill(~ALLOWED, -math.inf)
+
+    x_init = torch.tensor(START)
+    found = outcomes(sampler, DENOISER, PROCESS, x_init, allowed=ALLOWED).law
+    right = outcomes(sampler, Denoiser(Restricted(), K), PROCESS, x_init).law
+    assert distance(found, right) < 1e-10
+    if isinstance(sampler, FirstHittingSampler):
+        table = laws.table(DENOISER, K, L, restrict)
+        assert distance(found, laws.random_order(START, table, K)) < 1e-10
+    assert all(ALLOWED[i, token] for x in found for i, token in enumerate(x))
+    free = outcomes(sampler, DENOISER, PROCESS, x_init).law
+    assert distance(found, free) > 1e-2, "the twin that forgets the constraint"
+
+
+def test_constraints_come_before_top_k() -> None:
+    """The likeliest letter that is allowed, not nothing because the likeliest is forbidden."""
+    found = outcomes(
+        FirstHittingSampler(top_k=1), DENOISER, PROCESS, torch.tensor(START), allowed=ALLOWED
+    ).law
+    assert sum(found.values()) == pytest.approx(1)
+    assert all(ALLOWED[i, token] for x in found for i, token in enumerate(x))
+
+
+@pytest.mark.parametrize("padded", [0, 9])
+def test_padding_is_not_sampled_and_not_counted(padded: int) -> None:
+    """The row without its padding follows the law of the shorter row."""
+
+    class First(torch.nn.Module):
+        """Sees what is not padding only."""
+
+        def forward(self, tokens, t=None, padding=None):
+            assert padding is not None and padding.shape == tokens.shape
+            logits = DENOISER.backbone(tokens[:, :L])
+            return torch.cat((logits, logits), dim=1)[:, : tokens.shape[1]]
+
+    process, token = PROCESS, K if padded == 0 else 0
+    x_init = torch.tensor([*START, token])
+    padding = torch.tensor([False] * L + [True])
+    for sampler in (FirstHittingSampler(), AncestralSampler(2), RemaskCapSampler(2)):
+        found = outcomes(sampler, Denoiser(First(), K), process, x_init, padding=padding).law
+        short = outcomes(sampler, DENOISER, process, torch.tensor(START)).law
+        assert distance({x[:L]: chance for x, chance in found.items()}, short) < 1e-10
+        assert {x[L] for x in found} == {token}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0; 1 is the model's own law"),
+        ({"temperature": -1.0}, "temperature must be above 0, got -1.0"),
+        ({"temperature": math.nan}, "temperature must be above 0, got nan"),
+        ({"temperature": math.inf}, "temperature must be above 0, got inf"),
+        ({"top_k": 0}, "top_k must be at least 1, got 0; leave it out for all"),
+        ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
+        ({"top_p": 1.1}, r"top_p must be in \(0, 1\], got 1.1; 1 keeps all"),
+    ],
+    ids=str,
+)
+def test_bad_options(options: dict, message: str) -> None:
+    for cls in (FirstHittingSampler, AncestralSampler, RemaskCapSampler):
+        with pytest.raises(ValueError, match=f"{cls.__name__}.{message}"):
+            cls(**options)

@@ -1,0 +1,77 @@
+"""What the likelihood estimators refuse, in one line and before any network call."""
+
+import math
+
+import pytest
+import torch
+
+from seqdiff.likelihood import (
+    BernoulliTime,
+    Estimator,
+    ExactK,
+    FixedOrder,
+    ImportanceWeightedOrders,
+    Likelihood,
+    RandomOrderChain,
+    StratifiedK,
+    check_budget,
+    evaluate,
+)
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.schedules import Linear
+from seqdiff.types import Batch
+from tests.oracles import LookupBackbone
+
+K, L = 3, 4
+PROCESS = MaskedDiffusion(K, Linear())
+BATCH = Batch(torch.ones(2, L).long(), torch.ones(2, L, dtype=torch.bool), torch.arange(2))
+
+
+def ask(estimator: Estimator, **arguments) -> Likelihood:
+    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    return evaluate(denoiser, [BATCH], process=PROCESS, estimator=estimator, **arguments)
+
+
+def unknown_convention() -> None:
+    """Past the type checker that watches constructors while tests run."""
+    made = BernoulliTime()
+    object.__setattr__(made, "convention", "sedd")
+    made.__post_init__()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: BernoulliTime(1), r"BernoulliTime.evaluations must be at least 2, got 1; a stand"),
+        (unknown_convention, "must be one of exact, mdlm, got 'sedd'"),
+        (lambda: ExactK(0), "ExactK.evaluations must be at least 2, got 0"),
+        (lambda: StratifiedK(3), "StratifiedK.evaluations must be even and at least 2, got 3"),
+        (lambda: RandomOrderChain(1), "RandomOrderChain.orders must be at least 2, got 1"),
+        (lambda: FixedOrder([0, 2]), r"FixedOrder.order must hold each of 0..1 once, got \[0, 2\]"),
+        (lambda: ImportanceWeightedOrders(0), "Orders.orders must be at least 1, got 0"),
+        (lambda: ImportanceWeightedOrders(2, 1), "Orders.repeats must be at least 2, got 1"),
+        (lambda: ask(FixedOrder([1, 0])), r"must be as long as the sequences \(4\), got 2 pos"),
+        (lambda: ask(ExactK(), target_se=0.0), "target_se must be above 0 nats, got 0.0"),
+        (lambda: ask(ExactK(), target_se=math.nan), "target_se must be above 0 nats, got nan"),
+        (lambda: ask(ExactK(), max_nfe=15), r"max_nfe must be at least 16, .* got 15; raise"),
+        (lambda: ask(RandomOrderChain(), max_nfe=7), r"must be at least 8, .* for 4 tokens, go"),
+        (lambda: ask(ExactK(), rows_per_call=0), "rows_per_call must be at least 1, got 0"),
+        (lambda: ask(ExactK(), evaluations=8), "must be left to the estimator if there is one"),
+        (
+            lambda: check_budget(FixedOrder(), num_tokens=9, target_se=None, max_nfe=8),
+            r"at least 9, what one pass of FixedOrder\(order=None\) takes for 9 tokens, got 8",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(make, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as refused:
+        make()
+    assert "\n" not in str(refused.value)
+
+
+def test_a_budget_too_small_is_refused_before_any_network_call() -> None:
+    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    with pytest.raises(ValueError, match="max_nfe"):
+        evaluate(denoiser, [BATCH], process=PROCESS, estimator=RandomOrderChain(), max_nfe=7)
+    assert denoiser.backbone.rows_seen == []

@@ -1,0 +1,219 @@
+"""The expectation of every likelihood estimator, enumerated over its own randomness.
+
+The denoiser is a table of arbitrary conditionals, so each order of revealing has a likelihood of
+its own. By masks or by random orders, the target is the bound, which ``enumerated_nelbo`` has from
+a quadrature over time and mask patterns. Several orders under one logarithm give a smaller bound,
+down to -log of the mean over orders.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from seqdiff.likelihood import (
+    BernoulliTime,
+    Estimator,
+    ExactK,
+    FixedOrder,
+    ImportanceWeightedOrders,
+    Likelihood,
+    RandomOrderChain,
+    StratifiedK,
+    evaluate,
+    masks,
+    orders,
+)
+from seqdiff.likelihood.estimator import Query, Rows
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.schedules import Cosine, Linear, NoiseSchedule
+from seqdiff.types import Batch
+from tests.estimator_oracles import (
+    ORDERS,
+    PROCESS,
+    X0,
+    K,
+    L,
+    expectation_by_k,
+    expectation_by_time,
+    expectation_over_orders,
+    order_nats,
+    table,
+)
+from tests.oracles import (
+    Joint,
+    OracleBackbone,
+    UniformBackbone,
+    all_masks,
+    enumerated_nelbo,
+    mask_law,
+    unit_quadrature,
+)
+
+
+def run(estimator: Estimator, denoiser: Denoiser, rows: int = 1, **budget) -> Likelihood:
+    batch = Batch(X0.expand(rows, -1), torch.ones(rows, L, dtype=torch.bool), torch.arange(rows))
+    return evaluate(
+        denoiser, [batch], process=PROCESS, estimator=estimator, rows_per_call=4096, **budget
+    )
+
+
+def bound() -> float:
+    return enumerated_nelbo(table(), PROCESS, X0)
+
+
+def test_the_orders_of_the_table_disagree_and_their_mean_is_the_bound() -> None:
+    """Without this, every estimator by orders would be trivially right."""
+    nats = order_nats(table())
+    assert float(nats.std()) > 0.5
+    assert float(nats.mean()) == pytest.approx(bound(), abs=1e-9)
+
+
+@pytest.mark.parametrize("schedule", [Linear(), Cosine()])
+@pytest.mark.parametrize("estimator", [ExactK(2), StratifiedK(2), StratifiedK(6), StratifiedK(10)])
+def test_masking_k_tokens_estimates_the_bound(
+    estimator: Estimator, schedule: NoiseSchedule
+) -> None:
+    process = MaskedDiffusion(K, schedule)
+    assert expectation_by_k(estimator, process) == pytest.approx(bound(), abs=1e-9)
+
+
+@pytest.mark.parametrize("schedule", [Linear(), Cosine()])
+def test_masking_by_time_estimates_the_bound(schedule: NoiseSchedule) -> None:
+    process = MaskedDiffusion(K, schedule)
+    assert expectation_by_time(BernoulliTime(), process) == pytest.approx(bound(), abs=1e-9)
+
+
+def test_the_published_convention_leaves_both_ends_out() -> None:
+    """Times from eps on, a share of (1 - eps) t at weight 1/t, written down once more by hand."""
+    patterns, denoiser, eps, total = all_masks(L), table(), 1e-3, 0.0
+    x_t = X0.expand(len(patterns), -1).masked_fill(patterns, K)
+    crosses = -denoiser(x_t).gather(-1, X0.expand(len(patterns), -1)[..., None])[..., 0]
+    crosses = (crosses * patterns).sum(dim=-1)
+    for u, weight in zip(*unit_quadrature(), strict=True):
+        t = eps + (1 - eps) * float(u)
+        total += float(weight * (mask_law(patterns, 1 - (1 - eps) * t) @ crosses) / t)
+    published = expectation_by_time(BernoulliTime(convention="mdlm"))
+    assert published == pytest.approx(total, abs=1e-9)
+    assert 1e-4 < bound() - published < 1e-2, "the exact convention must not pass for it"
+
+
+@pytest.mark.parametrize(("convention", "share"), [("mdlm", 0.999), ("exact", 1.0)])
+def test_a_uniform_predictor_scores_what_is_published(
+    convention: Literal["exact", "mdlm"], share: float
+) -> None:
+    uniform = Denoiser(UniformBackbone(K), K)
+    nats = expectation_by_time(BernoulliTime(convention=convention), denoiser=uniform)
+    assert nats == pytest.approx(share * L * math.log(K), abs=1e-9)
+
+
+def test_random_orders_estimate_the_bound() -> None:
+    assert expectation_over_orders(RandomOrderChain(), 2) == pytest.approx(bound(), abs=1e-9)
+
+
+def test_more_orders_under_the_logarithm_tighten_the_bound_to_the_mixture() -> None:
+    """Burda et al. 2016, theorem 1: bound 1 >= bound 2 >= ... -> -log mean p_o."""
+    nats = order_nats(table())
+    mixture = math.log(len(ORDERS)) - float(torch.logsumexp(-nats, dim=0))
+    bounds = []
+    for num_orders in (1, 2, 3):
+        estimator = ImportanceWeightedOrders(num_orders)
+        bounds.append(expectation_over_orders(estimator, num_orders))
+        tuples = torch.tensor(list(itertools.product(nats.tolist(), repeat=num_orders)))
+        by_hand = float((math.log(num_orders) - torch.logsumexp(-tuples.double(), -1)).mean())
+        assert bounds[-1] == pytest.approx(by_hand, abs=1e-6)
+    assert bounds[0] == pytest.approx(bound(), abs=1e-9)
+    assert bounds[0] > bounds[1] + 1e-2 > bounds[2] + 1e-2 > mixture + 1e-2
+    many = run(ImportanceWeightedOrders(20_000), table())
+    assert many.nats[0] == pytest.approx(mixture, abs=0.05)
+    assert many.nats[0] < bounds[2] - 0.1, "three orders must not pass for many"
+
+
+@pytest.mark.parametrize("order", [None, *itertools.islice(ORDERS.tolist(), 0, 24, 5)])
+def test_a_fixed_order_is_exact(order: list[int] | None) -> None:
+    result = run(FixedOrder(order), table(), target_se=1e-9, max_nfe=100)
+    place = 0 if order is None else ORDERS.tolist().index(order)
+    assert result.nats[0] == pytest.approx(float(order_nats(table())[place]), abs=1e-9)
+    assert (result.standard_error[0], result.nfe[0]) == (0, L)
+
+
+def _always_two(place: Tensor, num_tokens: Tensor) -> Tensor:
+    """A collater that never masks exactly one token."""
+    return RIGHT_COUNT(place, num_tokens).clamp_min(2)
+
+
+def _shows_too_much(rows: Rows, ranks: Tensor, step: Tensor, process: MaskedDiffusion) -> Query:
+    """Reveals by a later order than the one it scores by."""
+    query = RIGHT_QUERY(rows, ranks, step, process)
+    hidden = rows.counted & (ranks.flip(-1) >= step[:, None]) | query.scored
+    return query._replace(x_t=rows.x0.masked_fill(hidden, process.mask_id))
+
+
+RIGHT_COUNT, RIGHT_QUERY = masks._count_at, orders._query
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "broken", "expectation"),
+    [
+        (masks, "_count_at", _always_two, lambda: expectation_by_k(ExactK(2))),
+        (masks, "_count_at", _always_two, lambda: expectation_by_k(StratifiedK(6))),
+        (
+            orders,
+            "_query",
+            _shows_too_much,
+            lambda: expectation_over_orders(RandomOrderChain(), 2),
+        ),
+    ],
+)
+def test_broken_estimators_miss_the_bound(
+    module, name: str, broken, expectation: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, broken)
+    assert abs(expectation() - bound()) > 1e-2
+
+
+def test_a_uniform_time_without_its_density_misses_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broken twin: times from a density, weighted as if they were uniform."""
+    right = BernoulliTime.query
+
+    def broken(self, *args, **kwargs) -> Query:
+        query = right(self, *args, **kwargs)
+        return query._replace(weight=1 / query.t)
+
+    monkeypatch.setattr(BernoulliTime, "query", broken)
+    assert abs(expectation_by_time(BernoulliTime()) - bound()) > 1e-2
+
+
+def test_orders_have_no_variance_where_conditionals_fit_together() -> None:
+    joint = Joint.random(K, L, seed=4)
+    oracle = Denoiser(OracleBackbone(joint), K)
+    code = int((X0 * K ** torch.arange(L - 1, -1, -1)).sum())
+    for estimator in (RandomOrderChain(3), FixedOrder([3, 1, 0, 2]), ImportanceWeightedOrders(2)):
+        result = run(estimator, oracle)
+        assert result.nats[0] == pytest.approx(-math.log(joint.probs[code]), abs=1e-9)
+        assert result.standard_error[0] == pytest.approx(0, abs=1e-9)
+    assert run(RandomOrderChain(3), table()).standard_error[0] > 0.05
+
+
+@pytest.mark.parametrize("estimator", [RandomOrderChain(2), FixedOrder([2, 3, 0, 1])])
+def test_context_and_unknown_symbols_are_given(estimator: Estimator) -> None:
+    """-log p(x4, x2 | x1), with x3 unknown and so summed out, by any order."""
+    joint = Joint.random(K, L, seed=4)
+    x0, counted = torch.tensor([[2, 0, K, 1]]), torch.tensor([[False, True, False, True]])
+    law = joint.probs.view(K, K, K, K)[2].sum(dim=1)
+    exact = -math.log(law[0, 1] / law.sum())
+    batch = Batch(x0, counted, torch.tensor([5]))
+    oracle = Denoiser(OracleBackbone(joint), K)
+    result = evaluate(oracle, [batch], process=PROCESS, estimator=estimator)
+    assert result.nats[0] == pytest.approx(exact, abs=1e-9)
+    assert result.num_tokens[0] == 2
+    everything = Batch(x0, x0 != K, torch.tensor([5]))
+    wrong = evaluate(oracle, [everything], process=PROCESS, estimator=estimator)
+    assert abs(wrong.nats[0] - exact) > 0.1

@@ -1,0 +1,131 @@
+"""Classifier-free guidance by enumeration: the laws it names, and what it costs."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.samplers import AncestralSampler, ClassifierFree, ExactClassifierBased
+from tests import laws
+from tests.enumeration import distance, joint_law, outcomes
+from tests.guided_worlds import (
+    CLASSES,
+    SIZES,
+    LabelledWorld,
+    LinearClassifier,
+    exact_world,
+    joints,
+    lookup_world,
+    one_at_a_time,
+    process,
+)
+from tests.oracles import LookupBackbone, all_sequences
+
+EXACT = 1e-10
+
+
+@pytest.mark.parametrize(("k", "length"), SIZES)
+@pytest.mark.parametrize("label", range(CLASSES))
+def test_gamma_one_is_the_conditional_law_and_gamma_zero_the_unconditional(k, length, label):
+    world = exact_world(k, length)
+    parts = [joint_law(joint.probs, k, length) for joint in joints(k, length)]
+    conditional = one_at_a_time(ClassifierFree(world, label), k, length)
+    unconditional = one_at_a_time(ClassifierFree(world, label, 0.0), k, length)
+    assert distance(conditional, parts[label]) < EXACT
+    assert distance(unconditional, parts[-1]) < EXACT
+    assert distance(conditional, parts[1 - label]) > 1e-2, "the twin with another label"
+    assert distance(conditional, unconditional) > 1e-2, "the twin that ignores gamma"
+
+
+def product_of_experts(conditional: list[float], plain: list[float], gamma: float) -> list[float]:
+    weights = [c**gamma * p ** (1 - gamma) for c, p in zip(conditional, plain, strict=True)]
+    return [weight / math.fsum(weights) for weight in weights]
+
+
+@pytest.mark.parametrize("gamma", [0.3, 1.5, 3.0])
+@pytest.mark.parametrize(("k", "length"), SIZES)
+def test_other_gammas_are_the_normalised_product_at_every_position(k, length, gamma):
+    world = lookup_world(k, length)
+    found = ClassifierFree(world, 1, gamma)(all_sequences(k + 1, length)).exp()
+    states = all_sequences(k + 1, length)
+    with_label = world(states, label=torch.ones(len(states), dtype=torch.int64)).exp()
+    plain = world(states).exp()
+    for row, position in itertools.product(range(len(states)), range(length)):
+        conditional, without = with_label[row, position].tolist(), plain[row, position].tolist()
+        if states[row, position] < k:
+            assert found[row, position].tolist() == conditional, "visible letters stay"
+            continue
+        right = product_of_experts(conditional, without, gamma)
+        assert found[row, position].tolist() == pytest.approx(right, abs=EXACT)
+        mixture = [gamma * c + (1 - gamma) * p for c, p in zip(conditional, without, strict=True)]
+        swapped = product_of_experts(without, conditional, gamma)
+        for twin in (mixture, swapped):
+            assert found[row, position].tolist() != pytest.approx(twin, abs=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_a_sampler_draws_from_the_guided_laws_in_turn(gamma: float) -> None:
+    k, length = 2, 3
+    guided = ClassifierFree(lookup_world(k, length), 0, gamma)
+    start = (k,) * length
+    right = laws.random_order(start, laws.table(guided, k, length), k)
+    assert distance(one_at_a_time(guided, k, length), right) < EXACT
+    steps = outcomes(AncestralSampler(2), guided, process(k), torch.full((length,), k))
+    assert (steps.nfe % 2 == 0).all() and int(steps.nfe.max()) == 4
+
+
+def test_a_letter_that_either_law_rules_out_stays_ruled_out() -> None:
+    class Fixed(nn.Module):
+        def __init__(self, logits: list[float]) -> None:
+            super().__init__()
+            self.logits = torch.tensor(logits, dtype=torch.float64)
+
+        def forward(self, tokens, t=None, padding=None):
+            return self.logits.expand(*tokens.shape, 4)
+
+    none, inf = [0.0, 0.0, 0.0, 0.0], -math.inf
+    for one, other in (([1.0, 2.0, inf, 0.0], none), (none, [1.0, 2.0, inf, 0.0])):
+        world = Denoiser(LabelledWorld([Fixed(one), Fixed(one), Fixed(other)]), 4)
+        for gamma in (0.5, 2.0):
+            law = ClassifierFree(world, 0, gamma)(torch.tensor([[4, 2]])).exp()
+            assert law[0, 0, 2] == 0 and law[0, 0].sum() == pytest.approx(1)
+            assert law[0, 1].tolist() == [0, 0, 1, 0]
+
+
+# Guidance of guidance, and refusals
+
+
+def test_guided_denoisers_can_be_guided() -> None:
+    k, length, label = 2, 3, 1
+    world, linear = exact_world(k, length), LinearClassifier(k, length)
+    twice = ExactClassifierBased(ClassifierFree(world, label, 2.0), linear)
+    law = one_at_a_time(twice, k, length)
+    right = laws.random_order((k,) * length, laws.table(twice, k, length), k)
+    assert distance(law, right) < EXACT
+    assert twice.evaluations(torch.full((1, length), k)).tolist() == [2 + k * length]
+    labelled = ExactClassifierBased(world, linear)(
+        torch.full((1, length), k), label=torch.tensor([label])
+    )
+    torch.testing.assert_close(
+        labelled,
+        ExactClassifierBased(ClassifierFree(world, label), linear)(torch.full((1, length), k)),
+    )
+
+
+def test_refusals() -> None:
+    world, plain = exact_world(2, 2), Denoiser(LookupBackbone(2, 2, seed=0), 2)
+    for label in (-1, CLASSES):
+        with pytest.raises(ValueError, match=r"^ClassifierFree\.label must .*choose one of 0\.\.1"):
+            ClassifierFree(world, label)
+    with pytest.raises(ValueError, match=r"^ClassifierFree\.label .*has none.*data\.labels$"):
+        ClassifierFree(plain, 0)
+    for gamma in (-0.1, math.inf, math.nan):
+        with pytest.raises(ValueError, match=r"^ClassifierFree\.gamma must be finite and at least"):
+            ClassifierFree(world, 0, gamma)
+    with pytest.raises(ValueError, match=r"^ExactClassifierBased\.batch_size must be at least 1"):
+        ExactClassifierBased(plain, LinearClassifier(2, 2), batch_size=0)
+    with pytest.raises(ValueError, match=r"^ClassifierFree\.forward must be given no label"):
+        ClassifierFree(world, 0)(torch.tensor([[2, 2]]), label=torch.tensor([1]))

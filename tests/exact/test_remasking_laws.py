@@ -1,0 +1,220 @@
+"""Samplers that hide what they have drawn: their laws, and that the mask rate stays 1 - alpha_s."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers import (
+    AncestralSampler,
+    PredictorCorrectorSampler,
+    RemaskCapSampler,
+    RemaskConfSampler,
+    RemaskLoopSampler,
+    RemaskRescaleSampler,
+    Sampler,
+)
+from seqdiff.schedules import CosineSquared, Linear
+from tests import laws
+from tests.enumeration import Law, Outcomes, Tokens, distance, joint_law, outcomes
+from tests.oracles import Joint, LookupBackbone, OracleBackbone
+
+K, L, STEPS = 2, 2, 4
+EXACT = 1e-10
+DENOISER = Denoiser(LookupBackbone(K, L, seed=3), K)
+TABLE = laws.table(DENOISER, K, L)
+START = (K,) * L
+LINEAR = MaskedDiffusion(K, Linear())
+
+
+def run(sampler: Sampler, process: MaskedDiffusion = LINEAR, x: Tokens = START) -> Outcomes:
+    return outcomes(sampler, DENOISER, process, torch.tensor(x))
+
+
+def grid(steps: int) -> list[tuple[float, float]]:
+    """Pairs (alpha_t, alpha_s) of the linear schedule."""
+    return [(i / steps, (i + 1) / steps) for i in range(steps)]
+
+
+def remask_law(alphas: list[tuple[float, float]], sigma, *, compensate: bool = True) -> Law:
+    law: Law = {START: 1.0}
+    for alpha_t, alpha_s in alphas:
+        hide = sigma(alpha_t, alpha_s)
+        more = hide if compensate else 0.0
+        reveal = (alpha_s - (1 - more) * alpha_t) / (1 - alpha_t)
+        law = laws.push(law, laws.step(TABLE, K, reveal, hide=hide))
+    return law
+
+
+def largest(alpha_t: float, alpha_s: float) -> float:
+    return min(1.0, (1 - alpha_s) / alpha_t) if alpha_t else 1.0
+
+
+@pytest.mark.parametrize(
+    ("sampler", "sigma"),
+    [
+        (RemaskCapSampler(STEPS, eta=0.3), lambda t, s: min(0.3, largest(t, s))),
+        (RemaskCapSampler(STEPS, eta=1.0), largest),
+        (RemaskRescaleSampler(STEPS, eta=0.3), lambda t, s: 0.3 * largest(t, s)),
+        (RemaskRescaleSampler(STEPS, eta=0.0), lambda t, s: 0.0),
+    ],
+    ids=repr,
+)
+def test_cap_and_rescale(sampler: Sampler, sigma) -> None:
+    found = run(sampler).law
+    assert distance(found, remask_law(grid(STEPS), sigma)) < EXACT
+    if sigma(0.5, 0.75):
+        plain = remask_law(grid(STEPS), lambda t, s: 0.0)
+        assert distance(found, plain) > 1e-3, "the twin that never hides"
+
+
+def test_no_strength_is_ancestral() -> None:
+    assert distance(run(RemaskRescaleSampler(3, eta=0.0)).law, run(AncestralSampler(3)).law) < EXACT
+
+
+def loop_grid() -> list[tuple[float, float]]:
+    """Grid 1, 3/4, 1/2, 1/4, 0; the loop holds 1/2 and 1/4 at alpha = 0.8."""
+    before = 0.8 * (1 - (0.75 - 0.6) / (1 - 0.6))
+    return [(0.0, before), (before, 0.8), (0.8, 0.8), (0.8, 1.0)]
+
+
+def loop_sigma(alpha_t: float, alpha_s: float) -> float:
+    return min(0.5, largest(alpha_t, alpha_s)) if alpha_t == alpha_s else 0.0
+
+
+LOOP = RemaskLoopSampler(STEPS, eta=0.5, t_on=0.6, t_off=0.1, alpha_on=0.8)
+
+
+def test_loop() -> None:
+    found = run(LOOP).law
+    assert distance(found, remask_law(loop_grid(), loop_sigma)) < EXACT
+    elsewhere = remask_law(loop_grid(), lambda t, s: min(0.5, largest(t, s)))
+    assert distance(found, elsewhere) > 1e-4, "the twin that also hides outside of the loop"
+
+
+def conf_law(alphas: list[tuple[float, float]], eta: float) -> Law:
+    """States carry the confidence that each visible token was drawn with."""
+    states: dict = {(START, (0.0,) * L): 1.0}
+    for alpha_t, alpha_s in alphas:
+        sigma = min(eta * largest(alpha_t, alpha_s), math.exp(-1))
+        reveal = (alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t)
+        after: dict = {}
+        for (x, confidence), chance in states.items():
+            weights = [0.0 if x[i] == K else math.exp(-confidence[i]) for i in range(L)]
+            shown, total = sum(token != K for token in x), sum(weights)
+            parts = []
+            for i, token in enumerate(x):
+                if token == K:
+                    drawn = [((k, p), reveal * p) for k, p in enumerate(TABLE[x][i])]
+                    parts.append([*drawn, ((K, 0.0), 1 - reveal)])
+                else:
+                    hide = sigma * weights[i] * shown / total
+                    parts.append([((token, confidence[i]), 1 - hide), ((K, 0.0), hide)])
+            for chosen in itertools.product(*parts):
+                key = (tuple(c[0][0] for c in chosen), tuple(c[0][1] for c in chosen))
+                after[key] = after.get(key, 0.0) + chance * math.prod(c[1] for c in chosen)
+        states = after
+    law: Law = {}
+    for (x, _), chance in states.items():
+        law[x] = law.get(x, 0.0) + chance
+    return law
+
+
+def test_conf() -> None:
+    found = run(RemaskConfSampler(STEPS, eta=0.9)).law
+    assert distance(found, conf_law(grid(STEPS), 0.9)) < EXACT
+    evenly = remask_law(grid(STEPS), lambda t, s: min(0.9 * largest(t, s), math.exp(-1)))
+    assert distance(found, evenly) > 1e-4, "the twin that ignores confidence"
+
+
+@dataclass(frozen=True)
+class PublishedWeights(RemaskConfSampler):
+    """The broken twin: weights that add up to 1 hide less, and nothing makes up for it."""
+
+    def spread(self, sigma, shown, confidence):
+        return super().spread(sigma, shown, confidence) / shown.sum(-1, keepdim=True).clamp_min(1)
+
+
+KEEPS = [
+    RemaskCapSampler(STEPS, eta=0.3),
+    RemaskRescaleSampler(STEPS, eta=0.7),
+    RemaskConfSampler(STEPS, eta=0.9),
+    PredictorCorrectorSampler(2, renoise=0.4),
+    AncestralSampler(STEPS),
+]
+
+
+def mask_rates(found: Outcomes, steps: int) -> list[float]:
+    return [found.mean_after(n, lambda x: (x == K).double().mean()) for n in range(1, steps + 1)]
+
+
+@pytest.mark.parametrize("sampler", KEEPS, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("schedule", [Linear(), CosineSquared()], ids=repr)
+def test_the_mask_rate_stays(sampler, schedule) -> None:
+    steps = sampler.num_steps
+    times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)[1:]
+    rates = mask_rates(run(sampler, MaskedDiffusion(K, schedule)), steps)
+    assert rates == pytest.approx((1 - schedule.alpha(times)).tolist(), abs=EXACT)
+
+
+def test_the_loop_holds_its_mask_rate() -> None:
+    expected = [1 - alpha_s for _, alpha_s in loop_grid()]
+    assert mask_rates(run(LOOP), STEPS) == pytest.approx(expected, abs=EXACT)
+
+
+def test_broken_twins_lose_the_mask_rate() -> None:
+    published = mask_rates(run(PublishedWeights(STEPS, eta=0.9)), STEPS)
+    assert abs(published[2] - 0.25) > 1e-3
+    law: Law = {START: 1.0}
+    for alpha_t, alpha_s in grid(STEPS)[:3]:
+        reveal = (alpha_s - alpha_t) / (1 - alpha_t)
+        law = laws.push(law, laws.step(TABLE, K, reveal, hide=min(0.3, largest(alpha_t, alpha_s))))
+    assert abs(laws.mask_rate(law, K) - 0.25) > 1e-2, "hiding without revealing the more"
+
+
+@pytest.mark.parametrize(("steps", "corrector_steps"), [(2, 1), (1, 2)])
+def test_predictor_corrector(steps: int, corrector_steps: int) -> None:
+    renoise = 0.3
+    sampler = PredictorCorrectorSampler(steps, corrector_steps=corrector_steps, renoise=renoise)
+    law: Law = {START: 1.0}
+    broken: Law = {START: 1.0}
+    for alpha_t, alpha_s in grid(steps):
+        alpha_r = (1 - renoise) * alpha_s
+        predict = laws.step(TABLE, K, (alpha_s - alpha_t) / (1 - alpha_t))
+        noise = laws.step(TABLE, K, 0.0, hide=renoise)
+        back = laws.step(TABLE, K, (alpha_s - alpha_r) / (1 - alpha_r))
+        law, broken = laws.push(law, predict), laws.push(broken, predict)
+        for _ in range(corrector_steps):
+            law = laws.push(laws.push(law, noise), back)
+            both = laws.step(TABLE, K, (alpha_s - alpha_r) / (1 - alpha_r), hide=renoise)
+            broken = laws.push(broken, both)
+    found = run(sampler).law
+    assert distance(found, law) < EXACT
+    kept = {x: c for x, c in broken.items() if K not in x}
+    assert distance(found, kept) > 1e-3, "the twin that hides and reveals at once"
+
+
+def test_the_corrector_brings_the_law_closer_to_the_model() -> None:
+    joint = Joint.random(K, L, seed=5)
+    oracle = Denoiser(OracleBackbone(joint), K)
+    target = joint_law(joint.probs, K, L)
+
+    def gap(sampler: Sampler) -> float:
+        return distance(outcomes(sampler, oracle, LINEAR, torch.tensor(START)).law, target)
+
+    plain = gap(AncestralSampler(1))
+    once, twice = (
+        gap(PredictorCorrectorSampler(1, corrector_steps=n, renoise=0.3)) for n in (1, 2)
+    )
+    assert twice < once < plain
+
+
+@pytest.mark.parametrize("sampler", [*KEEPS, LOOP], ids=lambda s: type(s).__name__)
+def test_given_tokens_are_never_hidden(sampler: Sampler) -> None:
+    found = run(sampler, x=(1, K))
+    assert all(int(x[0]) == 1 for steps in found.history for x in steps)
+    assert all(K not in x for x in found.law)

@@ -1,0 +1,209 @@
+"""What every sampler promises besides its law, each promise with a sampler that breaks it."""
+
+import inspect
+import itertools
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers import (
+    AncestralSampler,
+    CachedAncestralSampler,
+    FirstHittingSampler,
+    Sampler,
+    SemiAutoregressiveSampler,
+    SMCSampler,
+    named_samplers,
+)
+from seqdiff.samplers.canvas import Canvas, Memory
+from seqdiff.samplers.grid import GridSampler
+from seqdiff.schedules import CosineSquared, Linear
+from tests.oracles import LookupBackbone
+
+K, L = 3, 5
+PROCESS = MaskedDiffusion(K, Linear())
+
+
+def build(cls: type[Sampler]) -> Sampler:
+    if cls is SemiAutoregressiveSampler:
+        return cls(window=3, stride=2)
+    if cls is SMCSampler:
+        return cls(reward=lambda tokens: 2.0 * (tokens == 1).sum(dim=-1), num_particles=4)
+    return cls(num_steps=12) if issubclass(cls, GridSampler) else cls()
+
+
+ALL = [build(cls) for cls in named_samplers().values() if cls.__module__.startswith("seqdiff.")]
+every = pytest.mark.parametrize("sampler", ALL, ids=lambda s: type(s).__name__)
+
+
+class Neighbours(torch.nn.Module):
+    """Logits from the two neighbours, looked up; padding is as the mask. The same in any batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.table = torch.randn(K + 1, K + 1, K, dtype=torch.float64, generator=generator)
+        self.seen: list[Tensor] = []
+
+    def forward(
+        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        self.seen.append(tokens)
+        known = tokens if padding is None else torch.where(padding, K, tokens)
+        edge = torch.full_like(known[:, :1], K)
+        left, right = torch.cat((edge, known[:, :-1]), 1), torch.cat((known[:, 1:], edge), 1)
+        return self.table[left, right]
+
+
+def draw(sampler: Sampler, x_init: Tensor, seed: int | None = 0, **options):
+    backbone = Neighbours()
+    if seed is not None and "seeds" not in options:
+        options["generator"] = torch.Generator().manual_seed(seed)
+    output = sampler.sample(Denoiser(backbone, K), PROCESS, x_init, **options)
+    return output, backbone
+
+
+@every
+def test_visible_tokens_stay_and_every_mask_is_filled(sampler: Sampler) -> None:
+    x_init = torch.tensor([[0, K, 2, K, 1], [K] * 5, [1, 1, 1, 1, 1], [K, 2, 2, 0, K]])
+    before = x_init.clone()
+    output, _ = draw(sampler, x_init)
+    visible = x_init != K
+    assert torch.equal(output.tokens[visible], x_init[visible])
+    assert (output.tokens < K).all()
+    assert torch.equal(x_init, before)
+
+
+@every
+def test_full_rows_cost_nothing_and_nfe_is_what_the_network_saw(sampler: Sampler) -> None:
+    x_init = PROCESS.prior((6, L))
+    x_init[2] = 1
+    output, backbone = draw(sampler, x_init)
+    assert int(output.nfe.sum()) == sum(len(tokens) for tokens in backbone.seen)
+    assert output.nfe[2] == 0 and (output.nfe[[0, 1, 3, 4, 5]] > 0).all()
+    for tokens in backbone.seen:
+        assert (tokens == K).any(dim=-1).all(), "a row without masks was evaluated"
+    full, backbone = draw(sampler, torch.ones(2, L, dtype=torch.int64))
+    assert not backbone.seen and full.nfe.tolist() == [0, 0]
+
+
+@every
+def test_rows_do_not_depend_on_their_batch(sampler: Sampler) -> None:
+    """Bit for bit: alone, reordered, or beside longer rows under padding."""
+    lengths = torch.tensor([3, 7, 5, 1, 6, 7])
+    width, seeds = 7, torch.tensor([5, 2**62, 3, 8, 5, 0])
+    padding = torch.arange(width) >= lengths[:, None]
+    x_init = PROCESS.prior((6, width))
+    x_init[1, 3], x_init[4, 0] = 2, 1
+    whole, _ = draw(sampler, x_init, seeds=seeds, padding=padding)
+    order = torch.tensor([4, 0, 3, 5, 2, 1])
+    moved, _ = draw(sampler, x_init[order], seeds=seeds[order], padding=padding[order])
+    assert torch.equal(moved.tokens, whole.tokens[order])
+    assert torch.equal(moved.nfe, whole.nfe[order])
+    for row, length in enumerate(lengths.tolist()):
+        alone, _ = draw(sampler, x_init[row : row + 1, :length], seeds=seeds[row : row + 1])
+        assert torch.equal(alone.tokens[0], whole.tokens[row, :length])
+        assert alone.nfe[0] == whole.nfe[row]
+
+
+@dataclass(frozen=True)
+class BrokenBatchNoise(FirstHittingSampler):
+    """The broken twin: one stream of noise for the whole batch."""
+
+    def fill(self, canvas: Canvas) -> None:
+        generator = torch.Generator().manual_seed(int(canvas.draws.seeds.sum()))
+        noise = torch.rand(canvas.x_t.shape, dtype=torch.float64, generator=generator)
+        canvas.place(canvas.masked, (noise * K).long()[canvas.masked])
+
+
+def test_noise_of_the_whole_batch_would_be_found() -> None:
+    with pytest.raises(AssertionError):
+        test_rows_do_not_depend_on_their_batch(BrokenBatchNoise())
+
+
+@every
+def test_the_generator_seeds_the_rows(sampler: Sampler) -> None:
+    x_init = PROCESS.prior((20, L))
+    first, second, other = (draw(sampler, x_init, seed)[0].tokens for seed in (1, 1, 2))
+    assert torch.equal(first, second) and not torch.equal(first, other)
+    fewer = draw(sampler, x_init[:7], 1)[0].tokens
+    assert torch.equal(fewer, first[:7]), "a smaller batch is the start of a larger one"
+    assert len({tuple(row) for row in first.tolist()}) > 10, "rows have noise of their own"
+    same = draw(sampler, x_init[:2], None, seeds=torch.tensor([4, 4]))[0].tokens
+    assert torch.equal(same[0], same[1])
+
+
+@every
+def test_callback_counts_the_steps_and_sees_the_tokens(sampler: Sampler) -> None:
+    seen: list[tuple[int, Tensor]] = []
+    x_init = PROCESS.prior((4, L))
+    x_init[:, 1] = 2
+    output, _ = draw(sampler, x_init, callback=lambda step, x: seen.append((step, x.clone())))
+    assert [step for step, _ in seen] == list(range(1, len(seen) + 1))
+    assert torch.equal(seen[-1][1], output.tokens)
+    assert all((x[:, 1] == 2).all() for _, x in seen)
+    # What one particle had revealed, the one that takes its place may not.
+    hides = any(word in type(sampler).__name__ for word in ("Remask", "Corrector", "SMC"))
+    came_back = any(
+        bool((later[earlier != K] == K).any())
+        for (_, earlier), (_, later) in itertools.pairwise(seen)
+    )
+    assert not came_back or hides
+
+
+@every
+def test_an_empty_batch_is_no_error(sampler: Sampler) -> None:
+    for shape in ((0, L), (2, 0)):
+        output, backbone = draw(sampler, PROCESS.prior(shape))
+        assert output.tokens.shape == shape and not backbone.seen
+
+
+@pytest.mark.parametrize("schedule", [Linear(), CosineSquared()], ids=repr)
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_p": 0.9}], ids=str)
+def test_cached_ancestral_is_ancestral_bit_for_bit(schedule, options) -> None:
+    process, x_init = MaskedDiffusion(K, schedule), PROCESS.prior((50, L))
+    x_init[0] = torch.tensor([0, 1, K, 1, 2])
+    plain, cached, jumps = (
+        sampler.sample(
+            Denoiser(LookupBackbone(K, L, seed=0), K),
+            process,
+            x_init,
+            generator=torch.Generator().manual_seed(0),
+        )
+        for sampler in (
+            AncestralSampler(100, **options),
+            CachedAncestralSampler(100, **options),
+            FirstHittingSampler(**options),
+        )
+    )
+    assert torch.equal(plain.tokens, cached.tokens)
+    assert (cached.nfe <= (x_init == K).sum(dim=-1)).all()
+    assert cached.nfe.sum() * 10 < plain.nfe.sum()
+    # With steps so fine that nearly all hold one token at most, first-hitting draws the same rows.
+    alone = cached.nfe == (x_init == K).sum(dim=-1)
+    assert alone.sum() > 25 and torch.equal(jumps.tokens[alone], cached.tokens[alone])
+
+
+def test_cache_compares_integers() -> None:
+    """126336 and 126337 are equal to ``torch.allclose``; the cache must tell them apart."""
+    old, new = torch.tensor([[126336], [7]]), torch.tensor([[126337], [7]])
+    assert torch.allclose(old[0], new[0])
+    assert Memory(old).stale(new).tolist() == [True, False]
+
+
+def test_a_cache_that_forgets_to_look_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Memory.stale
+    monkeypatch.setattr(Memory, "stale", lambda self, x: real(self, x) & (self.tokens < 0).any(-1))
+    with pytest.raises(AssertionError):
+        test_cached_ancestral_is_ancestral_bit_for_bit(Linear(), {})
+
+
+def test_every_sampler_has_a_line_that_says_what_it_does() -> None:
+    assert len(ALL) == 15
+    for sampler in ALL:
+        first = (inspect.getdoc(type(sampler)) or "").splitlines()[0]
+        assert first.endswith(".") and len(first) <= 100

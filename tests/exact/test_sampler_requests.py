@@ -1,0 +1,115 @@
+"""Requests and settings that are refused in one line, before the network is called."""
+
+import re
+
+import pytest
+import torch
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.samplers import FirstHittingSampler, SemiAutoregressiveSampler, named_samplers
+from seqdiff.samplers.checks import check_request
+from tests.exact.test_sampler_contract import ALL, PROCESS, K, L, draw
+
+SHAPES = {
+    "allowed": torch.ones(2, L, K + 1, dtype=torch.bool),
+    "padding": torch.zeros(2, L + 1, dtype=torch.bool),
+    "seeds": torch.arange(3),
+}
+
+
+def refused(message: str, **options) -> None:
+    class Untouched(torch.nn.Module):
+        def forward(self, tokens, t=None, padding=None):
+            raise AssertionError("the network was called")
+
+    for sampler in ALL:
+        given = {"generator": torch.Generator(), "x_init": PROCESS.prior((2, L)), **options}
+        given = {name: value for name, value in given.items() if value is not None}
+        with pytest.raises(ValueError, match=re.escape(message)) as caught:
+            sampler.sample(Denoiser(Untouched(), K), PROCESS, **given)
+        assert "\n" not in str(caught.value)
+
+
+def test_bad_requests_are_refused_before_the_network() -> None:
+    refused("got 9 at row 1, position 2", x_init=torch.tensor([[0] * 5, [0, 0, 9, 0, 0]]))
+    refused("only one of them, got neither; pass", generator=None)
+    refused("only one of them, got both; pass", seeds=torch.arange(2))
+    refused("seeds must be in [0, 2^63), got -4", seeds=torch.tensor([1, -4]), generator=None)
+    allowed = torch.ones(2, L, K, dtype=torch.bool)
+    allowed[1, 3] = False
+    refused(
+        "allowed must hold a letter of every position, got only [] at row 1, position 3 where "
+        "x_init is 3; allow at least one",
+        allowed=allowed,
+    )
+    x_init = PROCESS.prior((2, L))
+    x_init[1, 2] = 0
+    allowed = torch.ones(2, L, K, dtype=torch.bool)
+    allowed[1, 2, 0] = False
+    refused(
+        "allowed must hold the visible letter of every position, got only [1, 2] at row 1, "
+        "position 2 where x_init is 0; mask it or change the constraint",
+        x_init=x_init,
+        allowed=allowed,
+    )
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_that_do_not_fit(name: str) -> None:
+    """The shape checker of the tests would come first, so the plain check is called itself."""
+    given = {"allowed": None, "padding": None, "seeds": None, name: SHAPES[name]}
+    generator = None if name == "seeds" else torch.Generator()
+    with pytest.raises(ValueError, match=rf"Sampler.{name} must have shape .* like x_init, got"):
+        check_request(PROCESS.prior((2, L)), PROCESS, generator=generator, **given)
+
+
+def test_constraints_do_not_bind_padding() -> None:
+    allowed, padding = torch.ones(1, L, K, dtype=torch.bool), torch.zeros(1, L, dtype=torch.bool)
+    allowed[0, 4], padding[0, 4] = False, True
+    output, _ = draw(FirstHittingSampler(), PROCESS.prior((1, L)), allowed=allowed, padding=padding)
+    assert output.tokens[0, 4] == K and (output.tokens[0, :4] < K).all()
+
+
+def test_a_model_that_gives_no_chance_is_reported() -> None:
+    class Sure(torch.nn.Module):
+        def forward(self, tokens, t=None, padding=None):
+            logits = torch.full((*tokens.shape, K), -torch.inf)
+            logits[..., 0] = 0.0
+            return logits
+
+    allowed = torch.ones(1, L, K, dtype=torch.bool)
+    allowed[0, 2, 0] = False
+    with pytest.raises(ValueError, match="allowed letter a chance, got log-probability -inf at ro"):
+        FirstHittingSampler().sample(
+            Denoiser(Sure(), K),
+            PROCESS,
+            PROCESS.prior((1, L)),
+            generator=torch.Generator(),
+            allowed=allowed,
+        )
+
+
+def test_bad_settings() -> None:
+    bad = {
+        "ancestral": {"num_steps": 0},
+        "cached_ancestral": {"num_steps": -1},
+        "first_hitting": {"num_steps": 0},
+        "confidence": {"num_steps": 0},
+        "threshold": {"threshold": 0.0},
+        "entropy_budget": {"budget": -0.1},
+        "remask_cap": {"eta": 1.5},
+        "remask_loop": {"t_on": 0.05},
+        "predictor_corrector": {"renoise": 0.0},
+    }
+    for name, options in bad.items():
+        cls = named_samplers()[name]
+        (field, value), *_ = options.items()
+        with pytest.raises(ValueError, match=rf"{cls.__name__}.{field} must .*, got {value}"):
+            cls(**options)
+    for field in ({"alpha_on": 1.0}, {"t_off": 0.0}):
+        with pytest.raises(ValueError, match="RemaskLoopSampler"):
+            named_samplers()["remask_loop"](**field)
+    with pytest.raises(ValueError, match=r"corrector_steps must be at least 1, got 0"):
+        named_samplers()["predictor_corrector"](corrector_steps=0)
+    with pytest.raises(ValueError, match=r"stride must be in 1..window = 3, got 4"):
+        SemiAutoregressiveSampler(3, 4)

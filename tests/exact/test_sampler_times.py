@@ -1,0 +1,81 @@
+"""The times at which a network that depends on time is asked."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers import (
+    AncestralSampler,
+    ConfidenceSampler,
+    FirstHittingSampler,
+    PredictorCorrectorSampler,
+    RemaskCapSampler,
+    RemaskLoopSampler,
+    Sampler,
+)
+from seqdiff.schedules import CosineSquared, Linear, NoiseSchedule
+from tests.oracles import LookupBackbone
+
+K, L = 3, 5
+
+
+class Clock(LookupBackbone):
+    """Notes the times it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(K, L, seed=0)
+        self.times: list[Tensor] = []
+
+    def forward(self, tokens, t=None, padding=None):
+        assert t is not None and t.shape == (len(tokens),)
+        self.times.append(t)
+        return super().forward(tokens, t, padding)
+
+
+def ask(sampler: Sampler, schedule: NoiseSchedule, rows: int = 40, given: int = 0) -> list[Tensor]:
+    clock, process = Clock(), MaskedDiffusion(K, schedule)
+    x_init = process.prior((rows, L))
+    x_init[:, :given] = 1
+    generator = torch.Generator().manual_seed(0)
+    sampler.sample(Denoiser(clock, K), process, x_init, generator=generator)
+    return clock.times
+
+
+@pytest.mark.parametrize(
+    ("sampler", "expected"),
+    [
+        (AncestralSampler(4), {1.0, 0.75, 0.5, 0.25}),
+        (RemaskCapSampler(4), {1.0, 0.75, 0.5, 0.25}),
+        # Steps at 1, 3/4, 1/2, 1/4: the first is below t = 1 by 5/8 of the way to alpha = 0.8.
+        (
+            RemaskLoopSampler(4, eta=0.9, t_on=0.6, t_off=0.1, alpha_on=0.8),
+            {1.0, 0.2 + 0.8 * 0.375, 0.2},
+        ),
+        # The corrector goes back from alpha_r = 0.9 alpha_s: at s = 1/2 and at s = 0.
+        (PredictorCorrectorSampler(2), {1.0, 0.55, 0.5, 0.1}),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_grid_times(sampler: Sampler, expected: set[float]) -> None:
+    seen = {round(float(t), 12) for times in ask(sampler, Linear()) for t in times}
+    assert seen == {round(t, 12) for t in expected}
+
+
+@pytest.mark.parametrize("schedule", [Linear(), CosineSquared()], ids=repr)
+def test_certainty_asks_at_the_time_of_the_mask_rate(schedule: NoiseSchedule) -> None:
+    """With one of five tokens given, four, three, two and one are masked."""
+    times = ask(ConfidenceSampler(), schedule, given=1)
+    shares = [float(1 - schedule.alpha(t).unique()) for t in times]
+    assert shares == pytest.approx([0.8, 0.6, 0.4, 0.2], abs=1e-12)
+
+
+def test_first_hitting_asks_at_the_times_of_the_process() -> None:
+    """The j-th of 5 openings has E[1 - alpha] = (5 - j) / 6; sd at most 0.19, n = 4000, 5 SE."""
+    stacked = torch.stack(ask(FirstHittingSampler(), CosineSquared(), rows=4000))
+    assert (stacked[1:] < stacked[:-1]).all()
+    level = (1 - CosineSquared().alpha(stacked)).mean(dim=1)
+    assert level.tolist() == pytest.approx([(5 - j) / 6 for j in range(5)], abs=5 * 0.19 / 63)
+    equal_steps = torch.tensor([1 - j / 5 for j in range(5)])
+    assert (level - equal_steps).abs().max() > 0.1, "the twin on an equal grid"

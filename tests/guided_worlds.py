@@ -1,0 +1,92 @@
+"""Small worlds with labels, their exact denoisers and classifiers."""
+
+import torch
+from torch import Tensor, nn
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers import FirstHittingSampler
+from seqdiff.schedules import Linear
+from tests.enumeration import Law, outcomes
+from tests.oracles import Joint, LookupBackbone, OracleBackbone
+
+CLASSES = 2
+SIZES = [(2, 4), (3, 3), (4, 2)]
+
+
+class LabelledWorld(nn.Module):
+    """One backbone for each label and, last, one for no label."""
+
+    num_classes = CLASSES
+
+    def __init__(self, parts: list[nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        t: Tensor | None = None,
+        padding: Tensor | None = None,
+        label: Tensor | None = None,
+    ) -> Tensor:
+        answers = torch.stack([part(tokens, t, padding) for part in self.parts])
+        label = torch.full((len(tokens),), -1) if label is None else label
+        return answers[label, torch.arange(len(tokens))]
+
+
+def joints(k: int, length: int) -> list[Joint]:
+    """p(x | y) for each y, then p(x) for a uniform y."""
+    parts = [Joint.random(k, length, seed=seed) for seed in range(CLASSES)]
+    return [*parts, Joint(k, length, sum(part.probs for part in parts) / CLASSES)]
+
+
+def exact_world(k: int, length: int) -> Denoiser:
+    return Denoiser(LabelledWorld([OracleBackbone(joint) for joint in joints(k, length)]), k)
+
+
+def lookup_world(k: int, length: int) -> Denoiser:
+    tables = [LookupBackbone(k, length, seed=seed) for seed in range(CLASSES + 1)]
+    return Denoiser(LabelledWorld(tables), k)
+
+
+class ExactClassifier:
+    """p(y | x_t) of the joint law, by summing over every completion."""
+
+    def __init__(self, k: int, length: int, label: int) -> None:
+        self.parts, self.label, self.k = joints(k, length), label, k
+        self.rows_seen = 0
+
+    def __call__(
+        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        self.rows_seen += len(tokens)
+        sequences = self.parts[-1].sequences
+        agrees = ((tokens[:, None] == sequences) | (tokens[:, None] == self.k)).all(dim=-1).double()
+        wanted, either = (agrees @ self.parts[i].probs for i in (self.label, -1))
+        return (wanted / CLASSES / either).log()
+
+
+class LinearClassifier:
+    """log p(y | x) is a sum over positions; of tokens or of rows of vectors."""
+
+    def __init__(self, k: int, length: int, bend: float = 0.0) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.slope = torch.randn(length, k + 1, dtype=torch.float64, generator=generator)
+        self.bend = bend
+
+    def __call__(
+        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        if tokens.ndim == 2:
+            tokens = nn.functional.one_hot(tokens, self.slope.shape[1]).double()
+        total = (tokens * self.slope).sum(dim=(1, 2))
+        return total + self.bend * total**2
+
+
+def process(k: int) -> MaskedDiffusion:
+    return MaskedDiffusion(k, Linear())
+
+
+def one_at_a_time(denoiser: Denoiser, k: int, length: int) -> Law:
+    return outcomes(FirstHittingSampler(), denoiser, process(k), torch.full((length,), k)).law

@@ -1,0 +1,182 @@
+"""Labels from a table to samples of a class, from the command line."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from Bio import SeqIO
+
+from genomics import records
+from genomics.fasta import write_fasta
+from seqdiff.cli import main
+from seqdiff.data import reader
+from seqdiff.run import load_run
+from tests.integration.conftest import Entry
+
+CONFIG = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "fasta.yaml"
+SMALL = [
+    "--data.length=32",
+    "--data.stride=32",
+    "--data.batch_size=16",
+    "--backbone.d_model=12",
+    "--backbone.n_layer=1",
+    "--optim.lr=2e-2",
+    "--ema_decay=0.9",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.val_check_interval=null",
+]
+GC = {"poor": 0.2, "rich": 0.8}
+
+
+def write_data(folder: Path) -> list[str]:
+    """Records of independent bases, in two classes that differ in their share of G and C."""
+    generator, names, sequences, lines = np.random.default_rng(0), [], [], []
+    for label, share in GC.items():
+        for number in range(4):
+            names.append(f"{label}{number}")
+            chances = [(1 - share) / 2, share / 2, share / 2, (1 - share) / 2]
+            sequences.append("".join(generator.choice(list("ACGT"), size=2000, p=chances)))
+            lines.append(f"{names[-1]}\t{label}\n")
+    write_fasta(folder / "x.fa", names, sequences)
+    (folder / "labels.tsv").write_text("".join(lines))
+    return [f"--data.fasta={folder / 'x.fa'}", f"--data.label_file={folder / 'labels.tsv'}"]
+
+
+def train(output: Path, *flags: str) -> int:
+    return main(["train", str(CONFIG), f"--output={output}", *SMALL, *flags])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return [*write_data(tmp_path_factory.mktemp("data")), "--data.labels=[rich, poor]"]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def labelled(data: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("labelled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEQDIFF_CACHE", str(folder / "cache"))
+        assert train(folder / "run", "--trainer.max_steps=150", *data) == 0
+    return folder / "run"
+
+
+def sample(run: Path, out: Path, *flags: str) -> float:
+    """The share of G and C in 40 sequences of 50."""
+    command = ["sample", str(run), "--num=40", "--length=50", "--seed=1", f"--out={out}", *flags]
+    assert main(command) == 0
+    letters = "".join(str(record.seq) for record in SeqIO.parse(out, "fasta"))
+    assert len(letters) == 2000
+    return sum(letter in "GC" for letter in letters) / len(letters)
+
+
+def test_samples_have_the_class_that_is_asked_for(labelled: Path, tmp_path: Path) -> None:
+    """Of 2,000 independent bases the share is known to 0.009: 1e-6 lies at 4.9 of those, 0.044.
+
+    The model may be off by 0.06 more. A model that ignores labels gives 0.5.
+    """
+    out = tmp_path / "s.fa"
+    rich, poor = (sample(labelled, out, "--label", name) for name in ("rich", "poor"))
+    assert abs(rich - GC["rich"]) < 0.044 + 0.06
+    assert abs(poor - GC["poor"]) < 0.044 + 0.06
+    stronger = sample(labelled, out, "--label", "rich", "--guidance", "3")
+    weaker = sample(labelled, out, "--label=rich", "--guidance=0.5", "--sampler=ancestral")
+    assert stronger > rich + 0.05 and weaker < rich - 0.02
+    free = sample(labelled, out)
+    assert poor + 0.1 < free < rich - 0.1
+    assert free == sample(labelled, out, "--label", "poor", "--guidance", "0")
+
+
+def test_the_run_keeps_the_names(labelled: Path) -> None:
+    kept = yaml.safe_load((labelled / "run.yaml").read_text())
+    assert kept["data"]["init_args"]["labels"] == ["rich", "poor"]
+    assert "num_classes" not in kept["backbone"]["init_args"]
+    assert kept["label_dropout"] == 0.1
+    run = load_run(labelled)
+    assert run.datamodule.labels == ["rich", "poor"] and run.denoiser.num_classes == 2
+
+
+def test_resume_is_bit_identical(data: list[str], tmp_path: Path) -> None:
+    stopped, straight = tmp_path / "stopped", tmp_path / "straight"
+    flat = ("--optim.schedule=constant", "--optim.min_lr=0", "--label_dropout=0.5")
+    assert train(straight, "--trainer.max_steps=6", *flat, *data) == 0
+    assert train(stopped, "--trainer.max_steps=3", *flat, *data) == 0
+    assert main(["train", "--resume", str(stopped), "--trainer.max_steps", "6"]) == 0
+    resumed = (stopped / "model.safetensors").read_bytes()
+    assert resumed == (straight / "model.safetensors").read_bytes()
+    other = tmp_path / "other"
+    assert train(other, "--trainer.max_steps=6", *flat, *data, "--label_dropout=0") == 0
+    assert resumed != (other / "model.safetensors").read_bytes(), "dropout acts"
+
+
+def refused(fails, run: Path, out: Path, *flags: str) -> str:
+    command = ["sample", str(run), "--num=1", "--length=5", "--seed=1", f"--out={out}", *flags]
+    line = fails(command)
+    assert not out.exists()
+    return line
+
+
+def test_bad_labels_are_refused(labelled: Path, fails, tmp_path: Path) -> None:
+    out = tmp_path / "s.fa"
+    line = refused(fails, labelled, out, "--label", "medium")
+    assert "sample.label must be one of rich, poor, got 'medium'; the model never saw it" in line
+    line = refused(fails, labelled, out, "--guidance", "2")
+    assert "sample.guidance must come with a label, got 2.0 without; add --label" in line
+    for gamma in ("-1", "nan", "inf"):
+        line = refused(fails, labelled, out, "--label", "rich", f"--guidance={gamma}")
+        assert f"gamma must be finite and at least 0, got {float(gamma)}; 0 leaves" in line
+
+
+@pytest.mark.usefixtures("toy_writer")
+def test_a_run_without_labels_has_none_to_ask_for(trained: Path, fails, tmp_path: Path) -> None:
+    line = refused(fails, trained, tmp_path / "a.ring", "--label", "rich")
+    assert "sample.label must be left out for a run without labels, got 'rich'; train on" in line
+
+
+def test_a_run_that_never_hid_a_label_has_no_law_without_one(
+    data: list[str], fails, tmp_path: Path
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "s.fa"
+    assert train(run, "--trainer.max_steps=1", "--label_dropout=0", *data) == 0
+    for flags in ((), ("--label=rich", "--guidance=2")):
+        line = refused(fails, run, out, *flags)
+        assert "trained with label_dropout 0" in line and "give --label rich, or train with" in line
+    assert 0 <= sample(run, out, "--label", "rich") <= 1
+
+
+def test_configurations_that_do_not_fit(data: list[str], fails, tmp_path: Path) -> None:
+    command = ["train", str(CONFIG), f"--output={tmp_path / 'run'}", *SMALL]
+    line = fails([*command, *data[:2]])
+    assert "FastaDataModule.labels must be given with label_file, got none" in line
+    line = fails([*command, *data, "--backbone.num_classes=2"])
+    assert "num_classes must not be set, got 2; drop it, it follows from data.labels" in line
+    line = fails([*command, *data, "--label_dropout=1"])
+    assert "RunConfig.label_dropout must be in [0, 1), got 1.0; 0.1 is usual" in line
+    toy = ["--backbone=tests.integration.toy_domain.ToyNet"]
+    plain = [flag for flag in command if not flag.startswith("--backbone")]
+    line = fails([*plain, *toy, *data])
+    assert "RunConfig.backbone must take num_classes for data with labels, got ToyNet" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_scores_are_given_the_label(labelled: Path, fails, tmp_path: Path, monkeypatch) -> None:
+    installed = {"seqdiff.readers": [Entry("fasta", records)], "seqdiff.writers": []}
+    monkeypatch.setattr(reader, "entry_points", lambda group: installed[group])
+    write_fasta(tmp_path / "x.fa", ["gc", "at"], ["GCCGGCGCCG" * 3, "ATTATAATTA" * 3])
+    out = tmp_path / "s.tsv"
+    score = ["score", str(labelled), f"--fasta={tmp_path / 'x.fa'}", f"--out={out}"]
+    nats = {}
+    for name, flags in {"": [], "rich": ["--label=rich"], "poor": ["--label=poor"]}.items():
+        assert main([*score, "--estimator=fixed-order", *flags]) == 0
+        rows = csv.DictReader(out.read_text().splitlines(), delimiter="\t")
+        nats[name] = [float(row["nats"]) for row in rows]
+    assert nats["rich"][0] < nats[""][0] < nats["poor"][0]
+    assert nats["poor"][1] < nats[""][1] < nats["rich"][1]
+    line = fails([*score, "--label=medium"])
+    assert "score.label must be one of rich, poor, got 'medium'" in line

@@ -1,0 +1,272 @@
+"""``seqdiff score``."""
+
+import csv
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.progress import Progress
+
+from genomics.alphabet import encode, reverse_complement
+from genomics.fasta import write_fasta
+from seqdiff.cli import main
+from seqdiff.likelihood import FixedOrder, evaluate
+from seqdiff.run import load_run
+from seqdiff.subcommands import scoring
+from seqdiff.types import Batch
+from tests.integration.toy_domain import ALPHABET, ToyNet, write_ring
+
+FASTA_CONFIG = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "demo.yaml"
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+@pytest.fixture
+def rings(tmp_path: Path) -> Path:
+    """Five sequences of three lengths, one with unknown symbols, one of nothing else."""
+    path = tmp_path / "a.ring"
+    sequences = ["uvwxyzuv", "uwyuw", "zz-yyxx-", "--", "uvwxyzvu"]
+    write_ring(path, sequences, ["one", "two", "three", "four", "five"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def dna_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny equivariant Caduceus after one step, its embedding made large enough to matter."""
+    run = tmp_path_factory.mktemp("dna") / "run"
+    sizes = ["--data.length=16", "--data.num_train=32", "--backbone.variant=ps"]
+    sizes += ["--backbone.complement=[3,2,1,0,4]", "--trainer.max_steps=1"]
+    sizes += ["--trainer.enable_progress_bar=false", "--backbone.d_model=8"]
+    assert main(["train", str(FASTA_CONFIG), f"--output={run}", *sizes]) == 0
+    return run
+
+
+def score(run: Path, source: Path, out: Path, *flags: str) -> list[str]:
+    kind = "--ring" if source.suffix == ".ring" else "--fasta"
+    return ["score", str(run), kind, str(source), "--out", str(out), *flags]
+
+
+@pytest.mark.usefixtures("toy_writer")
+def test_scores_of_a_domain_from_outside(
+    trained: Path, rings: Path, tmp_path: Path, capsys
+) -> None:
+    """Each line is what ``evaluate`` says of that sequence alone, in the order of the file."""
+    out = tmp_path / "scores.tsv"
+    assert main(score(trained, rings, out, "--estimator", "fixed-order")) == 0
+    said = capsys.readouterr().out
+    assert f"{out}: 5 records" in said and "exact, left to right, by fixed-order" in said
+    table = read(out)
+    assert list(table[0])[:5] == ["record", "length", "nats", "bits/token", "standard_error"]
+    assert [row["record"] for row in table] == ["one", "two", "three", "four", "five"]
+    assert [row["length"] for row in table] == ["8", "5", "8", "2", "8"]
+    assert [row["counted"] for row in table] == ["8", "5", "6", "0", "8"]
+    assert (table[3]["nats"], table[3]["bits/token"], table[3]["nfe"]) == ("0.000000", "nan", "0")
+    run = load_run(trained)
+    for number, row in enumerate(table):
+        ids = torch.from_numpy(
+            run.tokenizer.encode(rings.read_text().splitlines()[number].split()[1])
+        )
+        if row["record"] == "four":
+            continue
+        alone = Batch(ids[None], ids[None] != len(ALPHABET), torch.tensor([number]))
+        result = evaluate(run.denoiser, [alone], process=run.process, estimator=FixedOrder())
+        assert float(row["nats"]) == pytest.approx(result.nats[0], abs=2e-6)
+        bits = result.nats[0] / math.log(2) / int(row["counted"])
+        assert float(row["bits/token"]) == pytest.approx(bits, abs=2e-6)
+        assert int(row["nfe"]) == int(row["counted"])
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.usefixtures("toy_writer")
+def test_scores_are_a_function_of_the_seed_and_not_of_the_batch(
+    trained: Path, rings: Path, tmp_path: Path
+) -> None:
+    tables = []
+    for place, flags in enumerate((("1", "0"), ("64", "0"), ("64", "1"))):
+        out = tmp_path / f"{place}.tsv"
+        assert main(score(trained, rings, out, "--batch_size", flags[0], "--seed", flags[1])) == 0
+        tables.append([float(row["nats"]) for row in read(out)])
+    assert tables[0] == pytest.approx(tables[1], abs=1e-5)
+    assert max(abs(a - b) for a, b in zip(tables[1], tables[2], strict=True)) > 1e-2
+
+
+@pytest.mark.usefixtures("toy_writer")
+def test_target_and_budget_reach_the_estimator(trained: Path, rings: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scores.tsv"
+    for flags, most in ((("--target_se", "0.05"), 10**6), (("--max_nfe", "50"), 50)):
+        assert main(score(trained, rings, out, *flags)) == 0
+        table = [row for row in read(out) if row["counted"] != "0"]
+        assert all(int(row["nfe"]) <= most for row in table)
+        if most == 50:
+            assert {row["nfe"] for row in table} == {"48"}
+        else:
+            assert all(float(row["standard_error"]) <= 0.05 for row in table)
+
+
+@pytest.mark.usefixtures("toy_writer")
+def test_readings_are_averaged_with_independent_errors(
+    trained: Path, rings: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "scores.tsv"
+    assert main(score(trained, rings, out)) == 0
+    one_way = read(out)
+    assert main(score(trained, rings, out, "--both_ways")) == 0
+    both = read(out)
+    run = load_run(trained)
+    lines = [line.split()[1] for line in rings.read_text().splitlines()]
+    for number in (0, 1, 2, 4):
+        ids = torch.from_numpy(run.tokenizer.encode(lines[number][::-1]))[None]
+        back = Batch(ids, ids != len(ALPHABET), torch.tensor([5 + number]))
+        result = evaluate(run.denoiser, [back], process=run.process)
+        forth = {key: float(one_way[number][key]) for key in ("nats", "standard_error")}
+        mean = (forth["nats"] + result.nats[0]) / 2
+        error = math.hypot(forth["standard_error"], result.standard_error[0]) / 2
+        assert float(both[number]["nats"]) == pytest.approx(mean, abs=1e-5)
+        assert float(both[number]["standard_error"]) == pytest.approx(error, abs=1e-5)
+        assert int(both[number]["nfe"]) == 2 * int(one_way[number]["nfe"])
+
+
+def test_fasta_on_both_strands(dna_run: Path, tmp_path: Path) -> None:
+    """Mirrored FASTA gives the same mean; a single strand left to right does not."""
+    letters = ["ACGTTGCANNACCGGT", "acgtt", "GGGRTTTCAC"]
+    write_fasta(tmp_path / "f.fa", ["a", "b", "c"], letters)
+    mirrored = ["".join("ACGTN"[i] for i in reverse_complement(encode(s))) for s in letters]
+    write_fasta(tmp_path / "r.fa", ["a", "b", "c"], mirrored)
+    found = {}
+    for source in ("f", "r"):
+        for rc in ("none", "mean"):
+            out = tmp_path / f"{source}-{rc}.tsv"
+            flags = ("--rc", rc, "--estimator", "fixed-order")
+            assert main(score(dna_run, tmp_path / f"{source}.fa", out, *flags)) == 0
+            found[source, rc] = read(out)
+    nats = {key: np.array([float(row["nats"]) for row in rows]) for key, rows in found.items()}
+    np.testing.assert_allclose(nats["f", "mean"], nats["r", "mean"], rtol=0, atol=1e-5)
+    assert np.abs(nats["f", "none"] - nats["r", "none"]).max() > 1e-5
+    both = (nats["f", "none"] + nats["r", "none"]) / 2
+    np.testing.assert_allclose(nats["f", "mean"], both, rtol=0, atol=1e-5)
+    assert [row["counted"] for row in found["f", "mean"]] == ["14", "5", "9"]
+    assert "bits/base" in found["f", "mean"][0]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "the FASTA file is empty"),
+        ("ACGT\n", "its first line does not start with '>'"),
+        (">a\nACGU\n", "record 'a': 'U' at offset 3"),
+        (">a\nACGT\n>a\nAC\n", "two records are named 'a'"),
+        (">a\nNNN\n", "score.records must hold a known symbol, got 1 without any"),
+    ],
+)
+def test_bad_fasta_leaves_no_table(
+    dna_run: Path, tmp_path: Path, fails: Callable[[list[str]], str], content: str, said: str
+) -> None:
+    source = tmp_path / "bad.fa"
+    source.write_text(content)
+    assert said in fails(score(dna_run, source, tmp_path / "a.tsv"))
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_dna_is_not_scored_by_a_model_of_something_else(
+    trained: Path, tmp_path: Path, fails
+) -> None:
+    write_fasta(tmp_path / "a.fa", ["a"], ["ACGT"])
+    message = fails(score(trained, tmp_path / "a.fa", tmp_path / "a.tsv"))
+    assert "score.fasta must be scored by a model of DNA, got a run whose tokenizer is" in message
+    assert not (tmp_path / "a.tsv").exists()
+
+
+@pytest.mark.usefixtures("toy_writer")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--batch_size", "0"), "score.batch_size must be at least 1, got 0"),
+        (("--seed", "-1"), "score.seed must be in [0, 2^32), got -1"),
+        (("--out", "nowhere/a.tsv"), "score.out must lie in an existing folder, got nowhere/a.tsv"),
+        (("--ring", "no.ring"), "score.ring must be an existing file, got no.ring; check the path"),
+        (("--estimator", "guess"), "argument --estimator: invalid choice: 'guess'"),
+        (("--convention", "sedd"), "argument --convention: invalid choice: 'sedd'"),
+        (("--evaluations", "7"), "StratifiedK.evaluations must be even and at least 2, got 7"),
+        (("--orders", "2"), "score.orders must go with one of random-order-chain, importance-"),
+        (
+            ("--estimator", "fixed-order", "--evaluations", "8"),
+            "score.evaluations must go with one of bernoulli-time, exact-k, stratified-k, got it",
+        ),
+        (
+            ("--estimator", "exact-k", "--convention", "mdlm"),
+            "score.convention mdlm must go with the estimator bernoulli-time",
+        ),
+        (("--estimator", "random-order-chain", "--orders", "1"), "RandomOrderChain.orders must be"),
+        (("--target_se", "0"), "target_se must be above 0 nats, got 0.0"),
+        (("--target_se", "nan"), "target_se must be above 0 nats, got nan"),
+        (("--max_nfe", "15"), "max_nfe must be at least 16"),
+        (("--device", "meta"), "--device must be usable, got 'meta'"),
+    ],
+)
+def test_bad_arguments_are_refused_before_the_run_is_opened(
+    tmp_path: Path, rings: Path, fails, flags: tuple[str, ...], said: str
+) -> None:
+    before = list(tmp_path.iterdir())
+    assert said in fails(score(tmp_path / "no-run", rings, tmp_path / "a.tsv", *flags))
+    assert list(tmp_path.iterdir()) == before
+    shared = flags[0] not in ("--batch_size", "--out", "--ring", "--seed")
+    if shared:
+        message = said.replace("score.", "evaluate.")
+        assert message in fails(["evaluate", str(tmp_path / "no-run"), *flags])
+
+
+@pytest.mark.usefixtures("toy_writer")
+def test_good_arguments_get_as_far_as_the_run(tmp_path: Path, rings: Path, fails) -> None:
+    """The twin of the refusals."""
+    assert "must hold run.yaml" in fails(score(tmp_path / "no-run", rings, tmp_path / "a.tsv"))
+    assert "one of the arguments --ring is required" in fails(["score", "run", "--out", "a.tsv"])
+
+
+@pytest.mark.usefixtures("toy_writer")
+def test_a_budget_too_small_for_the_longest_record_is_refused_before_the_network(
+    trained: Path, rings: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(self, tokens, t=None, padding=None):
+        pytest.fail("the network was called")
+
+    monkeypatch.setattr(ToyNet, "forward", forward)
+    flags = ("--estimator", "random-order-chain", "--max_nfe", "15")
+    message = fails(score(trained, rings, tmp_path / "a.tsv", *flags))
+    assert "max_nfe must be at least 16" in message and "for 8 tokens, got 15" in message
+
+
+@pytest.mark.usefixtures("toy_writer")
+def test_an_old_table_survives_a_failure(
+    trained: Path, rings: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "a.tsv"
+    out.write_text("precious")
+
+    def forward(self, tokens, t=None, padding=None):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(ToyNet, "forward", forward)
+    assert "memory must hold" in fails(score(trained, rings, out))
+    assert out.read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ring", "a.tsv"]
+
+
+@pytest.mark.usefixtures("toy_writer")
+def test_the_bar_counts_sequences(
+    trained: Path, rings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[int] = []
+
+    class Bar(Progress):
+        def advance(self, task, advance: float = 1) -> None:
+            shown.append(int(advance))
+
+    monkeypatch.setattr(scoring, "progress", Bar)
+    assert main(score(trained, rings, tmp_path / "a.tsv", "--batch_size", "2")) == 0
+    assert sum(shown) == 4 and len(shown) > 2, "the record of unknown symbols is not run"

@@ -1,0 +1,119 @@
+"""What samplers ought to draw, written down independently of them: laws as dicts over rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from math import comb
+
+from torch import Tensor
+
+from seqdiff.parameterization import Denoiser
+from tests.enumeration import Law, Tokens
+from tests.oracles import all_sequences
+
+Table = dict[Tokens, list[list[float]]]
+Kernel = Callable[[Tokens], Law]
+Reshape = Callable[[int, list[float]], list[float]]
+
+
+def table(
+    denoiser: Denoiser, vocab_size: int, length: int, reshape: Reshape | None = None
+) -> Table:
+    """The denoiser's law at every position of every corrupted row, reshaped by (position, law)."""
+    states = all_sequences(vocab_size + 1, length)
+    laws = denoiser(states).double().exp().tolist()
+    if reshape is not None:
+        laws = [[reshape(i, law) for i, law in enumerate(row)] for row in laws]
+    return dict(zip(map(tuple, states.tolist()), laws, strict=True))
+
+
+def masked(x: Tokens, mask: int) -> list[int]:
+    return [i for i, token in enumerate(x) if token == mask]
+
+
+def product(parts: list[dict[int, float]]) -> Law:
+    """Independent positions."""
+    law: Law = {}
+    for row in itertools.product(*(part.items() for part in parts)):
+        chance = 1.0
+        for _, share in row:
+            chance *= share
+        law[tuple(token for token, _ in row)] = chance
+    return law
+
+
+def push(law: Law, kernel: Kernel) -> Law:
+    pushed: defaultdict[Tokens, float] = defaultdict(float)
+    for x, chance in law.items():
+        for y, share in kernel(x).items():
+            pushed[y] += chance * share
+    return dict(pushed)
+
+
+def step(
+    laws: Table, mask: int, reveal: float, *, hide: float = 0.0, given: Iterable[int] = ()
+) -> Kernel:
+    """Reveal each mask and hide each visible token that is not given, independently."""
+    fixed = set(given)
+
+    def kernel(x: Tokens) -> Law:
+        parts = []
+        for i, token in enumerate(x):
+            if token == mask:
+                letters = {k: reveal * p for k, p in enumerate(laws[x][i])}
+                parts.append({**letters, mask: 1 - reveal})
+            elif i in fixed:
+                parts.append({token: 1.0})
+            else:
+                parts.append({token: 1 - hide, mask: hide} if hide else {token: 1.0})
+        return product(parts)
+
+    return kernel
+
+
+def reveal(x: Tokens, positions: Iterable[int], laws: list[list[float]]) -> Law:
+    chosen = set(positions)
+    parts = [
+        {k: p for k, p in enumerate(laws[i]) if p > 0} if i in chosen else {token: 1.0}
+        for i, token in enumerate(x)
+    ]
+    return product(parts)
+
+
+def random_order(x: Tokens, laws: Table, mask: int, sizes: list[int] | None = None) -> Law:
+    """Reveal uniformly chosen positions, ``sizes`` at a time or one by one, then go on."""
+    hidden = masked(x, mask)
+    if not hidden:
+        return {x: 1.0}
+    size, rest = (1, None) if sizes is None else (sizes[0], sizes[1:])
+    total: defaultdict[Tokens, float] = defaultdict(float)
+    for chosen in itertools.combinations(hidden, size):
+        for y, share in reveal(x, chosen, laws[x]).items():
+            for z, last in random_order(y, laws, mask, rest).items():
+                total[z] += share * last / comb(len(hidden), size)
+    return dict(total)
+
+
+def chosen_order(
+    x: Tokens, laws: Table, mask: int, rule: Callable[[list[int], list[list[float]]], list[int]]
+) -> Law:
+    """Reveal what a rule chooses from the masked positions and their laws, then go on."""
+    hidden = masked(x, mask)
+    if not hidden:
+        return {x: 1.0}
+    chosen = rule(hidden, laws[x])
+    total: defaultdict[Tokens, float] = defaultdict(float)
+    for y, share in reveal(x, chosen, laws[x]).items():
+        for z, last in chosen_order(y, laws, mask, rule).items():
+            total[z] += share * last
+    return dict(total)
+
+
+def mask_rate(law: Law, mask: int) -> float:
+    return sum(chance * len(masked(x, mask)) / len(x) for x, chance in law.items())
+
+
+def as_tokens(x: Tensor) -> Tokens:
+    return tuple(x.tolist())

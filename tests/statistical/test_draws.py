@@ -1,0 +1,196 @@
+"""The library's own noise: its four kinds of choice have their laws and are independent.
+
+The exact tests replace the noise, so here it is drawn: final laws of samplers that use every kind,
+against the same samplers' enumerated laws. False-alarm rate 1e-6 an assertion; the twins that reuse
+noise fail on their own draws, with a power computed from what they draw above 0.999.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers import (
+    CachedAncestralSampler,
+    EntropyBudgetSampler,
+    FirstHittingSampler,
+    PredictorCorrectorSampler,
+    RemaskCapSampler,
+    RemaskConfSampler,
+    RemaskLoopSampler,
+    RemaskRescaleSampler,
+    Sampler,
+    SemiAutoregressiveSampler,
+)
+from seqdiff.samplers.canvas import Canvas
+from seqdiff.samplers.draws import SeededDraws
+from seqdiff.schedules import Linear
+from tests.enumeration import outcomes
+from tests.oracles import LookupBackbone, all_sequences
+from tests.statistics import pearson, power
+
+K, L, DRAWS = 2, 2, 60_000
+PROCESS = MaskedDiffusion(K, Linear())
+DENOISER = Denoiser(LookupBackbone(K, L, seed=3), K)
+WHERE = torch.ones(3, 5, dtype=torch.bool)
+
+
+def law(sampler: Sampler) -> Tensor:
+    found = outcomes(sampler, DENOISER, PROCESS, PROCESS.prior((1, L))[0]).law
+    return torch.tensor([found.get(tuple(x), 0.0) for x in all_sequences(K, L).tolist()])
+
+
+def counts(sampler: Sampler, cls: type[SeededDraws] = SeededDraws) -> Tensor:
+    x_t = PROCESS.prior((DRAWS, L))
+    canvas = Canvas(
+        DENOISER,
+        PROCESS,
+        cls(torch.arange(DRAWS)),
+        x_t,
+        x_t == K,
+        torch.zeros(DRAWS, dtype=torch.int64),
+    )
+    with torch.no_grad():
+        sampler.fill(canvas)
+    codes = canvas.x_t @ torch.tensor([K, 1])
+    return codes.bincount(minlength=K**L).double()
+
+
+SAMPLERS = [
+    CachedAncestralSampler(3),
+    FirstHittingSampler(),
+    EntropyBudgetSampler(budget=0.5),
+    RemaskCapSampler(4, eta=0.6),
+    RemaskConfSampler(4, eta=0.9),
+    PredictorCorrectorSampler(2, renoise=0.4),
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: type(s).__name__)
+def test_drawn_laws_are_the_enumerated_ones(sampler: Sampler) -> None:
+    statistic, threshold = pearson(counts(sampler), law(sampler))
+    assert statistic < threshold
+
+
+@dataclass(frozen=True)
+class OneKind(SeededDraws):
+    """The broken twin in which levels, letters and coins share their noise."""
+
+    def _uniform(self, where: Tensor, kind: int, step: int = 0) -> Tensor:
+        return super()._uniform(where, 0, step)
+
+
+@dataclass(frozen=True)
+class OneStep(SeededDraws):
+    """The broken twin in which every step has the noise of the first."""
+
+    def _uniform(self, where: Tensor, kind: int, step: int = 0) -> Tensor:
+        return super()._uniform(where, kind, 0)
+
+
+@dataclass(frozen=True)
+class OnePosition(SeededDraws):
+    """The broken twin in which all positions have the noise of the first."""
+
+    def _uniform(self, where: Tensor, kind: int, step: int = 0) -> Tensor:
+        first = torch.zeros_like(where)
+        first[:, 0] = True
+        return super()._uniform(first, kind, step)[where.nonzero()[:, 0]]
+
+
+@pytest.mark.parametrize(
+    ("twin", "sampler"),
+    [
+        (OneKind, CachedAncestralSampler(3)),
+        (OneStep, RemaskCapSampler(4, eta=0.6)),
+        (OnePosition, CachedAncestralSampler(3)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_noise_that_is_used_twice_is_found(twin: type[SeededDraws], sampler: Sampler) -> None:
+    right, drawn = law(sampler), counts(sampler, twin)
+    statistic, threshold = pearson(drawn, right)
+    assert statistic > threshold
+    assert power(drawn / DRAWS, right, DRAWS) > 0.999
+
+
+@dataclass(frozen=True)
+class Ledger(SeededDraws):
+    """Notes every single use of noise."""
+
+    used: Counter = field(default_factory=Counter)
+
+    def _uniform(self, where: Tensor, kind: int, step: int = 0) -> Tensor:
+        for row, position in where.nonzero().tolist():
+            self.used[row, position + self.offset, kind, step] += 1
+        return super()._uniform(where, kind, step)
+
+
+def uses(sampler: Sampler, rows: int = 20) -> Counter:
+    x_t, draws = PROCESS.prior((rows, L)), Ledger(torch.arange(rows))
+    nfe = torch.zeros(rows, dtype=torch.int64)
+    with torch.no_grad():
+        sampler.fill(Canvas(DENOISER, PROCESS, draws, x_t, x_t == K, nfe))
+    return draws.used
+
+
+@dataclass(frozen=True)
+class SameLetters(PredictorCorrectorSampler):
+    """The broken twin: a position that is drawn anew gets the letter's noise again."""
+
+    def _reveal(self, canvas, where, law, step=0):
+        super()._reveal(canvas, where, law)
+
+
+HIDING = [*SAMPLERS[3:], RemaskRescaleSampler(6, eta=0.8), RemaskLoopSampler(20, eta=0.8)]
+
+
+@pytest.mark.parametrize("sampler", [*SAMPLERS[:3], *HIDING], ids=lambda s: type(s).__name__)
+def test_no_noise_is_used_twice(sampler: Sampler) -> None:
+    used = uses(sampler)
+    assert set(used.values()) == {1}
+    letters = sum(kind == 1 for _, _, kind, _ in used)
+    assert (letters > 20 * L) == (sampler in HIDING), "those that hide do draw anew"
+
+
+def test_letters_with_the_same_noise_would_be_found() -> None:
+    assert max(uses(SameLetters(2, renoise=0.4)).values()) > 1
+
+
+def test_cells_are_those_of_the_levels() -> None:
+    draws, edges = SeededDraws(torch.tensor([4, 9, 2**61])), torch.tensor([1, 0.7, 0.7, 0.2, 0])
+    edges = edges.double()
+    levels, cells = draws.levels(WHERE), draws.cells(edges, WHERE)
+    assert ((edges[cells] < levels) & (levels <= edges[cells - 1])).all()
+    assert set(cells.unique().tolist()) == {1, 3, 4}, "an empty cell holds nothing"
+    some = WHERE.clone()
+    some[1, 2:] = False
+    assert torch.equal(draws.levels(some), torch.where(some, levels, 0.0))
+    assert torch.equal(draws.cells(edges, some), torch.where(some, cells, 0))
+
+
+def test_a_window_has_the_noise_of_its_place() -> None:
+    draws = SeededDraws(torch.tensor([4, 9, 2**61]))
+    levels = draws.levels(WHERE)
+    assert torch.equal(draws.window(2).levels(WHERE[:, 2:]), levels[:, 2:])
+    assert torch.equal(draws.window(1).window(1).levels(WHERE[:, 2:]), levels[:, 2:])
+    assert not torch.equal(draws.levels(WHERE[:, 2:]), levels[:, 2:]), "the twin without an offset"
+
+
+def test_windows_of_semi_autoregressive_do_not_repeat_their_noise() -> None:
+    """A model without context: rows of two windows that repeat would be equal in both halves."""
+
+    class Flat(torch.nn.Module):
+        def forward(self, tokens, t=None, padding=None):
+            return torch.zeros(*tokens.shape, K)
+
+    drawn = SemiAutoregressiveSampler(20, 20).sample(
+        Denoiser(Flat(), K), PROCESS, PROCESS.prior((8, 40)), seeds=torch.arange(8)
+    )
+    halves = drawn.tokens.unflatten(1, (2, 20))
+    # 160 pairs of fair coins: all equal has probability 2^-160.
+    assert not torch.equal(halves[:, 0], halves[:, 1])
