@@ -62,7 +62,7 @@ def largest(alpha_t: float, alpha_s: float) -> float:
         (RemaskRescaleSampler(STEPS, eta=0.3), lambda t, s: 0.3 * largest(t, s)),
         (RemaskRescaleSampler(STEPS, eta=0.0), lambda t, s: 0.0),
     ],
-    ids=repr,
+    ids=["cap", "largest", "rescale", "none"],
 )
 def test_cap_and_rescale(sampler: Sampler, sigma) -> None:
     found = run(sampler).law
