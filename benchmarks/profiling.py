@@ -15,6 +15,7 @@ from .training_step import TrainingStep
 MATRIX_PRODUCTS = {
     "aten::mm",
     "aten::addmm",
+    "aten::addmm_",
     "aten::bmm",
     "aten::baddbmm",
     "aten::_addmm_activation",

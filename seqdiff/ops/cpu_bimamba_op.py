@@ -16,7 +16,7 @@ def mamba_both_ways_cpu(
     """``seqdiff.ops.mamba_direction.mamba_both_ways`` for one floating dtype on the CPU."""
     tensors = [*_all_present(fwd), *_all_present(rev)]
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (xz, *tensors))
-    return torch.ops.seqdiff.mamba_both_ways(xz, tensors, padding, mirrored, keep)[0]
+    return torch.ops.seqdiff.mamba_both_ways(xz, tensors, padding, mirrored, keep)[0].mT
 
 
 def _all_present(weights: Direction) -> list[Tensor]:
@@ -49,7 +49,7 @@ def _both_ways(
     kept = []
     for way, own in enumerate((Direction(*weights[:half]), Direction(*weights[half:]))):
         kept += _one_way(xz, own, padding, mirrored != bool(way), keep, out, accumulate=bool(way))
-    return [out.mT, *(kept if keep else [])]
+    return [out, *(kept if keep else [])]
 
 
 def _one_way(
@@ -86,7 +86,7 @@ def _both_ways_fake(xz, weights, padding, mirrored, keep):
         delta = xz.new_empty(batch, length, width // 2)
         shape = saved_shape(out, own.A, *_maps(mapped, own.A.shape[1]))
         kept += [torch.empty_like(out), mapped, delta, xz.new_empty(shape)]
-    return [out.mT, *(kept if keep else [])]
+    return [out, *(kept if keep else [])]
 
 
 @torch.library.custom_op("seqdiff::mamba_both_ways_backward", mutates_args=())
@@ -127,7 +127,7 @@ def _one_way_back(
     (x, z), (dx, dz) = _halves(xz), _halves(d_xz)
     inputs = (u, delta.mT, own.A, *_maps(mapped, width), own.D, z, own.dt_bias)
     du, d_delta, dA, dB, dC, dD, d_dt_bias, _ = run_scan_backward(
-        *inputs, True, reverse, states, d_out.mT, None, dz, accumulate=accumulate
+        *inputs, True, reverse, states, d_out, None, dz, accumulate=accumulate
     )
     # With the rank, the smallest side, in front, PyTorch's products are up to five times faster.
     dt, d_delta = mapped[..., :rank], d_delta.mT.flatten(0, 1)

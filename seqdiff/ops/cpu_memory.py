@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # glibc's malloc.h
 
@@ -16,7 +17,7 @@ def keep_freed_memory() -> None:
     page with zeros when the next step asks for it again: about 11,000 page faults in a step of the
     118x4 network, a tenth of its time.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, 1 << 30)
         mallopt(_TOP_PAD, 1 << 26)

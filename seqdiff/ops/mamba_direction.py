@@ -56,8 +56,9 @@ def mamba_direction(
         backend: Kernel of the scan, and of the convolution where that has one of this name.
 
     Raises:
-        ValueError: As `seqdiff.ops.selective_scan` and `seqdiff.ops.causal_conv1d` do.
+        ValueError: A shape or a device is wrong; and as `seqdiff.ops.selective_scan` does.
     """
+    check_direction(xz, weights, padding)
     x, z = xz.chunk(2, dim=-1)
     u = causal_conv1d(
         x.transpose(1, 2),
@@ -101,7 +102,8 @@ def mamba_both_ways(
     """``mamba_direction`` from left to right plus the same from right to left.
 
     On the CPU in float32 and float64 both ways are one operator: gradients that meet are added
-    where they are made, and nothing is copied together.
+    where they are made, and nothing is copied together. It has no second derivative; that takes
+    ``backend="reference"``.
 
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
@@ -114,6 +116,8 @@ def mamba_both_ways(
     Raises:
         ValueError: See ``mamba_direction``.
     """
+    for weights in (fwd, rev):
+        check_direction(xz, weights, padding)
     if backend in ("auto", "cpu") and _one_kind_on_cpu(xz, fwd, rev):
         from .cpu_bimamba_op import mamba_both_ways_cpu
 
@@ -121,6 +125,48 @@ def mamba_both_ways(
     y_fwd = mamba_direction(xz, fwd, padding, reverse=mirrored, backend=backend)
     y_rev = mamba_direction(xz, rev, padding, reverse=not mirrored, backend=backend)
     return y_fwd + y_rev
+
+
+def check_direction(xz: Tensor, weights: Direction, padding: Tensor | None) -> None:
+    """Refuse what the kernels cannot run, naming the argument.
+
+    Raises:
+        ValueError: A shape is wrong, or a tensor lies on another device than ``xz``.
+    """
+    if xz.ndim != 3 or xz.shape[1] < 1 or xz.shape[2] % 2:
+        raise ValueError(
+            "mamba_direction.xz must have shape (batch, length >= 1, 2 * channels), "
+            f"got {tuple(xz.shape)}"
+        )
+    channels = xz.shape[2] // 2
+    taps, rank, states = (
+        m.shape[-1] if m.ndim == 2 else 0 for m in (weights.conv_weight, weights.dt_proj, weights.A)
+    )
+    expected = {
+        "conv_weight": (channels, max(1, taps)),
+        "conv_bias": (channels,),
+        "dt_proj": (channels, max(1, rank)),
+        "dt_bias": (channels,),
+        "A": (channels, max(1, states)),
+        "D": (channels,),
+        "x_proj": (rank + 2 * states, channels),
+        "padding": tuple(xz.shape[:2]),
+    }
+    found = {**weights._asdict(), "padding": padding}
+    for name, shape in expected.items():
+        tensor = found[name]
+        if tensor is None:
+            continue
+        if tensor.shape != shape:
+            raise ValueError(
+                f"mamba_direction.{name} must have shape {shape} for xz of {tuple(xz.shape)}, "
+                f"got {tuple(tensor.shape)}"
+            )
+        if tensor.device != xz.device:
+            raise ValueError(
+                f"mamba_direction.{name} must be on xz's device {xz.device}, got {tensor.device}; "
+                "move it there"
+            )
 
 
 def _one_kind_on_cpu(xz: Tensor, fwd: Direction, rev: Direction) -> bool:

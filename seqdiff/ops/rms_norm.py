@@ -21,13 +21,19 @@ def rms_norm(
         weight: Gain of each channel.
         eps: Added to the mean square.
 
+    The kernel has no second derivative.
+
     Raises:
-        ValueError: If ``weight`` does not fit the channels.
+        ValueError: If ``weight`` does not fit the channels or lies elsewhere, or ``eps`` is not
+            positive.
     """
-    if weight.shape != x.shape[-1:]:
+    if x.ndim < 1 or weight.shape != x.shape[-1:] or weight.device != x.device:
         raise ValueError(
-            f"rms_norm.weight must have shape {tuple(x.shape[-1:])}, got {tuple(weight.shape)}"
+            f"rms_norm.weight must have shape {tuple(x.shape[-1:])} on {x.device} for x of "
+            f"{tuple(x.shape)}, got {tuple(weight.shape)} on {weight.device}"
         )
+    if not eps > 0:
+        raise ValueError(f"rms_norm.eps must be positive, got {eps}; 1e-5 is common")
     wide = x.dtype == weight.dtype and x.dtype in (torch.float32, torch.float64)
     if x.device.type == "cpu" and wide and x.numel():
         from .cpu_norm_op import rms_norm_cpu

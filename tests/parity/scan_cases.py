@@ -1,5 +1,7 @@
 """Random scans and how two backends' results compare."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -66,9 +68,10 @@ def run(given, backend, *, softplus=True, reverse=False, use_last=True):
 
 
 def gap(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, float]:
-    """The largest difference of each result as a share of its largest value."""
+    """The largest difference of each result as a share of its largest value; infinite for NaN."""
     assert got.keys() == wanted.keys()
-    return {
+    gaps = {
         name: ((got[name] - w).abs().max() / w.abs().max().clamp(min=1e-30)).item()
         for name, w in wanted.items()
     }
+    return {name: math.inf if math.isnan(gap) else gap for name, gap in gaps.items()}

@@ -4,7 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.ops.mamba_direction import Direction, mamba_both_ways, mamba_direction
+from seqdiff.ops.mamba_direction import (
+    Direction,
+    check_direction,
+    mamba_both_ways,
+    mamba_direction,
+)
 
 RTOL = {torch.float32: 3e-5, torch.float64: 1e-11}
 
@@ -37,22 +42,22 @@ def case(
     conv_bias: bool = True,
     padded: bool = False,
 ) -> tuple[Tensor, Direction, Direction, Tensor | None]:
-    """Random arguments; the second row is padded at both ends."""
+    """Random arguments; the second row is padded at both ends and inside, and not zero there."""
     random = torch.Generator().manual_seed(7)
     xz = torch.randn(batch, length, 2 * channels, generator=random, dtype=torch.float64)
     padding = None
     if padded:
         padding = torch.zeros(batch, length, dtype=torch.bool)
-        padding[1, :9] = padding[1, -17:] = True
-        xz = xz.masked_fill(padding[..., None], 0)
+        padding[1, :9] = padding[1, -17:] = padding[1, 30:33] = True
     ways = (weights(channels, rank, states, seed, conv_bias=conv_bias) for seed in (1, 2))
     return xz, *ways, padding
 
 
 def separately(xz, fwd, rev, padding, *, mirrored):
-    """What the operator must equal."""
-    first = mamba_direction(xz, fwd, padding, reverse=mirrored)
-    return first + mamba_direction(xz, rev, padding, reverse=not mirrored)
+    """What the operator must equal, without any kernel of ours."""
+    options = {"backend": "reference"}
+    first = mamba_direction(xz, fwd, padding, reverse=mirrored, **options)
+    return first + mamba_direction(xz, rev, padding, reverse=not mirrored, **options)
 
 
 def numbers(function, given, mirrored, dtype) -> list[Tensor]:
@@ -68,9 +73,10 @@ def numbers(function, given, mirrored, dtype) -> list[Tensor]:
 
 
 def largest_gap(got: list[Tensor], wanted: list[Tensor]) -> float:
-    """The largest difference as a share of each result's largest value."""
+    """The largest difference as a share of each result's largest value; NaN if one has one."""
     pairs = zip(got, wanted, strict=True)
-    return max(float((g - w).abs().max() / w.abs().max()) for g, w in pairs)
+    shares = [(g - w).abs().max() / w.abs().max().clamp_min(1e-30) for g, w in pairs]
+    return float(torch.stack(shares).max())
 
 
 CASES = {
@@ -81,6 +87,7 @@ CASES = {
     "length_2": {"length": 2},
     "length_3": {"length": 3},
     "several_blocks": {"channels": 150, "states": 16, "rank": 5, "length": 130},
+    "six_states": {"states": 6, "length": 20},
     "one_row_one_state": {"batch": 1, "states": 1, "rank": 1, "channels": 16},
 }
 
@@ -108,19 +115,72 @@ def test_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(function, leaves)
 
 
-def test_thread_count_does_not_change_a_bit():
-    given = case(3, 200, 100, 3, 8)
-    threads = torch.get_num_threads()
-    results = []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            xz, fwd, rev, _ = given
-            with torch.no_grad():
-                results.append(mamba_both_ways(xz, fwd, rev))
-    finally:
-        torch.set_num_threads(threads)
-    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+def calls(monkeypatch, run) -> int:
+    """How often the one operator is called."""
+    import seqdiff.ops.cpu_bimamba_op as module
+
+    real, count = module.mamba_both_ways_cpu, []
+
+    def counted(*arguments):
+        count.append(1)
+        return real(*arguments)
+
+    monkeypatch.setattr(module, "mamba_both_ways_cpu", counted)
+    run()
+    return len(count)
+
+
+def test_the_operator_is_taken_where_it_fits_and_nowhere_else(monkeypatch):
+    xz, fwd, rev, _ = case(length=5)
+    single = [Direction(*(None if t is None else t.float() for t in way)) for way in (fwd, rev)]
+    assert calls(monkeypatch, lambda: mamba_both_ways(xz, fwd, rev)) == 1
+    assert calls(monkeypatch, lambda: mamba_both_ways(xz.float(), *single, backend="cpu")) == 1
+    assert calls(monkeypatch, lambda: mamba_both_ways(xz, fwd, rev, backend="reference")) == 0
+    with torch.autocast("cpu", torch.bfloat16):
+        assert calls(monkeypatch, lambda: mamba_both_ways(xz.float(), *single)) == 0
+
+
+def test_only_some_weights_train():
+    xz, fwd, rev, _ = case(length=20)
+    wanted = numbers(separately, (xz, fwd, rev, None), False, torch.float64)
+    own = rev._replace(x_proj=rev.x_proj.clone().requires_grad_())
+    out = mamba_both_ways(xz, fwd, own)
+    random = torch.Generator().manual_seed(3)
+    d_out = torch.randn(out.shape, generator=random, dtype=torch.float64)
+    (got,) = torch.autograd.grad(out, own.x_proj, d_out)
+    assert largest_gap([got], [wanted[11]]) < RTOL[torch.float64]
+
+
+BAD = {
+    "A": lambda m: m[:5],
+    "conv_weight": lambda m: m[:3],
+    "conv_bias": lambda m: m[:3],
+    "dt_proj": lambda m: m[:5],
+    "dt_bias": lambda m: m[:3],
+    "D": lambda m: m[:3],
+    "x_proj": lambda m: m[:-1],
+}
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("name", BAD)
+def test_wrong_shapes_are_named(name, backend):
+    xz, fwd, rev, _ = case(length=9)
+    wrong = rev._replace(**{name: BAD[name](getattr(rev, name))})
+    with pytest.raises(ValueError, match=rf"^mamba_direction\.{name} must have shape .*got"):
+        mamba_both_ways(xz, fwd, wrong, backend=backend)
+    away = rev._replace(**{name: getattr(rev, name).to("meta")})
+    with pytest.raises(ValueError, match=rf"^mamba_direction\.{name} must be on xz's device cpu"):
+        mamba_both_ways(xz, fwd, away, backend=backend)
+
+
+@pytest.mark.parametrize("cut", [lambda v: v[..., :41], lambda v: v[:, :0], lambda v: v[0]])
+def test_wrong_inputs_are_named(cut):
+    xz, fwd, _, _ = case(length=9)
+    with pytest.raises(ValueError, match=r"^mamba_direction\.xz must have shape"):
+        check_direction(cut(xz), fwd, None)
+    with pytest.raises(ValueError, match=r"^mamba_direction\.padding must have shape \(2, 9\)"):
+        check_direction(xz, fwd, torch.zeros(1, 9, dtype=torch.bool))
 
 
 def test_bfloat16_activations_under_autocast():
@@ -141,5 +201,5 @@ def test_operator_is_registered_whole():
     torch.library.opcheck(torch.ops.seqdiff.mamba_both_ways, arguments)
     with torch.no_grad():
         _, *kept = torch.ops.seqdiff.mamba_both_ways(*arguments)
-        back = (xz, tensors, kept, padding, False, torch.ones(2, 70, 64, dtype=torch.float64))
+        back = (xz, tensors, kept, padding, False, torch.ones(2, 64, 70, dtype=torch.float64))
         torch.library.opcheck(torch.ops.seqdiff.mamba_both_ways_backward, back)
