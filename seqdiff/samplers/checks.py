@@ -22,6 +22,9 @@ def check_request(
         ValueError: In one line, naming the first bad place.
     """
     _check_tokens(x_init, process)
+    for name, mask in (("padding", padding), ("allowed", allowed)):
+        if mask is not None and mask.dtype != torch.bool:
+            raise ValueError(f"Sampler.{name} must be bool, got {mask.dtype}; call .bool() on it")
     if padding is not None:
         _check_shape("padding", padding, tuple(x_init.shape))
     if (generator is None) == (seeds is None):
@@ -32,6 +35,8 @@ def check_request(
         )
     if seeds is not None:
         _check_shape("seeds", seeds, (len(x_init),))
+        if seeds.is_floating_point():
+            raise ValueError(f"Sampler.seeds must be integers, got {seeds.dtype}; round them")
         if len(seeds) and int(seeds.min()) < 0:
             raise ValueError(
                 f"Sampler.seeds must be in [0, 2^63), got {int(seeds.min())}; make it positive"

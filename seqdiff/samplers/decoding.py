@@ -37,7 +37,8 @@ def reshape_law(
     Returns:
         Normalised log-probabilities in nats.
     """
-    law = (log_probs / temperature).log_softmax(dim=-1)
+    best = log_probs.amax(dim=-1, keepdim=True)  # taken off first, so that no temperature overflows
+    law = ((log_probs - best) / temperature).log_softmax(dim=-1)
     if top_k is None and top_p is None:
         return law
     ordered, letters = law.sort(dim=-1, descending=True, stable=True)

@@ -66,6 +66,7 @@ class Sampler(ABC):
         draws = SeededDraws(seeds.to(x_init.device, torch.int64))
         canvas = Canvas.open(denoiser, process, draws, x_init, padding, allowed, callback)
         self.fill(canvas)
+        assert not canvas.masked.any()  # what ``fill`` promises
         return SampleOutput(canvas.x_t, canvas.nfe)
 
     @abstractmethod

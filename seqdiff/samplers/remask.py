@@ -20,9 +20,9 @@ def largest_sigma(
 ) -> Float64[Tensor, ""]:
     """The largest remasking probability that leaves the mask rate at s at 1 - alpha_s.
 
-    Source: Wang et al. 2025, arXiv:2503.00307.
+    One where nothing is visible yet. Source: Wang et al. 2025, arXiv:2503.00307.
     """
-    return ((1 - alpha_s) / alpha_t).clamp_max(1.0)
+    return torch.where(alpha_t > 0, (1 - alpha_s) / alpha_t, 1.0).clamp_max(1.0)
 
 
 @dataclass(frozen=True)

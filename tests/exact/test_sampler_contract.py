@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -207,3 +207,27 @@ def test_every_sampler_has_a_line_that_says_what_it_does() -> None:
     for sampler in ALL:
         first = (inspect.getdoc(type(sampler)) or "").splitlines()[0]
         assert first.endswith(".") and len(first) <= 100
+
+
+@every
+def test_a_single_step_and_the_smallest_temperature_fill_every_position(sampler: Sampler) -> None:
+    denoiser = Denoiser(Neighbours(), K)
+    options: dict[str, object] = {"num_steps": 1} if isinstance(sampler, GridSampler) else {}
+    if hasattr(sampler, "temperature"):
+        options["temperature"] = 1e-320
+    drawn = replace(sampler, **options).sample(
+        denoiser, PROCESS, PROCESS.prior((4, L)), generator=torch.Generator().manual_seed(0)
+    )
+    assert (drawn.tokens < K).all()
+
+
+@every
+def test_a_network_that_gives_nan_is_named(sampler: Sampler) -> None:
+    class Broken(torch.nn.Module):
+        def forward(self, tokens, t=None, padding=None):
+            return torch.full((*tokens.shape, K), torch.nan, dtype=torch.float64)
+
+    with pytest.raises(ValueError, match="got log-probability nan at row"):
+        sampler.sample(
+            Denoiser(Broken(), K), PROCESS, PROCESS.prior((2, L)), generator=torch.Generator()
+        )

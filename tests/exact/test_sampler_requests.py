@@ -113,3 +113,13 @@ def test_bad_settings() -> None:
         named_samplers()["predictor_corrector"](corrector_steps=0)
     with pytest.raises(ValueError, match=r"stride must be in 1..window = 3, got 4"):
         SemiAutoregressiveSampler(3, 4)
+
+
+def test_dtypes_that_do_not_fit() -> None:
+    shapes = {"allowed": (2, L, K), "padding": (2, L)}
+    for name, shape in shapes.items():
+        given = {"allowed": None, "padding": None, name: torch.ones(shape, dtype=torch.int64)}
+        with pytest.raises(ValueError, match=rf"Sampler\.{name} must be bool, got torch\.int64"):
+            check_request(PROCESS.prior((2, L)), PROCESS, **given, generator=None, seeds=None)
+    with pytest.raises(ValueError, match=r"Sampler\.seeds must be integers, got torch\.float32"):
+        check_request(PROCESS.prior((2, L)), PROCESS, None, None, None, torch.tensor([0.2, 0.7]))
