@@ -62,8 +62,8 @@ def evaluate(
         progress: Called with the number of sequences after each batch.
 
     Raises:
-        ValueError: If an argument is out of range, ``max_nfe`` does not suffice for one pass, or no
-            position counts at all.
+        ValueError: If an argument is out of range, ``max_nfe`` does not suffice for one pass, an
+            unknown symbol counts, or no position counts at all.
     """
     if estimator is None:
         estimator = StratifiedK(16 if evaluations is None else evaluations)
@@ -78,6 +78,11 @@ def evaluate(
     noise = CounterNoise(seed)
     parts = []
     for batch in batches:
+        if bool((batch.loss_mask & (batch.tokens >= process.mask_id)).any()):
+            raise ValueError(
+                f"evaluate.batches must hold ids below {process.mask_id} where loss_mask is True, "
+                "got an unknown one, which would cost nothing; set loss_mask False there"
+            )
         kept = batch.loss_mask.any(dim=-1)
         if kept.any():
             rows = Rows(batch.tokens, batch.loss_mask, batch.index, batch.label)

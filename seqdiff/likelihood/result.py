@@ -17,7 +17,9 @@ class Likelihood:
         nats: Estimate for each sequence, in nats; what of is the estimator's ``quantity``.
         standard_error: Standard error of each entry of ``nats``, from independent evaluations; its
             square is unbiased. 1.96 of them cover the truth in about 95% of sequences from some 128
-            evaluations on; with 16, it is nearer 90%, since it is then itself so uncertain.
+            evaluations on. With few it is itself uncertain, and they cover less: on a table of
+            four tokens 86% with the 16 of ``StratifiedK``, 92% with those of ``ExactK``, 69% with
+            two orders.
         num_tokens: Tokens counted in each sequence, at least 1.
         nfe: Network evaluations spent on each sequence.
     """

@@ -75,3 +75,11 @@ def test_a_budget_too_small_is_refused_before_any_network_call() -> None:
     with pytest.raises(ValueError, match="max_nfe"):
         evaluate(denoiser, [BATCH], process=PROCESS, estimator=RandomOrderChain(), max_nfe=7)
     assert denoiser.backbone.rows_seen == []
+
+
+def test_an_unknown_symbol_never_counts() -> None:
+    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    unknown = Batch(torch.full((1, L), K), torch.ones(1, L, dtype=torch.bool), torch.arange(1))
+    with pytest.raises(ValueError, match=rf"must hold ids below {K} where loss_mask is True"):
+        evaluate(denoiser, [unknown], process=PROCESS)
+    assert denoiser.backbone.rows_seen == []
