@@ -198,16 +198,16 @@ class BiMamba(nn.Module):
             mirrored: ``x`` and the result are stored reversed in length and in channels:
                 ``forward(x.flip(1, 2), mirrored=True) == forward(x).flip(1, 2)``.
         """
-        fwd, rev = self.fwd.weights(), self.rev.weights()
         xz = _project_in(self.in_proj, x, padding, mirrored)
         if self.combine == "add" and self.out_proj_rev is None:
+            fwd, rev = self.fwd.weights(), self.rev.weights()
             y = mamba_both_ways(xz, fwd, rev, padding, mirrored=mirrored, backend=self.backend)
             return _project_out(self.out_proj, y, mirrored, directions=2)
         xz_rev = xz
         if self.in_proj_rev is not None:
             xz_rev = _project_in(self.in_proj_rev, x, padding, mirrored)
-        y_fwd = mamba_direction(xz, fwd, padding, reverse=mirrored, backend=self.backend)
-        y_rev = mamba_direction(xz_rev, rev, padding, reverse=not mirrored, backend=self.backend)
+        y_fwd = self.fwd(xz, padding, reverse=mirrored)
+        y_rev = self.rev(xz_rev, padding, reverse=not mirrored)
         out_fwd = _project_out(self.out_proj, y_fwd, mirrored)
         out_rev = _project_out(self.out_proj_rev or self.out_proj, y_rev, mirrored)
         return out_fwd + out_rev if self.combine == "add" else out_fwd * out_rev

@@ -116,9 +116,9 @@ def mamba_both_ways(
     Raises:
         ValueError: See ``mamba_direction``.
     """
-    for weights in (fwd, rev):
-        check_direction(xz, weights, padding)
     if backend in ("auto", "cpu") and _one_kind_on_cpu(xz, fwd, rev):
+        for weights in (fwd, rev):
+            check_direction(xz, weights, padding)
         from .cpu_bimamba_op import mamba_both_ways_cpu
 
         return mamba_both_ways_cpu(xz, fwd, rev, padding, mirrored)
