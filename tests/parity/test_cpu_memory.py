@@ -9,8 +9,9 @@ SCRIPT = """
 import resource, torch
 from seqdiff.ops.selective_scan import selective_scan
 if {broken}:
-    import seqdiff.ops.cpu_runtime
-    seqdiff.ops.cpu_runtime.keep_freed_memory = lambda: None
+    import ctypes, seqdiff.ops.cpu_runtime
+    # Where glibc starts from; left alone, it moves the threshold with what a process happens to do.
+    seqdiff.ops.cpu_runtime.keep_freed_memory = lambda: ctypes.CDLL(None).mallopt(-3, 1 << 17)
 u = torch.randn(4, 1024, 256).mT.requires_grad_()
 A, B = -torch.rand(256, 4), torch.randn(4, 4, 1024)
 def step():
@@ -28,7 +29,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_steps_do_not_fault_their_pages_in_anew():
     """Each step frees 16 MiB, which are 4,096 pages."""
-    faults = [  # about 200 and 8,000
+    faults = [
         int(
             subprocess.run(
                 [sys.executable, "-c", SCRIPT.format(broken=broken)],
@@ -39,4 +40,4 @@ def test_steps_do_not_fault_their_pages_in_anew():
         )
         for broken in (False, True)
     ]
-    assert 3 * faults[0] < faults[1], faults
+    assert faults[0] < 4_000 < 20_000 < faults[1], faults
