@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import NoReturn
 
 from seqdiff.commands import Command
-from seqdiff.subcommands import evaluate, sample, samplers, score, train
+from seqdiff.subcommands import evaluate, plot, sample, samplers, score, train
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
 _EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
@@ -46,6 +46,7 @@ def commands() -> dict[str, Command]:
         "sample": sample,
         "samplers": samplers,
         "score": score,
+        "plot": plot,
     }
     for entry in sorted(entry_points(group="seqdiff.commands"), key=lambda entry: entry.name):
         if entry.name in found:

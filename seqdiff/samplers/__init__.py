@@ -15,6 +15,7 @@ from seqdiff.samplers.guidance_classifier import (
 from seqdiff.samplers.names import find_sampler, named_samplers
 from seqdiff.samplers.predictor_corrector import PredictorCorrectorSampler
 from seqdiff.samplers.protocol import Sampler
+from seqdiff.samplers.recorder import Recorder
 from seqdiff.samplers.remask import RemaskCapSampler, RemaskRescaleSampler
 from seqdiff.samplers.remask_conf import RemaskConfSampler
 from seqdiff.samplers.remask_loop import RemaskLoopSampler
@@ -38,6 +39,7 @@ __all__ = [
     "MarginSampler",
     "Particles",
     "PredictorCorrectorSampler",
+    "Recorder",
     "RelaxedClassifier",
     "RemaskCapSampler",
     "RemaskConfSampler",

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from seqdiff.run import Run
-from seqdiff.samplers import Sampler
+from seqdiff.samplers import Recorder, Sampler
 from seqdiff.samplers.draws import row_seeds
 from seqdiff.subcommands.terminal import progress
 
@@ -36,7 +36,14 @@ def check_memory(sequences: int, length: int, device: torch.device) -> None:
 
 
 def draw(
-    run: Run, sampler: Sampler, *, num: int, length: int, seed: int, batch_size: int
+    run: Run,
+    sampler: Sampler,
+    *,
+    num: int,
+    length: int,
+    seed: int,
+    batch_size: int,
+    recorder: Recorder | None = None,
 ) -> list[str]:
     """Draw decoded sequences under a progress bar.
 
@@ -47,14 +54,20 @@ def draw(
         length: Tokens in each.
         seed: Of the sequences; each has a seed of its own drawn from this one.
         batch_size: Drawn at a time; the sequences do not depend on it.
+        recorder: Keeps every step.
     """
     device = next(run.denoiser.parameters()).device
     seeds = row_seeds(num, torch.Generator().manual_seed(seed)).to(device)
     sequences: list[str] = []
+    reached = 0.0  # never falls, though a sampler may hide tokens again
 
     def show(step: int, x_t: Int[Tensor, "B L"]) -> None:
+        nonlocal reached
         known = int((x_t != run.process.mask_id).sum())
-        bar.update(task, completed=len(sequences) + known / length)
+        reached = max(reached, len(sequences) + known / length)
+        bar.update(task, completed=reached)
+        if recorder is not None:
+            recorder(step, x_t)
 
     with progress() as bar:
         task = bar.add_task("sampling", total=num)
@@ -62,6 +75,9 @@ def draw(
             shape = (min(batch_size, num - first), length)
             x_init = run.process.prior(shape, device)
             rows = seeds[first : first + batch_size]
+            if recorder is not None:
+                recorder.start(x_init, range(first, first + len(x_init)))
             drawn = sampler.sample(run.denoiser, run.process, x_init, seeds=rows, callback=show)
             sequences += [run.tokenizer.decode(row) for row in drawn.tokens.cpu().numpy()]
+            bar.update(task, completed=len(sequences))
     return sequences

@@ -8,6 +8,7 @@ from pathlib import Path
 from seqdiff.commands import find_writer
 from seqdiff.files import check_parent, replacing
 from seqdiff.subcommands.common import add_device, check_count, check_seed
+from seqdiff.subcommands.recording import check_trace, save_trace
 
 help = "draw sequences from a run"
 
@@ -38,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GAMMA",
         help="how strongly to follow the label; default: 1, the model's law given the label",
     )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE.npz",
+        help="keep the tokens after every step, for seqdiff plot trace",
+    )
     add_device(parser)
     parser.set_defaults(flags=[])
 
@@ -49,8 +56,11 @@ def run(args: argparse.Namespace) -> None:
     check_seed("sample.seed", args.seed)
     writer = find_writer(args.out)
     check_parent("sample.out", args.out)
+    if args.trace is not None:
+        check_trace(args.trace, args.out)
     from seqdiff.run import load_run
     from seqdiff.sampler_config import build_sampler
+    from seqdiff.samplers.recorder import Recorder, check_room
     from seqdiff.subcommands.drawing import check_memory, draw
     from seqdiff.subcommands.guiding import guide
     from seqdiff.subcommands.terminal import choose_device
@@ -58,7 +68,10 @@ def run(args: argparse.Namespace) -> None:
     sampler = build_sampler(args.sampler, args.flags)
     device = choose_device(args.device)
     check_memory(min(args.num, args.batch_size), args.length, device)
+    if args.trace is not None:
+        check_room(args.num, args.length)
     trained = guide("sample", load_run(args.directory, device=device), args.label, args.guidance)
+    recorder = Recorder() if args.trace is not None else None
     sequences = draw(
         trained,
         sampler,
@@ -66,8 +79,12 @@ def run(args: argparse.Namespace) -> None:
         length=args.length,
         seed=args.seed,
         batch_size=args.batch_size,
+        recorder=recorder,
     )
+    names = [f"sample_{i}" for i in range(args.num)]
     with replacing(args.out) as temporary:
-        writer(temporary, sequences, [f"sample_{i}" for i in range(args.num)])
+        writer(temporary, sequences, names)
+    if args.trace is not None and recorder is not None:
+        save_trace(args.trace, recorder, sampler, names, trained.tokenizer)
     unit = trained.datamodule.token_name
     print(f"{args.out}: {args.num} x {args.length} {unit}s")

@@ -1,0 +1,1 @@
+"""Pictures: figures from data, the only place that imports matplotlib."""

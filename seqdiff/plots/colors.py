@@ -1,0 +1,86 @@
+"""Colours of tokens that stay apart for colour-blind eyes, and what they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Integer, UInt8
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+# Okabe and Ito 2008, https://jfly.uni-koeln.de/color/, without black.
+PALETTE = ("#009E73", "#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
+MASK, HIDDEN_AGAIN = "#E6E6E6", "#555555"
+_SCALE = "viridis"
+_NAMED = 40  # symbols that a colour bar can name one by one
+
+
+def spell(symbol: str) -> str:
+    """Write a symbol so that any font shows it, on one line and not as a formula."""
+    plain = symbol.isascii() and symbol.isprintable() and symbol.strip() == symbol != ""
+    text = symbol if plain else ascii(symbol)
+    return (text if len(text) <= 12 else text[:11] + "~").replace("$", r"\$")
+
+
+@dataclass(frozen=True)
+class Colors:
+    """A colour for each id of an alphabet.
+
+    Attributes:
+        symbols: What the ids ``0..K`` decode to; the last is the mask's.
+    """
+
+    symbols: tuple[str, ...]
+
+    @property
+    def few(self) -> bool:
+        """Whether each letter has a colour of its own; otherwise they lie on a scale, by id."""
+        return len(self.symbols) - 1 <= len(PALETTE)
+
+    def paint(
+        self, tokens: Integer[np.ndarray, "F P"], hidden_again: Bool[np.ndarray, "F P"]
+    ) -> UInt8[np.ndarray, "F P 4"]:
+        """Give the picture of tokens, red, green, blue and opacity.
+
+        Args:
+            tokens: Ids in ``0..K``.
+            hidden_again: Which of the masks have been visible before.
+        """
+        count = len(self.symbols) - 1
+        if self.few:
+            letters = np.array([to_rgba(color) for color in PALETTE[:count]])
+        else:
+            letters = np.asarray(colormaps[_SCALE](np.linspace(0, 1, count)))
+        table = np.concatenate([letters, [to_rgba(MASK), to_rgba(HIDDEN_AGAIN)]])
+        ids = tokens.astype(np.int64) + hidden_again
+        return (255 * table).round().astype(np.uint8)[ids]
+
+    def explain(self, figure: Figure, axes: Axes, *, hiding: bool) -> None:
+        """Add the legend and, for large alphabets, a colour bar.
+
+        Args:
+            figure: Gets the legend.
+            axes: Gets the bar.
+            hiding: Whether something is hidden again.
+        """
+        count = len(self.symbols) - 1
+        handles = [Patch(facecolor=MASK, edgecolor="0.6", label="mask")]
+        if hiding:
+            handles.append(Patch(facecolor=HIDDEN_AGAIN, label="hidden again"))
+        if self.few:
+            letters = zip(PALETTE, self.symbols[:-1], strict=False)
+            handles = [Patch(facecolor=c, label=spell(s)) for c, s in letters] + handles
+        else:
+            scale = ScalarMappable(Normalize(0, count - 1), _SCALE)
+            bar = figure.colorbar(scale, ax=axes, label="token id", pad=0.02)
+            ids = np.arange(count) if count <= _NAMED else np.linspace(0, count - 1, 9).astype(int)
+            bar.set_ticks(ids.tolist(), labels=[f"{i:,} {spell(self.symbols[i])}" for i in ids])
+            bar.ax.tick_params(labelsize=7)
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=len(handles), frameon=False
+        )

@@ -1,0 +1,191 @@
+"""What a sampler did, step by step, as a file: the first tokens and every change since."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Integer
+
+from seqdiff.files import replacing
+
+_SHAPES = {
+    "x_init": 2,
+    "lengths": 1,
+    "num_steps": 1,
+    "row": 1,
+    "step": 1,
+    "position": 1,
+    "token": 1,
+}
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The states of N sequences after every step of a sampler, exactly, kept as changes.
+
+    A file of it is an npz with the arrays below under their names and ``about``: the UTF-8 bytes of
+    a JSON object that holds the other attributes.
+
+    Attributes:
+        sampler: Name of the sampler.
+        names: Of the sequences, each its own.
+        symbols: What the ids ``0..K`` decode to; the last is the mask's.
+        x_init: Tokens before the first step; beyond a sequence's end, the mask.
+        lengths: Tokens of each sequence.
+        num_steps: Steps that the sampler did on the batch of each sequence.
+        row: Sequence of each change; never falls.
+        step: When each change happened, from 1; never falls within a sequence.
+        position: Where.
+        token: What it became.
+    """
+
+    sampler: str
+    names: tuple[str, ...]
+    symbols: tuple[str, ...]
+    x_init: Integer[np.ndarray, "N L"]
+    lengths: Integer[np.ndarray, " N"]
+    num_steps: Integer[np.ndarray, " N"]
+    row: Integer[np.ndarray, " C"]
+    step: Integer[np.ndarray, " C"]
+    position: Integer[np.ndarray, " C"]
+    token: Integer[np.ndarray, " C"]
+
+    @property
+    def mask_id(self) -> int:
+        """K."""
+        return len(self.symbols) - 1
+
+    def replay(
+        self, row: int
+    ) -> Iterator[tuple[Integer[np.ndarray, " c"], Integer[np.ndarray, " c"]]]:
+        """Give the changes of a sequence step by step.
+
+        Args:
+            row: Number of the sequence.
+
+        Yields:
+            For each step the positions that changed and what they became.
+
+        Raises:
+            ValueError: If there is no such sequence.
+        """
+        if not 0 <= row < len(self.names):
+            raise ValueError(
+                f"Trace.row must be in 0..{len(self.names) - 1}, got {row}; choose another"
+            )
+        first, last = np.searchsorted(self.row, [row, row + 1])
+        steps = np.arange(1, int(self.num_steps[row]) + 2)
+        edges = first + np.searchsorted(self.step[first:last], steps)
+        for start, end in pairwise(edges):
+            yield self.position[start:end], self.token[start:end]
+
+    def states(self, row: int) -> Integer[np.ndarray, "S L"]:
+        """Tokens of a sequence before the first step and after each.
+
+        Args:
+            row: Number of the sequence.
+
+        Raises:
+            ValueError: If there is no such sequence.
+        """
+        changes = list(self.replay(row))
+        states = np.tile(self.x_init[row, : self.lengths[row]], (len(changes) + 1, 1))
+        for step, (position, token) in enumerate(changes, start=1):
+            states[step] = states[step - 1]
+            states[step, position] = token
+        return states
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    """Write a trace, compressed, each array in the smallest unsigned dtype that holds it.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    about = {"sampler": trace.sampler, "names": trace.names, "symbols": trace.symbols}
+    arrays = {name: _shrink(getattr(trace, name)) for name in _SHAPES}
+    for name in ("x_init", "token"):
+        arrays[name] = arrays[name].astype(np.min_scalar_type(trace.mask_id))
+    text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, about=text, **arrays)
+
+
+def _shrink(array: Integer[np.ndarray, "*shape"]) -> Integer[np.ndarray, "*shape"]:
+    return array.astype(np.min_scalar_type(int(array.max(initial=0))))
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Read what ``write_trace`` or ``seqdiff sample --trace`` wrote; nothing is unpickled.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no trace, or a damaged one.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("one bare array")
+            missing = [name for name in ("about", *_SHAPES) if name not in file.files]
+            if missing:
+                raise ValueError(f"no array {', '.join(missing)}")
+            arrays = {name: file[name] for name in _SHAPES}
+            about = json.loads(file["about"].tobytes())
+        for name, dimensions in _SHAPES.items():
+            if arrays[name].ndim != dimensions or arrays[name].dtype.kind != "u":
+                raise ValueError(
+                    f"{name} with shape {arrays[name].shape} of {arrays[name].dtype}, not unsigned "
+                    f"integers with {dimensions} axes"
+                )
+        names, symbols = (_strings(about, key) for key in ("names", "symbols"))
+        (sampler,) = _strings({"sampler": [about["sampler"]]}, "sampler")
+        trace = Trace(sampler, names, symbols, **arrays)
+        _check(trace)
+    except _BROKEN as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"{path} must be a trace that seqdiff sample --trace wrote, got a file with: {reason}; "
+            "sample it again"
+        ) from error
+    return trace
+
+
+def _strings(about: object, key: str) -> tuple[str, ...]:
+    found = about.get(key) if isinstance(about, dict) else None
+    if not isinstance(found, list) or not all(isinstance(part, str) for part in found):
+        raise ValueError(f"no list of strings {key} in about")
+    return tuple(found)
+
+
+def _check(trace: Trace) -> None:
+    """Refuse arrays that do not fit each other.
+
+    Raises:
+        ValueError: With what is wrong.
+    """
+    count, width = trace.x_init.shape
+    row, step = trace.row.astype(np.int64), trace.step.astype(np.int64)
+    columns = (trace.row, trace.step, trace.position, trace.token)
+    sizes = {len(trace.names), len(trace.lengths), len(trace.num_steps), count}
+    if sizes != {count} or count == 0 or len({len(column) for column in columns}) != 1:
+        raise ValueError("arrays whose lengths differ or are 0")
+    if row.max(initial=0) >= count or bool((np.diff(row) < 0).any()):
+        raise ValueError("rows that do not exist or are not in order")
+    if bool((trace.lengths > width).any()) or bool((trace.position >= trace.lengths[row]).any()):
+        raise ValueError("positions beyond the end of a sequence")
+    late = (step < 1) | (step > trace.num_steps[row])
+    back = (np.diff(step) < 0) & (np.diff(row) == 0)
+    if bool(late.any()) or bool(back.any()):
+        raise ValueError("steps that were not done or are not in order")
+    if trace.x_init.dtype != trace.token.dtype:
+        raise ValueError("x_init and token of two dtypes")
+    if max(trace.x_init.max(initial=0), trace.token.max(initial=0)) > trace.mask_id:
+        raise ValueError("ids above the mask's")
