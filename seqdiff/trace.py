@@ -131,9 +131,10 @@ def read_trace(path: str | Path) -> Trace:
         ValueError: If it is no trace, or a damaged one.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("one bare array")
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError("one bare array")
+        with loaded as file:
             missing = [name for name in ("about", *_SHAPES) if name not in file.files]
             if missing:
                 raise ValueError(f"no array {', '.join(missing)}")
@@ -147,15 +148,14 @@ def read_trace(path: str | Path) -> Trace:
                 )
         names, symbols = (_strings(about, key) for key in ("names", "symbols"))
         (sampler,) = _strings({"sampler": [about["sampler"]]}, "sampler")
-        trace = Trace(sampler, names, symbols, **arrays)
-        _check(trace)
+        _check(arrays, len(names), len(symbols))
     except _BROKEN as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
             f"{path} must be a trace that seqdiff sample --trace wrote, got a file with: {reason}; "
             "sample it again"
         ) from error
-    return trace
+    return Trace(sampler, names, symbols, **arrays)
 
 
 def _strings(about: object, key: str) -> tuple[str, ...]:
@@ -165,27 +165,27 @@ def _strings(about: object, key: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _check(trace: Trace) -> None:
+def _check(arrays: dict[str, np.ndarray], names: int, symbols: int) -> None:
     """Refuse arrays that do not fit each other.
 
     Raises:
         ValueError: With what is wrong.
     """
-    count, width = trace.x_init.shape
-    row, step = trace.row.astype(np.int64), trace.step.astype(np.int64)
-    columns = (trace.row, trace.step, trace.position, trace.token)
-    sizes = {len(trace.names), len(trace.lengths), len(trace.num_steps), count}
-    if sizes != {count} or count == 0 or len({len(column) for column in columns}) != 1:
+    count, width = arrays["x_init"].shape
+    row, step, position, token = (arrays[name] for name in ("row", "step", "position", "token"))
+    lengths, num_steps = arrays["lengths"], arrays["num_steps"]
+    sizes = {names, len(lengths), len(num_steps), count}
+    if sizes != {count} or count == 0 or {len(step), len(position), len(token)} != {len(row)}:
         raise ValueError("arrays whose lengths differ or are 0")
-    if row.max(initial=0) >= count or bool((np.diff(row) < 0).any()):
+    onward = np.diff(row.astype(np.int64))
+    if row.max(initial=0) >= count or bool((onward < 0).any()):
         raise ValueError("rows that do not exist or are not in order")
-    if bool((trace.lengths > width).any()) or bool((trace.position >= trace.lengths[row]).any()):
+    if bool((lengths > width).any()) or bool((position >= lengths[row]).any()):
         raise ValueError("positions beyond the end of a sequence")
-    late = (step < 1) | (step > trace.num_steps[row])
-    back = (np.diff(step) < 0) & (np.diff(row) == 0)
-    if bool(late.any()) or bool(back.any()):
+    back = (np.diff(step.astype(np.int64)) < 0) & (onward == 0)
+    if bool((step < 1).any()) or bool((step > num_steps[row]).any()) or bool(back.any()):
         raise ValueError("steps that were not done or are not in order")
-    if trace.x_init.dtype != trace.token.dtype:
+    if arrays["x_init"].dtype != token.dtype:
         raise ValueError("x_init and token of two dtypes")
-    if max(trace.x_init.max(initial=0), trace.token.max(initial=0)) > trace.mask_id:
+    if max(arrays["x_init"].max(initial=0), token.max(initial=0)) >= symbols:
         raise ValueError("ids above the mask's")

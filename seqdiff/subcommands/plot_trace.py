@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
             from seqdiff.plots.trace import draw_trace
 
             write_figure(temporary, draw_trace(trace, row))
-    print(f"{args.out}: {trace.names[row]} in {trace.num_steps[row]} steps")
+    print(f"{args.out}: {trace.names[row]}, {trace.num_steps[row] + 1} states")
 
 
 def choose_row(trace: Trace, wanted: str) -> int:

@@ -1,0 +1,328 @@
+"""``seqdiff sample --trace``: every state of every sequence, exactly."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.progress import Progress
+
+from seqdiff.cli import main
+from seqdiff.plots.film import develop
+from seqdiff.run import Run, load_run
+from seqdiff.sampler_config import build_sampler
+from seqdiff.samplers import FirstHittingSampler, Recorder, recorder
+from seqdiff.samplers.draws import row_seeds
+from seqdiff.subcommands import drawing
+from seqdiff.trace import Trace, read_trace, write_trace
+
+pytestmark = pytest.mark.usefixtures("toy_writer")
+
+NUM, LENGTH, SEED, BATCH = 5, 12, 3, 2
+SAMPLERS = {
+    "first_hitting": [],
+    "first_hitting in 5 steps": ["--num_steps=5"],
+    "ancestral": ["--num_steps=7"],
+    "entropy_budget": [],
+    "remask_loop": ["--num_steps=40", "--eta=0.9"],
+    "predictor_corrector": ["--num_steps=9", "--renoise=0.5"],
+    "semi_autoregressive": [
+        "--window=5",
+        "--stride=3",
+        "--inner=remask_cap",
+        "--inner.eta=0.6",
+        "--inner.num_steps=8",
+    ],
+    "smc": [f"--reward={__name__}.count_first", "--num_particles=4", "--reward_temperature=0.1"],
+}
+
+
+def count_first(tokens):
+    return (tokens == 0).sum(dim=-1)
+
+
+@pytest.fixture(scope="module")
+def run(trained: Path) -> Run:
+    return load_run(trained)
+
+
+def _sample(trained: Path, out: Path, case: str, *more: str) -> list[str]:
+    command = ["sample", str(trained), "--num", str(NUM), "--length", str(LENGTH)]
+    command += ["--seed", str(SEED), "--batch_size", str(BATCH), "--out", str(out)]
+    assert main([*command, "--sampler", case.split()[0], *SAMPLERS[case], *more]) == 0
+    return out.read_text().split()[1::2]
+
+
+def _seen(run: Run, case: str) -> list[list[list[int]]]:
+    """What a callback of our own sees, row by row: states from ``x_init`` on."""
+    sampler = build_sampler(case.split()[0], SAMPLERS[case])
+    seeds = row_seeds(NUM, torch.Generator().manual_seed(SEED))
+    rows: list[list[list[int]]] = []
+    for first in range(0, NUM, BATCH):
+        x_init = run.process.prior((min(BATCH, NUM - first), LENGTH))
+        states = [x_init.tolist()]
+        sampler.sample(
+            run.denoiser,
+            run.process,
+            x_init,
+            seeds=seeds[first : first + BATCH],
+            callback=lambda step, x_t, states=states: states.append(x_t.tolist()),
+        )
+        rows += [[state[row] for state in states] for row in range(len(x_init))]
+    return rows
+
+
+@pytest.mark.parametrize("case", SAMPLERS)
+def test_a_trace_holds_what_a_callback_sees_and_changes_no_sample(
+    trained: Path, run: Run, tmp_path: Path, case: str
+) -> None:
+    out, path = tmp_path / "a.ring", tmp_path / "t.npz"
+    plain = _sample(trained, out, case)
+    assert _sample(trained, out, case, "--trace", str(path)) == plain
+    trace, seen = read_trace(path), _seen(run, case)
+    assert trace.sampler == case.split()[0]
+    assert trace.names == tuple(f"sample_{i}" for i in range(NUM))
+    assert trace.symbols == tuple("uvwxyz-")
+    assert trace.lengths.tolist() == [LENGTH] * NUM
+    for row in range(NUM):
+        states = trace.states(row)
+        assert states.tolist() == seen[row]
+        assert len(states) == trace.num_steps[row] + 1
+        assert run.tokenizer.decode(states[-1]) == plain[row]
+
+
+@pytest.mark.parametrize(
+    "case", ["remask_loop", "predictor_corrector", "semi_autoregressive", "first_hitting"]
+)
+def test_what_is_hidden_again_is_found(trained: Path, tmp_path: Path, case: str) -> None:
+    path = tmp_path / "t.npz"
+    _sample(trained, tmp_path / "a.ring", case, "--trace", str(path))
+    trace, total = read_trace(path), 0
+    for row in range(NUM):
+        states = trace.states(row)
+        hidden = [
+            [s[i] == 6 and any(before[i] != 6 for before in states[:step]) for i in range(LENGTH)]
+            for step, s in enumerate(states)
+        ]
+        film = develop(trace, row, max_steps=10**6, max_positions=10**6)
+        assert film.tokens.tolist() == states.tolist()
+        assert film.hidden_again.tolist() == hidden
+        assert film.masked.tolist() == (states == 6).sum(axis=1).tolist()
+        total += np.sum(hidden)
+    assert (total > 0) == (case != "first_hitting")
+
+
+def test_given_letters_stay_and_batches_come_in_any_order_and_length(run: Run) -> None:
+    templates = {2: [0, 6, 6, 3], 0: [6, 6, 2, 6, 6, 1], 1: [5, 5, 5, 5, 5, 5]}
+    found = Recorder()
+    drawn = {}
+    for rows in ([2], [0, 1]):
+        x_init = torch.tensor([templates[row] for row in rows])
+        found.start(x_init, rows)
+        generator = torch.Generator().manual_seed(0)
+        output = FirstHittingSampler().sample(
+            run.denoiser, run.process, x_init, generator=generator, callback=found
+        )
+        drawn |= dict(zip(rows, output.tokens.tolist(), strict=True))
+    trace = found.trace(sampler="mine", names=["a", "b", "c"], symbols=list("uvwxyz-"))
+    assert trace.num_steps.tolist() == [4, 4, 2] and trace.lengths.tolist() == [6, 6, 4]
+    for row, template in templates.items():
+        states = trace.states(row)
+        assert states[0].tolist() == template and states[-1].tolist() == drawn[row]
+        for position, letter in enumerate(template):
+            assert letter == 6 or set(states[:, position]) == {letter}
+    assert trace.x_init[2].tolist() == [0, 6, 6, 3, 6, 6]
+    with pytest.raises(ValueError, match=r"Trace.row must be in 0..2, got 3; choose another"):
+        trace.states(3)
+
+
+def test_nothing_is_recorded_unasked(trained: Path, tmp_path: Path, monkeypatch) -> None:
+    def refuse(self: Recorder) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Recorder, "__init__", refuse)
+    _sample(trained, tmp_path / "a.ring", "first_hitting")
+    with pytest.raises(AssertionError):
+        _sample(trained, tmp_path / "a.ring", "first_hitting", "--trace", str(tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize("count", [2, 256, 257, 70_000])
+def test_a_file_gives_back_what_was_written(tmp_path: Path, count: int) -> None:
+    """Any size of alphabet; symbols may be empty, end in a zero byte or repeat."""
+    symbols = ["\x00", "", *("é" if i % 2 else "\n" for i in range(count - 1))]
+    mask = count
+    found = Recorder()
+    found.start(torch.tensor([[mask, mask, 0]]), [0])
+    found(1, torch.tensor([[count - 1, mask, 0]]))
+    found(2, torch.tensor([[count - 1, mask, 0]]))
+    found(3, torch.tensor([[mask, 1, 0]]))
+    written = found.trace(sampler="s", names=["n\x00"], symbols=symbols)
+    write_trace(tmp_path / "t.npz", written)
+    trace = read_trace(tmp_path / "t.npz")
+    assert (trace.sampler, trace.names, trace.symbols) == ("s", ("n\x00",), tuple(symbols))
+    expected = [[mask, mask, 0], [count - 1, mask, 0], [count - 1, mask, 0], [mask, 1, 0]]
+    assert trace.states(0).tolist() == written.states(0).tolist() == expected
+    assert trace.token.itemsize == (1 if count < 256 else 2 if count < 65536 else 4)
+
+
+@pytest.mark.parametrize("case", SAMPLERS)
+def test_the_sampling_bar_never_runs_back_or_past_its_end(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    shown: list[float] = []
+
+    class Bar(Progress):
+        def update(self, task, *, completed: float) -> None:
+            shown.append(completed)
+
+    monkeypatch.setattr(drawing, "progress", Bar)
+    _sample(trained, tmp_path / "a.ring", case)
+    assert shown == sorted(shown) and shown[-1] == NUM
+
+
+@pytest.mark.parametrize(
+    ("num", "trace", "message"),
+    [
+        ("1", "t.txt", r"sample.trace must end in .npz, got {}/t.txt; rename it"),
+        ("1", "t", r"sample.trace must end in .npz, got {}/t; rename it"),
+        ("1", "a.npz", r"sample.trace must be another file than --out, got {}/a.npz; rename one"),
+        ("1", "no/t.npz", r"sample.trace must lie in an existing folder, got {0}/no/t.npz; "),
+        (
+            "1000000000000",
+            "t.npz",
+            "sample.trace must fit in memory, got 1,000,000,000,000 sequences of 9 tokens; lower "
+            "--num or --length, or leave --trace out",
+        ),
+    ],
+)
+def test_a_trace_that_cannot_be_is_refused_before_the_run_is_read(
+    tmp_path: Path, fails: Callable, monkeypatch, num: str, trace: str, message: str
+) -> None:
+    out = tmp_path / "a.npz" if trace == "a.npz" else tmp_path / "a.ring"
+    monkeypatch.setattr("seqdiff.subcommands.sample.find_writer", lambda path: None)
+    command = ["sample", "no run", "--num", num, "--length", "9", "--seed", "0"]
+    said = fails([*command, "--out", str(out), "--trace", str(tmp_path / trace)])
+    assert message.format(tmp_path) in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_trace_costs_no_samples(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    command = ["sample", str(trained), "--num", "1", "--length", "4", "--seed", "0"]
+    out, path = tmp_path / "a.ring", tmp_path / "t.npz"
+    assert main([*command, "--out", str(out), "--trace", str(path)]) == 2
+    assert [file.name for file in tmp_path.iterdir()] == ["a.ring"]
+
+
+def test_a_recorder_that_was_not_started_anew_is_found() -> None:
+    found = Recorder()
+    found.start(torch.tensor([[2, 2]]), [0])
+    found(1, torch.tensor([[1, 2]]))
+    with pytest.raises(AssertionError):
+        found(1, torch.tensor([[0, 2]]))
+
+
+def test_room_is_asked_for_every_sequence() -> None:
+    recorder.check_room(10, 10)
+    with pytest.raises(ValueError, match="must fit in memory, got 1,000,000,000 sequences of 1,00"):
+        recorder.check_room(10**9, 1000)
+
+
+class TestReading:
+    """What is no trace is refused in one line that says why."""
+
+    @pytest.fixture
+    def arrays(self) -> dict[str, np.ndarray]:
+        about = {"sampler": "s", "names": ["a", "b"], "symbols": ["0", "1", "?"]}
+        small = {name: np.array(value, dtype=np.uint8) for name, value in _GOOD.items()}
+        return {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), **small}
+
+    def _refused(self, path: Path) -> str:
+        with pytest.raises(ValueError) as caught:
+            read_trace(path)
+        text = str(caught.value)
+        start = f"{path} must be a trace that seqdiff sample --trace wrote, got a file with: "
+        assert text.startswith(start) and text.endswith("; sample it again") and "\n" not in text
+        return text.removeprefix(start).removesuffix("; sample it again")
+
+    def test_the_good_one(self, arrays: dict[str, np.ndarray], tmp_path: Path) -> None:
+        np.savez(tmp_path / "t.npz", **arrays)
+        trace = read_trace(tmp_path / "t.npz")
+        assert isinstance(trace, Trace)
+        assert trace.states(0).tolist() == [[2, 2], [0, 2], [0, 1]]
+        assert trace.states(1).tolist() == [[2], [1], [1]]
+
+    @pytest.mark.parametrize(
+        ("name", "value", "reason"),
+        [
+            ("row", [0, 0, 2], "rows that do not exist or are not in order"),
+            ("row", [1, 0, 0], "rows that do not exist or are not in order"),
+            ("position", [0, 1, 1], "positions beyond the end of a sequence"),
+            ("lengths", [2, 3], "positions beyond the end of a sequence"),
+            ("step", [1, 3, 1], "steps that were not done or are not in order"),
+            ("step", [0, 1, 1], "steps that were not done or are not in order"),
+            ("step", [2, 1, 1], "steps that were not done or are not in order"),
+            ("token", [0, 3, 1], "ids above the mask's"),
+            ("x_init", [[2, 3], [2, 2]], "ids above the mask's"),
+            ("x_init", [2, 2], "x_init with shape (2,) of uint8, not unsigned integers with 2 ax"),
+            ("x_init", np.empty((0, 2), np.uint8), "arrays whose lengths differ or are 0"),
+            ("token", [0, 1], "arrays whose lengths differ or are 0"),
+            ("lengths", [2, 1, 1], "arrays whose lengths differ or are 0"),
+            ("token", np.array([0, 1, 1]), "token with shape (3,) of int64, not unsigned"),
+            ("token", np.array([0, 1, 1], np.uint16), "x_init and token of two dtypes"),
+            ("token", np.array([0, 1, 1], object), "Object arrays cannot be loaded"),
+            ("about", [1, 2], "Expecting value"),
+            ("about", list(b"[]"), "no list of strings names in about"),
+            ("about", list(b'{"names": ["a", 1]}'), "no list of strings names in about"),
+            ("about", list(b'{"names": ["a"], "symbols": []}'), "'sampler'"),
+            ("token", None, "no array token"),
+            ("about", None, "no array about"),
+        ],
+    )
+    def test_wrong_arrays(self, arrays, tmp_path: Path, name: str, value, reason: str) -> None:
+        if value is None:
+            del arrays[name]
+        else:
+            arrays[name] = np.asarray(value, None if isinstance(value, np.ndarray) else np.uint8)
+        np.savez(tmp_path / "t.npz", **arrays)
+        assert self._refused(tmp_path / "t.npz").startswith(reason)
+
+    def test_other_files(self, arrays: dict[str, np.ndarray], tmp_path: Path) -> None:
+        path = tmp_path / "t.npz"
+        path.write_bytes(b"")
+        assert self._refused(path) == "No data left in file"
+        path.write_text(">a\nACGT\n")
+        assert "pickle" in self._refused(path)
+        with path.open("wb") as stream:
+            np.save(stream, np.arange(3))
+        assert self._refused(path) == "one bare array"
+        np.savez_compressed(path, **arrays)
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        assert self._refused(path) == "File is not a zip file"
+        for place in range(60, len(whole), 97):  # no damage is a traceback
+            path.write_bytes(whole[:place] + b"\xff" * 4 + whole[place + 4 :])
+            try:
+                read_trace(path)
+            except ValueError as error:
+                assert str(path) in str(error) and "\n" not in str(error)
+        with pytest.raises(FileNotFoundError):
+            read_trace(tmp_path / "none.npz")
+
+
+_GOOD = {
+    "x_init": [[2, 2], [2, 2]],
+    "lengths": [2, 1],
+    "num_steps": [2, 2],
+    "row": [0, 0, 1],
+    "step": [1, 2, 1],
+    "position": [0, 1, 0],
+    "token": [0, 1, 1],
+}
