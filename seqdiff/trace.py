@@ -24,6 +24,7 @@ _SHAPES = {
     "position": 1,
     "token": 1,
 }
+_ZIP = b"PK\x03\x04"
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, NotImplementedError)
 
 
@@ -131,10 +132,10 @@ def read_trace(path: str | Path) -> Trace:
         ValueError: If it is no trace, or a damaged one.
     """
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise ValueError("one bare array")
-        with loaded as file:
+        with Path(path).open("rb") as stream:
+            if stream.read(len(_ZIP)) != _ZIP:
+                raise ValueError("no zip archive, as every npz is")
+        with np.load(path, allow_pickle=False) as file:
             missing = [name for name in ("about", *_SHAPES) if name not in file.files]
             if missing:
                 raise ValueError(f"no array {', '.join(missing)}")
