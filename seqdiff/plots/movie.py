@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import UInt8
 from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
@@ -80,7 +81,7 @@ class Screen:
         cells.set_ylabel("line")
         for axis in (cells.xaxis, cells.yaxis):
             axis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-        self._letters = self._add_letters(cells, lines, width)
+        self._letters = self._add_letters(cells, width)
         self._dot = _add_curve(curve, film)
         self._title = self.figure.suptitle(self._caption(len(film.steps) - 1))
         colors.explain(self.figure, curve, hiding=bool(film.hidden_again.any()))
@@ -105,7 +106,7 @@ class Screen:
         step = int(self._film.steps[frame])
         return f"{title(self._film)}\nstep {step:,}: {self._film.masked[step]:,} masked"
 
-    def _add_letters(self, axes: Axes, lines: int, width: int) -> list[Text]:
+    def _add_letters(self, axes: Axes, width: int) -> list[Text]:
         count = len(self._film.positions)
         if count > _MAX_LETTERS:
             return []
@@ -126,7 +127,7 @@ def wrap(picture: UInt8[np.ndarray, "F P 4"]) -> UInt8[np.ndarray, "F lines widt
     return filled.reshape(frames, lines, width, 4)
 
 
-def _add_curve(axes: Axes, film: Film):
+def _add_curve(axes: Axes, film: Film) -> PathCollection:
     steps = np.arange(len(film.masked))
     axes.fill_between(steps, film.masked, color="0.9")
     axes.plot(steps, film.masked, color="0.2", linewidth=1.2)

@@ -12,34 +12,22 @@ import torch
 from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from PIL import Image, ImageSequence
 
 from seqdiff.cli import main
-from seqdiff.plots import colors, movie
+from seqdiff.plots import colors
 from seqdiff.plots.colors import Colors, spell
 from seqdiff.plots.film import spread
-from seqdiff.plots.movie import Screen, film_trace, wrap
 from seqdiff.plots.trace import MAX_POSITIONS, MAX_STEPS, draw_trace, ink
 from seqdiff.samplers import Recorder
 from seqdiff.trace import Trace, write_trace
+from tests.integration.traces import AGAIN, MASK, A, C, G, T, record, small_trace
 
 ROOT = Path(__file__).parents[2]
-A, C, G, T = (0, 158, 115), (0, 114, 178), (230, 159, 0), (213, 94, 0)
-MASK, AGAIN = (230, 230, 230), (85, 85, 85)
-
-
-def _record(states: list[list[int]], symbols: str | list[str], name: str = "one") -> Trace:
-    found = Recorder()
-    found.start(torch.tensor([[0] * len(states[0]), states[0]]), [0, 1])
-    for step, state in enumerate(states[1:], start=1):
-        found(step, torch.tensor([[0] * len(state), state]))
-    return found.trace(sampler="mine", names=["zero", name], symbols=list(symbols))
 
 
 @pytest.fixture
 def small() -> Trace:
-    """Three states of four positions; the third position is hidden again."""
-    return _record([[0, 4, 4, 4], [0, 4, 2, 3], [0, 1, 4, 3]], "ACGTN")
+    return small_trace()
 
 
 def _legend(figure: Figure) -> dict[str, tuple[int, ...]]:
@@ -78,7 +66,7 @@ def test_a_small_trace_is_drawn_as_it_is(small: Trace) -> None:
 
 
 def test_the_legend_names_only_what_is_there() -> None:
-    figure = draw_trace(_record([[2, 2], [0, 2]], ["$x_1$", "\n", "?"], name="a $b$"), 1)
+    figure = draw_trace(record([[2, 2], [0, 2]], ["$x_1$", "\n", "?"], name="a $b$"), 1)
     assert list(_legend(figure)) == [r"\$x_1\$", r"'\n'", "mask"]
     assert figure.get_suptitle() == r"a \$b\$, drawn by mine in 1 step"
 
@@ -137,7 +125,7 @@ def test_what_is_drawn_is_spread_evenly_and_holds_both_ends(count: int, limit: i
 
 def test_a_large_alphabet_lies_on_a_scale_with_a_bar() -> None:
     symbols = [f"t{i}" for i in range(1000)] + ["?"]
-    figure = draw_trace(_record([[1000, 1000, 0], [999, 500, 0]], symbols), 1)
+    figure = draw_trace(record([[1000, 1000, 0], [999, 500, 0]], symbols), 1)
     image, _, bar = figure.axes
     (drawn,) = image.get_images()
     scale = (255 * np.array(colormaps["viridis"]([1.0, 500 / 999, 0.0]))).round()
@@ -190,56 +178,6 @@ def test_colors_stay_apart_for_colour_blind_eyes() -> None:
 def test_letters_are_written_in_what_contrasts() -> None:
     assert ink(np.array([230, 230, 230, 255], np.uint8)) == "black"
     assert ink(np.array([0, 114, 178, 255], np.uint8)) == "white"
-
-
-class TestMovie:
-    def test_a_screen_shows_the_states_wrapped_into_lines(self) -> None:
-        picture = np.arange(2 * 25 * 4, dtype=np.uint8).reshape(2, 25, 4)
-        lines = wrap(picture)
-        assert lines.shape == (2, 3, 10, 4)
-        assert (lines.reshape(2, 30, 4)[:, :25] == picture).all()
-        assert not lines.reshape(2, 30, 4)[:, 25:].any(), "transparent"
-        assert wrap(picture[:, :3]).shape == (2, 1, 3, 4)
-
-    def test_a_screen_changes_with_the_state(self, small: Trace) -> None:
-        screen = Screen(movie.develop(small, 1, max_steps=9, max_positions=9), small)
-        cells, curve = screen.figure.axes
-        (drawn,) = cells.get_images()
-        for frame, (state, letters, masked) in enumerate(
-            [
-                ([A, MASK, MASK, MASK], "A", 3),
-                ([A, MASK, G, T], "AGT", 1),
-                ([A, C, AGAIN, T], "ACT", 1),
-            ]
-        ):
-            screen.show(frame)
-            assert np.asarray(drawn.get_array())[0, :, :3].tolist() == np.array(state).tolist()
-            assert "".join(text.get_text() for text in cells.texts) == letters
-            assert curve.collections[-1].get_offsets().tolist() == [[frame, masked]]
-            assert screen.figure.get_suptitle().endswith(f"\nstep {frame}: {masked} masked")
-
-    def test_a_frame_for_every_state(self, small: Trace, tmp_path: Path) -> None:
-        path = tmp_path / "a.gif"
-        assert list(film_trace(path, small, 1)) == [(1, 3), (2, 3), (3, 3)]
-        with Image.open(path) as gif:
-            frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(gif)]
-            last = gif.info["duration"]
-        assert len(frames) == 3 and last == 500 + 2000, "the last one stays"
-        assert {T, G} <= _colors(frames[1]) and AGAIN in _colors(frames[2])
-
-    def test_of_a_long_trace_as_many_as_are_promised(self, tmp_path: Path, monkeypatch) -> None:
-        monkeypatch.setattr(movie, "MAX_FRAMES", 4)
-        path = tmp_path / "a.gif"
-        states = [[4] * (9 - i) + [0] * i for i in range(10)]
-        assert list(film_trace(path, _record(states, "ACGTN"), 1))[-1] == (4, 4)
-        with Image.open(path) as gif:
-            assert gif.n_frames == 4
-
-
-def _colors(image: Image.Image) -> set[tuple[int, ...]]:
-    found = image.getcolors(2**24)
-    assert found is not None
-    return {color for _, color in found}
 
 
 @pytest.fixture
@@ -302,7 +240,7 @@ def test_a_picture_must_be_named(fails: Callable) -> None:
 
 
 def test_names_come_before_numbers(tmp_path: Path, capsys) -> None:
-    write_trace(tmp_path / "t.npz", _record([[1], [0]], "A?", name="0"))
+    write_trace(tmp_path / "t.npz", record([[1], [0]], "A?", name="0"))
     command = ["plot", "trace", str(tmp_path / "t.npz"), "--out", str(tmp_path / "a.png")]
     assert main(command) == 0
     assert "a.png: 0, 2 states" in capsys.readouterr().out
