@@ -192,7 +192,7 @@ def test_cache_compares_integers() -> None:
     """126336 and 126337 are equal to ``torch.allclose``; the cache must tell them apart."""
     old, new = torch.tensor([[126336], [7]]), torch.tensor([[126337], [7]])
     assert torch.allclose(old[0], new[0])
-    assert Memory(old).stale(new).tolist() == [True, False]
+    assert Memory(old, torch.zeros_like(old)).stale(new).tolist() == [True, False]
 
 
 def test_a_cache_that_forgets_to_look_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class Flat(torch.nn.Module):
 class FlatDenoiser(Denoiser):
     """The normalised law, expanded likewise."""
 
-    def forward(self, x_t, t=None, padding=None):
+    def forward(self, x_t, t=None, padding=None, label=None):
         law = torch.full((1, 1, K), 1 / K, dtype=torch.float64).log().float()
         return law.expand(*x_t.shape, K)
 
