@@ -13,6 +13,7 @@ from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
+    ConfidenceSampler,
     FirstHittingSampler,
     Sampler,
     SemiAutoregressiveSampler,
@@ -59,8 +60,25 @@ class Neighbours(torch.nn.Module):
         return self.table[left, right]
 
 
-def draw(sampler: Sampler, x_init: Tensor, seed: int | None = 0, **options):
-    backbone = Neighbours()
+class TimedNeighbours(Neighbours):
+    """A network that depends on time: each has its favourite letter."""
+
+    def forward(
+        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        assert t is not None
+        phase = 40 * t[:, None, None] + 2 * torch.pi / K * torch.arange(K)
+        return super().forward(tokens, t, padding) + 3 * phase.cos()
+
+
+def draw(
+    sampler: Sampler,
+    x_init: Tensor,
+    seed: int | None = 0,
+    kind: type[Neighbours] = Neighbours,
+    **options,
+):
+    backbone = kind()
     if seed is not None and "seeds" not in options:
         options["generator"] = torch.Generator().manual_seed(seed)
     output = sampler.sample(Denoiser(backbone, K), PROCESS, x_init, **options)
@@ -92,20 +110,23 @@ def test_full_rows_cost_nothing_and_nfe_is_what_the_network_saw(sampler: Sampler
 
 
 @every
-def test_rows_do_not_depend_on_their_batch(sampler: Sampler) -> None:
-    """Bit for bit: alone, reordered, or beside longer rows under padding."""
+@pytest.mark.parametrize("kind", [Neighbours, TimedNeighbours])
+def test_rows_do_not_depend_on_their_batch(sampler: Sampler, kind: type[Neighbours]) -> None:
+    """Bit for bit: alone, reordered, or beside longer rows under padding; at the same times."""
     lengths = torch.tensor([3, 7, 5, 1, 6, 7])
     width, seeds = 7, torch.tensor([5, 2**62, 3, 8, 5, 0])
     padding = torch.arange(width) >= lengths[:, None]
     x_init = PROCESS.prior((6, width))
     x_init[1, 3], x_init[4, 0] = 2, 1
-    whole, _ = draw(sampler, x_init, seeds=seeds, padding=padding)
+    whole, _ = draw(sampler, x_init, seeds=seeds, padding=padding, kind=kind)
     order = torch.tensor([4, 0, 3, 5, 2, 1])
-    moved, _ = draw(sampler, x_init[order], seeds=seeds[order], padding=padding[order])
+    moved, _ = draw(sampler, x_init[order], seeds=seeds[order], padding=padding[order], kind=kind)
     assert torch.equal(moved.tokens, whole.tokens[order])
     assert torch.equal(moved.nfe, whole.nfe[order])
     for row, length in enumerate(lengths.tolist()):
-        alone, _ = draw(sampler, x_init[row : row + 1, :length], seeds=seeds[row : row + 1])
+        alone, _ = draw(
+            sampler, x_init[row : row + 1, :length], seeds=seeds[row : row + 1], kind=kind
+        )
         assert torch.equal(alone.tokens[0], whole.tokens[row, :length])
         assert alone.nfe[0] == whole.nfe[row]
 
@@ -122,7 +143,26 @@ class BrokenBatchNoise(FirstHittingSampler):
 
 def test_noise_of_the_whole_batch_would_be_found() -> None:
     with pytest.raises(AssertionError):
-        test_rows_do_not_depend_on_their_batch(BrokenBatchNoise())
+        test_rows_do_not_depend_on_their_batch(BrokenBatchNoise(), Neighbours)
+
+
+def test_times_of_other_rows_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken twins: padding counts as masked away, and rows get the times of the first rows."""
+    with monkeypatch.context() as patched:
+        wide = property(lambda self: 1 - (~self.masked).double().mean(dim=-1))
+        patched.setattr(Canvas, "time", wide)
+        with pytest.raises(AssertionError):
+            test_rows_do_not_depend_on_their_batch(ConfidenceSampler(), TimedNeighbours)
+    real = Canvas._network
+
+    def shifted(self, chosen, where, t):
+        moved = t.clone()
+        moved[chosen] = t[: len(chosen)]
+        return real(self, chosen, where, moved)
+
+    monkeypatch.setattr(Canvas, "_network", shifted)
+    with pytest.raises(AssertionError):
+        test_rows_do_not_depend_on_their_batch(FirstHittingSampler(), TimedNeighbours)
 
 
 @every
