@@ -262,6 +262,33 @@ def test_a_single_step_and_the_smallest_temperature_fill_every_position(sampler:
 
 
 @every
+@pytest.mark.parametrize("options", [{"temperature": 0.01}, {"top_k": 1}, {"top_p": 0.5}], ids=str)
+def test_every_sampler_reshapes_what_it_draws(sampler: Sampler, options: dict) -> None:
+    """Of 3 letters only the likeliest that is allowed stays; the sampler without options differs.
+
+    At temperature 0.01 another has a chance of e^-100.
+    """
+
+    class Fixed(torch.nn.Module):
+        def forward(self, tokens, t=None, padding=None):
+            return torch.tensor([0.0, 2.0, 1.0], dtype=torch.float64).expand(*tokens.shape, K)
+
+    allowed = torch.ones(20, L, K, dtype=torch.bool)
+    allowed[:, 2, 1] = False
+    semi = isinstance(sampler, SemiAutoregressiveSampler)
+    shaped = replace(sampler, **({"inner": FirstHittingSampler(**options)} if semi else options))
+    for one, same in ((shaped, True), (sampler, False)):
+        drawn = one.sample(
+            Denoiser(Fixed(), K),
+            PROCESS,
+            PROCESS.prior((20, L)),
+            allowed=allowed,
+            seeds=torch.arange(20),
+        )
+        assert bool((drawn.tokens == torch.tensor([1, 1, 2, 1, 1])).all()) == same
+
+
+@every
 def test_a_network_that_gives_nan_is_named(sampler: Sampler) -> None:
     class Broken(torch.nn.Module):
         def forward(self, tokens, t=None, padding=None):
