@@ -117,7 +117,7 @@ def test_rows_do_not_depend_on_their_batch(sampler: Sampler, kind: type[Neighbou
     width, seeds = 7, torch.tensor([5, 2**62, 3, 8, 5, 0])
     padding = torch.arange(width) >= lengths[:, None]
     x_init = PROCESS.prior((6, width))
-    x_init[1, 3], x_init[4, 0] = 2, 1
+    x_init[1, 3], x_init[4, 0], x_init[padding] = 2, 1, 0
     whole, _ = draw(sampler, x_init, seeds=seeds, padding=padding, kind=kind)
     order = torch.tensor([4, 0, 3, 5, 2, 1])
     moved, _ = draw(sampler, x_init[order], seeds=seeds[order], padding=padding[order], kind=kind)

@@ -15,6 +15,7 @@ from seqdiff.samplers import (
     CachedAncestralSampler,
     Sampler,
 )
+from seqdiff.samplers.canvas import Memory
 from seqdiff.schedules import Linear
 from tests.exact.test_sampler_contract import ALL, Neighbours
 
@@ -233,3 +234,27 @@ def test_a_memory_keeps_the_answers_about_masks_only() -> None:
         found = sampler.sample(Denoiser(backbone, 3), process, x_init, seeds=torch.arange(5))
         kept.append(found.tokens)
     assert kept[0] == (8, 3) and torch.equal(kept[1], kept[2])
+
+
+def keeps_too_much(self: Memory, where: Tensor, log_probs: Tensor, x_t: Tensor) -> None:
+    """Broken twin: takes every row as seen."""
+    REAL_KEEP(self, where, log_probs, x_t)
+    self.tokens[:] = x_t
+
+
+REAL_KEEP = Memory.keep
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_memory_knows_which_rows_it_was_told_about(monkeypatch, broken: bool) -> None:
+    x_t = torch.tensor([[3, 0, 3], [3, 3, 1]])
+    memory = Memory.of(x_t == 3)
+    if broken:
+        monkeypatch.setattr(Memory, "keep", keeps_too_much)
+    first, second = x_t == 3, x_t == 3
+    first[1], second[0] = False, False
+    memory.keep(first, torch.tensor([[0.0, 1.0], [2.0, 3.0]]), x_t)
+    assert memory.stale(x_t).tolist() == [False, not broken]
+    memory.keep(second, torch.tensor([[4.0, 5.0], [6.0, 7.0]]), x_t)
+    kept = memory.log_probs[memory.place[x_t == 3]]
+    assert torch.equal(kept.flatten(), torch.arange(8.0))
