@@ -96,8 +96,10 @@ class ExactClassifierBased(Guidance):
         where: Bool[Tensor, "B L"] | None = None,
     ) -> Int64[Tensor, " B"]:
         """See ``Denoiser``."""
-        asked = self.vocab_size * self._asked(x_t, where, padding).sum(dim=-1)
-        return self.denoiser.evaluations(x_t, padding, where) + asked
+        spent = self.denoiser.evaluations(x_t, padding, where)
+        if self.gamma == 0:
+            return spent
+        return spent + self.vocab_size * self._asked(x_t, where, padding).sum(dim=-1)
 
     def log_probs_at(
         self,
@@ -109,6 +111,8 @@ class ExactClassifierBased(Guidance):
     ) -> Float[Tensor, "N K"]:
         """See ``Denoiser``; a label is for the denoiser that is steered."""
         law = self.denoiser.log_probs_at(x_t, where, t, padding, label)
+        if self.gamma == 0:
+            return law
         asked = self._asked(x_t, where, padding)
         row, position = asked.nonzero(as_tuple=True)
         change = torch.arange(len(row) * self.vocab_size, device=x_t.device)
@@ -178,7 +182,7 @@ class FirstOrderClassifierBased(Guidance):
         where: Bool[Tensor, "B L"] | None = None,
     ) -> Int64[Tensor, " B"]:
         """See ``Denoiser``."""
-        return self.denoiser.evaluations(x_t, padding, where) + 1
+        return self.denoiser.evaluations(x_t, padding, where) + int(self.gamma != 0)
 
     def log_probs_at(
         self,
@@ -190,6 +194,8 @@ class FirstOrderClassifierBased(Guidance):
     ) -> Float[Tensor, "N K"]:
         """See ``Denoiser``; a label is for the denoiser that is steered."""
         law = self.denoiser.log_probs_at(x_t, where, t, padding, label)
+        if self.gamma == 0:
+            return law
         with torch.enable_grad():
             one_hot = F.one_hot(x_t, self.vocab_size + 1).to(law.dtype).requires_grad_()
             log_wanted = self.classifier(one_hot, t, padding)
