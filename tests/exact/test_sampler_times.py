@@ -14,6 +14,7 @@ from seqdiff.samplers import (
     RemaskCapSampler,
     RemaskLoopSampler,
     Sampler,
+    SMCSampler,
 )
 from seqdiff.schedules import CosineSquared, Linear, NoiseSchedule
 from tests.oracles import LookupBackbone
@@ -88,9 +89,14 @@ def test_padding_does_not_count_as_revealed() -> None:
     assert shares != [pytest.approx(row, abs=1e-12) for row in padded], "the twin that counts it"
 
 
-def test_first_hitting_asks_at_the_times_of_the_process() -> None:
+@pytest.mark.parametrize(
+    "sampler",
+    [FirstHittingSampler(), SMCSampler(reward=lambda x: x[:, 0].double(), num_particles=1)],
+    ids=lambda s: type(s).__name__,
+)
+def test_first_hitting_asks_at_the_times_of_the_process(sampler: Sampler) -> None:
     """The j-th of 5 openings has E[1 - alpha] = (5 - j) / 6; sd at most 0.19, n = 4000, 5 SE."""
-    stacked = torch.stack(ask(FirstHittingSampler(), CosineSquared(), rows=4000))
+    stacked = torch.stack(ask(sampler, CosineSquared(), rows=4000))
     assert (stacked[1:] < stacked[:-1]).all()
     level = (1 - CosineSquared().alpha(stacked)).mean(dim=1)
     assert level.tolist() == pytest.approx([(5 - j) / 6 for j in range(5)], abs=5 * 0.19 / 63)
