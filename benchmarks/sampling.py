@@ -45,17 +45,18 @@ class TimedDenoiser(Denoiser):
 
     seconds = 0.0
 
-    def forward(
+    def log_probs_at(
         self,
         x_t: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
         label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
+    ) -> Float[Tensor, "N K"]:
         """See ``Denoiser``."""
         _wait(x_t.device)
         start = time.perf_counter()
-        answer = super().forward(x_t, t, padding, label)
+        answer = super().log_probs_at(x_t, where, t, padding, label)
         _wait(x_t.device)
         self.seconds += time.perf_counter() - start
         return answer

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from seqdiff.backbones.protocol import Backbone, LabelledBackbone
+from seqdiff.backbones.protocol import Backbone, LabelledBackbone, SelectiveBackbone
 
 
 def subs_log_probs(
@@ -107,10 +107,19 @@ class Denoiser(nn.Module):
         return self.backbone.num_classes if isinstance(self.backbone, LabelledBackbone) else None
 
     def evaluations(
-        self, x_t: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+        self,
+        x_t: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        where: Bool[Tensor, "B L"] | None = None,
     ) -> Int64[Tensor, " B"]:
-        """Count the network evaluations that a call with these arguments spends on each row."""
-        del padding
+        """Count the network evaluations that a call spends on each row.
+
+        Args:
+            x_t: See ``forward``.
+            padding: See ``forward``.
+            where: See ``log_probs_at``; ``None`` for a call of ``forward``.
+        """
+        del padding, where
         return torch.ones(len(x_t), dtype=torch.int64, device=x_t.device)
 
     def forward(
@@ -132,15 +141,59 @@ class Denoiser(nn.Module):
             ValueError: If the backbone does not emit K logits, or there are labels and it has no
                 classes.
         """
-        if label is None:
-            logits = self.backbone(x_t, t, padding)
-        elif isinstance(self.backbone, LabelledBackbone) and self.num_classes is not None:
-            logits = self.backbone(x_t, t, padding, label)
+        return self._normalise(self._logits(x_t, t, padding, label), x_t)
+
+    def log_probs_at(
+        self,
+        x_t: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "N K"]:
+        """Give the law of some clean tokens, in nats: ``forward(...)[where]``, up to rounding.
+
+        A ``SelectiveBackbone`` is asked for these positions only; any other scores all, of which
+        these are normalised. A subclass that overrides ``forward`` alone is asked through it.
+
+        Args:
+            x_t: See ``forward``.
+            where: Positions that are asked about.
+            t: See ``forward``.
+            padding: See ``forward``.
+            label: See ``forward``.
+
+        Returns:
+            One row for each position, in the order of ``where.nonzero()``.
+
+        Raises:
+            ValueError: See ``forward``.
+        """
+        if type(self).forward is not Denoiser.forward:
+            return self(x_t, t, padding, label)[where]
+        if isinstance(self.backbone, SelectiveBackbone):
+            self._check_label(label)
+            logits = self.backbone.logits_at(x_t, where, t, padding, label)
         else:
+            logits = self._logits(x_t, t, padding, label)[where]
+        return self._normalise(logits[None], x_t[where][None])[0]
+
+    def _logits(
+        self, x_t: Tensor, t: Tensor | None, padding: Tensor | None, label: Tensor | None
+    ) -> Tensor:
+        self._check_label(label)
+        if isinstance(self.backbone, LabelledBackbone) and label is not None:
+            return self.backbone(x_t, t, padding, label)
+        return self.backbone(x_t, t, padding)
+
+    def _check_label(self, label: Tensor | None) -> None:
+        if label is not None and self.num_classes is None:
             raise ValueError(
                 f"Denoiser.label must be None, got labels for {type(self.backbone).__name__}, "
                 "which has no classes; use a backbone that takes num_classes"
             )
+
+    def _normalise(self, logits: Tensor, x_t: Tensor) -> Tensor:
         if logits.shape[-1] != self.vocab_size:
             raise ValueError(
                 f"Denoiser.backbone must emit vocab_size = {self.vocab_size} logits, got "

@@ -117,7 +117,7 @@ def categorical(
     """Draw exactly from a categorical law: invert its distribution function in float64.
 
     In float32 this and the Gumbel-argmax truncate the tail, and rare outcomes come too seldom; see
-    Zheng et al. 2024, arXiv:2409.02908, section 4.
+    Zheng et al. 2024, arXiv:2409.02908.
 
     Args:
         log_probs: Normalised log-probabilities in nats; ``-inf`` is never drawn.

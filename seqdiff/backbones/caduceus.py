@@ -185,6 +185,34 @@ class Caduceus(nn.Module):
         Raises:
             ValueError: If there is a label and the network has no classes.
         """
+        first, *second = [
+            F.linear(strand, head) for strand, head in self._strands(tokens, padding, label)
+        ]
+        return first + second[0].flip(1) if second else first
+
+    def logits_at(
+        self,
+        tokens: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "N K"]:
+        """See ``SelectiveBackbone``; the arguments and refusals are those of ``forward``."""
+        row, position = where.nonzero(as_tuple=True)
+        places = (position, where.shape[1] - 1 - position)
+        first, *second = [
+            F.linear(strand[row, place], head)
+            for (strand, head), place in zip(
+                self._strands(tokens, padding, label), places, strict=False
+            )
+        ]
+        return first + second[0] if second else first
+
+    def _strands(
+        self, tokens: Tensor, padding: Tensor | None, label: Tensor | None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Activations and head of the row and, for ``ps``, of its reverse: scores add up."""
         equivariant = self.config.variant == "ps"
         if equivariant:
             tokens = torch.cat((tokens, self.complement[tokens.flip(1)]))
@@ -204,15 +232,13 @@ class Caduceus(nn.Module):
             x = block(x, padding, mirrored=mirrored)
         x = self.norm(x, mirrored=mirrored)
         head = self.embedding.weight[: self.config.num_logits]
-        return self._equivariant_logits(x, head, mirrored) if equivariant else F.linear(x, head)
-
-    def _equivariant_logits(self, x: Tensor, head: Tensor, mirrored: bool) -> Tensor:
-        """Sum both strands' scores in the orientation of the first half of the batch."""
+        if not equivariant:
+            return [(x, head)]
         complemented = head[self.complement[: self.config.num_logits]]
         if mirrored:  # the strands have changed places: the first half now holds the second strand
             head, complemented = complemented.flip(1), head.flip(1)
         forward, backward = x.chunk(2)
-        return F.linear(forward, head) + F.linear(backward, complemented).flip(1)
+        return [(forward, head), (backward, complemented)]
 
     @classmethod
     def from_hub(cls, directory: str | Path, *, backend: str = "auto") -> Caduceus:

@@ -62,3 +62,30 @@ class LabelledBackbone(Backbone, Protocol):
                 has one.
         """
         ...
+
+
+@runtime_checkable
+class SelectiveBackbone(Backbone, Protocol):
+    """A backbone that can score some positions only, and then spends its head on no others."""
+
+    def logits_at(
+        self,
+        tokens: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "N K"]:
+        """Score every symbol at the positions that are True, as a call of the backbone would.
+
+        Args:
+            tokens: See ``Backbone``; all of them are read, wherever scores are asked for.
+            where: Positions to score.
+            t: See ``Backbone``.
+            padding: See ``Backbone``.
+            label: See ``LabelledBackbone``; only for a network with classes.
+
+        Returns:
+            One row for each position, in the order of ``where.nonzero()``.
+        """
+        ...

@@ -45,7 +45,7 @@ class BernoulliTime(Estimator):
     [1e-3, 1], a masked share of (1 - 1e-3) t and a weight of 1/t, so that a uniform predictor
     scores 0.999 log K a token. There a sequence gets one draw and times are spread over a batch;
     here draws are independent, with the same expectation. Which tokens count is for the loss mask
-    to say. Source: Sahoo et al. 2024, arXiv:2406.07524, equation 10 and the released evaluation.
+    to say. Source: Sahoo et al. 2024, arXiv:2406.07524, and the evaluation released with it.
 
     Attributes:
         evaluations: Draws of a pass.
@@ -114,7 +114,7 @@ class BernoulliTime(Estimator):
 class ExactK(Estimator):
     """k uniform on 1..n, exactly k tokens masked, weight n/k.
 
-    Source: Ou et al. 2024, arXiv:2406.03736, section 3.3.
+    Source: Ou et al. 2024, arXiv:2406.03736, theorem 2.
 
     Attributes:
         evaluations: Draws of a pass.

@@ -2,7 +2,7 @@
 
 Revealing in an order o is an exact likelihood p_o of a model of its own. Unless the network's
 conditionals fit together, p_o differs from order to order. The mean over orders of -log p_o is the
-bound that the masking estimators have (Ou et al. 2024, arXiv:2406.03736, section 3.3); the
+bound that the masking estimators have (Ou et al. 2024, arXiv:2406.03736, theorem 2); the
 likelihood of drawing a random order first is the mean of p_o, whose -log is smaller (Jensen).
 """
 
@@ -150,7 +150,7 @@ class ImportanceWeightedOrders(Estimator):
 
     With one order it would be the bound of ``RandomOrderChain``; with ever more it tends to -log of
     the mean of p_o over all orders, from above. Source: Burda et al. 2016, arXiv:1509.00519,
-    theorem 1, with the order as the latent variable.
+    with the order as the latent variable.
 
     Attributes:
         orders: Averaged under one logarithm.

@@ -15,7 +15,7 @@ class AncestralSampler(GridSampler):
     ``num_steps`` equal steps from t = 1 to t = 0, each an exact draw from q(x_s | x_t, x_theta). A
     position is revealed in the step that holds its level, which makes it revealed with probability
     (alpha_s - alpha_t) / (1 - alpha_t) by every step that finds it masked. Source: Sahoo et al.
-    2024, arXiv:2406.07524, section 4.1.
+    2024, arXiv:2406.07524.
 
     Attributes:
         num_steps: Steps; the law tends to the model's own like 1 / num_steps.

@@ -13,8 +13,9 @@ class CachedAncestralSampler(AncestralSampler):
     """The same samples as ancestral, bit for bit, evaluating a row only after it has changed.
 
     For networks that ignore time, as ours do. It takes at most as many evaluations a row as there
-    are masks, however fine the grid, and keeps one prediction ``[B, L, K]``. Source: Sahoo et al.
-    2024, arXiv:2406.07524; there the whole batch shares one cache.
+    are masks, however fine the grid, and keeps one prediction for each mask. Source: Sahoo et al.
+    2024, arXiv:2406.07524, and Ou et al. 2024, arXiv:2406.03736; in the former's code the whole
+    batch shares one cache.
     """
 
     def fill(self, canvas: Canvas) -> None:

@@ -18,10 +18,34 @@ StepCallback = Callable[[int, Tensor], None]
 
 @dataclass
 class Memory:
-    """The network's last answer for every row, and the tokens that it was given for."""
+    """The network's last answer for every row, and the tokens that it was given for.
+
+    Attributes:
+        tokens: What was asked about last.
+        place: Where the answer for a position is kept; only those masked at first have a place.
+        log_probs: The answers ``[places, K]``, once there is one.
+    """
 
     tokens: Int64[Tensor, "B L"]
+    place: Int64[Tensor, "B L"]
     log_probs: Tensor | None = None
+
+    @classmethod
+    def of(cls, masked: Bool[Tensor, "B L"]) -> Memory:
+        """Make room for the answers about masked positions."""
+        place = masked.flatten().cumsum(dim=0).view(masked.shape) - 1
+        return cls(torch.full_like(place, -1), place)
+
+    def keep(
+        self, where: Bool[Tensor, "B L"], log_probs: Float[Tensor, "N K"], x_t: Int[Tensor, "B L"]
+    ) -> None:
+        """Note the answer about the rows that hold a position that is True."""
+        if self.log_probs is None:
+            places = int(self.place[-1, -1]) + 1
+            self.log_probs = log_probs.new_zeros((places, log_probs.shape[-1]))
+        self.log_probs[self.place[where]] = log_probs
+        rows = where.any(dim=-1)
+        self.tokens[rows] = x_t[rows]
 
     def stale(self, x_t: Int[Tensor, "B L"]) -> Bool[Tensor, " B"]:
         """Rows that differ from those last seen, compared as integers."""
@@ -97,7 +121,7 @@ class Canvas:
 
     def remember(self) -> None:
         """Evaluate a row only after it has changed; for networks that ignore time."""
-        self.memory = Memory(torch.full_like(self.x_t, -1))
+        self.memory = Memory.of(self.masked)
 
     def law(
         self,
@@ -108,8 +132,8 @@ class Canvas:
     ) -> Float64[Tensor, "N K"]:
         """Ask for the law of every position that is True, in the order of ``where.nonzero()``.
 
-        The network sees only the rows that are asked about. No backbone scores single positions, so
-        a row is scored whole; what follows is computed where asked only.
+        The network sees only the rows that are asked about, and scores only these positions if it
+        can; with a memory, all masked positions of the rows that it is asked about again.
 
         Args:
             where: Masked positions.
@@ -143,21 +167,21 @@ class Canvas:
     def _scores(self, chosen: Tensor, where: Tensor, t: Tensor) -> Tensor:
         """Log-probabilities ``[N, K]``, from the network or, for unchanged rows, from memory."""
         if self.memory is None:
-            return self._network(chosen, t)[where[chosen]]
-        changed = chosen[self.memory.stale(self.x_t)[chosen]]
-        if len(changed):
-            answer = self._network(changed, t)
-            if self.memory.log_probs is None:
-                self.memory.log_probs = answer.new_zeros((len(self.x_t), *answer.shape[1:]))
-            self.memory.log_probs[changed] = answer
-            self.memory.tokens[changed] = self.x_t[changed]
+            return self._network(chosen, where, t)
+        changed = torch.zeros_like(where[:, :1])
+        changed[chosen, 0] = self.memory.stale(self.x_t)[chosen]
+        asked = self.masked & changed
+        rows = asked.any(dim=-1).nonzero().squeeze(-1)
+        if len(rows):
+            self.memory.keep(asked, self._network(rows, asked, t), self.x_t)
         assert self.memory.log_probs is not None
-        return self.memory.log_probs[where]
+        return self.memory.log_probs[self.memory.place[where]]
 
-    def _network(self, chosen: Tensor, t: Tensor) -> Float[Tensor, "n L K"]:
+    def _network(self, chosen: Tensor, where: Tensor, t: Tensor) -> Float[Tensor, "N K"]:
+        x_t, asked = self.x_t[chosen], where[chosen]
         padding = None if self.padding is None else self.padding[chosen]
-        self.nfe[chosen] += self.denoiser.evaluations(self.x_t[chosen], padding)
-        return self.denoiser(self.x_t[chosen], t[chosen], padding)
+        self.nfe[chosen] += self.denoiser.evaluations(x_t, padding, asked)
+        return self.denoiser.log_probs_at(x_t, asked, t[chosen], padding)
 
     def place(self, where: Bool[Tensor, "B L"], letters: Int64[Tensor, " N"]) -> None:
         """Write letters at the positions that are True."""

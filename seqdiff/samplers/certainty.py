@@ -49,8 +49,7 @@ class CertaintySampler(AdaptiveSampler, ABC):
 class ConfidenceSampler(CertaintySampler):
     """Most confident position first (largest probability of a letter); not the model's law.
 
-    Source: Chang et al. 2022, arXiv:2202.04200, section 3.2, where a drawn letter's own probability
-    counts.
+    Source: Chang et al. 2022, arXiv:2202.04200, where a drawn letter's own probability counts.
     """
 
     def certainty(self, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
@@ -62,7 +61,7 @@ class ConfidenceSampler(CertaintySampler):
 class MarginSampler(CertaintySampler):
     """Largest gap between the two likeliest letters first; not the model's law.
 
-    Source: Kim et al. 2025, arXiv:2502.06768.
+    Source: Kim et al. 2025, arXiv:2502.06768, "top-K probability margin".
     """
 
     def certainty(self, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:

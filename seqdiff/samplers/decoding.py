@@ -24,7 +24,7 @@ def reshape_law(
     """Sharpen and truncate laws: first temperature, then top-k, then nucleus.
 
     The nucleus is the smallest set of likeliest letters whose mass reaches ``top_p``: the letter
-    that crosses it belongs to it (Holtzman et al. 2020, arXiv:1904.09751, section 3.1; some
+    that crosses it belongs to it (Holtzman et al. 2020, arXiv:1904.09751; some
     samplers for diffusion models drop that letter). Among equally likely letters those with lower
     ids come first, so exactly ``top_k`` stay.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
@@ -12,12 +13,13 @@ from seqdiff.parameterization import Denoiser
 from seqdiff.types import NO_LABEL
 
 
-class Guidance(Denoiser):
+class Guidance(Denoiser, ABC):
     """A denoiser made of another: give it to a sampler in the other's place.
 
     Guidance changes the law of each masked position given the visible ones. A sampler that reveals
     one position at a time draws from these laws in turn; one that reveals several at once draws
-    them independently, guided or not.
+    them independently, guided or not. A new guidance implements ``log_probs_at`` and, if it costs
+    more than the denoiser, ``evaluations``.
 
     Args:
         denoiser: The denoiser to steer, itself guided or not.
@@ -36,6 +38,29 @@ class Guidance(Denoiser):
             )
         self.denoiser = denoiser
         self.gamma = gamma
+
+    def forward(
+        self,
+        x_t: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """See ``Denoiser``."""
+        everywhere = torch.ones_like(x_t, dtype=torch.bool)
+        law = self.log_probs_at(x_t, everywhere, t, padding, label)
+        return law.view(*x_t.shape, self.vocab_size)
+
+    @abstractmethod
+    def log_probs_at(
+        self,
+        x_t: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "N K"]:
+        """See ``Denoiser``; ``forward`` asks about every position."""
 
 
 class ClassifierFree(Guidance):
@@ -68,18 +93,23 @@ class ClassifierFree(Guidance):
         self.label = label
 
     def evaluations(
-        self, x_t: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
-    ) -> Int64[Tensor, " B"]:
-        """See ``Denoiser``."""
-        return self.denoiser.evaluations(x_t, padding) * (1 if self.gamma in (0, 1) else 2)
-
-    def forward(
         self,
         x_t: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        where: Bool[Tensor, "B L"] | None = None,
+    ) -> Int64[Tensor, " B"]:
+        """See ``Denoiser``."""
+        laws = 1 if self.gamma in (0, 1) else 2
+        return self.denoiser.evaluations(x_t, padding, where) * laws
+
+    def log_probs_at(
+        self,
+        x_t: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
         label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
+    ) -> Float[Tensor, "N K"]:
         """See ``Denoiser``.
 
         Raises:
@@ -92,11 +122,12 @@ class ClassifierFree(Guidance):
             )
         wanted = torch.full((len(x_t),), self.label, device=x_t.device)
         if self.gamma == 0:
-            return self.denoiser(x_t, t, padding)
+            return self.denoiser.log_probs_at(x_t, where, t, padding)
         if self.gamma == 1:
-            return self.denoiser(x_t, t, padding, wanted)
-        both = self.denoiser(
+            return self.denoiser.log_probs_at(x_t, where, t, padding, wanted)
+        both = self.denoiser.log_probs_at(
             torch.cat((x_t, x_t)),
+            torch.cat((where, where)),
             None if t is None else torch.cat((t, t)),
             None if padding is None else torch.cat((padding, padding)),
             torch.cat((wanted, torch.full_like(wanted, NO_LABEL))),

@@ -54,12 +54,14 @@ class RelaxedClassifier(Protocol):
 
 
 class ExactClassifierBased(Guidance):
-    """Bayes' rule with a classifier that is asked about every letter at every masked position.
+    """Bayes' rule with a classifier that is asked about every letter of every position.
 
     The law of position l is ``p(x_l = k | x_t) p(wanted | x_t with x_l = k)^gamma``, normalised.
     With the exact conditionals of a joint law, gamma = 1, and positions revealed one at a time, the
     samples follow p(x | wanted) exactly. A call takes one evaluation of the network and, for each
-    masked position, K of the classifier. Source: Schiff et al. 2024, arXiv:2412.10193.
+    masked position that is asked about, K of the classifier: samplers ask where they reveal, except
+    those that look at all positions first or remember them. Source: Schiff et al. 2024,
+    arXiv:2412.10193.
 
     Args:
         denoiser: The denoiser to steer.
@@ -88,22 +90,31 @@ class ExactClassifierBased(Guidance):
         self.batch_size = batch_size
 
     def evaluations(
-        self, x_t: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
-    ) -> Int64[Tensor, " B"]:
-        """See ``Denoiser``."""
-        asked = self.vocab_size * self._masked(x_t, padding).sum(dim=-1)
-        return self.denoiser.evaluations(x_t, padding) + asked
-
-    def forward(
         self,
         x_t: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        where: Bool[Tensor, "B L"] | None = None,
+    ) -> Int64[Tensor, " B"]:
+        """See ``Denoiser``."""
+        spent = self.denoiser.evaluations(x_t, padding, where)
+        if self.gamma == 0:
+            return spent
+        return spent + self.vocab_size * self._asked(x_t, where, padding).sum(dim=-1)
+
+    def log_probs_at(
+        self,
+        x_t: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
         label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
+    ) -> Float[Tensor, "N K"]:
         """See ``Denoiser``; a label is for the denoiser that is steered."""
-        law = self.denoiser(x_t, t, padding, label)
-        row, position = self._masked(x_t, padding).nonzero(as_tuple=True)
+        law = self.denoiser.log_probs_at(x_t, where, t, padding, label)
+        if self.gamma == 0:
+            return law
+        asked = self._asked(x_t, where, padding)
+        row, position = asked.nonzero(as_tuple=True)
         change = torch.arange(len(row) * self.vocab_size, device=x_t.device)
         worth = [
             self._ask(x_t, t, padding, row[place], position[place], letter)
@@ -116,7 +127,7 @@ class ExactClassifierBased(Guidance):
         if not worth:
             return law
         log_wanted = torch.cat(worth).view(-1, self.vocab_size)
-        return _tilt(law, row, position, self.gamma * log_wanted)
+        return _tilt(law, asked[where], self.gamma * log_wanted)
 
     def _ask(
         self,
@@ -135,9 +146,10 @@ class ExactClassifierBased(Guidance):
             None if padding is None else padding[row],
         )
 
-    def _masked(self, x_t: Tensor, padding: Tensor | None) -> Tensor:
-        masked = x_t == self.vocab_size
-        return masked if padding is None else masked & ~padding
+    def _asked(self, x_t: Tensor, where: Tensor | None, padding: Tensor | None) -> Tensor:
+        asked = x_t == self.vocab_size
+        asked = asked if where is None else asked & where
+        return asked if padding is None else asked & ~padding
 
 
 class FirstOrderClassifierBased(Guidance):
@@ -164,38 +176,43 @@ class FirstOrderClassifierBased(Guidance):
         self.classifier = classifier
 
     def evaluations(
-        self, x_t: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
-    ) -> Int64[Tensor, " B"]:
-        """See ``Denoiser``."""
-        return self.denoiser.evaluations(x_t, padding) + 1
-
-    def forward(
         self,
         x_t: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        where: Bool[Tensor, "B L"] | None = None,
+    ) -> Int64[Tensor, " B"]:
+        """See ``Denoiser``."""
+        return self.denoiser.evaluations(x_t, padding, where) + int(self.gamma != 0)
+
+    def log_probs_at(
+        self,
+        x_t: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
         label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
+    ) -> Float[Tensor, "N K"]:
         """See ``Denoiser``; a label is for the denoiser that is steered."""
-        law = self.denoiser(x_t, t, padding, label)
+        law = self.denoiser.log_probs_at(x_t, where, t, padding, label)
+        if self.gamma == 0:
+            return law
         with torch.enable_grad():
             one_hot = F.one_hot(x_t, self.vocab_size + 1).to(law.dtype).requires_grad_()
             log_wanted = self.classifier(one_hot, t, padding)
             (slope,) = torch.autograd.grad(log_wanted.sum(), one_hot)
-        row, position = (x_t == self.vocab_size).nonzero(as_tuple=True)
-        towards = slope[row, position]  # the derivative towards the mask is the same for all K
-        return _tilt(law, row, position, self.gamma * towards[:, : self.vocab_size])
+        asked = where & (x_t == self.vocab_size)
+        towards = slope[asked]  # the derivative towards the mask is the same for all K
+        return _tilt(law, asked[where], self.gamma * towards[:, : self.vocab_size])
 
 
-def _tilt(law: Tensor, row: Tensor, position: Tensor, worth: Tensor) -> Tensor:
-    """Add what letters are worth to the laws of some positions, and normalise.
+def _tilt(law: Tensor, which: Tensor, worth: Tensor) -> Tensor:
+    """Add what letters are worth to some of the laws, and normalise.
 
     Args:
-        law: Log-probabilities ``[B, L, K]``.
-        row: Where, ``[N]``.
-        position: Where, ``[N]``.
-        worth: In nats, ``[N, K]``; what the law rules out stays ruled out.
+        law: Log-probabilities ``[N, K]``.
+        which: True for n of the laws, ``[N]``.
+        worth: In nats, ``[n, K]``; what the law rules out stays ruled out.
     """
-    old = law[row, position]
+    old = law[which]
     tilted = torch.where(old.isfinite(), old + worth, -torch.inf).log_softmax(dim=-1)
-    return law.index_put((row, position), tilted.to(law.dtype))
+    return law.index_put((which,), tilted.to(law.dtype))

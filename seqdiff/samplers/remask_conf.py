@@ -36,5 +36,5 @@ class RemaskConfSampler(RemaskRescaleSampler):
         """See ``RemaskSampler``."""
         weights = torch.where(shown, torch.exp(-confidence), 0.0)
         total = weights.sum(dim=-1, keepdim=True)
-        mean = total / shown.sum(dim=-1, keepdim=True).clamp_min(1)
+        mean = total / shown.sum(dim=-1, keepdim=True)
         return sigma * weights / torch.where(total > 0, mean, 1.0)

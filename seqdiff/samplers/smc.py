@@ -41,8 +41,8 @@ class SMCSampler(FirstHittingSampler):
     diffusion models Wu et al. 2023, arXiv:2306.17775, and Singhal et al. 2025, arXiv:2501.06848.
 
     Attributes:
-        reward: Scores rows of ids ``[n, L]`` with one finite number each, ``[n]``; the higher the
-            likelier. Padding holds what it held in ``x_init``.
+        reward: Scores rows of ids ``[n, L]`` with one number each, ``[n]``; the higher the
+            likelier, and ``-inf`` never. Padding holds what it held in ``x_init``.
         reward_temperature: In units of the reward; the lower, the stronger the tilt.
         num_particles: N.
         ess_threshold: Share of N in [0, 1]; 0 never resamples.
@@ -65,8 +65,13 @@ class SMCSampler(FirstHittingSampler):
             ValueError: If one is out of its range.
         """
         super().__post_init__()
+        self._require(
+            callable(self.reward), "reward", "be a function of ids [n, L]", "give one number a row"
+        )
         for name in ("num_particles", "num_drafts"):
-            self._require(getattr(self, name) >= 1, name, "be at least 1", "raise it")
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            self._require(whole and value >= 1, name, "be an integer of at least 1", "raise it")
         self._require(
             0 < self.reward_temperature < math.inf,
             "reward_temperature",
@@ -90,7 +95,8 @@ class SMCSampler(FirstHittingSampler):
             canvas: From ``Canvas.open``.
 
         Raises:
-            ValueError: If the reward does not give one finite number a row.
+            ValueError: If the reward does not give one number a row, or gives NaN or infinity, or
+                ``-inf`` for all particles of a row.
         """
         swarm = _Swarm.spread(canvas, self.num_particles)
         masked = swarm.canvas.masked
@@ -103,6 +109,7 @@ class SMCSampler(FirstHittingSampler):
                 swarm.show()
                 canvas.end_step()
         self._weigh(swarm, torch.ones_like(swarm.worth, dtype=torch.bool), self._worth(swarm))
+        self._refuse_extinct(swarm.weights)
         found = swarm.report()
         where = torch.ones_like(found.log_weights[:, :1], dtype=torch.bool)
         swarm.show(canvas.draws.letters(found.log_weights, where, 0))
@@ -134,16 +141,30 @@ class SMCSampler(FirstHittingSampler):
         if not len(rows):
             return swarm.worth[:0]
         rewards = self.reward(rows)
-        if rewards.shape != (len(rows),) or not bool(rewards.isfinite().all()):
+        if not isinstance(rewards, Tensor):
+            got = f"a {type(rewards).__name__}"
+        elif rewards.shape != (len(rows),):
             got = f"shape {tuple(rewards.shape)}"
-            if rewards.shape == (len(rows),):
-                row = int((~rewards.isfinite()).nonzero()[0])
-                got = f"{float(rewards[row])} for {rows[row, :8].tolist()}..."
+        else:
+            worth = rewards.to(swarm.worth.device, torch.float64) / self.reward_temperature
+            bad = worth.isnan() | worth.isposinf()
+            if not bool(bad.any()):
+                return worth
+            row = int(bad.nonzero()[0])
+            got = f"{float(worth[row])} for {rows[row, :8].tolist()}..."
+        raise ValueError(
+            f"SMCSampler.reward must give a tensor with one number for each of {len(rows)} rows, "
+            f"got {got}; -inf stands for what must not be, NaN and inf for nothing"
+        )
+
+    def _refuse_extinct(self, weights: Weights) -> None:
+        extinct = weights.log_weights.isneginf().all(dim=-1)
+        if bool(extinct.any()):
             raise ValueError(
-                f"SMCSampler.reward must give one finite number for each of {len(rows)} rows, got "
-                f"{got}; a large negative number stands for what must not be"
+                "SMCSampler.reward must be above -inf for some particle of every row, got -inf for "
+                f"all {self.num_particles} of row {int(extinct.nonzero()[0])}; raise num_particles "
+                "or num_drafts, or rule letters out by allowed"
             )
-        return rewards.to(swarm.worth.device, torch.float64) / self.reward_temperature
 
     def _drafted_worth(self, swarm: _Swarm, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " n"]:
         """Logarithm of the mean tilt of drafts, for the particles that still have masks."""
@@ -155,7 +176,24 @@ class SMCSampler(FirstHittingSampler):
             tokens = swarm.canvas.x_t.clone()
             tokens[masked] = draws.letters(law, masked, 1 + draft)
             drafts.append(self._worth(swarm, tokens[unfinished]))
-        return torch.stack(drafts).logsumexp(dim=0) - math.log(self.num_drafts)
+        worth = torch.stack(drafts).logsumexp(dim=0) - math.log(self.num_drafts)
+        return self._spare(worth, swarm.worth[unfinished])
+
+    def _spare(
+        self, worth: Float64[Tensor, " n"], before: Float64[Tensor, " n"]
+    ) -> Float64[Tensor, " n"]:
+        """Keep particles alive whose drafts are all impossible, since they may yet end well.
+
+        Any positive number leaves the measure unbiased. By Laplace's rule d failures leave a chance
+        of 1 / (d + 2), here of the row's least; without any success, all stay what they were.
+        """
+        rows = worth.view(-1, self.num_particles)
+        possible = rows.isfinite()
+        least = torch.where(possible, rows, torch.inf).amin(dim=-1, keepdim=True)
+        spared = torch.where(
+            least.isfinite(), least - math.log(self.num_drafts + 2), before.view_as(rows)
+        )
+        return torch.where(possible, rows, spared).flatten()
 
     def _weigh(self, swarm: _Swarm, which: Tensor, worth: Tensor) -> None:
         """Multiply weights by what particles are worth now over what they were."""

@@ -75,8 +75,7 @@ def systematic(
     """Choose N particles at N equally spaced places of the line of shares.
 
     Each particle is chosen N times its share on average, and never a whole time more or less.
-    Source: Kitagawa 1996, https://doi.org/10.2307/1390750; Douc, Cappe and Moulines 2005,
-    arXiv:cs/0507025.
+    Source: Douc, Cappe and Moulines 2005, arXiv:cs/0507025, and what is cited there.
 
     Args:
         shares: Logarithms; they add up to 1.

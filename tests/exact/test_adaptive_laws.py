@@ -5,7 +5,9 @@ import math
 from collections.abc import Callable
 
 import pytest
+import torch
 
+from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import (
     ConfidenceSampler,
     EntropyBudgetSampler,
@@ -123,3 +125,28 @@ def test_entropy_budget(budget: float) -> None:
     if 0 < budget < 2:
         wrong = laws.chosen_order(start, table, k, budget_rule(budget, with_largest=True))
         assert distance(found.law, wrong) > 1e-3, "the twin that counts the largest too"
+
+
+class Strict(EntropyBudgetSampler):
+    """Broken twin: a set must stay below its budget, not within it."""
+
+    def count(self, certainty, start, step):
+        others = (-certainty).cumsum(dim=-1).roll(1, dims=-1)
+        others[:, 0] = 0.0
+        return ((others < self.budget) & (certainty > -math.inf)).sum(dim=-1).clamp_min(1)
+
+
+def test_a_budget_of_nothing_reveals_what_is_certain_at_once() -> None:
+    """Two certain positions and one that is not: without the largest their entropies are 0."""
+
+    class Certain(torch.nn.Module):
+        def forward(self, tokens, t=None, padding=None):
+            logits = torch.full((3, 3), -math.inf, dtype=torch.float64)
+            logits[0, 1] = logits[2, 0] = 0.0
+            logits[1] = 0.0
+            return logits.expand(len(tokens), 3, 3)
+
+    denoiser = Denoiser(Certain(), 3)
+    for cls, evaluations in ((EntropyBudgetSampler, 1), (Strict, 3)):
+        found = outcomes(cls(budget=0.0), denoiser, PROCESS[3], blank(3, 3))
+        assert set(found.nfe.tolist()) == {evaluations}

@@ -5,7 +5,12 @@ import torch
 from torch import Tensor, nn
 
 from seqdiff.parameterization import Denoiser
-from seqdiff.samplers import ExactClassifierBased, FirstHittingSampler, FirstOrderClassifierBased
+from seqdiff.samplers import (
+    AncestralSampler,
+    ExactClassifierBased,
+    FirstHittingSampler,
+    FirstOrderClassifierBased,
+)
 from tests import laws
 from tests.enumeration import distance, joint_law, outcomes
 from tests.guided_worlds import (
@@ -85,8 +90,35 @@ def test_exact_guidance_counts_what_it_spends() -> None:
     assert guided.evaluations(x_t, padding).tolist() == [1 + 9, 1 + 6, 1, 1 + 3]
     assert classifier.rows_seen == 9 + 6 + 3
     torch.testing.assert_close(law[3, 0], guided.denoiser(x_t)[3, 0])
-    found = outcomes(FirstHittingSampler(), guided, process(k), torch.full((length,), k))
-    assert (found.nfe == 3 + k * (3 + 2 + 1)).all()
+    some = torch.tensor([[True, False, True], [True, False, False], [True] * 3, [True] * 3])
+    assert guided.evaluations(x_t, padding, some).tolist() == [1 + 6, 1, 1, 1 + 3]
+    classifier.rows_seen = 0
+    torch.testing.assert_close(guided.log_probs_at(x_t, some, None, padding), law[some])
+    assert classifier.rows_seen == 6 + 0 + 0 + 3
+
+
+class AsksEverywhere(ExactClassifierBased):
+    """Broken twin: asks about every masked position, wherever the sampler does."""
+
+    def evaluations(self, x_t, padding=None, where=None):
+        return super().evaluations(x_t, padding)
+
+    def log_probs_at(self, x_t, where, t=None, padding=None, label=None):
+        everywhere = torch.ones_like(where)
+        law = super().log_probs_at(x_t, everywhere, t, padding, label)
+        return law.view(*x_t.shape, -1)[where]
+
+
+def test_samplers_ask_the_classifier_only_where_they_reveal() -> None:
+    """Each of L positions is revealed once, so it costs L + K L; the twin pays at every mask."""
+    k, length = 3, 3
+    for cls, asked in ((ExactClassifierBased, length), (AsksEverywhere, 3 + 2 + 1)):
+        classifier = ExactClassifier(k, length, 0)
+        guided, start = cls(exact_world(k, length), classifier), torch.full((length,), k)
+        found = outcomes(FirstHittingSampler(), guided, process(k), start)
+        assert (found.nfe == length + k * asked).all()
+        steps = outcomes(AncestralSampler(4), guided, process(k), start)
+        assert ((steps.nfe <= 4 + k * length).all()) == (cls is ExactClassifierBased)
 
 
 # Classifier-based, first order

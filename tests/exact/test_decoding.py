@@ -9,12 +9,23 @@ from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import (
     AncestralSampler,
+    CachedAncestralSampler,
     ConfidenceSampler,
+    EntropyBudgetSampler,
+    EntropySampler,
     FirstHittingSampler,
+    MarginSampler,
+    PredictorCorrectorSampler,
     RemaskCapSampler,
+    RemaskConfSampler,
+    RemaskLoopSampler,
+    RemaskRescaleSampler,
     Sampler,
     SemiAutoregressiveSampler,
+    SMCSampler,
+    ThresholdSampler,
 )
+from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import reshape_law
 from seqdiff.schedules import Linear
 from tests import laws
@@ -121,7 +132,23 @@ def restrict(position: int, law: list[float]) -> list[float]:
 
 @pytest.mark.parametrize(
     "sampler",
-    [AncestralSampler(3), FirstHittingSampler(), RemaskCapSampler(3, eta=0.4)],
+    [
+        AncestralSampler(3),
+        CachedAncestralSampler(3),
+        FirstHittingSampler(),
+        ConfidenceSampler(),
+        MarginSampler(),
+        EntropySampler(),
+        ThresholdSampler(threshold=0.7),
+        EntropyBudgetSampler(budget=0.5),
+        RemaskCapSampler(3, eta=0.4),
+        RemaskRescaleSampler(3, eta=0.4),
+        RemaskConfSampler(3, eta=0.9),
+        RemaskLoopSampler(4, eta=0.5, t_on=0.6, t_off=0.1, alpha_on=0.8),
+        PredictorCorrectorSampler(2, renoise=0.4),
+        SemiAutoregressiveSampler(L, 1),
+        SMCSampler(reward=lambda x: x.double().sum(dim=-1), num_particles=2, ess_threshold=1.0),
+    ],
     ids=lambda s: type(s).__name__,
 )
 def test_constraints_give_the_renormalised_law(sampler: Sampler) -> None:
@@ -136,12 +163,25 @@ def test_constraints_give_the_renormalised_law(sampler: Sampler) -> None:
     found = outcomes(sampler, DENOISER, PROCESS, x_init, allowed=ALLOWED).law
     right = outcomes(sampler, Denoiser(Restricted(), K), PROCESS, x_init).law
     assert distance(found, right) < 1e-10
-    if isinstance(sampler, FirstHittingSampler):
+    if type(sampler) is FirstHittingSampler:
         table = laws.table(DENOISER, K, L, restrict)
         assert distance(found, laws.random_order(START, table, K)) < 1e-10
     assert all(ALLOWED[i, token] for x in found for i, token in enumerate(x))
     free = outcomes(sampler, DENOISER, PROCESS, x_init).law
     assert distance(found, free) > 1e-2, "the twin that forgets the constraint"
+
+
+def test_laws_that_do_not_add_up_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broken twin forbids letters and leaves it there: certainties are too small."""
+
+    def law(self, where, t, *, rows=None):
+        found = self.denoiser.log_probs_at(self.x_t, where, t, self.padding).double()
+        return found if self.allowed is None else found.masked_fill(~self.allowed[where], -math.inf)
+
+    monkeypatch.setattr(Canvas, "law", law)
+    for sampler in (ConfidenceSampler(), EntropySampler(), RemaskConfSampler(3, eta=0.9)):
+        with pytest.raises(AssertionError):
+            test_constraints_give_the_renormalised_law(sampler)
 
 
 def test_constraints_come_before_top_k() -> None:

@@ -13,6 +13,7 @@ from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
+    ConfidenceSampler,
     FirstHittingSampler,
     Sampler,
     SemiAutoregressiveSampler,
@@ -59,8 +60,25 @@ class Neighbours(torch.nn.Module):
         return self.table[left, right]
 
 
-def draw(sampler: Sampler, x_init: Tensor, seed: int | None = 0, **options):
-    backbone = Neighbours()
+class TimedNeighbours(Neighbours):
+    """A network that depends on time: each has its favourite letter."""
+
+    def forward(
+        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        assert t is not None
+        phase = 40 * t[:, None, None] + 2 * torch.pi / K * torch.arange(K)
+        return super().forward(tokens, t, padding) + 3 * phase.cos()
+
+
+def draw(
+    sampler: Sampler,
+    x_init: Tensor,
+    seed: int | None = 0,
+    kind: type[Neighbours] = Neighbours,
+    **options,
+):
+    backbone = kind()
     if seed is not None and "seeds" not in options:
         options["generator"] = torch.Generator().manual_seed(seed)
     output = sampler.sample(Denoiser(backbone, K), PROCESS, x_init, **options)
@@ -92,20 +110,23 @@ def test_full_rows_cost_nothing_and_nfe_is_what_the_network_saw(sampler: Sampler
 
 
 @every
-def test_rows_do_not_depend_on_their_batch(sampler: Sampler) -> None:
-    """Bit for bit: alone, reordered, or beside longer rows under padding."""
+@pytest.mark.parametrize("kind", [Neighbours, TimedNeighbours])
+def test_rows_do_not_depend_on_their_batch(sampler: Sampler, kind: type[Neighbours]) -> None:
+    """Bit for bit: alone, reordered, or beside longer rows under padding; at the same times."""
     lengths = torch.tensor([3, 7, 5, 1, 6, 7])
     width, seeds = 7, torch.tensor([5, 2**62, 3, 8, 5, 0])
     padding = torch.arange(width) >= lengths[:, None]
     x_init = PROCESS.prior((6, width))
-    x_init[1, 3], x_init[4, 0] = 2, 1
-    whole, _ = draw(sampler, x_init, seeds=seeds, padding=padding)
+    x_init[1, 3], x_init[4, 0], x_init[padding] = 2, 1, 0
+    whole, _ = draw(sampler, x_init, seeds=seeds, padding=padding, kind=kind)
     order = torch.tensor([4, 0, 3, 5, 2, 1])
-    moved, _ = draw(sampler, x_init[order], seeds=seeds[order], padding=padding[order])
+    moved, _ = draw(sampler, x_init[order], seeds=seeds[order], padding=padding[order], kind=kind)
     assert torch.equal(moved.tokens, whole.tokens[order])
     assert torch.equal(moved.nfe, whole.nfe[order])
     for row, length in enumerate(lengths.tolist()):
-        alone, _ = draw(sampler, x_init[row : row + 1, :length], seeds=seeds[row : row + 1])
+        alone, _ = draw(
+            sampler, x_init[row : row + 1, :length], seeds=seeds[row : row + 1], kind=kind
+        )
         assert torch.equal(alone.tokens[0], whole.tokens[row, :length])
         assert alone.nfe[0] == whole.nfe[row]
 
@@ -122,7 +143,26 @@ class BrokenBatchNoise(FirstHittingSampler):
 
 def test_noise_of_the_whole_batch_would_be_found() -> None:
     with pytest.raises(AssertionError):
-        test_rows_do_not_depend_on_their_batch(BrokenBatchNoise())
+        test_rows_do_not_depend_on_their_batch(BrokenBatchNoise(), Neighbours)
+
+
+def test_times_of_other_rows_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken twins: padding counts as masked away, and rows get the times of the first rows."""
+    with monkeypatch.context() as patched:
+        wide = property(lambda self: 1 - (~self.masked).double().mean(dim=-1))
+        patched.setattr(Canvas, "time", wide)
+        with pytest.raises(AssertionError):
+            test_rows_do_not_depend_on_their_batch(ConfidenceSampler(), TimedNeighbours)
+    real = Canvas._network
+
+    def shifted(self, chosen, where, t):
+        moved = t.clone()
+        moved[chosen] = t[: len(chosen)]
+        return real(self, chosen, where, moved)
+
+    monkeypatch.setattr(Canvas, "_network", shifted)
+    with pytest.raises(AssertionError):
+        test_rows_do_not_depend_on_their_batch(FirstHittingSampler(), TimedNeighbours)
 
 
 @every
@@ -192,7 +232,7 @@ def test_cache_compares_integers() -> None:
     """126336 and 126337 are equal to ``torch.allclose``; the cache must tell them apart."""
     old, new = torch.tensor([[126336], [7]]), torch.tensor([[126337], [7]])
     assert torch.allclose(old[0], new[0])
-    assert Memory(old).stale(new).tolist() == [True, False]
+    assert Memory(old, torch.zeros_like(old)).stale(new).tolist() == [True, False]
 
 
 def test_a_cache_that_forgets_to_look_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +259,33 @@ def test_a_single_step_and_the_smallest_temperature_fill_every_position(sampler:
         denoiser, PROCESS, PROCESS.prior((4, L)), generator=torch.Generator().manual_seed(0)
     )
     assert (drawn.tokens < K).all()
+
+
+@every
+@pytest.mark.parametrize("options", [{"temperature": 0.01}, {"top_k": 1}, {"top_p": 0.5}], ids=str)
+def test_every_sampler_reshapes_what_it_draws(sampler: Sampler, options: dict) -> None:
+    """Of 3 letters only the likeliest that is allowed stays; the sampler without options differs.
+
+    At temperature 0.01 another has a chance of e^-100.
+    """
+
+    class Fixed(torch.nn.Module):
+        def forward(self, tokens, t=None, padding=None):
+            return torch.tensor([0.0, 2.0, 1.0], dtype=torch.float64).expand(*tokens.shape, K)
+
+    allowed = torch.ones(20, L, K, dtype=torch.bool)
+    allowed[:, 2, 1] = False
+    semi = isinstance(sampler, SemiAutoregressiveSampler)
+    shaped = replace(sampler, **({"inner": FirstHittingSampler(**options)} if semi else options))
+    for one, same in ((shaped, True), (sampler, False)):
+        drawn = one.sample(
+            Denoiser(Fixed(), K),
+            PROCESS,
+            PROCESS.prior((20, L)),
+            allowed=allowed,
+            seeds=torch.arange(20),
+        )
+        assert bool((drawn.tokens == torch.tensor([1, 1, 2, 1, 1])).all()) == same
 
 
 @every

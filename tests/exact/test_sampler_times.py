@@ -14,6 +14,7 @@ from seqdiff.samplers import (
     RemaskCapSampler,
     RemaskLoopSampler,
     Sampler,
+    SMCSampler,
 )
 from seqdiff.schedules import CosineSquared, Linear, NoiseSchedule
 from tests.oracles import LookupBackbone
@@ -71,9 +72,31 @@ def test_certainty_asks_at_the_time_of_the_mask_rate(schedule: NoiseSchedule) ->
     assert shares == pytest.approx([0.8, 0.6, 0.4, 0.2], abs=1e-12)
 
 
-def test_first_hitting_asks_at_the_times_of_the_process() -> None:
+def test_padding_does_not_count_as_revealed() -> None:
+    """Rows of 5, 3 and 1 real positions: all masked at time 1, whatever the batch is padded to."""
+    clock, process = Clock(), MaskedDiffusion(K, CosineSquared())
+    lengths = torch.tensor([5, 3, 1])
+    padding = torch.arange(L) >= lengths[:, None]
+    x_init = process.prior((3, L))
+    x_init[padding] = 0
+    ConfidenceSampler().sample(
+        Denoiser(clock, K), process, x_init, padding=padding, seeds=torch.arange(3)
+    )
+    shares = [(1 - process.schedule.alpha(t)).tolist() for t in clock.times]
+    right = [[1.0, 1.0, 1.0], [4 / 5, 2 / 3], [3 / 5, 1 / 3], [2 / 5], [1 / 5]]
+    padded = [[1.0, 3 / 5, 1 / 5], [4 / 5, 2 / 5], [3 / 5, 1 / 5], [2 / 5], [1 / 5]]
+    assert shares == [pytest.approx(row, abs=1e-12) for row in right]
+    assert shares != [pytest.approx(row, abs=1e-12) for row in padded], "the twin that counts it"
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [FirstHittingSampler(), SMCSampler(reward=lambda x: x[:, 0].double(), num_particles=1)],
+    ids=lambda s: type(s).__name__,
+)
+def test_first_hitting_asks_at_the_times_of_the_process(sampler: Sampler) -> None:
     """The j-th of 5 openings has E[1 - alpha] = (5 - j) / 6; sd at most 0.19, n = 4000, 5 SE."""
-    stacked = torch.stack(ask(FirstHittingSampler(), CosineSquared(), rows=4000))
+    stacked = torch.stack(ask(sampler, CosineSquared(), rows=4000))
     assert (stacked[1:] < stacked[:-1]).all()
     level = (1 - CosineSquared().alpha(stacked)).mean(dim=1)
     assert level.tolist() == pytest.approx([(5 - j) / 6 for j in range(5)], abs=5 * 0.19 / 63)

@@ -1,6 +1,7 @@
 """Sequential Monte Carlo: the measure its particles stand for, exactly, by every outcome."""
 
 import dataclasses
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -222,11 +223,26 @@ def test_effective_size_and_normalizer() -> None:
 # Refusals
 
 
+def unchecked(**options: object) -> None:
+    """The sampler's own checks: the type checker of the tests would come before them."""
+    sampler = object.__new__(SMCSampler)
+    for name, value in {**dataclasses.asdict(SMCSampler(reward=reward)), **options}.items():
+        object.__setattr__(sampler, name, value)
+    sampler.__post_init__()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_particles": 0}, r"^SMCSampler\.num_particles must be at least 1, got 0; raise it$"),
-        ({"num_drafts": 0}, r"^SMCSampler\.num_drafts must be at least 1, got 0"),
+        (
+            {"num_particles": 0},
+            r"^SMCSampler\.num_particles must be an integer of at least 1, got 0",
+        ),
+        ({"num_particles": 2.5}, r"^SMCSampler\.num_particles must be an integer .*, got 2\.5"),
+        ({"num_drafts": 0}, r"^SMCSampler\.num_drafts must be an integer of at least 1, got 0"),
+        ({"reward": 3}, r"^SMCSampler\.reward must be a function of ids \[n, L\], got 3; give one"),
+        ({"reward_temperature": math.nan}, r"^SMCSampler\.reward_temperature must .*, got nan"),
+        ({"reward_temperature": math.inf}, r"^SMCSampler\.reward_temperature must .*, got inf"),
         ({"reward_temperature": 0.0}, r"^SMCSampler\.reward_temperature must be above 0 and fini"),
         ({"ess_threshold": 1.1}, r"^SMCSampler\.ess_threshold must be in \[0, 1\], got 1\.1"),
         ({"temperature": -1.0}, r"^SMCSampler\.temperature must be above 0"),
@@ -234,18 +250,34 @@ def test_effective_size_and_normalizer() -> None:
 )
 def test_bad_options(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SMCSampler(reward=reward, **options)
+        unchecked(**options)
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (lambda tokens: tokens.double().sum(dim=-1).log(), r"got -inf for \[0, 0\]\.\.\.; a large"),
-        (lambda tokens: reward(tokens)[0], r"finite number for each of \d+ rows, got shape \(\)"),
+        (
+            lambda tokens: reward(tokens) / 0,
+            r"got (nan|inf) for \[\d, \d\]\.\.\.; -inf stan",
+        ),
+        (lambda tokens: reward(tokens) * math.nan, r"one number for each of 480 rows, got nan for"),
+        (
+            lambda tokens: reward(tokens)[0],
+            r"one number for each of 480 rows, got shape \(\)",
+        ),
+        (lambda tokens: reward(tokens)[:, None], r"got shape \(480, 1\)"),
+        (lambda tokens: reward(tokens).tolist(), r"got a list; -inf stands for"),
+        (lambda tokens: 1.0, r"got a float; -inf stands for"),
+        (
+            lambda tokens: reward(tokens) - math.inf,
+            r"^SMCSampler\.reward must be above -inf for some particle of every row, got -inf for "
+            r"all 16 of row 0; raise num_particles or num_drafts, or rule letters out by allowed$",
+        ),
     ],
 )
 def test_a_reward_that_is_no_number_a_row(bad, message: str) -> None:
     denoiser, process, _ = world(2, 2)
     x_init, generator = process.prior((30, 2)), torch.Generator().manual_seed(0)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         SMCSampler(reward=bad).sample(denoiser, process, x_init, generator=generator)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,260 @@
+"""Logits of some positions only: the same numbers and samples, and no others asked for."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seqdiff.backbones.caduceus import Caduceus
+from seqdiff.backbones.protocol import LabelledBackbone, SelectiveBackbone
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers import (
+    AncestralSampler,
+    CachedAncestralSampler,
+    Sampler,
+)
+from seqdiff.samplers.canvas import Memory
+from seqdiff.schedules import Linear
+from tests.exact.test_sampler_contract import ALL, Neighbours
+
+K, L, CLASSES = 4, 9, 3
+PROCESS = MaskedDiffusion(K, Linear())
+NETWORKS = {
+    "ph": {"variant": "ph"},
+    "ph, labels": {"variant": "ph", "num_classes": CLASSES},
+    "ps": {"variant": "ps"},
+    "ps, labels": {"variant": "ps", "num_classes": CLASSES},
+    "ps, strands swapped once": {"variant": "ps", "swap_strands": True, "n_layer": 1},
+    "ps, strands swapped twice": {"variant": "ps", "swap_strands": True},
+}
+
+
+def caduceus(name: str, dtype: torch.dtype = torch.float64) -> Caduceus:
+    """Small, with embeddings so large that letters differ."""
+    torch.manual_seed(0)
+    options = {"n_layer": 2, "norm": "layer", **NETWORKS[name]}
+    network = Caduceus(
+        8, num_embeddings=K + 1, num_logits=K, complement=[3, 2, 1, 0, 4], **options
+    ).to(dtype)
+    with torch.no_grad():
+        network.embedding.weight.mul_(50)
+        network.norm.bias.normal_()
+    return network.eval()
+
+
+def request(labelled: bool) -> dict[str, Tensor | None]:
+    generator = torch.Generator().manual_seed(1)
+    padding = torch.arange(L) >= torch.tensor([L, 5, 7, L])[:, None]
+    label = torch.tensor([2, -1, 0, 1]) if labelled else None
+    tokens = torch.randint(0, K + 1, (4, L), generator=generator)
+    return {"tokens": tokens, "padding": padding, "label": label}
+
+
+class NotMirrored(Caduceus):
+    """The broken twin: takes the reverse strand at the position of the strand."""
+
+    def logits_at(self, tokens, where, t=None, padding=None, label=None):
+        strands = self._strands(tokens, padding, label)
+        return sum(nn.functional.linear(strand[where], head) for strand, head in strands)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_caduceus_scores_single_positions_as_it_scores_all(name: str) -> None:
+    """To rounding: a matrix product with fewer rows may add up in another order."""
+    network, given = caduceus(name), request("labels" in name)
+    whole = network(**given)
+    for share in (0.0, 0.1, 0.5, 1.0):
+        generator = torch.Generator().manual_seed(2)
+        where = torch.rand(4, L, generator=generator) < share
+        part = network.logits_at(where=where, **given)
+        torch.testing.assert_close(part, whole[where], rtol=1e-12, atol=1e-12)
+    one_row = torch.zeros(4, L, dtype=torch.bool)
+    one_row[2, [0, 3]] = True
+    part = network.logits_at(where=one_row, **given)
+    torch.testing.assert_close(part, whole[2, [0, 3]], rtol=1e-12, atol=1e-12)
+    network.__class__ = NotMirrored
+    gap = (network.logits_at(where=one_row, **given) - whole[2, [0, 3]]).abs().max()
+    assert (gap > 1e-2) == name.startswith("ps")
+
+
+@pytest.mark.parametrize("name", ["ph", "ps, labels"])
+def test_gradients_are_those_of_the_whole(name: str) -> None:
+    network, given = caduceus(name), request("labels" in name)
+    where = given["tokens"] == K
+    weight = torch.randn(int(where.sum()), K, dtype=torch.float64)
+    grads = []
+    for logits in (network(**given)[where], network.logits_at(where=where, **given)):
+        network.zero_grad()
+        (logits * weight).sum().backward()
+        grads.append([p.grad.clone() for p in network.parameters()])
+    for whole, part in zip(*grads, strict=True):
+        torch.testing.assert_close(part, whole, rtol=1e-10, atol=1e-12)
+    assert any(grad.abs().max() > 1e-3 for grad in grads[1])
+
+
+class Whole(nn.Module):
+    """A network that can only score all positions."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens, t=None, padding=None):
+        return self.network(tokens, t, padding)
+
+
+class Selective(nn.Module):
+    """A table that scores single positions and notes which; it cannot score all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.neighbours = Neighbours()
+        self.asked: list[tuple[Tensor, Tensor]] = []
+
+    def forward(self, tokens, t=None, padding=None):
+        raise AssertionError("all positions were asked for")
+
+    def logits_at(self, tokens, where, t=None, padding=None, label=None):
+        self.asked.append((tokens, where))
+        return self.neighbours(tokens, t, padding)[where]
+
+
+class ByColumn(Selective):
+    """The broken twin: answers in the order of the columns."""
+
+    def logits_at(self, tokens, where, t=None, padding=None, label=None):
+        answer = self.neighbours(tokens, t, padding)
+        return answer.transpose(0, 1)[where.T]
+
+
+every = pytest.mark.parametrize("sampler", ALL, ids=lambda s: type(s).__name__)
+
+
+def drawn(sampler: Sampler, backbone: nn.Module, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """Rows of three lengths, with given tokens and constraints."""
+    process = MaskedDiffusion(vocab_size, Linear())
+    x_init = process.prior((12, L))
+    x_init[3, 4] = 1
+    allowed = torch.ones(12, L, vocab_size, dtype=torch.bool)
+    allowed[2, 5, :2] = False
+    padding = torch.arange(L) >= torch.tensor([L, 5, 7]).repeat(4)[:, None]
+    found = sampler.sample(
+        Denoiser(backbone, vocab_size),
+        process,
+        x_init,
+        seeds=torch.arange(12),
+        allowed=allowed,
+        padding=padding,
+    )
+    return found.tokens, found.nfe
+
+
+@every
+def test_samples_are_the_same_integers(sampler: Sampler) -> None:
+    """On a table of logits bit for bit, since nothing is rounded anew."""
+    k = Neighbours().table.shape[-1]
+    tokens, nfe = drawn(sampler, Neighbours(), k)
+    selected, spent = drawn(sampler, Selective(), k)
+    assert torch.equal(selected, tokens) and torch.equal(spent, nfe)
+    by_column, _ = drawn(sampler, ByColumn(), k)
+    assert not torch.equal(by_column, tokens)
+
+
+@every
+@pytest.mark.parametrize("name", ["ph", "ps"])
+def test_samples_of_caduceus_are_the_same_integers(sampler: Sampler, name: str) -> None:
+    """In float64, where rounding turns no draw."""
+    network = caduceus(name)
+    assert isinstance(network, SelectiveBackbone)
+    assert not isinstance(Whole(network), SelectiveBackbone | LabelledBackbone)
+    tokens, nfe = drawn(sampler, Whole(network), K)
+    selected, spent = drawn(sampler, network, K)
+    assert torch.equal(selected, tokens) and torch.equal(spent, nfe)
+
+
+LOOKS_AT_ALL = {"Confidence", "Margin", "Entropy", "EntropyBudget", "Threshold", "SMC"}
+
+
+@every
+def test_only_what_is_needed_is_asked_for(sampler: Sampler) -> None:
+    """Masked positions only and, where the sampler does not look at all of them, each just once.
+
+    What a sampler hides again it asks for again; what a window shows again it does not.
+    """
+    name = type(sampler).__name__.removesuffix("Sampler")
+    backbone = Selective()
+    k = backbone.neighbours.table.shape[-1]
+    x_init = torch.full((6, L), k)
+    x_init[2, 3:5] = 1
+    seen: list[Tensor] = []
+    sampler.sample(
+        Denoiser(backbone, k),
+        MaskedDiffusion(k, Linear()),
+        x_init,
+        seeds=torch.arange(6),
+        callback=lambda step, x_t: seen.append(x_t.clone()),
+    )
+    asked = sum(int(where.sum()) for _, where in backbone.asked)
+    for tokens, where in backbone.asked:
+        assert (tokens[where] == k).all()
+    masked = int((x_init == k).sum())
+    if name == "CachedAncestral":
+        again = sum(int((tokens == k).sum()) for tokens, _ in backbone.asked)
+        assert asked == again > masked, "all masks of the rows that changed"
+    elif name in LOOKS_AT_ALL:
+        assert asked == sum(int((tokens == k).sum()) for tokens, _ in backbone.asked)
+    elif "Remask" in name or name == "PredictorCorrector":
+        redrawn = masked + sum(
+            int(((later == k) & (earlier != k)).sum())
+            for earlier, later in itertools.pairwise(seen)
+        )
+        # The corrector hides and redraws within a step, unseen by the callback.
+        assert asked == redrawn if "Remask" in name else asked > masked
+    else:
+        assert asked == masked
+
+
+def test_a_memory_keeps_the_answers_about_masks_only() -> None:
+    """An answer for each mask at the start, not for each position."""
+    kept: list[tuple[int, ...]] = []
+
+    class Watched(CachedAncestralSampler):
+        def fill(self, canvas):
+            super().fill(canvas)
+            kept.append(tuple(canvas.memory.log_probs.shape))
+
+    x_init = torch.full((5, L), 3)
+    x_init[:, 2:] = 1
+    x_init[4] = 0
+    process = MaskedDiffusion(3, Linear())
+    backbone = Selective()
+    for sampler in (Watched(50), AncestralSampler(50)):
+        found = sampler.sample(Denoiser(backbone, 3), process, x_init, seeds=torch.arange(5))
+        kept.append(found.tokens)
+    assert kept[0] == (8, 3) and torch.equal(kept[1], kept[2])
+
+
+def keeps_too_much(self: Memory, where: Tensor, log_probs: Tensor, x_t: Tensor) -> None:
+    """Broken twin: takes every row as seen."""
+    REAL_KEEP(self, where, log_probs, x_t)
+    self.tokens[:] = x_t
+
+
+REAL_KEEP = Memory.keep
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_memory_knows_which_rows_it_was_told_about(monkeypatch, broken: bool) -> None:
+    x_t = torch.tensor([[3, 0, 3], [3, 3, 1]])
+    memory = Memory.of(x_t == 3)
+    if broken:
+        monkeypatch.setattr(Memory, "keep", keeps_too_much)
+    first, second = x_t == 3, x_t == 3
+    first[1], second[0] = False, False
+    memory.keep(first, torch.tensor([[0.0, 1.0], [2.0, 3.0]]), x_t)
+    assert memory.stale(x_t).tolist() == [False, not broken]
+    memory.keep(second, torch.tensor([[4.0, 5.0], [6.0, 7.0]]), x_t)
+    kept = memory.log_probs[memory.place[x_t == 3]]
+    assert torch.equal(kept.flatten(), torch.arange(8.0))
