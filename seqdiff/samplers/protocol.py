@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -20,7 +21,21 @@ class Sampler(ABC):
     """Draws sequences by running the process backwards.
 
     A new sampler implements ``fill``; the rest is done here, once for all.
+
+    Attributes:
+        directed: Whether its law depends on the end from which a row is read, even where the
+            model's does not.
     """
+
+    directed: ClassVar[bool] = False
+
+    def reach(self, length: int) -> int:
+        """Say how many positions of a row the network is given at a time, at most.
+
+        Args:
+            length: Of the row.
+        """
+        return length
 
     @torch.no_grad()
     def sample(

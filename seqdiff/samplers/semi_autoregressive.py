@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.first_hitting import FirstHittingSampler
@@ -23,6 +24,7 @@ class SemiAutoregressiveSampler(Sampler):
         inner: Fills each window; temperature and its like are its own.
     """
 
+    directed: ClassVar[bool] = True
     window: int
     stride: int
     inner: Sampler = field(default_factory=FirstHittingSampler)
@@ -38,6 +40,10 @@ class SemiAutoregressiveSampler(Sampler):
                 f"SemiAutoregressiveSampler.stride must be in 1..window = {self.window}, got "
                 f"{self.stride}; half the window is a good choice"
             )
+
+    def reach(self, length: int) -> int:
+        """See ``Sampler``."""
+        return self.inner.reach(min(length, self.window))
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; steps are those of all windows, one after the other."""
