@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float64, Int64
@@ -27,7 +26,7 @@ class AdaptiveSampler(DecodingSampler, ABC):
     drawn does not follow the model's law: certain positions come first, ties from the left.
     """
 
-    directed: ClassVar[bool] = True
+    directed = True
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; a row is evaluated until it is full."""

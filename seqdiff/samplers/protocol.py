@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -27,7 +26,7 @@ class Sampler(ABC):
             model's does not.
     """
 
-    directed: ClassVar[bool] = False
+    directed = False
 
     def reach(self, length: int) -> int:
         """Say how many positions of a row the network is given at a time, at most.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.first_hitting import FirstHittingSampler
@@ -24,7 +23,7 @@ class SemiAutoregressiveSampler(Sampler):
         inner: Fills each window; temperature and its like are its own.
     """
 
-    directed: ClassVar[bool] = True
+    directed = True
     window: int
     stride: int
     inner: Sampler = field(default_factory=FirstHittingSampler)
