@@ -11,10 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Integer, UInt8
+from jaxtyping import Bool, Integer, UInt8
 
 BASES = "ACGT"
-AMBIGUOUS = "RYSWKMBDHVN"
+IUPAC = {
+    **{base: base for base in BASES},
+    **{"R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC"},
+    **{"B": "CGT", "D": "AGT", "H": "ACT", "V": "ACG", "N": "ACGT"},
+}
+AMBIGUOUS = "".join(IUPAC)[len(BASES) :]
 MASK_ID = len(BASES)
 INVALID = 255
 
@@ -31,11 +36,28 @@ def _encode_table() -> bytes:
     return bytes(table)
 
 
+def _upper_table() -> bytes:
+    table = bytearray([INVALID]) * 256
+    for letter in IUPAC:
+        table[ord(letter)] = table[ord(letter.lower())] = ord(letter)
+    return bytes(table)
+
+
+def _meant_table() -> np.ndarray:
+    table = np.zeros((256, len(BASES)), dtype=bool)
+    for letter, bases in IUPAC.items():
+        for case in (letter, letter.lower()):
+            table[ord(case)] = [base in bases for base in BASES]
+    return table
+
+
 ENCODE_TABLE = _encode_table()
+UPPER_TABLE = _upper_table()
+_MEANT = _meant_table()
 
 
 def check_encoded(ids: bytes, letters: bytes, *, where: str, offset: int = 0) -> None:
-    """Refuse letters that ``ENCODE_TABLE`` mapped to ``INVALID``.
+    """Refuse letters that ``ENCODE_TABLE`` or ``UPPER_TABLE`` mapped to ``INVALID``.
 
     Args:
         ids: ``letters`` through the table.
@@ -66,11 +88,29 @@ def encode(sequence: str | bytes, *, where: str = "sequence") -> UInt8[np.ndarra
     Raises:
         ValueError: If a letter is not an IUPAC nucleotide code.
     """
+    return np.frombuffer(_translate(sequence, ENCODE_TABLE, where), dtype=np.uint8).copy()
+
+
+def allowed(sequence: str | bytes, *, where: str = "sequence") -> Bool[np.ndarray, "L 4"]:
+    """Say which bases the IUPAC code of each position stands for, in either case.
+
+    Args:
+        sequence: Letters without line breaks.
+        where: How an error names the sequence.
+
+    Raises:
+        ValueError: If a letter is not an IUPAC nucleotide code.
+    """
+    letters = np.frombuffer(_translate(sequence, UPPER_TABLE, where), dtype=np.uint8)
+    return _MEANT[letters]
+
+
+def _translate(sequence: str | bytes, table: bytes, where: str) -> bytes:
     # "replace" keeps one byte a character, so an offset in the error is an offset in the string.
     letters = sequence.encode("latin-1", "replace") if isinstance(sequence, str) else sequence
-    ids = letters.translate(ENCODE_TABLE)
-    check_encoded(ids, letters, where=where)
-    return np.frombuffer(ids, dtype=np.uint8).copy()
+    found = letters.translate(table)
+    check_encoded(found, letters, where=where)
+    return found
 
 
 def decode(ids: Sequence[int] | Integer[np.ndarray, " L"]) -> str:
@@ -122,6 +162,19 @@ class DNATokenizer:
     def fingerprint(self) -> str:
         """A digest of the encoding table."""
         return "dna-" + hashlib.sha256(ENCODE_TABLE).hexdigest()[:16]
+
+    @property
+    def complement(self) -> Sequence[int]:
+        """A with T, C with G: ``seqdiff.data.tokenizer.StrandTokenizer``."""
+        return _COMPLEMENT[:MASK_ID].tolist()
+
+    def allowed(self, string: str) -> Bool[np.ndarray, "L 4"]:
+        """Read an IUPAC pattern, see ``allowed``: ``seqdiff.data.tokenizer.ConstraintTokenizer``.
+
+        Raises:
+            ValueError: If a letter is not an IUPAC nucleotide code.
+        """
+        return allowed(string)
 
     def encode(self, string: str) -> UInt8[np.ndarray, " L"]:
         """Encode letters, see ``encode``.

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from seqdiff.config import parse_run
+    from seqdiff.data.templates import Blanks
     from seqdiff.likelihood import StratifiedK
     from seqdiff.run import load_run, start_run
     from seqdiff.samplers import FirstHittingSampler
@@ -60,17 +61,13 @@ def run(args: argparse.Namespace) -> None:
     result = estimate(trained, "test", estimator=StratifiedK(_EVALUATIONS), seed=_SEED)
     console = Console()
     console.print(build_table(result, data))
-    sequences = draw(
-        trained,
-        FirstHittingSampler(),
-        num=_NUM_SAMPLES,
-        length=data.length,
-        seed=_SEED,
-        batch_size=_NUM_SAMPLES,
-    )
+    blanks = Blanks(_NUM_SAMPLES, data.length, trained.process.mask_id)
+    sequences = draw(trained, FirstHittingSampler(), blanks, seed=_SEED, batch_size=_NUM_SAMPLES)
     samples = trained.directory / "samples.fa"
     write_samples(samples, sequences, [f"sample_{i}" for i in range(_NUM_SAMPLES)])
-    console.print(next_lines(trained.directory, samples), highlight=False, soft_wrap=True)
+    console.print(
+        next_lines(trained.directory, samples, data.length), highlight=False, soft_wrap=True
+    )
 
 
 def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
@@ -111,9 +108,9 @@ def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
     return table
 
 
-def next_lines(directory: Path, samples: Path) -> str:
+def next_lines(directory: Path, samples: Path, length: int) -> str:
     """Say what was written and what to run next."""
-    draw_more = ("--num", "100", "--length", "256", "--out", "more.fa", "--seed", "2")
+    draw_more = ("--num", "100", "--length", str(length), "--out", "more.fa", "--seed", "2")
     train_mine = ("--data.fasta", "YOUR.fa", "--output", "runs/mine")
     return (
         f"Wrote {samples}. Next:\n"

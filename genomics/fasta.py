@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from seqdiff.files import replacing
 
-from .alphabet import ENCODE_TABLE, check_encoded, encode
+from .alphabet import ENCODE_TABLE, UPPER_TABLE, check_encoded, encode
 
 _CHUNK = 1 << 22
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -56,15 +56,41 @@ def read_encoded(
         path: The file.
         on_progress: Told how many bytes of the file have been read so far.
 
-    Yields:
-        The record's name and its next bases.
+    Returns:
+        Each piece's record and its next bases.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is truncated, empty, not FASTA, or holds a letter that is not DNA, a
             record without a name or without bases, or two records of one name.
     """
-    parser = _Parser(path)
+    return _read(path, ENCODE_TABLE, on_progress)
+
+
+def read_templates(path: Path) -> list[tuple[str, str]]:
+    """Read the records of a FASTA file with their IUPAC codes, as ``sample --infill`` does.
+
+    Args:
+        path: The file, plain, gzip or bgzip.
+
+    Returns:
+        Names and letters in upper case.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: For what ``read_encoded`` refuses.
+    """
+    records: dict[str, list[bytes]] = {}
+    for name, piece in _read(path, UPPER_TABLE):
+        records.setdefault(name, []).append(piece)
+    return [(name, b"".join(pieces).decode("ascii")) for name, pieces in records.items()]
+
+
+def _read(
+    path: Path, table: bytes, on_progress: Callable[[int], object] | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Stream the pieces of a file's records through a table that maps what is no DNA to 255."""
+    parser = _Parser(path, table)
     for chunk in _chunks(path, on_progress):
         yield from parser.feed(chunk)
     parser.close()
@@ -112,8 +138,9 @@ def check_bgzf_end(path: Path) -> None:
 class _Parser:
     """Cuts chunks at headers; a chunk may end anywhere, a record may be one long line."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, table: bytes) -> None:
         self._path = path
+        self._table = table
         self._seen: set[str] = set()
         self._name: str | None = None
         self._length = 0
@@ -152,7 +179,7 @@ class _Parser:
             raise ValueError(f"{self._path}: the FASTA file is empty; it needs at least one record")
 
     def _encode(self, text: bytes) -> bytes:
-        ids = text.translate(ENCODE_TABLE, b"\r\n")
+        ids = text.translate(self._table, b"\r\n")
         if ids and self._name is None:
             raise ValueError(
                 f"{self._path}: not a FASTA file, its first line does not start with '>'"

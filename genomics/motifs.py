@@ -7,13 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from .alphabet import BASES
-
-IUPAC = {
-    **{base: base for base in BASES},
-    **{"R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC"},
-    **{"B": "CGT", "D": "AGT", "H": "ACT", "V": "ACG", "N": "ACGT"},
-}
+from .alphabet import BASES, IUPAC
 
 
 def consensus_matrix(consensus: str, fidelity: float) -> Float64[np.ndarray, "w 4"]:

@@ -150,7 +150,7 @@ class SyntheticDataModule(SequenceDataModule):
         _check_least(1, {**sizes, "num_test": num_test})
         _check_least(0, {"data_seed": data_seed})
         self.source = (genome or SyntheticGenome()).source()
-        self.length = length
+        self.length = self.context_length = length
         self.sizes: dict[Split, int] = {"train": num_train, "valid": num_valid, "test": num_test}
         self.data_seed = data_seed
         self._datasets: dict[Split, WindowArray] = {}

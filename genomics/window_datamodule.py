@@ -62,7 +62,7 @@ class WindowDataModule(SequenceDataModule):
                 f"{type(self).__name__}.length must be at least 1, got {length}; set data.length"
             )
         self.fasta = fasta
-        self.length = length
+        self.length = self.context_length = length
         self.reverse_complement = reverse_complement
         self._datasets: dict[Split, WindowDataset] = {}
 

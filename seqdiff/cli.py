@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import select
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -14,6 +15,7 @@ from seqdiff.commands import Command
 from seqdiff.subcommands import evaluate, plot, sample, samplers, score, train
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
+_STANDARD_OUTPUT = 1
 _EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
 _OUT_OF_MEMORY = re.compile(r"(out of memory|can't allocate memory|not enough memory).*", re.DOTALL)
 
@@ -131,14 +133,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0, or 2 after an error, which is shown in one line on standard error. Set
-        ``SEQDIFF_TRACEBACK=1`` to see where it came from.
+        ``SEQDIFF_TRACEBACK=1`` to see where it came from. 141 if nobody reads the output any more,
+        as after ``| head``: then nothing is said.
     """
     # An idle OpenMP thread that spins takes the core that our CPU kernels' own threads need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
         args.command.run(args)
+        sys.stdout.flush()
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _output_is_cut_off():
+            return 141
         message = _explain(error)
         if message is None or os.environ.get(TRACEBACK_VARIABLE) == "1":
             raise
@@ -148,6 +154,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("; ".join(["seqdiff: interrupted", *map(str, stop.args)]), file=sys.stderr)
         return 130
     return 0
+
+
+def _output_is_cut_off() -> bool:
+    """Find out whether the reader of standard output has gone; if so, write the rest to nowhere."""
+    watch = select.poll()
+    watch.register(_STANDARD_OUTPUT, select.POLLERR)
+    if not watch.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _STANDARD_OUTPUT)
+    return True
 
 
 def _explain(error: Exception) -> str | None:

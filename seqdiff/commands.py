@@ -1,11 +1,15 @@
 """What a subcommand of the command line is, for the core and for the domains alike.
 
 A package adds a subcommand with an entry point in the group ``seqdiff.commands`` whose name is the
-subcommand and whose object is a ``Command`` (an instance, or a module with the same three names),
-a sample format with one in the group ``seqdiff.writers`` whose name is a file suffix without its
-dot and whose object is a ``Writer``, and a file format to score with one in the group
-``seqdiff.readers`` whose name is the flag that takes the file and whose object is a
-``seqdiff.data.reader.Reader``.
+subcommand and whose object is a ``Command`` (an instance, or a module with the same three names).
+File formats are added alike:
+
+- ``seqdiff.writers``, to write samples: the name is a file suffix without its dot, the object a
+  ``Writer``;
+- ``seqdiff.templates``, for ``sample --infill``: the name is a file suffix without its first dot
+  (``fa``, ``fa.gz``), the object a ``TemplateReader``;
+- ``seqdiff.readers``, to score: the name is the flag that takes the file, the object a
+  ``seqdiff.data.reader.Reader``.
 """
 
 from __future__ import annotations
@@ -48,6 +52,19 @@ class Writer(Protocol):
         ...
 
 
+@runtime_checkable
+class TemplateReader(Protocol):
+    """Reads the templates of a file: strings for the run's ``ConstraintTokenizer.allowed``."""
+
+    def __call__(self, path: Path) -> list[tuple[str, str]]:
+        """Read the names and the strings, at least one; names are unique, without line breaks.
+
+        Raises:
+            ValueError: If the file is not sound.
+        """
+        ...
+
+
 def command_line(*arguments: str | Path) -> str:
     """Spell a command that works when pasted where this one ran.
 
@@ -77,3 +94,19 @@ def find_writer(path: Path) -> Writer:
             f"got {path}; rename it"
         )
     return known[suffix].load()
+
+
+def find_template_reader(path: Path) -> TemplateReader:
+    """Choose the reader of a template file by its suffix.
+
+    Raises:
+        ValueError: If there is none; with those there are.
+    """
+    known = {entry.name: entry for entry in entry_points(group="seqdiff.templates")}
+    fits = [name for name in known if path.name.endswith("." + name)]
+    if not fits:
+        raise ValueError(
+            f"sample.infill must end in one of {', '.join('.' + name for name in sorted(known))}, "
+            f"got {path}; rename it"
+        )
+    return known[max(fits, key=len)].load()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from seqdiff.backbones.protocol import Backbone
+from seqdiff.backbones.protocol import Backbone, BoundedBackbone
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.tokenizer import Tokenizer
@@ -55,6 +55,12 @@ class Run:
     def datamodule(self) -> SequenceDataModule:
         """The run's data; no file is opened before a split is."""
         return self.config.data
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens of a row that the network can take; ``None`` without a bound."""
+        backbone = self.denoiser.backbone
+        return backbone.max_length if isinstance(backbone, BoundedBackbone) else None
 
 
 def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:

@@ -7,6 +7,7 @@ import re
 from argparse import ArgumentError
 from collections.abc import Sequence
 from importlib import import_module
+from typing import get_type_hints
 
 from jsonargparse import ArgumentParser
 
@@ -55,17 +56,24 @@ def build_sampler(name: str, flags: Sequence[str] = ()) -> Sampler:
         parsed = parser.parse_args([_import_path(part) for part in flags])
     except ArgumentError as error:
         message = re.sub(r"^error: ", "", one_line(str(error)))
-        options = ", ".join(f"--{option}" for option in inspect.signature(cls).parameters)
         raise ValueError(
-            f"sample.sampler {name}: {message}; its options are {options}; "
+            f"sample.sampler {name}: {message}; its options are {_options(cls)}; "
             "see: seqdiff sample --help for the others"
         ) from error
     built = parser.instantiate(parsed)
     return cls(**{option: built[option] for option in inspect.signature(cls).parameters})
 
 
+def _options(cls: type[Sampler]) -> str:
+    """List a sampler's options, and how those of a sampler within it are spelled."""
+    hints = get_type_hints(cls.__init__)
+    inner = [name for name, hint in hints.items() if hint is Sampler]
+    within = [f"those of its {name} sampler as in --{name}.temperature" for name in inner]
+    return ", ".join([*(f"--{name}" for name in inspect.signature(cls).parameters), *within])
+
+
 def _import_path(part: str) -> str:
     """Spell the name of a sampler so that the parser can import it."""
     key, equals, value = part.rpartition("=")
-    cls = named_samplers().get(value)
+    cls = named_samplers().get(value.replace("-", "_"))
     return part if cls is None else f"{key}{equals}{cls.__module__}.{cls.__qualname__}"

@@ -33,6 +33,17 @@ class Backbone(Protocol):
 
 
 @runtime_checkable
+class BoundedBackbone(Backbone, Protocol):
+    """A backbone that takes no row longer than it was built for.
+
+    Attributes:
+        max_length: Most tokens of a row; ``None`` without a bound.
+    """
+
+    max_length: int | None
+
+
+@runtime_checkable
 class LabelledBackbone(Backbone, Protocol):
     """A backbone that can be told the class of each row.
 

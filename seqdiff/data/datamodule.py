@@ -38,6 +38,8 @@ class SequenceDataModule(LightningDataModule, ABC):
         num_workers: Loader processes per device; 0 loads in the training process.
         labels: Names of the classes of its examples, in the order of their numbers; ``None``
             without classes. A subclass whose dataset has labels sets it in its constructor.
+        context_length: Tokens of a training row: the longest that the model learns to see; ``None``
+            if not said. A subclass that knows it sets it in its constructor.
         seed: The run's seed, which fixes the order of the stream and the augmentation.
     """
 
@@ -68,6 +70,7 @@ class SequenceDataModule(LightningDataModule, ABC):
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
         self.num_workers = num_workers
         self.labels: list[str] | None = None
+        self.context_length: int | None = None
         self.seed = 0
         for name, least in (("batch_size", 1), ("eval_batch_size", 1), ("num_workers", 0)):
             if getattr(self, name) < least:

@@ -1,4 +1,4 @@
-"""What the core asks of a tokenizer."""
+"""What the core asks of a tokenizer, and what it can make use of besides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Integer
+from jaxtyping import Bool, Integer
 
 
 @runtime_checkable
@@ -29,4 +29,30 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int] | Integer[np.ndarray, " L"]) -> str:
         """Decode ids in ``0..K``."""
+        ...
+
+
+@runtime_checkable
+class ConstraintTokenizer(Tokenizer, Protocol):
+    """A tokenizer whose strings can also say which letters a position may hold.
+
+    Templates and motifs are such strings. DNA has the IUPAC code for it: R is A or G, N is any.
+    """
+
+    def allowed(self, string: str) -> Bool[np.ndarray, "L K"]:
+        """Say which letters each position of a pattern may hold; at least one.
+
+        Raises:
+            ValueError: If the string is no pattern; the message says where.
+        """
+        ...
+
+
+@runtime_checkable
+class StrandTokenizer(Tokenizer, Protocol):
+    """A tokenizer of sequences that can also be read backwards, with every symbol exchanged."""
+
+    @property
+    def complement(self) -> Sequence[int]:
+        """The id in ``0..K-1`` of each symbol read on the other strand: its own inverse."""
         ...

@@ -3,6 +3,7 @@
 from seqdiff.samplers.ancestral import AncestralSampler
 from seqdiff.samplers.cached_ancestral import CachedAncestralSampler
 from seqdiff.samplers.certainty import ConfidenceSampler, EntropySampler, MarginSampler
+from seqdiff.samplers.conjoining import Conjoined
 from seqdiff.samplers.entropy_budget import EntropyBudgetSampler
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.guidance import ClassifierFree, Guidance
@@ -30,6 +31,7 @@ __all__ = [
     "Classifier",
     "ClassifierFree",
     "ConfidenceSampler",
+    "Conjoined",
     "EntropyBudgetSampler",
     "EntropySampler",
     "ExactClassifierBased",

@@ -23,8 +23,10 @@ class AdaptiveSampler(DecodingSampler, ABC):
     """Ask for the laws of all masked positions, choose some by their certainty, draw those.
 
     The choice looks at the model's law within the allowed letters, before it is reshaped. What is
-    drawn does not follow the model's law: certain positions come first.
+    drawn does not follow the model's law: certain positions come first, ties from the left.
     """
+
+    directed = True
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; a row is evaluated until it is full."""

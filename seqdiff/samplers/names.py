@@ -29,15 +29,16 @@ def sampler_name(cls: type[Sampler]) -> str:
 
 
 def find_sampler(name: str) -> type[Sampler]:
-    """Choose a sampler by its name.
+    """Choose a sampler by its name, with dashes or underscores.
 
     Raises:
         ValueError: If there is none; with those there are.
     """
     known = named_samplers()
-    if name not in known:
+    found = known.get(name.replace("-", "_"))
+    if found is None:
         raise ValueError(
             f"sample.sampler must be one of {', '.join(known)}, got {name!r}; "
             "seqdiff samplers says what they do"
         )
-    return known[name]
+    return found

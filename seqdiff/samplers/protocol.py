@@ -20,7 +20,21 @@ class Sampler(ABC):
     """Draws sequences by running the process backwards.
 
     A new sampler implements ``fill``; the rest is done here, once for all.
+
+    Attributes:
+        directed: Whether its law depends on the end from which a row is read, even where the
+            model's does not.
     """
+
+    directed = False
+
+    def reach(self, length: int) -> int:
+        """Say how many positions of a row the network is given at a time, at most.
+
+        Args:
+            length: Of the row.
+        """
+        return length
 
     @torch.no_grad()
     def sample(

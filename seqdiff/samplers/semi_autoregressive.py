@@ -23,6 +23,7 @@ class SemiAutoregressiveSampler(Sampler):
         inner: Fills each window; temperature and its like are its own.
     """
 
+    directed = True
     window: int
     stride: int
     inner: Sampler = field(default_factory=FirstHittingSampler)
@@ -38,6 +39,10 @@ class SemiAutoregressiveSampler(Sampler):
                 f"SemiAutoregressiveSampler.stride must be in 1..window = {self.window}, got "
                 f"{self.stride}; half the window is a good choice"
             )
+
+    def reach(self, length: int) -> int:
+        """See ``Sampler``."""
+        return self.inner.reach(min(length, self.window))
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; steps are those of all windows, one after the other."""

@@ -1,11 +1,12 @@
-"""Turn a run into a model of one of its labels, for subcommands that take one."""
+"""Turn a run into a model of one of its labels, or of both strands alike."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from seqdiff.data.tokenizer import StrandTokenizer
 from seqdiff.run import Run
-from seqdiff.samplers import ClassifierFree
+from seqdiff.samplers import ClassifierFree, Conjoined, Sampler
 
 
 def guide(command: str, run: Run, label: str | None, gamma: float | None = None) -> Run:
@@ -45,3 +46,28 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
     if label is None or known is None:
         return run
     return replace(run, denoiser=ClassifierFree(run.denoiser, known.index(label), strength).eval())
+
+
+def conjoin(command: str, run: Run, sampler: Sampler) -> Run:
+    """Give the run as a model for which a sequence and its other strand are equally likely.
+
+    Args:
+        command: Who asks, for the messages.
+        run: The run, not yet guided.
+        sampler: How it will be drawn.
+
+    Raises:
+        ValueError: If its sequences have one strand only, or the sampler prefers a direction.
+    """
+    tokenizer = run.tokenizer
+    if not isinstance(tokenizer, StrandTokenizer):
+        raise ValueError(
+            f"{command}.rc_consistent must be left out for sequences with one strand, got a run "
+            f"with {type(tokenizer).__name__}, which has no complement; leave it out"
+        )
+    if sampler.directed:
+        raise ValueError(
+            f"{command}.rc_consistent must go with a sampler that treats both ends alike, got "
+            f"{type(sampler).__name__}; leave --sampler out, or choose ancestral"
+        )
+    return replace(run, denoiser=Conjoined(run.denoiser, tokenizer.complement).eval())

@@ -8,6 +8,7 @@ from pathlib import Path
 from seqdiff.commands import find_writer
 from seqdiff.files import check_parent, replacing
 from seqdiff.subcommands.common import add_device, check_count, check_seed
+from seqdiff.subcommands.given import add_given, check_given, read_given
 from seqdiff.subcommands.recording import check_trace, save_trace
 
 help = "draw sequences from a run"
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Any option of the sampler may follow, for example --temperature 0.8."
     parser.add_argument("directory", type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--num", type=int, required=True, metavar="N", help="number of sequences")
-    parser.add_argument("--length", type=int, required=True, metavar="L", help="tokens in each")
+    add_given(parser)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="its suffix chooses the format"
     )
@@ -40,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how strongly to follow the label; default: 1, the model's law given the label",
     )
     parser.add_argument(
+        "--rc_consistent",
+        action="store_true",
+        help="predict from both strands, so that a sequence and its reverse complement are equally "
+        "likely; twice the evaluations",
+    )
+    parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE.npz",
@@ -51,9 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """See ``Command``."""
-    for name in ("num", "length", "batch_size"):
+    for name in ("num", "batch_size"):
         check_count(f"sample.{name}", getattr(args, name))
     check_seed("sample.seed", args.seed)
+    check_given(args)
     writer = find_writer(args.out)
     check_parent("sample.out", args.out)
     if args.trace is not None:
@@ -62,29 +70,28 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.sampler_config import build_sampler
     from seqdiff.samplers.recorder import Recorder, check_room
     from seqdiff.subcommands.drawing import check_memory, draw
-    from seqdiff.subcommands.guiding import guide
+    from seqdiff.subcommands.guiding import conjoin, guide
     from seqdiff.subcommands.terminal import choose_device
 
     sampler = build_sampler(args.sampler, args.flags)
     device = choose_device(args.device)
-    check_memory(min(args.num, args.batch_size), args.length, device)
-    if args.trace is not None:
-        check_room(args.num, args.length)
-    trained = guide("sample", load_run(args.directory, device=device), args.label, args.guidance)
+    if args.length is not None:
+        check_memory(min(args.num, args.batch_size), args.length, device)
+    trained = load_run(args.directory, device=device)
+    if args.rc_consistent:
+        trained = conjoin("sample", trained, sampler)
+    trained = guide("sample", trained, args.label, args.guidance)
+    templates = read_given(args, trained, sampler)
+    names, lengths = templates.names, templates.lengths
     recorder = Recorder() if args.trace is not None else None
+    if recorder is not None:
+        check_room(len(names), max(lengths))
     sequences = draw(
-        trained,
-        sampler,
-        num=args.num,
-        length=args.length,
-        seed=args.seed,
-        batch_size=args.batch_size,
-        recorder=recorder,
+        trained, sampler, templates, seed=args.seed, batch_size=args.batch_size, recorder=recorder
     )
-    names = [f"sample_{i}" for i in range(args.num)]
     with replacing(args.out) as temporary:
         writer(temporary, sequences, names)
     if args.trace is not None and recorder is not None:
         save_trace(args.trace, recorder, sampler, names, trained.tokenizer)
-    unit = trained.datamodule.token_name
-    print(f"{args.out}: {args.num} x {args.length} {unit}s")
+    span = f"{min(lengths)}" if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
+    print(f"{args.out}: {len(sequences)} x {span} {trained.datamodule.token_name}s")

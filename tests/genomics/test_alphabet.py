@@ -1,8 +1,16 @@
 import numpy as np
 import pytest
 
-from genomics.alphabet import DNATokenizer, complement, decode, encode, reverse_complement
-from seqdiff.data.tokenizer import Tokenizer
+from genomics.alphabet import (
+    BASES,
+    DNATokenizer,
+    allowed,
+    complement,
+    decode,
+    encode,
+    reverse_complement,
+)
+from seqdiff.data.tokenizer import ConstraintTokenizer, StrandTokenizer, Tokenizer
 
 
 def test_ids_are_alphabetical_in_either_case():
@@ -66,3 +74,26 @@ def test_the_fingerprint_follows_the_table(monkeypatch):
     before = DNATokenizer().fingerprint
     monkeypatch.setattr("genomics.alphabet.ENCODE_TABLE", bytes(256))
     assert DNATokenizer().fingerprint != before
+
+
+def test_every_code_allows_the_bases_it_stands_for():
+    """NC-IUB 1984, written out by hand; lower case as upper."""
+    meant = {"R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC", "N": "ACGT"}
+    meant |= {"B": "CGT", "D": "AGT", "H": "ACT", "V": "ACG", "A": "A", "C": "C", "G": "G"}
+    for letter, bases in (meant | {"T": "T"}).items():
+        for case in (letter, letter.lower()):
+            (row,) = DNATokenizer().allowed(case)
+            assert {base for base, ok in zip("ACGT", row, strict=True) if ok} == set(bases)
+    assert DNATokenizer().allowed("").shape == (0, 4)
+
+
+def test_a_pattern_of_other_letters_is_refused():
+    with pytest.raises(ValueError, match=r"^motif: 'U' at offset 1 .* is not DNA; use A, C, G"):
+        allowed("AU", where="motif")
+
+
+def test_the_complement_of_each_base_is_a_base():
+    assert [BASES[i] for i in DNATokenizer().complement] == list("TGCA")
+    assert isinstance(DNATokenizer(), ConstraintTokenizer) and isinstance(
+        DNATokenizer(), StrandTokenizer
+    )

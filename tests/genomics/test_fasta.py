@@ -8,7 +8,7 @@ import pytest
 from Bio import SeqIO, bgzf
 
 from genomics.alphabet import decode
-from genomics.fasta import read_encoded, write_fasta, write_samples
+from genomics.fasta import read_encoded, read_templates, write_fasta, write_samples
 
 
 def records(path: Path) -> dict[str, str]:
@@ -171,3 +171,28 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     assert last.endswith("free some space or move it")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["out.fa"]
+
+
+@pytest.mark.parametrize("opened", [open, gzip.open, bgzf.open])
+def test_templates_keep_their_codes_in_upper_case(tmp_path, opened, monkeypatch):
+    monkeypatch.setattr("genomics.fasta._CHUNK", 5)
+    path = tmp_path / "t.fa"
+    with opened(path, "wb") as stream:
+        stream.write(b">a first\nacRy\r\nNbdhvT\n>b\nKMSW\n")
+    assert read_templates(path) == [("a", "ACRYNBDHVT"), ("b", "KMSW")]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (">a\nACR\n>b\nAC\nGJ\n", r"record 'b': 'J' at offset 3 \(0-based"),
+        (">a\nACU\n", r"record 'a': 'U' at offset 2"),
+        ("", r"the FASTA file is empty"),
+        (">a\nN\n>a\nN\n", r"two records are named 'a'"),
+        (">a\n>b\nN\n", r"record 'a' has no bases"),
+        ("ACGT\n", r"not a FASTA file"),
+    ],
+)
+def test_files_that_are_no_templates(fasta, text, said):
+    with pytest.raises(ValueError, match=said):
+        read_templates(fasta(text))

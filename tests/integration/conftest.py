@@ -87,11 +87,12 @@ class Entry:
 
 @pytest.fixture
 def toy_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the toy domain's writer and reader as its package would."""
+    """Install the toy domain's writer and readers as its package would."""
     from tests.integration import toy_domain
 
     installed = {
         "seqdiff.writers": [Entry("ring", toy_domain.write_ring)],
+        "seqdiff.templates": [Entry("ring", toy_domain.read_rings)],
         "seqdiff.readers": [Entry("ring", toy_domain.RingReader())],
     }
     for module in (commands, reader):

@@ -1,6 +1,8 @@
 """The command line is open: a domain adds subcommands as an outsider would."""
 
 import argparse
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -104,6 +106,34 @@ def test_terminated(config: Path, tmp_path: Path, every: str, said: str) -> None
     assert process.returncode == 130
     assert last.startswith(f"seqdiff: interrupted; {said}")
     assert every != "1" or last.endswith(f"train --resume {run}")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_goes_away_is_no_error(unbuffered: str) -> None:
+    """As in ``seqdiff samplers | head -1``; a pipe of another sort that breaks is reported."""
+    code = "import sys; from seqdiff.cli import main; import seqdiff.samplers\n"
+    code += "sys.stdin.read(); sys.exit(main(['samplers']))"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.close()
+        assert (process.wait(timeout=60), process.stderr.read()) == (141, b"")
+
+
+def test_another_broken_pipe_is_reported(monkeypatch: pytest.MonkeyPatch, fails) -> None:
+    def run(self, args: argparse.Namespace) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(Shout, "run", run)
+    _install(monkeypatch, "shout")
+    assert fails(["shout", "ring"]) == "seqdiff: error: Broken pipe"
 
 
 def test_trainer_arguments_reach_lightning_unchanged(

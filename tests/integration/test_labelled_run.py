@@ -70,6 +70,7 @@ def labelled(data: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sample(run: Path, out: Path, *flags: str) -> float:
     """The share of G and C in 40 sequences of 50."""
     command = ["sample", str(run), "--num=40", "--length=50", "--seed=1", f"--out={out}", *flags]
+    command.append("--extrapolate")
     assert main(command) == 0
     letters = "".join(str(record.seq) for record in SeqIO.parse(out, "fasta"))
     assert len(letters) == 2000

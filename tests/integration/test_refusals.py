@@ -54,6 +54,12 @@ def _sample(run: Path, out: Path, flag: str = "", value: str = "") -> list[str]:
         ),
         ("--sampler", "semi_autoregressive", "the following arguments are required: window"),
         (
+            "--sampler",
+            "semi-autoregressive",
+            "its options are --window, --stride, --inner, those of its inner sampler as in "
+            "--inner.temperature; see",
+        ),
+        (
             "--temperature",
             "0",
             "FirstHittingSampler.temperature must be above 0, got 0.0; 1",

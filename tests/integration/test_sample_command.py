@@ -8,6 +8,7 @@ from seqdiff.cli import main, parse
 from seqdiff.sampler_config import build_sampler
 from seqdiff.samplers import (
     AncestralSampler,
+    CachedAncestralSampler,
     FirstHittingSampler,
     RemaskLoopSampler,
     Sampler,
@@ -44,15 +45,16 @@ class ConstantSampler(Sampler):
         ("", FirstHittingSampler()),
         ("--sampler first_hitting --num-steps 6", FirstHittingSampler(num_steps=6)),
         ("--num_steps=6 --temperature 0.5", FirstHittingSampler(num_steps=6, temperature=0.5)),
+        ("--sampler first-hitting", FirstHittingSampler()),
         ("--sampler=ancestral --top-k 3", AncestralSampler(top_k=3)),
         (
             "--t-on 0.7 --sampler remask_loop --eta .2 --top-p 0.9",
             RemaskLoopSampler(t_on=0.7, eta=0.2, top_p=0.9),
         ),
         (
-            "--sampler semi_autoregressive --window 4 --stride 2 --inner ancestral "
-            "--inner.num-steps 7 --inner.temperature 2",
-            SemiAutoregressiveSampler(4, 2, AncestralSampler(7, temperature=2.0)),
+            "--sampler semi-autoregressive --window 4 --stride 2 --inner cached-ancestral "
+            "--inner.num-steps 7 --inner.temperature 2.5",
+            SemiAutoregressiveSampler(4, 2, CachedAncestralSampler(7, temperature=2.5)),
         ),
     ],
     ids=str,

@@ -35,6 +35,18 @@ class RingTokenizer:
     def encode(self, string: str) -> Int64[np.ndarray, " L"]:
         return np.array([(ALPHABET + "-").index(symbol) for symbol in string], dtype=np.int64)
 
+    def allowed(self, string: str) -> Bool[np.ndarray, "L K"]:
+        """A capital allows its letter and the next one of the ring, a dash all."""
+        rows = np.zeros((len(string), len(ALPHABET)), dtype=bool)
+        for row, symbol in zip(rows, string, strict=True):
+            if symbol == "-":
+                row[:] = True
+            elif (first := ALPHABET.find(symbol.lower())) < 0:
+                raise ValueError(f"a ring must hold {ALPHABET}, capitals or -, got {symbol!r}")
+            else:
+                row[[first, (first + symbol.isupper()) % len(ALPHABET)]] = True
+        return rows
+
     def decode(self, ids: Sequence[int] | Integer[np.ndarray, " L"]) -> str:
         return "".join((ALPHABET + "-")[int(i)] for i in ids)
 
@@ -84,7 +96,7 @@ class ToyData(SequenceDataModule):
             eval_batch_size=eval_batch_size,
             num_workers=num_workers,
         )
-        self.length = length
+        self.length = self.context_length = length
 
     def dataset(self, split: Split) -> SequenceDataset:
         sizes: dict[str, int] = {"train": self.num_train, "valid": 13, "test": 11}
@@ -155,6 +167,11 @@ def write_ring(path: Path, sequences: list[str], names: list[str]) -> None:
     """Write one ``name sequence`` line each: a sample writer of the domain."""
     lines = [f"{name} {s}\n" for name, s in zip(names, sequences, strict=True)]
     path.write_text("".join(lines))
+
+
+def read_rings(path: Path) -> list[tuple[str, str]]:
+    """Read what ``write_ring`` writes, with patterns: a template reader of the domain."""
+    return [(name, s) for name, s in map(str.split, path.read_text().splitlines())]
 
 
 class RingReader:

@@ -1,0 +1,107 @@
+"""A denoiser that reads both strands, so that a sequence is as likely as its other strand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor
+
+from seqdiff.parameterization import Denoiser
+
+
+def read_back(
+    ids: Int[Tensor, "B L"],
+    complement: Int[Tensor, " V"],
+    padding: Bool[Tensor, "B L"] | None = None,
+) -> Int[Tensor, "B L"]:
+    """Read rows on the other strand: real positions backwards, padding where it is.
+
+    Args:
+        ids: Of the rows.
+        complement: The id of each on the other strand.
+        padding: Positions that hold nothing.
+    """
+    return complement[ids].gather(1, _mirror(ids, padding))
+
+
+def _mirror(ids: Tensor, padding: Tensor | None) -> Tensor:
+    """Where each real position of a row lies when its real positions are read backwards."""
+    place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    if padding is None:
+        return place.flip(1)
+    real_first = padding.long().argsort(dim=1, stable=True)
+    last = (~padding).sum(dim=1, keepdim=True) - 1
+    rank = (~padding).cumsum(dim=1) - 1
+    return torch.where(padding, place, real_first.gather(1, (last - rank).clamp_min(0)))
+
+
+class Conjoined(Denoiser):
+    """The mean of a denoiser's predictions for a row and for its other strand.
+
+    ``p(. | x_t)`` becomes half of it and half of ``RC p(. | RC x_t)``, where RC reads a row
+    backwards with every symbol exchanged. So the law of a prediction is read on the other strand
+    as that strand's own, and samplers that are not ``directed`` draw x and RC x with the same
+    probability (up to ties in top-k and the nucleus). For a network that is equivariant already
+    nothing changes. Source of the name, there for classifiers: Schiff et al. 2024,
+    arXiv:2403.03234, section 4.
+
+    Probabilities are averaged, not logits: the result is normalised as it is, it is the law of a
+    strand chosen by a fair coin, and a letter that one strand rules out stays possible. By Jensen's
+    inequality its bound is at most the mean of those of the two strands.
+
+    Every call takes twice the evaluations of the denoiser.
+
+    Args:
+        denoiser: The denoiser, itself guided or not.
+        complement: The id in ``0..K-1`` of each symbol on the other strand, its own inverse.
+
+    Raises:
+        ValueError: If ``complement`` is no involution of the K symbols.
+    """
+
+    def __init__(self, denoiser: Denoiser, complement: Sequence[int]) -> None:
+        super().__init__(denoiser.backbone, denoiser.vocab_size)
+        symbols = list(range(denoiser.vocab_size))
+        inverse = sorted(complement) == symbols and all(
+            complement[complement[i]] == i for i in symbols
+        )
+        if not inverse:
+            raise ValueError(
+                "Conjoined.complement must be its own inverse on the ids "
+                f"0..{denoiser.vocab_size - 1}, got {list(complement)}; for A C G T give 3 2 1 0"
+            )
+        self.denoiser = denoiser
+        self.complement: Tensor
+        device = next((p.device for p in denoiser.parameters()), None)
+        with_mask = torch.tensor([*complement, denoiser.vocab_size], device=device)
+        self.register_buffer("complement", with_mask, persistent=False)
+
+    def evaluations(
+        self, x_t: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+    ) -> Int64[Tensor, " B"]:
+        """See ``Denoiser``."""
+        other = read_back(x_t, self.complement, padding)
+        return self.denoiser.evaluations(x_t, padding) + self.denoiser.evaluations(other, padding)
+
+    def forward(
+        self,
+        x_t: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """See ``Denoiser``; a sequence has the same label on both strands."""
+        both = self.denoiser(
+            torch.cat((x_t, read_back(x_t, self.complement, padding))),
+            None if t is None else torch.cat((t, t)),
+            None if padding is None else torch.cat((padding, padding)),
+            None if label is None else torch.cat((label, label)),
+        )
+        straight, other = both.chunk(2)
+        place = _mirror(x_t, padding)[..., None].expand_as(other)
+        other = other.gather(1, place)[..., self.complement[:-1]]
+        mean = torch.logaddexp(straight, other) - math.log(2)
+        return torch.where((x_t == self.vocab_size)[..., None], mean, straight)
