@@ -128,7 +128,9 @@ def _evaluate_rows(work: _Work, rows: Rows) -> tuple[np.ndarray, ...]:
     first = _stage(work, rows, cost, plan, begins=0, told=(0.0, half))
     more = [budget.second(passes, c) for passes, c in zip(first, costs, strict=True)]
     second = _stage(work, rows, cost, more, begins=max(plan), told=(half, 1.0))
-    mean = [(late if late.values else early).mean for early, late in zip(first, second, strict=True)]
+    mean = [
+        (late if late.values else early).mean for early, late in zip(first, second, strict=True)
+    ]
     variance = np.array([passes.variance for passes in first])
     averaged = np.array([late or early for early, late in zip(plan, more, strict=True)])
     return (

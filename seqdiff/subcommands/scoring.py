@@ -25,7 +25,7 @@ MISSING = "NA"
 
 @dataclass(frozen=True)
 class Score:
-    """One line of the table.
+    """One line of the table; what is ``None`` cannot be said, for want of a known token.
 
     Attributes:
         record: Its name.
@@ -40,17 +40,17 @@ class Score:
 
     record: str
     length: int
-    nats: float
-    standard_error: float
-    low: float
-    high: float
+    nats: float | None
+    standard_error: float | None
+    low: float | None
+    high: float | None
     counted: int
     nfe: int
 
     @property
     def bits_per_token(self) -> float | None:
-        """Bits over counted tokens; ``None`` if there are none."""
-        return self.nats / self.counted / math.log(2) if self.counted else None
+        """Bits over counted tokens."""
+        return None if self.nats is None else self.nats / self.counted / math.log(2)
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def score_records(
     """Score every record under a progress bar.
 
     Only sequences of one length share a network call, so none is padded. The readings of a record
-    have noise of their own, and so independent errors. A record without a known token has nothing
-    to score: 0 nats.
+    have noise of their own, and so independent errors. A record without a known token is not
+    scored.
 
     Args:
         run: The run.
@@ -172,7 +172,7 @@ def _score(record: Record, result: Likelihood, rows: list[int]) -> Score:
     """Average over the readings of a record, which are rows of the result."""
     length = len(record.readings[0])
     if not rows:
-        return Score(record.name, length, 0.0, 0.0, 0.0, 0.0, 0, 0)
+        return Score(record.name, length, None, None, None, None, counted=0, nfe=0)
     mean = result.mean_of(rows)
     low, high = mean.interval()
     return Score(
