@@ -52,8 +52,8 @@ class Batch:
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         label = None if self.label is None else function(self.label)
         mirrored = None if self.mirrored is None else function(self.mirrored)
-        always = (function(part) for part in (self.tokens, self.loss_mask, self.index))
-        return Batch(*always, label, mirrored)
+        tokens, loss_mask, index = map(function, (self.tokens, self.loss_mask, self.index))
+        return Batch(tokens, loss_mask, index, label, mirrored)
 
 
 class SampleOutput(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -42,32 +43,6 @@ class Table:
         backbone.table *= self.scale
         return Denoiser(backbone, self.vocab_size)
 
-    def order_nats(self) -> np.ndarray:
-        """-log p_o of every order (rows) and every sequence (columns)."""
-        denoiser, x0 = self.denoiser, all_sequences(self.vocab_size, self.length)
-        orders = list(itertools.permutations(range(self.length)))
-        nats = np.zeros((len(orders), len(x0)))
-        for row, order in enumerate(orders):
-            x_t = torch.full_like(x0, self.vocab_size)
-            for place in order:
-                at_x0 = denoiser(x_t)[:, place].gather(-1, x0[:, place, None])[:, 0]
-                nats[row] -= at_x0.numpy()
-                x_t[:, place] = x0[:, place]
-        return nats
-
-    def truth(self, estimator: Estimator) -> np.ndarray:
-        """What the estimator should expect for each sequence, by enumeration of the orders."""
-        nats = self.order_nats()
-        if not isinstance(estimator, ImportanceWeightedOrders):
-            return nats.mean(axis=0)
-        # Every multiset of orders, as often as its arrangements.
-        total = np.zeros(nats.shape[1])
-        for chosen in itertools.combinations_with_replacement(range(len(nats)), estimator.orders):
-            repeats = np.unique(chosen, return_counts=True)[1]
-            ways = math.factorial(estimator.orders) // math.prod(map(math.factorial, repeats))
-            total -= ways * np.logaddexp.reduce(-nats[list(chosen)], axis=0)
-        return total / len(nats) ** estimator.orders + math.log(estimator.orders)
-
     def run(
         self, estimator: Estimator, rows: int, *, seed: int = 0, **budget: float
     ) -> tuple[Likelihood, np.ndarray]:
@@ -86,4 +61,34 @@ class Table:
             seed=seed,
             **budget,
         )
-        return result, self.truth(estimator)[np.arange(rows) % len(x0)]
+        return result, truth(self, estimator)[np.arange(rows) % len(x0)]
+
+
+@cache
+def order_nats(table: Table) -> np.ndarray:
+    """-log p_o of every order (rows) and every sequence (columns)."""
+    denoiser, x0 = table.denoiser, all_sequences(table.vocab_size, table.length)
+    orders = list(itertools.permutations(range(table.length)))
+    nats = np.zeros((len(orders), len(x0)))
+    for row, order in enumerate(orders):
+        x_t = torch.full_like(x0, table.vocab_size)
+        for place in order:
+            at_x0 = denoiser(x_t)[:, place].gather(-1, x0[:, place, None])[:, 0]
+            nats[row] -= at_x0.numpy()
+            x_t[:, place] = x0[:, place]
+    return nats
+
+
+@cache
+def truth(table: Table, estimator: Estimator) -> np.ndarray:
+    """What the estimator should expect for each sequence, by enumeration of the orders."""
+    nats = order_nats(table)
+    if not isinstance(estimator, ImportanceWeightedOrders):
+        return nats.mean(axis=0)
+    # Every multiset of orders, as often as its arrangements.
+    total = np.zeros(nats.shape[1])
+    for chosen in itertools.combinations_with_replacement(range(len(nats)), estimator.orders):
+        repeats = np.unique(chosen, return_counts=True)[1]
+        ways = math.factorial(estimator.orders) // math.prod(map(math.factorial, repeats))
+        total -= ways * np.logaddexp.reduce(-nats[list(chosen)], axis=0)
+    return total / len(nats) ** estimator.orders + math.log(estimator.orders)

@@ -127,14 +127,13 @@ def _evaluate_rows(work: _Work, rows: Rows) -> tuple[np.ndarray, ...]:
     half = 0.5 if budget.target_se is not None and not budget.estimator.exact else 1.0
     first = _stage(work, rows, cost, plan, begins=0, told=(0.0, half))
     more = [budget.second(passes, c) for passes, c in zip(first, costs, strict=True)]
+    # Rows with a second stage all had the longest first one, so neighbours do not shift its noise.
     second = _stage(work, rows, cost, more, begins=max(plan), told=(half, 1.0))
-    mean = [
-        (late if late.values else early).mean for early, late in zip(first, second, strict=True)
-    ]
+    kept = (late if late.values else early for early, late in zip(first, second, strict=True))
     variance = np.array([passes.variance for passes in first])
     averaged = np.array([late or early for early, late in zip(plan, more, strict=True)])
     return (
-        np.array(mean),
+        np.array([passes.mean for passes in kept]),
         np.sqrt(variance / averaged),
         num_tokens.cpu().numpy(),
         (np.array(plan) + np.array(more)) * cost.numpy(),

@@ -33,7 +33,8 @@ def add_estimator(parser: argparse.ArgumentParser) -> None:
         "--evaluations",
         type=int,
         metavar="N",
-        help="network passes a sequence of an estimator by masks; default: 32, of bernoulli-time 64",
+        help="network passes a sequence of an estimator by masks; default: 32; of bernoulli-time "
+        "64",
     )
     parser.add_argument(
         "--orders",

@@ -127,7 +127,7 @@ def score_records(
 def _read(record: Record, mask_id: int) -> list[_Reading]:
     """The readings of a record, each with noise of its own."""
     content = record.readings[0] if record.content is None else record.content
-    digest = hashlib.blake2b(np.ascontiguousarray(content, dtype="<i8"), digest_size=8)
+    digest = hashlib.blake2b(content.astype("<i8").tobytes(), digest_size=8)
     readings = []
     for number, tokens in enumerate(record.readings):
         salted = digest.copy()

@@ -202,9 +202,7 @@ def test_a_record_larger_than_memory_is_one_line(
 
     monkeypatch.setattr(PassNoise, "positions", positions)
     write_fasta(tmp_path / "a.fa", ["a"], ["ACGT"])
-    out = tmp_path / "a.tsv"
-    message = fails(
-        ["score", str(runs["ps"]), "--fasta", str(tmp_path / "a.fa"), "--out", str(out)]
-    )
+    source, out = str(tmp_path / "a.fa"), tmp_path / "a.tsv"
+    message = fails(["score", str(runs["ps"]), "--fasta", source, "--out", str(out)])
     assert "memory must hold what is computed at a time" in message
     assert not out.exists()

@@ -24,7 +24,7 @@ from seqdiff.likelihood import (
     StratifiedK,
 )
 from seqdiff.likelihood.result import effective_degrees
-from tests.coverage_oracles import Table
+from tests.coverage_oracles import Table, order_nats
 
 TABLES = (Table(3, 4, seed=7), Table(3, 4, seed=1), Table(4, 4, seed=2), Table(3, 4, 5, scale=3))
 ROWS = 10_000
@@ -106,7 +106,7 @@ def test_an_importance_weighted_interval_is_not_about_infinitely_many_orders() -
     """It covers the bound of its own number of orders; the limit lies below, and outside."""
     estimator, table = ImportanceWeightedOrders(2, repeats=64), TABLES[0]
     result, _ = table.run(estimator, 810)
-    nats = table.order_nats()
+    nats = order_nats(table)
     limit = -np.logaddexp.reduce(-nats, axis=0) + math.log(len(nats))
     low, _ = result.interval()
     assert np.mean(low > limit[np.arange(810) % 81]) > 0.5

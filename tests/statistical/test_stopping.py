@@ -62,21 +62,21 @@ def test_a_target_is_honoured_without_bias(
 
 def stop_when_small(estimator: BernoulliTime, target: float, passes: int) -> np.ndarray:
     """Errors of the twin: go on until the error of all draws so far is no more than the target."""
-    runs = [TABLE.run(estimator, 3 * ROWS, seed=number) for number in range(passes)]
+    runs = [TABLE.run(estimator, 2 * ROWS, seed=number) for number in range(passes)]
     values = np.stack([run.nats for run, _ in runs])
     variances = np.stack([run.standard_error**2 for run, _ in runs])
     count = np.arange(1, passes + 1)[:, None]
     error = np.sqrt(variances.cumsum(axis=0)) / count
     small = (error <= target) & (count * estimator.degrees >= 15)
     small[-1] = True
-    mean = (values.cumsum(axis=0) / count)[small.argmax(axis=0), np.arange(3 * ROWS)]
+    mean = (values.cumsum(axis=0) / count)[small.argmax(axis=0), np.arange(2 * ROWS)]
     return mean - runs[0][1]
 
 
 def test_stopping_when_the_error_looks_small_would_be_caught() -> None:
     estimator = BernoulliTime(8)
-    assert bias(stop_when_small(estimator, 0.8, 40)) < -2 * SIGMAS
-    result, truth = TABLE.run(estimator, 3 * ROWS, target_se=0.8)
+    assert bias(stop_when_small(estimator, 0.8, 20)) < -2 * SIGMAS
+    result, truth = TABLE.run(estimator, 2 * ROWS, target_se=0.8)
     assert abs(bias(result.nats - truth)) < SIGMAS
 
 
