@@ -12,7 +12,6 @@ import torch
 from rich.progress import Progress
 from scipy.stats import t
 
-from genomics.alphabet import encode, reverse_complement
 from genomics.fasta import write_fasta
 from seqdiff.cli import main
 from seqdiff.likelihood import FixedOrder, evaluate
@@ -149,28 +148,6 @@ def test_readings_are_averaged_with_independent_errors(
         assert (low + high) / 2 == pytest.approx(mean, abs=1e-5)
         assert t.isf(0.025, 32) <= (high - low) / 2 / error <= t.isf(0.025, 1) + 1e-3
         assert int(both[number]["nfe"]) == 2 * int(one_way[number]["nfe"])
-
-
-def test_fasta_on_both_strands(dna_run: Path, tmp_path: Path) -> None:
-    """Mirrored FASTA gives the same mean; a single strand left to right does not."""
-    letters = ["ACGTTGCANNACCGGT", "acgtt", "GGGRTTTCAC"]
-    write_fasta(tmp_path / "f.fa", ["a", "b", "c"], letters)
-    mirrored = ["".join("ACGTN"[i] for i in reverse_complement(encode(s))) for s in letters]
-    write_fasta(tmp_path / "r.fa", ["a", "b", "c"], mirrored)
-    found = {}
-    for source in ("f", "r"):
-        for rc in ("none", "mean"):
-            out = tmp_path / f"{source}-{rc}.tsv"
-            flags = ("--rc", rc, "--estimator", "fixed-order")
-            assert main(score(dna_run, tmp_path / f"{source}.fa", out, *flags)) == 0
-            found[source, rc] = read(out)
-    nats = {key: np.array([float(row["nats"]) for row in rows]) for key, rows in found.items()}
-    np.testing.assert_allclose(nats["f", "mean"], nats["r", "mean"], rtol=0, atol=1e-5)
-    assert np.abs(nats["f", "none"] - nats["r", "none"]).max() > 1e-5
-    both = (nats["f", "none"] + nats["r", "none"]) / 2
-    np.testing.assert_allclose(nats["f", "mean"], both, rtol=0, atol=1e-5)
-    assert [row["counted"] for row in found["f", "mean"]] == ["14", "5", "9"]
-    assert "bits/base" in found["f", "mean"][0]
 
 
 @pytest.mark.parametrize(

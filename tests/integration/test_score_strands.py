@@ -106,6 +106,42 @@ def test_left_to_right_is_not_the_same_on_both_strands(
     assert distance(forward, table(runs["ps"], tmp_path, mirrored(LETTERS), *flags)) > 1e-3
 
 
+def test_fasta_on_both_strands(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Mirrored FASTA gives the same mean; a single strand left to right does not."""
+    letters = ["ACGTTGCANNACCGGT", "acgtt", "GGGRTTTCAC"]
+    write_fasta(tmp_path / "f.fa", ["a", "b", "c"], letters)
+    mirrored = ["".join("ACGTN"[i] for i in reverse_complement(encode(s))) for s in letters]
+    write_fasta(tmp_path / "r.fa", ["a", "b", "c"], mirrored)
+    found = {}
+    for source in ("f", "r"):
+        for rc in ("none", "mean"):
+            out = tmp_path / f"{source}-{rc}.tsv"
+            flags = ("--rc", rc, "--estimator", "fixed-order")
+            assert (
+                main(
+                    [
+                        "score",
+                        str(runs["ps"]),
+                        "--fasta",
+                        str(tmp_path / f"{source}.fa"),
+                        "--out",
+                        str(out),
+                        *flags,
+                    ]
+                )
+                == 0
+            )
+            with out.open(newline="") as file:
+                found[source, rc] = list(csv.DictReader(file, delimiter="\t"))
+    nats = {key: np.array([float(row["nats"]) for row in rows]) for key, rows in found.items()}
+    np.testing.assert_allclose(nats["f", "mean"], nats["r", "mean"], rtol=0, atol=1e-5)
+    assert np.abs(nats["f", "none"] - nats["r", "none"]).max() > 1e-5
+    both = (nats["f", "none"] + nats["r", "none"]) / 2
+    np.testing.assert_allclose(nats["f", "mean"], both, rtol=0, atol=1e-5)
+    assert [row["counted"] for row in found["f", "mean"]] == ["14", "5", "9"]
+    assert "bits/base" in found["f", "mean"][0]
+
+
 @pytest.mark.parametrize("variant", ["ps", "ph"])
 def test_the_mean_of_both_strands_is_the_same_for_any_network(
     runs: dict[str, Path], tmp_path: Path, variant: str
