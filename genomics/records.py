@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from seqdiff.data.reader import Record
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import UInt8
+
     from seqdiff.data.tokenizer import Tokenizer
 
 help = "FASTA file, plain, gzip or bgzip; N and IUPAC codes are given, not counted"
@@ -32,7 +35,7 @@ def read(path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Rec
     """
     import numpy as np
 
-    from .alphabet import DNATokenizer, reverse_complement
+    from .alphabet import DNATokenizer
     from .fasta import read_encoded
 
     if tokenizer.fingerprint != DNATokenizer().fingerprint:
@@ -46,7 +49,20 @@ def read(path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Rec
     records = []
     for name, parts in pieces.items():
         ids = np.frombuffer(b"".join(parts), dtype=np.uint8)
-        records.append(
-            Record(name, (ids, reverse_complement(ids)) if args.rc == "mean" else (ids,))
-        )
+        records.append(_record(name, ids, both=args.rc == "mean"))
     return records
+
+
+def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:
+    """Take the strand whose ids come first as the content, whichever the file holds.
+
+    So both strands of a sequence get the same noise, letter by letter.
+    """
+    from .alphabet import reverse_complement
+
+    opposite = reverse_complement(ids)
+    mirrored = opposite.tobytes() < ids.tobytes()
+    content, other = (opposite, ids) if mirrored else (ids, opposite)
+    if both:
+        return Record(name, (content, other), content, (False, True))
+    return Record(name, (ids,), content, (mirrored,))

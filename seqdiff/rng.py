@@ -56,13 +56,15 @@ def _open_uniform(high: Tensor, low: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CounterNoise:
-    """Uniform noise as a pure function of (seed, stream, index, position).
+    """Uniform noise as a pure function of (seed, branch, stream, index, position).
 
     Attributes:
         seed: In [0, 2^32).
+        branch: Which of 2^32 independent families of streams.
     """
 
     seed: int
+    branch: int = 0
 
     def __post_init__(self) -> None:
         """Check the seed.
@@ -75,8 +77,12 @@ class CounterNoise:
                 f"CounterNoise.seed must be in [0, 2^32), got {self.seed}; choose a smaller seed"
             )
 
+    @property
+    def _key(self) -> tuple[int, int]:
+        return self.seed, self.branch
+
     def uniform(
-        self, index: Int[Tensor, " B"], length: int, *, stream: int
+        self, index: Int[Tensor, " B"], length: int, *, stream: int | Int[Tensor, " B"]
     ) -> Float64[Tensor, "B {length}"]:
         """Draw from the open interval (0, 1), exactly representable at 53 bits.
 
@@ -85,12 +91,13 @@ class CounterNoise:
         Args:
             index: One non-negative id a row, see ``Batch.index``.
             length: Draws a row.
-            stream: Which of the independent streams, e.g. ``MASK_STREAM``.
+            stream: Which of the independent streams, in [0, 2^32), e.g. ``MASK_STREAM``; one for
+                all rows or one each.
         """
         rows = index.to(torch.int64)[:, None]
         pairs = torch.arange((length + 1) // 2, device=index.device)[None]
-        streams = torch.full_like(pairs, stream)
-        w0, w1, w2, w3 = philox((pairs, streams, rows & _WORD, rows >> 32), (self.seed, 0))
+        streams = torch.as_tensor(stream, device=index.device).to(torch.int64).reshape(-1, 1)
+        w0, w1, w2, w3 = philox((pairs, streams, rows & _WORD, rows >> 32), self._key)
         draws = torch.stack((_open_uniform(w0, w1), _open_uniform(w2, w3)), dim=-1)
         return draws.flatten(1)[:, :length]
 
@@ -106,7 +113,7 @@ class CounterNoise:
         """
         rows = index.to(torch.int64)
         streams = torch.full_like(rows, stream)
-        w0, w1, w2, w3 = philox((position // 2, streams, rows & _WORD, rows >> 32), (self.seed, 0))
+        w0, w1, w2, w3 = philox((position // 2, streams, rows & _WORD, rows >> 32), self._key)
         odd = position % 2 == 1
         return _open_uniform(torch.where(odd, w2, w0), torch.where(odd, w3, w1))
 

@@ -31,12 +31,15 @@ class Batch:
             stream is cut into batches, workers or devices.
         label: Class of each example, ``NO_LABEL`` where it has none; ``None`` if the data has no
             classes.
+        mirrored: True where a row is read from its other end, so that noise over its positions is
+            read backwards; ``None`` if none is.
     """
 
     tokens: Int[Tensor, "B L"]
     loss_mask: Bool[Tensor, "B L"]
     index: Int[Tensor, " B"]
     label: Int[Tensor, " B"] | None = None
+    mirrored: Bool[Tensor, " B"] | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Move to a device; the name and arguments are what Lightning looks for."""
@@ -48,7 +51,9 @@ class Batch:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         label = None if self.label is None else function(self.label)
-        return Batch(function(self.tokens), function(self.loss_mask), function(self.index), label)
+        mirrored = None if self.mirrored is None else function(self.mirrored)
+        tokens, loss_mask, index = map(function, (self.tokens, self.loss_mask, self.index))
+        return Batch(tokens, loss_mask, index, label, mirrored)
 
 
 class SampleOutput(NamedTuple):

@@ -46,10 +46,10 @@ class Scripted(PassNoise):
     scalars: Tensor
     places: Tensor
 
-    def scalar(self, index: Tensor) -> Tensor:
+    def scalar(self, rows: Rows, draw: Tensor) -> Tensor:
         return self.scalars
 
-    def positions(self, index: Tensor, length: int) -> Tensor:
+    def positions(self, rows: Rows, draw: Tensor) -> Tensor:
         return self.places
 
 
@@ -67,7 +67,7 @@ def worths(
     rows = Rows(
         X0.expand(size, -1), torch.ones(size, L, dtype=torch.bool), torch.zeros(size).long()
     )
-    noise = Scripted(CounterNoise(0), 0, scalars.double(), places.double())
+    noise = Scripted(CounterNoise(0), scalars.double(), places.double())
     query: Query = estimator.query(rows, evaluation, noise=noise, process=process)
     target = X0.masked_fill(~query.scored, K)
     terms = weighted_mlm(denoiser(query.x_t, query.t), target, query.x_t, query.weight)
@@ -104,7 +104,7 @@ def expectation_by_time(
         arguments = {"evaluation": torch.zeros(size).long(), "scalars": u.expand(size)}
         # The time is a function of u that a query's weight and t tell.
         rows = Rows(X0[None], torch.ones(1, L, dtype=torch.bool), torch.zeros(1).long())
-        noise = Scripted(CounterNoise(0), 0, u[None], torch.full((1, L), 2.0).double())
+        noise = Scripted(CounterNoise(0), u[None], torch.full((1, L), 2.0).double())
         t = estimator.query(rows, torch.zeros(1).long(), noise=noise, process=process).t
         law = mask_law(patterns, float(process.schedule.alpha(t)))
         places = torch.where(patterns, -1.0, 2.0)

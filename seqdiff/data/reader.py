@@ -21,10 +21,17 @@ class Record(NamedTuple):
         name: Without tabs and line breaks.
         readings: Ids in ``0..K`` of each way to read it, all equally long; their likelihoods are
             averaged. One for most; a DNA record may be read on both strands.
+        content: What all noise of the record is a function of; ``None`` is the first reading.
+            Records that are the same thing seen from two ends have the same, if noise over
+            positions is to fall on the same letters of both.
+        mirrored: For each reading, whether it runs against ``content``, so that noise over its
+            positions is read backwards; empty if none does.
     """
 
     name: str
     readings: tuple[Integer[np.ndarray, " L"], ...]
+    content: Integer[np.ndarray, " L"] | None = None
+    mirrored: tuple[bool, ...] = ()
 
 
 @runtime_checkable

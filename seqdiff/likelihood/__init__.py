@@ -1,10 +1,11 @@
 """How well a denoiser models sequences: estimators with standard errors, in honest units."""
 
 from seqdiff.likelihood.estimator import Convention, Estimator
-from seqdiff.likelihood.evaluation import check_budget, evaluate
+from seqdiff.likelihood.evaluation import evaluate
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
 from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
 from seqdiff.likelihood.result import Likelihood
+from seqdiff.likelihood.stages import check_budget
 
 __all__ = [
     "BernoulliTime",

@@ -2,7 +2,7 @@
 
 An estimator works in *passes*. A pass is a fixed number of network evaluations of a row that
 together give an unbiased value and an unbiased estimate of that value's variance. More passes make
-the standard error smaller; between passes a row may stop.
+the standard error smaller.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise
 
 Convention = Literal["exact", "mdlm"]
 
-# Streams of one pass; more than there are names for, so that passes never share noise.
-_STREAMS_PER_PASS = 16
+# Streams of one draw; more than there are names for, so that draws never share noise.
+_STREAMS_PER_DRAW = 16
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,22 @@ class Rows:
     Attributes:
         x0: Clean ids in ``0..K``.
         counted: Positions whose likelihood is asked for, at least one a row; others are given.
-        index: The row's place in the data; all its noise follows from it.
+        index: All of the row's noise follows from it; rows that share it share their noise.
         label: Class of each row, of which the likelihood is conditional; ``None`` without classes.
+        mirrored: Rows whose noise over positions is read backwards; ``None`` if there are none.
     """
 
     x0: Int[Tensor, "B L"]
     counted: Bool[Tensor, "B L"]
     index: Int[Tensor, " B"]
     label: Int[Tensor, " B"] | None = None
+    mirrored: Bool[Tensor, " B"] | None = None
 
     def take(self, rows: Int64[Tensor, " I"]) -> Rows:
         """Choose rows, in any order and number."""
         label = None if self.label is None else self.label[rows]
-        return Rows(self.x0[rows], self.counted[rows], self.index[rows], label)
+        mirrored = None if self.mirrored is None else self.mirrored[rows]
+        return Rows(self.x0[rows], self.counted[rows], self.index[rows], label, mirrored)
 
     @property
     def num_tokens(self) -> Int64[Tensor, " B"]:
@@ -70,25 +73,37 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class PassNoise:
-    """Uniform noise of one pass, a function of (seed, pass, index) alone.
+    """Uniform noise of one pass, a function of (seed, pass, index, draw) alone.
 
     Attributes:
-        noise: The seed's noise.
-        number: Of the pass, from 0.
+        noise: The seed's, in the branch that has the pass's number.
     """
 
     noise: CounterNoise
-    number: int
 
-    def scalar(self, index: Int[Tensor, " B"]) -> Float64[Tensor, " B"]:
-        """One draw a row."""
-        stream = TIME_STREAM + _STREAMS_PER_PASS * self.number
-        return self.noise.uniform(index, 1, stream=stream)[:, 0]
+    def scalar(self, rows: Rows, draw: Int64[Tensor, " B"]) -> Float64[Tensor, " B"]:
+        """One uniform a row.
 
-    def positions(self, index: Int[Tensor, " B"], length: int) -> Float64[Tensor, "B {length}"]:
-        """One draw a position."""
-        stream = MASK_STREAM + _STREAMS_PER_PASS * self.number
-        return self.noise.uniform(index, length, stream=stream)
+        Args:
+            rows: The rows.
+            draw: Which of the pass's independent draws, for each row.
+        """
+        return self._uniform(rows, 1, TIME_STREAM, draw)[:, 0]
+
+    def positions(self, rows: Rows, draw: Int64[Tensor, " B"]) -> Float64[Tensor, "B L"]:
+        """One uniform a position, from the other end where a row is mirrored.
+
+        Args:
+            rows: The rows.
+            draw: Which of the pass's independent draws, for each row.
+        """
+        uniform = self._uniform(rows, rows.x0.shape[1], MASK_STREAM, draw)
+        if rows.mirrored is None:
+            return uniform
+        return torch.where(rows.mirrored[:, None], uniform.flip(-1), uniform)
+
+    def _uniform(self, rows: Rows, length: int, stream: int, draw: Tensor) -> Tensor:
+        return self.noise.uniform(rows.index, length, stream=stream + _STREAMS_PER_DRAW * draw)
 
 
 class Estimator(ABC):
@@ -116,7 +131,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def degrees(self) -> int:
-        """Degrees of freedom of the variance that one pass gives; 0 if ``exact``."""
+        """Degrees of freedom of the variance that one pass gives, if its components are alike."""
 
     @abstractmethod
     def query(
@@ -140,17 +155,25 @@ class Estimator(ABC):
         """
 
     @abstractmethod
-    def combine(self, values: Float64[np.ndarray, " cost"]) -> tuple[float, float]:
+    def combine(
+        self, values: Float64[np.ndarray, " cost"]
+    ) -> tuple[float, Float64[np.ndarray, " components"]]:
         """Turn the worths of one row's evaluations into the pass's value and its variance.
 
         Args:
             values: Of the queries, by the number of the evaluation.
+
+        Returns:
+            The value, and independent unbiased estimates of what adds up to its variance, with
+            ``degrees / components`` degrees of freedom each.
         """
 
 
-def mean_and_variance(values: Float64[np.ndarray, " n"]) -> tuple[float, float]:
+def mean_and_variance(
+    values: Float64[np.ndarray, " n"],
+) -> tuple[float, Float64[np.ndarray, " 1"]]:
     """Mean of independent draws of one law, and the unbiased estimate of that mean's variance."""
-    return float(values.mean()), float(values.var(ddof=1) / len(values))
+    return float(values.mean()), values.var(ddof=1, keepdims=True) / len(values)
 
 
 def require_at_least(owner: str, value: int, least: int, why: str) -> None:

@@ -1,11 +1,9 @@
-"""Run an estimator over sequences until its errors are small enough or its budget is spent."""
+"""Run an estimator over sequences until their errors are small enough or a budget is spent."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,14 +13,12 @@ from torch import Tensor
 from seqdiff.likelihood.estimator import Estimator, PassNoise, Rows, require_at_least
 from seqdiff.likelihood.masks import StratifiedK
 from seqdiff.likelihood.result import Likelihood
+from seqdiff.likelihood.stages import Budget, Passes
 from seqdiff.losses import weighted_mlm
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Batch
-
-# A standard error from less is often small by luck, and would stop a row too early.
-_LEAST_DEGREES = 15
 
 
 @torch.no_grad()
@@ -37,204 +33,164 @@ def evaluate(
     max_nfe: int | None = None,
     rows_per_call: int | None = None,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Likelihood:
     """Estimate the negative log-likelihood of every sequence, or a bound on it.
 
-    The estimator makes passes over a sequence, see ``Estimator``: one; or, if there is a
-    ``target_se`` or a ``max_nfe``, as many as it takes to reach the first and as fit into the
-    second. Positions outside ``loss_mask`` are given, not counted; sequences without any counted
-    position are left out; what has a label is scored given that label. A sequence's result is a
-    function of its tokens, its label, its ``index`` and the seed: batches do not matter, nor do the
-    others in them.
+    The estimator makes passes over a sequence, see ``Estimator``: one; or as many as fit into
+    ``max_nfe``; or, if there is a ``target_se``, some that tell how many more it takes, and those,
+    see ``Budget``. Positions outside ``loss_mask`` are given, not counted; sequences without any
+    counted position are left out; what has a label is scored given that label. A sequence's result
+    is a function of its tokens, its label, its ``index``, whether it is ``mirrored``, and the seed:
+    batches do not matter, nor do the others in them. Two that share an ``index`` share their noise.
 
     Args:
         denoiser: In eval mode, on the device of the batches.
-        batches: What to evaluate; ``index`` must not repeat.
+        batches: What to evaluate.
         process: Supplies the mask and the schedule.
         estimator: ``None`` is ``StratifiedK``.
-        evaluations: Of a pass, 16 by default, if there is no ``estimator`` to say so.
-        target_se: Standard error, in nats a sequence, at which a sequence is done.
-        max_nfe: Most network evaluations of a sequence.
+        evaluations: Of a pass, 32 by default, if there is no ``estimator`` to say so.
+        target_se: Standard error to reach, in nats a sequence.
+        max_nfe: Most network evaluations of a sequence; comes before ``target_se``.
         rows_per_call: Rows of a network call, which evaluations of one sequence may share; ``None``
             takes as many as the batch has sequences.
         seed: Of the draws, in [0, 2^32).
-        progress: Called with the number of sequences after each batch.
+        progress: Called after each network call with the number of sequences done so far, and the
+            share that is done of those under way.
 
     Raises:
         ValueError: If an argument is out of range, ``max_nfe`` does not suffice for one pass, an
             unknown symbol counts, or no position counts at all.
     """
     if estimator is None:
-        estimator = StratifiedK(16 if evaluations is None else evaluations)
+        estimator = StratifiedK() if evaluations is None else StratifiedK(evaluations)
     elif evaluations is not None:
         raise ValueError(
             f"evaluate.evaluations must be left to the estimator if there is one, got {evaluations}"
             f" beside {estimator}; set it there"
         )
-    budget = _Budget(estimator, target_se, max_nfe)
+    budget = Budget(estimator, target_se, max_nfe)
     if rows_per_call is not None:
         require_at_least("evaluate.rows_per_call", rows_per_call, 1, "None is the batch's rows")
-    noise = CounterNoise(seed)
-    parts = []
+    noise, done, parts = CounterNoise(seed), 0, []
     for batch in batches:
         if bool((batch.loss_mask & (batch.tokens >= process.mask_id)).any()):
             raise ValueError(
                 f"evaluate.batches must hold ids below {process.mask_id} where loss_mask is True, "
                 "got an unknown one, which would cost nothing; set loss_mask False there"
             )
-        kept = batch.loss_mask.any(dim=-1)
+        kept, size = batch.loss_mask.any(dim=-1), len(batch.tokens)
         if kept.any():
-            rows = Rows(batch.tokens, batch.loss_mask, batch.index, batch.label)
-            rows = rows.take(kept.nonzero().squeeze(-1))
-            size = len(batch.tokens) if rows_per_call is None else rows_per_call
-            parts.append(_evaluate_rows(denoiser, process, rows, budget, noise, size))
+            rows = Rows(batch.tokens, batch.loss_mask, batch.index, batch.label, batch.mirrored)
+            calls = size if rows_per_call is None else rows_per_call
+            work = _Work(denoiser, process, budget, noise, calls, _teller(progress, done, size))
+            parts.append(_evaluate_rows(work, rows.take(kept.nonzero().squeeze(-1))))
+        done += size
         if progress is not None:
-            progress(len(batch.tokens))
+            progress(done)
     if not parts:
         raise ValueError(
             "evaluate.batches must hold at least one position with loss_mask True, got none; "
             "check the split and that the sequences are not all unknown symbols"
         )
-    nats, errors, tokens, nfe = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Likelihood(nats, errors, tokens, nfe)
+    return Likelihood(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def check_budget(
-    estimator: Estimator, *, num_tokens: int, target_se: float | None, max_nfe: int | None
-) -> None:
-    """Refuse, before slow work, a budget that ``evaluate`` could not keep.
-
-    Args:
-        estimator: What would be run.
-        num_tokens: Counted tokens of the longest sequence; 1 if that is not known yet.
-        target_se: See ``evaluate``.
-        max_nfe: See ``evaluate``.
-
-    Raises:
-        ValueError: If ``target_se`` is not positive, or one pass takes more than ``max_nfe``.
-    """
-    if target_se is not None and not target_se > 0:
-        raise ValueError(
-            f"evaluate.target_se must be above 0 nats, got {target_se}; FixedOrder has no error"
-        )
-    cost = int(estimator.cost(torch.tensor([num_tokens])))
-    if max_nfe is not None and max_nfe < cost:
-        raise ValueError(
-            f"evaluate.max_nfe must be at least {cost}, what one pass of {estimator} takes for "
-            f"{num_tokens} {'token' if num_tokens == 1 else 'tokens'}, got {max_nfe}; raise it or "
-            "choose a cheaper estimator"
-        )
-
-
-@dataclass(frozen=True)
-class _Budget:
-    """When a row is done."""
-
-    estimator: Estimator
-    target_se: float | None
-    max_nfe: int | None
-
-    def __post_init__(self) -> None:
-        self.check(1)
-
-    def check(self, num_tokens: int) -> None:
-        check_budget(
-            self.estimator,
-            num_tokens=num_tokens,
-            target_se=self.target_se,
-            max_nfe=self.max_nfe,
-        )
-
-    def is_done(self, row: _Sum, cost: int) -> bool:
-        if self.estimator.exact or (self.target_se is None and self.max_nfe is None):
-            return True
-        sure = row.passes * self.estimator.degrees >= _LEAST_DEGREES
-        if self.target_se is not None and sure and row.standard_error <= self.target_se:
-            return True
-        return self.max_nfe is not None and (row.passes + 1) * cost > self.max_nfe
+def _teller(
+    progress: Callable[[float], None] | None, done: int, size: int
+) -> Callable[[float], None]:
+    """Turn the share of a batch that is done into a number of sequences."""
+    if progress is None:
+        return lambda share: None
+    return lambda share: progress(done + size * share)
 
 
 @dataclass
-class _Sum:
-    """A row's passes so far."""
+class _Work:
+    """What every network call needs, and who is told of it."""
 
-    values: list[float] = field(default_factory=list)
-    variances: list[float] = field(default_factory=list)
-
-    def add(self, value: float, variance: float) -> None:
-        self.values.append(value)
-        self.variances.append(variance)
-
-    @property
-    def passes(self) -> int:
-        return len(self.values)
-
-    @property
-    def mean(self) -> float:
-        return math.fsum(self.values) / self.passes
-
-    @property
-    def standard_error(self) -> float:
-        return math.sqrt(math.fsum(self.variances)) / self.passes
+    denoiser: Denoiser
+    process: MaskedDiffusion
+    budget: Budget
+    noise: CounterNoise
+    rows_per_call: int
+    tell: Callable[[float], None]
 
 
-def _evaluate_rows(
-    denoiser: Denoiser,
-    process: MaskedDiffusion,
-    rows: Rows,
-    budget: _Budget,
-    noise: CounterNoise,
-    rows_per_call: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Estimate, standard error, counted tokens and evaluations of each row."""
-    estimator, num_tokens = budget.estimator, rows.num_tokens
+def _evaluate_rows(work: _Work, rows: Rows) -> tuple[np.ndarray, ...]:
+    """The columns of ``Likelihood`` for some rows; tells the share of them that is done."""
+    budget, num_tokens = work.budget, rows.num_tokens
     budget.check(int(num_tokens.max()))
-    cost = estimator.cost(num_tokens).cpu()
-    sums = [_Sum() for _ in range(len(cost))]
-    active = list(range(len(cost)))
-    for number in count():
-        chosen, draws = torch.tensor(active), PassNoise(noise, number)
-        values = _one_pass(denoiser, process, rows, chosen, cost, estimator, draws, rows_per_call)
-        for row, worths in zip(active, values, strict=True):
-            sums[row].add(*estimator.combine(worths))
-        active = [row for row in active if not budget.is_done(sums[row], int(cost[row]))]
-        if not active:
-            break
-    passes = np.array([row.passes for row in sums])
+    cost = budget.estimator.cost(num_tokens).cpu()
+    costs = cost.tolist()
+    plan = [budget.first(c) for c in costs]
+    half = 0.5 if budget.target_se is not None and not budget.estimator.exact else 1.0
+    first = _stage(work, rows, cost, plan, begins=0, told=(0.0, half))
+    more = [budget.second(passes, c) for passes, c in zip(first, costs, strict=True)]
+    # Rows with a second stage all had the longest first one, so neighbours do not shift its noise.
+    second = _stage(work, rows, cost, more, begins=max(plan), told=(half, 1.0))
+    kept = (late if late.values else early for early, late in zip(first, second, strict=True))
+    variance = np.array([passes.variance for passes in first])
+    averaged = np.array([late or early for early, late in zip(plan, more, strict=True)])
     return (
-        np.array([row.mean for row in sums]),
-        np.array([row.standard_error for row in sums]),
+        np.array([passes.mean for passes in kept]),
+        np.sqrt(variance / averaged),
         num_tokens.cpu().numpy(),
-        passes * cost.numpy(),
+        (np.array(plan) + np.array(more)) * cost.numpy(),
+        np.array([passes.degrees(budget.estimator) for passes in first]),
     )
 
 
-def _one_pass(
-    denoiser: Denoiser,
-    process: MaskedDiffusion,
+def _stage(
+    work: _Work,
     rows: Rows,
-    chosen: Int64[Tensor, " A"],
     cost: Int64[Tensor, " B"],
-    estimator: Estimator,
-    noise: PassNoise,
-    rows_per_call: int,
-) -> list[np.ndarray]:
-    """What the evaluations of one pass are worth, for each chosen row."""
-    device = rows.x0.device
+    plan: list[int],
+    *,
+    begins: int,
+    told: tuple[float, float],
+) -> list[Passes]:
+    """Make as many passes over each row as planned.
+
+    Args:
+        work: With what.
+        rows: The rows.
+        cost: Network evaluations of one pass over each row.
+        plan: Passes over each row.
+        begins: Number of the first pass.
+        told: The shares of all work that are done before the stage and after it.
+    """
+    estimator, result = work.budget.estimator, [Passes() for _ in plan]
+    total, spent = int((cost * torch.tensor(plan)).sum()), 0
+    for number in range(max(plan)):
+        active = [row for row, passes in enumerate(plan) if passes > number]
+        worths: list[np.ndarray] = []
+        for part in _one_pass(work, rows, torch.tensor(active), cost, begins + number):
+            worths.append(part)
+            spent += len(part)
+            work.tell(told[0] + (told[1] - told[0]) * spent / total)
+        ends = cost[active].cumsum(dim=0)[:-1].numpy()
+        for row, values in zip(active, np.split(np.concatenate(worths), ends), strict=True):
+            result[row].add(*estimator.combine(values))
+    return result
+
+
+def _one_pass(
+    work: _Work, rows: Rows, chosen: Int64[Tensor, " A"], cost: Int64[Tensor, " B"], number: int
+) -> Iterator[np.ndarray]:
+    """What the evaluations of one pass over the chosen rows are worth, one call at a time."""
+    device, noise = rows.x0.device, PassNoise(replace(work.noise, branch=number))
     spent = cost[chosen]
     ends = spent.cumsum(dim=0)
     owner = chosen.repeat_interleave(spent).to(device)
     first = (ends - spent).repeat_interleave(spent)
     evaluation = (torch.arange(len(first)) - first).to(device)
-    values = []
     for items, numbers in zip(
-        owner.split(rows_per_call), evaluation.split(rows_per_call), strict=True
+        owner.split(work.rows_per_call), evaluation.split(work.rows_per_call), strict=True
     ):
         asked = rows.take(items)
-        query = estimator.query(asked, numbers, noise=noise, process=process)
-        log_probs = denoiser(query.x_t, query.t, label=asked.label)
-        targets = asked.x0.masked_fill(~query.scored, process.mask_id)
+        query = work.budget.estimator.query(asked, numbers, noise=noise, process=work.process)
+        log_probs = work.denoiser(query.x_t, query.t, label=asked.label)
+        targets = asked.x0.masked_fill(~query.scored, work.process.mask_id)
         terms = weighted_mlm(log_probs, targets, query.x_t, query.weight)
-        values.append(terms.sum(dim=-1, dtype=torch.float64))
-    return np.split(torch.cat(values).cpu().numpy(), ends[:-1].numpy())
+        yield terms.sum(dim=-1, dtype=torch.float64).cpu().numpy()

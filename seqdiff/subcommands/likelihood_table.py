@@ -59,7 +59,7 @@ def estimate(
             target_se=target_se,
             max_nfe=max_nfe,
             seed=seed,
-            progress=lambda count: bar.advance(task, count),
+            progress=lambda done: bar.update(task, completed=done),
         )
 
 

@@ -77,6 +77,8 @@ def run(args: argparse.Namespace) -> None:
     device = choose_device(args.device)
     if args.length is not None:
         check_memory(min(args.num, args.batch_size), args.length, device)
+    if args.trace is not None:
+        check_room(args.num, args.length or 1)
     trained = load_run(args.directory, device=device)
     if args.rc_consistent:
         trained = conjoin("sample", trained, sampler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 from collections.abc import Iterator, Sequence
@@ -13,45 +14,54 @@ import numpy as np
 import torch
 
 from seqdiff.data.reader import Record
-from seqdiff.likelihood import Estimator, check_budget, evaluate
+from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
 from seqdiff.run import Run
 from seqdiff.subcommands.terminal import progress
 from seqdiff.types import Batch
 
+# What R and pandas read as a missing value.
+MISSING = "NA"
+
 
 @dataclass(frozen=True)
 class Score:
-    """One line of the table.
+    """One line of the table; what is ``None`` cannot be said, for want of a known token.
 
     Attributes:
         record: Its name.
         length: Its tokens.
         nats: The estimate, the mean over its readings.
         standard_error: Of ``nats``, from the estimator's draws.
+        low: Lower end of the 95% interval around ``nats``.
+        high: Its upper end.
         counted: Tokens that ``nats`` is over: the known ones.
         nfe: Network evaluations spent, over all readings.
     """
 
     record: str
     length: int
-    nats: float
-    standard_error: float
+    nats: float | None
+    standard_error: float | None
+    low: float | None
+    high: float | None
     counted: int
     nfe: int
 
     @property
-    def bits_per_token(self) -> float:
-        """Bits over counted tokens; not a number if there are none."""
-        return self.nats / self.counted / math.log(2) if self.counted else math.nan
+    def bits_per_token(self) -> float | None:
+        """Bits over counted tokens."""
+        return None if self.nats is None else self.nats / self.counted / math.log(2)
 
 
 @dataclass(frozen=True)
 class _Reading:
     """One way to read a record; ``index`` fixes its noise."""
 
-    index: int
+    record: str
     tokens: np.ndarray
     known: np.ndarray
+    index: int
+    mirrored: bool
 
 
 def score_records(
@@ -67,14 +77,14 @@ def score_records(
     """Score every record under a progress bar.
 
     Only sequences of one length share a network call, so none is padded. The readings of a record
-    have noise of their own, and so independent errors. A record without a known token has nothing
-    to score: 0 nats.
+    have noise of their own, and so independent errors. A record without a known token is not
+    scored.
 
     Args:
         run: The run.
         records: What to score.
         estimator: How.
-        seed: Of the draws; a record's score is a function of it and of the record's place.
+        seed: Of the draws; a record's score is a function of it and of the record's content.
         batch_size: Most rows of a network call.
         target_se: Standard error, in nats, at which a reading is done.
         max_nfe: Most network evaluations of a reading.
@@ -83,19 +93,16 @@ def score_records(
         ValueError: If no token is known at all, or one pass over the longest record takes more
             than ``max_nfe``.
     """
-    readings = [
-        _Reading(place * len(records) + number, tokens, tokens != run.process.mask_id)
-        for number, record in enumerate(records)
-        for place, tokens in enumerate(record.readings)
-    ]
-    scored = sorted((r for r in readings if r.known.any()), key=lambda r: len(r.tokens))
+    readings = [_read(record, run.process.mask_id) for record in records]
+    scored = sorted(
+        (r for ways in readings for r in ways if r.known.any()), key=lambda r: len(r.tokens)
+    )
     if not scored:
         raise ValueError(
             f"score.records must hold a known symbol, got {len(records)} without any; "
             "check the file"
         )
-    most = max(int(r.known.sum()) for r in scored)
-    check_budget(estimator, num_tokens=most, target_se=target_se, max_nfe=max_nfe)
+    _check_longest(scored, estimator, target_se, max_nfe)
     device = next(run.denoiser.parameters()).device
     with progress() as bar:
         task = bar.add_task("scoring", total=len(scored))
@@ -108,11 +115,43 @@ def score_records(
             max_nfe=max_nfe,
             rows_per_call=batch_size,
             seed=seed,
-            progress=lambda count: bar.advance(task, count),
+            progress=lambda done: bar.update(task, completed=done),
         )
-    columns = zip(result.nats, result.standard_error, result.num_tokens, result.nfe, strict=True)
-    found = {r.index: column for r, column in zip(scored, columns, strict=True)}
-    return [_score(record, number, len(records), found) for number, record in enumerate(records)]
+    place = {id(reading): number for number, reading in enumerate(scored)}
+    return [
+        _score(record, result, [place[id(r)] for r in ways if r.known.any()])
+        for record, ways in zip(records, readings, strict=True)
+    ]
+
+
+def _read(record: Record, mask_id: int) -> list[_Reading]:
+    """The readings of a record, each with noise of its own."""
+    content = record.readings[0] if record.content is None else record.content
+    digest = hashlib.blake2b(content.astype("<i8").tobytes(), digest_size=8)
+    readings = []
+    for number, tokens in enumerate(record.readings):
+        salted = digest.copy()
+        salted.update(bytes([number]))
+        index = int.from_bytes(salted.digest(), "little") >> 1  # as int64, not negative
+        mirrored = bool(record.mirrored) and record.mirrored[number]
+        readings.append(_Reading(record.name, tokens, tokens != mask_id, index, mirrored))
+    return readings
+
+
+def _check_longest(
+    readings: list[_Reading], estimator: Estimator, target_se: float | None, max_nfe: int | None
+) -> None:
+    """Refuse a budget too small for the longest record.
+
+    Raises:
+        ValueError: See ``check_budget``.
+    """
+    longest = max(readings, key=lambda r: int(r.known.sum()))
+    tokens = int(longest.known.sum())
+    try:
+        check_budget(estimator, num_tokens=tokens, target_se=target_se, max_nfe=max_nfe)
+    except ValueError as error:
+        raise ValueError(f"record {longest.record!r}: {error}") from None
 
 
 def _batches(readings: list[_Reading], batch_size: int) -> Iterator[Batch]:
@@ -125,21 +164,31 @@ def _batches(readings: list[_Reading], batch_size: int) -> Iterator[Batch]:
                 torch.from_numpy(np.stack([r.tokens for r in part]).astype(np.int64)),
                 torch.from_numpy(np.stack([r.known for r in part])),
                 torch.tensor([r.index for r in part]),
+                mirrored=torch.tensor([r.mirrored for r in part]),
             )
 
 
-def _score(record: Record, number: int, num_records: int, found: dict[int, tuple]) -> Score:
-    """Average over the readings of a record."""
-    places = range(len(record.readings))
-    columns = [found.get(place * num_records + number, (0.0, 0.0, 0, 0)) for place in places]
-    nats, errors, counted, nfe = (np.array(column) for column in zip(*columns, strict=True))
-    error = float(np.sqrt((errors**2).sum()) / len(errors))
+def _score(record: Record, result: Likelihood, rows: list[int]) -> Score:
+    """Average over the readings of a record, which are rows of the result."""
     length = len(record.readings[0])
-    return Score(record.name, length, float(nats.mean()), error, int(counted[0]), int(nfe.sum()))
+    if not rows:
+        return Score(record.name, length, None, None, None, None, counted=0, nfe=0)
+    mean = result.mean_of(rows)
+    low, high = mean.interval()
+    return Score(
+        record=record.name,
+        length=length,
+        nats=float(mean.nats[0]),
+        standard_error=float(mean.standard_error[0]),
+        low=float(low[0]),
+        high=float(high[0]),
+        counted=int(mean.num_tokens[0]),
+        nfe=int(mean.nfe[0]),
+    )
 
 
 def format_scores(scores: Sequence[Score], unit: str) -> str:
-    """Spell the table, tab-separated, with a line of headings.
+    """Spell the table, tab-separated, with a line of headings; the interval's ends in nats.
 
     Args:
         scores: The lines, in order.
@@ -147,8 +196,10 @@ def format_scores(scores: Sequence[Score], unit: str) -> str:
     """
     text = io.StringIO()
     table = csv.writer(text, delimiter="\t", lineterminator="\n")
-    table.writerow(("record", "length", "nats", f"bits/{unit}", "standard_error", "counted", "nfe"))
+    estimates = ("nats", f"bits/{unit}", "standard_error", "low", "high")
+    table.writerow(("record", "length", *estimates, "counted", "nfe"))
     for s in scores:
-        numbers = (f"{s.nats:.6f}", f"{s.bits_per_token:.6f}", f"{s.standard_error:.6f}")
-        table.writerow((s.record, s.length, *numbers, s.counted, s.nfe))
+        numbers = (s.nats, s.bits_per_token, s.standard_error, s.low, s.high)
+        spelled = (MISSING if number is None else f"{number:.6f}" for number in numbers)
+        table.writerow((s.record, s.length, *spelled, s.counted, s.nfe))
     return text.getvalue()

@@ -54,8 +54,10 @@ def unknown_convention() -> None:
         (lambda: ask(FixedOrder([1, 0])), r"must be as long as the sequences \(4\), got 2 pos"),
         (lambda: ask(ExactK(), target_se=0.0), "target_se must be above 0 nats, got 0.0"),
         (lambda: ask(ExactK(), target_se=math.nan), "target_se must be above 0 nats, got nan"),
-        (lambda: ask(ExactK(), max_nfe=15), r"max_nfe must be at least 16, .* got 15; raise"),
-        (lambda: ask(RandomOrderChain(), max_nfe=7), r"must be at least 8, .* for 4 tokens, go"),
+        (lambda: ask(ExactK(), max_nfe=31), r"max_nfe must be at least 32, .* got 31; raise"),
+        (lambda: ask(RandomOrderChain(2), max_nfe=7), r"must be at least 8, .* for 4 tokens, go"),
+        (lambda: ask(ExactK()).interval(1.0), "Likelihood.level must be between 0 and 1, got 1.0"),
+        (lambda: ask(ExactK()).interval(math.nan), "must be between 0 and 1, got nan"),
         (lambda: ask(ExactK(), rows_per_call=0), "rows_per_call must be at least 1, got 0"),
         (lambda: ask(ExactK(), evaluations=8), "must be left to the estimator if there is one"),
         (
@@ -73,7 +75,7 @@ def test_bad_arguments_are_refused_in_one_line(make, said: str) -> None:
 def test_a_budget_too_small_is_refused_before_any_network_call() -> None:
     denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
     with pytest.raises(ValueError, match="max_nfe"):
-        evaluate(denoiser, [BATCH], process=PROCESS, estimator=RandomOrderChain(), max_nfe=7)
+        evaluate(denoiser, [BATCH], process=PROCESS, estimator=RandomOrderChain(2), max_nfe=7)
     assert denoiser.backbone.rows_seen == []
 
 

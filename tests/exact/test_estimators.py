@@ -113,7 +113,7 @@ def test_a_uniform_predictor_scores_what_is_published(
 
 
 def test_random_orders_estimate_the_bound() -> None:
-    assert expectation_over_orders(RandomOrderChain(), 2) == pytest.approx(bound(), abs=1e-9)
+    assert expectation_over_orders(RandomOrderChain(2), 2) == pytest.approx(bound(), abs=1e-9)
 
 
 def test_more_orders_under_the_logarithm_tighten_the_bound_to_the_mixture() -> None:

@@ -81,7 +81,7 @@ def test_interval_over_sequences_covers_the_truth() -> None:
     for nats, errors in zip(
         result.nats.reshape(200, 20), result.standard_error.reshape(200, 20), strict=False
     ):
-        part = Likelihood(nats, errors, np.full(20, L), np.full(20, 2))
+        part = Likelihood(nats, errors, np.full(20, L), np.full(20, 2), np.full(20, 1.0))
         covered += abs(part.nats_per_token - exact) < 1.96 * part.nats_per_token_error
     assert binom.isf(1 - 1e-6, 200, 0.90) <= covered <= 200
 
