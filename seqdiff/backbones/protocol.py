@@ -62,3 +62,18 @@ class LabelledBackbone(Backbone, Protocol):
                 has one.
         """
         ...
+
+
+@runtime_checkable
+class TimeConditionedBackbone(Backbone, Protocol):
+    """A backbone that says whether it is told the noise.
+
+    If it is, the second argument of a call is the total noise sigma = -log alpha(t) of each row, as
+    in published networks, and not the time; ``Denoiser`` converts. Sigma is infinite where
+    everything is masked.
+
+    Attributes:
+        time_conditioned: Whether it reads its second argument.
+    """
+
+    time_conditioned: bool

@@ -28,7 +28,7 @@ class Guidance(Denoiser):
     """
 
     def __init__(self, denoiser: Denoiser, gamma: float) -> None:
-        super().__init__(denoiser.backbone, denoiser.vocab_size)
+        super().__init__(denoiser.backbone, denoiser.vocab_size, denoiser.schedule)
         if not 0 <= gamma < math.inf:
             raise ValueError(
                 f"{type(self).__name__}.gamma must be finite and at least 0, got {gamma}; "
