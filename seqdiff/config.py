@@ -44,8 +44,9 @@ class Network(Protocol):
     tokenizer, so a configuration names neither.
     """
 
-    # Unannotated on purpose: the configuration parser compares annotations literally.
-    def forward(self, tokens, t=None, padding=None):
+    # Unannotated on purpose: the configuration parser compares annotations literally. It also
+    # compares names, of which the first two are the network's own.
+    def forward(self, tokens, t=None, /, padding=None):
         """See ``Backbone``."""
         ...
 

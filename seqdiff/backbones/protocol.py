@@ -12,6 +12,8 @@ from torch import Tensor
 class Backbone(Protocol):
     """A network that embeds K+1 ids and emits K logits a position.
 
+    It is called with tokens and times by position: their names are its own.
+
     A backbone that a run config can name is an ``nn.Module`` whose constructor takes
     ``num_embeddings`` (K+1) and ``num_logits`` (K); both are linked from the tokenizer.
     """
@@ -20,6 +22,7 @@ class Backbone(Protocol):
         self,
         tokens: Int[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
+        /,
         padding: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L K"]:
         """Score every symbol at every position.
@@ -49,6 +52,7 @@ class LabelledBackbone(Backbone, Protocol):
         self,
         tokens: Int[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
+        /,
         padding: Bool[Tensor, "B L"] | None = None,
         label: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B L K"]:
