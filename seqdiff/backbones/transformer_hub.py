@@ -74,7 +74,7 @@ def read_weights(
                 f"{path} {FREQUENCIES} must be those of base 10000, which alone is supported, got "
                 f"{frequencies.tolist()[:3]}"
             )
-    return {name: stored[hub].to(like[name].dtype) for name, hub in names.items()}
+    return {name: stored[hub].to(like[name].dtype, copy=True) for name, hub in names.items()}
 
 
 def write_hub(
