@@ -139,3 +139,22 @@ def test_bad_calls() -> None:
         timed(tokens)
     with pytest.raises(ValueError, match=r"^Transformer\.block_logits must be asked of a time-fr"):
         timed.block_logits(tokens, tokens, 2)
+
+
+# Compilation
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("padded", [False, True])
+def test_it_compiles_as_one_graph(padded: bool) -> None:
+    """Forward and backward; aot_eager traces as Inductor does, without its minute of C++."""
+    model, tokens = build(time_conditioned=True, num_classes=2), draw_tokens(2, 9)
+    padding = torch.arange(9).expand(2, 9) > 6 if padded else None
+    arguments = (tokens, torch.tensor([0.3, torch.inf]), padding, torch.tensor([1, 0]))
+    gradients = []
+    for network in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+        model.zero_grad()
+        logits = network(*arguments)
+        logits.square().sum().backward()
+        gradients.append([logits, *(p.grad for p in model.parameters())])
+    torch.testing.assert_close(*gradients, atol=1e-9, rtol=1e-9)
