@@ -13,11 +13,13 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from seqdiff.backbones.protocol import Backbone
+from seqdiff.backbones.protocol import Backbone, BoundedBackbone
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.dataset import SequenceDataset
 from seqdiff.data.tokenizer import Tokenizer
 from seqdiff.files import check_folder, write_bytes
 from seqdiff.parameterization import Denoiser
@@ -182,7 +184,7 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         on_start=partial(_write_config, directory, dump(parsed)),
     )
     if is_first_process():  # The others wait for it before Lightning opens their data.
-        config.data.dataset("train")
+        _check_length(config.backbone, config.data.dataset("train"))
         if config.trainer.val_check_interval is not None:
             config.data.dataset("valid")
     ours = not torch.distributed.is_initialized()
@@ -193,6 +195,18 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
     return directory
+
+
+def _check_length(backbone: object, dataset: SequenceDataset) -> None:
+    """Look at one row before anything is written; all are equally long."""
+    if not isinstance(backbone, BoundedBackbone) or len(dataset) == 0:
+        return
+    tokens, _ = dataset.rows(np.zeros(1, dtype=np.int64))
+    if tokens.shape[1] > backbone.max_length:
+        raise ValueError(
+            f"RunConfig.backbone must take rows as long as those of data, {tokens.shape[1]}, got "
+            f"max_length = {backbone.max_length}; raise backbone.max_length, or cut the rows"
+        )
 
 
 def _write_config(directory: Path, text: str) -> None:

@@ -2,12 +2,13 @@
 
 from .autoregressive import AutoregressiveTransformer
 from .caduceus import Caduceus
-from .protocol import Backbone, LabelledBackbone, TimeConditionedBackbone
+from .protocol import Backbone, BoundedBackbone, LabelledBackbone, TimeConditionedBackbone
 from .transformer import Transformer
 
 __all__ = [
     "AutoregressiveTransformer",
     "Backbone",
+    "BoundedBackbone",
     "Caduceus",
     "LabelledBackbone",
     "TimeConditionedBackbone",

@@ -57,6 +57,7 @@ class AutoregressiveTransformer(nn.Module):
             num_embeddings=num_embeddings,
             num_logits=num_logits,
         )
+        self.max_length = max_length
         self.embedding = token_embedding(num_embeddings, d_model)
         self.blocks = nn.ModuleList(CausalBlock(d_model, n_heads, dropout) for _ in range(n_layer))
         self.head = Head(d_model, num_logits)

@@ -81,3 +81,14 @@ class TimeConditionedBackbone(Backbone, Protocol):
     """
 
     time_conditioned: bool
+
+
+@runtime_checkable
+class BoundedBackbone(Backbone, Protocol):
+    """A backbone that takes no longer rows than it was built for.
+
+    Attributes:
+        max_length: Longest row.
+    """
+
+    max_length: int

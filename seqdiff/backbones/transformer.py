@@ -78,6 +78,7 @@ class Transformer(nn.Module):
             time_conditioned=time_conditioned,
             num_classes=num_classes,
         )
+        self.max_length = max_length
         self.time_conditioned = time_conditioned
         self.num_classes = num_classes
         self.block_fields: BlockDiffusionFields | None = None

@@ -79,16 +79,22 @@ def test_bad_runs_end_in_one_line(config: Path, fails, tmp_path: Path) -> None:
     run = ["train", str(config), *SMALL]
     line = fails([*run, "--backbone.n_heads=3"])
     assert "Transformer.d_model must be a multiple of 2 * n_heads = 6" in line
-    assert not (tmp_path / "run").exists()
     line = fails([*run, "--backbone.max_length=8"])
-    assert "Transformer.tokens must be at most max_length = 8 long, got 12; cut the rows" in line
+    assert (
+        "RunConfig.backbone must take rows as long as those of data, 12, got max_length = 8" in line
+    )
     line = fails([*run, "--backbone.widht=8"])
     assert "choose from d_model, n_layer, n_heads, cond_dim, dropout, max_length, time_con" in line
+    assert not (tmp_path / "run").exists()
     timed, out = tmp_path / "timed", tmp_path / "s.ring"
     assert main(["train", str(config), *TIMED, f"--output={timed}"]) == 0
     command = ["sample", str(timed), "--num=1", "--length=12", "--seed=1", f"--out={out}"]
     line = fails([*command, "--sampler=cached_ancestral"])
     assert "must ignore time for a row to be evaluated only after it has changed" in line
+    assert main([*run, "--backbone.max_length=12", f"--output={tmp_path / 'short'}"]) == 0
+    command = ["sample", str(tmp_path / "short"), "--num=1", "--seed=1", f"--out={out}"]
+    line = fails([*command, "--length=13"])
+    assert "Transformer.tokens must be at most max_length = 12 long, got 13; cut the rows" in line
     assert not out.exists()
 
 
