@@ -20,7 +20,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 from torch import nn
 
-import seqdiff.backbones.caduceus  # noqa: F401  (a class is listed as a choice once imported)
+import seqdiff.backbones  # noqa: F401  (a class is listed as a choice once imported)
 from seqdiff.backbones.protocol import LabelledBackbone
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.schedules import LogLinear, NoiseSchedule
@@ -44,8 +44,9 @@ class Network(Protocol):
     tokenizer, so a configuration names neither.
     """
 
-    # Unannotated on purpose: the configuration parser compares annotations literally.
-    def forward(self, tokens, t=None, padding=None):
+    # Unannotated on purpose: the configuration parser compares annotations literally. It also
+    # compares names, of which the first two are the network's own.
+    def forward(self, tokens, t=None, /, padding=None):
         """See ``Backbone``."""
         ...
 

@@ -8,7 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from seqdiff.backbones.protocol import Backbone, LabelledBackbone, SelectiveBackbone
+from seqdiff.backbones.protocol import (
+    Backbone,
+    LabelledBackbone,
+    SelectiveBackbone,
+    TimeConditionedBackbone,
+)
+from seqdiff.schedules import NoiseSchedule
 
 
 def subs_log_probs(
@@ -90,16 +96,35 @@ def _log_expm1(sigma: Tensor) -> Tensor:
 class Denoiser(nn.Module):
     """A backbone with its parameterization: the only thing that losses and samplers call."""
 
-    def __init__(self, backbone: Backbone, vocab_size: int) -> None:
+    def __init__(
+        self, backbone: Backbone, vocab_size: int, schedule: NoiseSchedule | None = None
+    ) -> None:
         """Wrap a backbone.
 
         Args:
             backbone: Embeds K+1 ids, emits K logits.
             vocab_size: K.
+            schedule: Turns times into the sigma that a time-conditioned backbone is told; of no
+                consequence for others.
+
+        Raises:
+            ValueError: If the backbone is time-conditioned and there is no schedule.
         """
         super().__init__()
         self.backbone = backbone
         self.vocab_size = vocab_size
+        self.schedule = schedule
+        if self.time_conditioned and schedule is None:
+            raise ValueError(
+                "Denoiser.schedule must be given for a backbone that is time-conditioned, got None "
+                f"with {type(backbone).__name__}; pass the schedule of the process"
+            )
+
+    @property
+    def time_conditioned(self) -> bool:
+        """Whether the law of x0 given x_t depends on t too."""
+        backbone = self.backbone
+        return isinstance(backbone, TimeConditionedBackbone) and backbone.time_conditioned
 
     @property
     def num_classes(self) -> int | None:
@@ -138,8 +163,8 @@ class Denoiser(nn.Module):
             label: Class of each row or ``NO_LABEL``; ``None`` gives the law without a label.
 
         Raises:
-            ValueError: If the backbone does not emit K logits, or there are labels and it has no
-                classes.
+            ValueError: If the backbone does not emit K logits, there are labels and it has no
+                classes, or it is time-conditioned and there is no time.
         """
         return self._normalise(self._logits(x_t, t, padding, label), x_t)
 
@@ -173,7 +198,7 @@ class Denoiser(nn.Module):
             return self(x_t, t, padding, label)[where]
         if isinstance(self.backbone, SelectiveBackbone):
             self._check_label(label)
-            logits = self.backbone.logits_at(x_t, where, t, padding, label)
+            logits = self.backbone.logits_at(x_t, where, self._time_input(t), padding, label)
         else:
             logits = self._logits(x_t, t, padding, label)[where]
         return self._normalise(logits[None], x_t[where][None])[0]
@@ -182,6 +207,7 @@ class Denoiser(nn.Module):
         self, x_t: Tensor, t: Tensor | None, padding: Tensor | None, label: Tensor | None
     ) -> Tensor:
         self._check_label(label)
+        t = self._time_input(t)
         if isinstance(self.backbone, LabelledBackbone) and label is not None:
             return self.backbone(x_t, t, padding, label)
         return self.backbone(x_t, t, padding)
@@ -201,3 +227,15 @@ class Denoiser(nn.Module):
             )
         with torch.autocast(logits.device.type, enabled=False):
             return subs_log_probs(logits, x_t)
+
+    def _time_input(self, t: Tensor | None) -> Tensor | None:
+        """What the backbone is told of the time: sigma if it is time-conditioned, else t."""
+        if not self.time_conditioned:
+            return t
+        if t is None:
+            raise ValueError(
+                "Denoiser.t must be given for a time-conditioned backbone, got None; pass the time "
+                "of each row"
+            )
+        assert self.schedule is not None
+        return self.schedule.sigma(t)

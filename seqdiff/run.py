@@ -13,11 +13,13 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from seqdiff.backbones.protocol import Backbone, BoundedBackbone
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.dataset import SequenceDataset
 from seqdiff.data.tokenizer import Tokenizer
 from seqdiff.files import check_folder, write_bytes
 from seqdiff.parameterization import Denoiser
@@ -160,7 +162,8 @@ def _open(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, RunCon
 def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
     vocab_size = config.data.tokenizer.vocab_size
     assert isinstance(config.backbone, Backbone)
-    return MaskedDiffusion(vocab_size, config.schedule), Denoiser(config.backbone, vocab_size)
+    denoiser = Denoiser(config.backbone, vocab_size, config.schedule)
+    return MaskedDiffusion(vocab_size, config.schedule), denoiser
 
 
 def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool) -> Path:
@@ -187,7 +190,7 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         on_start=partial(_write_config, directory, dump(parsed)),
     )
     if is_first_process():  # The others wait for it before Lightning opens their data.
-        config.data.dataset("train")
+        _check_length(config.backbone, config.data.dataset("train"))
         if config.trainer.val_check_interval is not None:
             config.data.dataset("valid")
     ours = not torch.distributed.is_initialized()
@@ -198,6 +201,19 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
     return directory
+
+
+def _check_length(backbone: object, dataset: SequenceDataset) -> None:
+    """Look at one row before anything is written; all are equally long."""
+    most = backbone.max_length if isinstance(backbone, BoundedBackbone) else None
+    if most is None or len(dataset) == 0:
+        return
+    tokens, _ = dataset.rows(np.zeros(1, dtype=np.int64))
+    if tokens.shape[1] > most:
+        raise ValueError(
+            f"RunConfig.backbone must take rows as long as those of data, {tokens.shape[1]}, got "
+            f"max_length = {most}; raise backbone.max_length, or cut the rows"
+        )
 
 
 def _write_config(directory: Path, text: str) -> None:

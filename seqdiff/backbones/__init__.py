@@ -1,6 +1,16 @@
 """Networks that emit K logits a position, behind one protocol."""
 
+from .autoregressive import AutoregressiveTransformer
 from .caduceus import Caduceus
-from .protocol import Backbone, LabelledBackbone
+from .protocol import Backbone, BoundedBackbone, LabelledBackbone, TimeConditionedBackbone
+from .transformer import Transformer
 
-__all__ = ["Backbone", "Caduceus", "LabelledBackbone"]
+__all__ = [
+    "AutoregressiveTransformer",
+    "Backbone",
+    "BoundedBackbone",
+    "Caduceus",
+    "LabelledBackbone",
+    "TimeConditionedBackbone",
+    "Transformer",
+]

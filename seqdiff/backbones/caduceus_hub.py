@@ -11,15 +11,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from ..files import write_bytes
 from .caduceus_config import CaduceusConfig
-from .caduceus_hub_config import format_config, listed, parse_config
-
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+from .caduceus_hub_config import format_config, parse_config
+from .hub_files import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    existing,
+    load_tensors,
+    require_names,
+    require_shape,
+)
 
 
 def read_config(directory: str | Path) -> CaduceusConfig:
@@ -33,7 +38,7 @@ def read_config(directory: str | Path) -> CaduceusConfig:
         ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or asks
             for what ``Caduceus`` does not do.
     """
-    return parse_config(_existing(directory, CONFIG_FILE))
+    return parse_config(existing(directory, CONFIG_FILE, "Caduceus"))
 
 
 def read_weights(
@@ -51,24 +56,15 @@ def read_weights(
         ValueError: If it is damaged, a tensor is missing, unexpected or of the wrong shape, or
             tensors that should be tied differ.
     """
-    path = _existing(directory, WEIGHTS_FILE)
-    try:
-        stored = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} is not a complete safetensors file ({error}); download it again"
-        ) from error
+    path = existing(directory, WEIGHTS_FILE, "Caduceus")
+    stored = load_tensors(path)
     aliases = {name: hub_names(name, config) for name in like}
     maps = _complement_names(config)
     missing = [hub[0] for hub in aliases.values() if stored.keys().isdisjoint(hub)]
     missing += [name for name in maps if name not in stored]
     expected = {name for hub in aliases.values() for name in hub}.union(maps)
     unexpected = [name for name in stored if name not in expected]
-    if missing or unexpected:
-        raise ValueError(
-            f"{path} does not fit its {CONFIG_FILE}: missing {listed(missing)}; "
-            f"unexpected {listed(unexpected)}"
-        )
+    require_names(path, missing, unexpected)
     for name in maps:
         if tuple(stored[name].tolist()) != config.complement:
             raise ValueError(f"{path} has a {name} other than complement_map in {CONFIG_FILE}")
@@ -134,16 +130,6 @@ def _complement_names(config: CaduceusConfig) -> tuple[str, ...]:
     return f"{embeddings}.complement_map", "lm_head.complement_map"
 
 
-def _existing(directory: str | Path, name: str) -> Path:
-    path = Path(directory) / name
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} is not there; give the folder of a published Caduceus, which holds "
-            f"{CONFIG_FILE} and {WEIGHTS_FILE}"
-        )
-    return path
-
-
 def _one(path: Path, stored: Mapping[str, Tensor], hub: tuple[str, ...], like: Tensor) -> Tensor:
     """The stored tensor behind one of our names, whichever of its aliases were written."""
     present = [name for name in hub if name in stored]
@@ -152,11 +138,7 @@ def _one(path: Path, stored: Mapping[str, Tensor], hub: tuple[str, ...], like: T
     if present[0].endswith("conv1d.weight"):  # stored with a middle axis of one
         shape = torch.Size((like.shape[0], 1, like.shape[1]))
     for name in present:
-        if stored[name].shape != shape:
-            raise ValueError(
-                f"{path} {name} must have shape {tuple(shape)} by {CONFIG_FILE}, "
-                f"got {tuple(stored[name].shape)}"
-            )
+        require_shape(path, name, shape, stored[name])
         if not torch.equal(stored[name], first):
             raise ValueError(f"{path} {name} must equal {present[0]}, with which it is tied")
     return first.reshape(like.shape).to(like.dtype)

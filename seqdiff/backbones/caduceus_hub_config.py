@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from .caduceus_config import CaduceusConfig
+from .hub_files import WITHOUT_EFFECT, check_fields, read_json
 from .layers import require_positive
 from .mamba import Combine, MambaConfig
 
@@ -42,10 +43,9 @@ _SSM_FIELDS: dict[str, tuple[type, ...]] = {
     "conv_bias": (bool,),
     "bias": (bool,),
 }
-# Read by other software, or shaping only the initial weights that the file replaces. The residual
-# stream is in float32 whenever the weights are, and the fast path computes the same function.
-_WITHOUT_EFFECT = {"_name_or_path", "architectures", "auto_map", "dtype", "initializer_cfg",
-                   "residual_in_fp32", "torch_dtype", "transformers_version"}  # fmt: skip
+# These shape only the initial weights that the file replaces. The residual stream is in float32
+# whenever the weights are, and the fast path computes the same function.
+_WITHOUT_EFFECT = WITHOUT_EFFECT | {"initializer_cfg", "residual_in_fp32"}
 _SSM_WITHOUT_EFFECT = {"dt_init", "dt_scale", "use_fast_path"}
 
 
@@ -59,15 +59,10 @@ def parse_config(path: Path) -> CaduceusConfig:
         ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or asks
             for what ``Caduceus`` does not do.
     """
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"{path} must hold a JSON object, got a {type(fields).__name__}")
-    _check_fields(str(path), fields, _FIELDS, _OPTIONAL, _WITHOUT_EFFECT)
+    fields = cast(dict, read_json(path))
+    check_fields(str(path), "a Caduceus", fields, _FIELDS, _OPTIONAL, _WITHOUT_EFFECT)
     ssm = fields.get("ssm_cfg") or {}
-    _check_fields(f"{path} ssm_cfg", ssm, {}, _SSM_FIELDS, _SSM_WITHOUT_EFFECT)
+    check_fields(f"{path} ssm_cfg", "a Caduceus", ssm, {}, _SSM_FIELDS, _SSM_WITHOUT_EFFECT)
     for name, required in (
         ("model_type", "caduceus"), ("bidirectional", True), ("tie_word_embeddings", True)
     ):  # fmt: skip
@@ -119,39 +114,6 @@ def format_config(config: CaduceusConfig) -> str:
         "complement_map": None if complement is None else dict(enumerate(complement)),
     }
     return json.dumps(fields, indent=2) + "\n"
-
-
-def listed(names: Sequence[str], limit: int = 8) -> str:
-    """Join names for a one-line message.
-
-    Args:
-        names: What to list.
-        limit: How many to spell out.
-    """
-    shown = ", ".join(names[:limit]) or "none"
-    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
-
-
-def _check_fields(
-    owner: str,
-    fields: Mapping[str, object],
-    required: Mapping[str, tuple[type, ...]],
-    optional: Mapping[str, tuple[type, ...]],
-    without_effect: Iterable[str],
-) -> None:
-    missing = [name for name in required if name not in fields]
-    unknown = sorted(set(fields).difference(required, optional, without_effect))
-    if missing or unknown:
-        raise ValueError(
-            f"{owner} does not describe a Caduceus: missing fields {listed(missing)}; "
-            f"fields that are not supported {listed(unknown)}"
-        )
-    for name, kinds in (*required.items(), *optional.items()):
-        value = fields.get(name)
-        wrong_bool = isinstance(value, bool) and bool not in kinds
-        if name in fields and (wrong_bool or not isinstance(value, kinds)):
-            wanted = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
-            raise ValueError(f"{owner} {name} must be {wanted}, got {value!r}")
 
 
 def _mamba_config(ssm: Mapping[str, object]) -> MambaConfig:

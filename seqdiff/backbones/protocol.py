@@ -12,6 +12,8 @@ from torch import Tensor
 class Backbone(Protocol):
     """A network that embeds K+1 ids and emits K logits a position.
 
+    It is called with tokens and times by position: their names are its own.
+
     A backbone that a run config can name is an ``nn.Module`` whose constructor takes
     ``num_embeddings`` (K+1) and ``num_logits`` (K); both are linked from the tokenizer.
     """
@@ -20,6 +22,7 @@ class Backbone(Protocol):
         self,
         tokens: Int[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
+        /,
         padding: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L K"]:
         """Score every symbol at every position.
@@ -60,6 +63,7 @@ class LabelledBackbone(Backbone, Protocol):
         self,
         tokens: Int[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
+        /,
         padding: Bool[Tensor, "B L"] | None = None,
         label: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B L K"]:
@@ -100,3 +104,18 @@ class SelectiveBackbone(Backbone, Protocol):
             One row for each position, in the order of ``where.nonzero()``.
         """
         ...
+
+
+@runtime_checkable
+class TimeConditionedBackbone(Backbone, Protocol):
+    """A backbone that says whether it is told the noise.
+
+    If it is, the second argument of a call is the total noise sigma = -log alpha(t) of each row, as
+    in published networks, and not the time; ``Denoiser`` converts. Sigma is infinite where
+    everything is masked.
+
+    Attributes:
+        time_conditioned: Whether it reads its second argument.
+    """
+
+    time_conditioned: bool

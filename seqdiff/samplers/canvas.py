@@ -120,7 +120,16 @@ class Canvas:
         return self.process.schedule.inverse(1 - share)
 
     def remember(self) -> None:
-        """Evaluate a row only after it has changed; for networks that ignore time."""
+        """Evaluate a row only after it has changed; for networks that ignore time.
+
+        Raises:
+            ValueError: If the network does not.
+        """
+        if self.denoiser.time_conditioned:
+            raise ValueError(
+                "Sampler.denoiser must ignore time for a row to be evaluated only after it has "
+                "changed, got a time-conditioned one; use the sampler without a cache"
+            )
         self.memory = Memory.of(self.masked)
 
     def law(

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from seqdiff.parameterization import Denoiser
+from seqdiff.samplers.derived import DerivedDenoiser
 
 
 def read_back(
@@ -38,7 +39,7 @@ def _mirror(ids: Tensor, padding: Tensor | None) -> Tensor:
     return torch.where(padding, place, real_first.gather(1, (last - rank).clamp_min(0)))
 
 
-class Conjoined(Denoiser):
+class Conjoined(DerivedDenoiser):
     """The mean of a denoiser's predictions for a row and for its other strand.
 
     ``p(. | x_t)`` becomes half of it and half of ``RC p(. | RC x_t)``, where RC reads a row
@@ -63,7 +64,7 @@ class Conjoined(Denoiser):
     """
 
     def __init__(self, denoiser: Denoiser, complement: Sequence[int]) -> None:
-        super().__init__(denoiser.backbone, denoiser.vocab_size)
+        super().__init__(denoiser)
         symbols = list(range(denoiser.vocab_size))
         inverse = sorted(complement) == symbols and all(
             complement[complement[i]] == i for i in symbols
@@ -73,35 +74,44 @@ class Conjoined(Denoiser):
                 "Conjoined.complement must be its own inverse on the ids "
                 f"0..{denoiser.vocab_size - 1}, got {list(complement)}; for A C G T give 3 2 1 0"
             )
-        self.denoiser = denoiser
         self.complement: Tensor
         device = next((p.device for p in denoiser.parameters()), None)
         with_mask = torch.tensor([*complement, denoiser.vocab_size], device=device)
         self.register_buffer("complement", with_mask, persistent=False)
 
     def evaluations(
-        self, x_t: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+        self,
+        x_t: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        where: Bool[Tensor, "B L"] | None = None,
     ) -> Int64[Tensor, " B"]:
         """See ``Denoiser``."""
         other = read_back(x_t, self.complement, padding)
-        return self.denoiser.evaluations(x_t, padding) + self.denoiser.evaluations(other, padding)
+        there = None if where is None else where.gather(1, _mirror(x_t, padding))
+        straight = self.denoiser.evaluations(x_t, padding, where)
+        return straight + self.denoiser.evaluations(other, padding, there)
 
-    def forward(
+    def log_probs_at(
         self,
         x_t: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
         t: Float[Tensor, " B"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
         label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
+    ) -> Float[Tensor, "N K"]:
         """See ``Denoiser``; a sequence has the same label on both strands."""
-        both = self.denoiser(
+        place = _mirror(x_t, padding)
+        there = where.gather(1, place)
+        both = self.denoiser.log_probs_at(
             torch.cat((x_t, read_back(x_t, self.complement, padding))),
+            torch.cat((where, there)),
             None if t is None else torch.cat((t, t)),
             None if padding is None else torch.cat((padding, padding)),
             None if label is None else torch.cat((label, label)),
         )
         straight, other = both.chunk(2)
-        place = _mirror(x_t, padding)[..., None].expand_as(other)
-        other = other.gather(1, place)[..., self.complement[:-1]]
+        number = torch.zeros_like(x_t)
+        number[there] = torch.arange(len(other), device=x_t.device)
+        other = other[number.gather(1, place)[where]][:, self.complement[:-1]]
         mean = torch.logaddexp(straight, other) - math.log(2)
-        return torch.where((x_t == self.vocab_size)[..., None], mean, straight)
+        return torch.where((x_t[where] == self.vocab_size)[:, None], mean, straight)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from seqdiff.parameterization import Denoiser
+from seqdiff.samplers.derived import DerivedDenoiser
 from seqdiff.types import NO_LABEL
 
 
-class Guidance(Denoiser, ABC):
-    """A denoiser made of another: give it to a sampler in the other's place.
+class Guidance(DerivedDenoiser, ABC):
+    """A denoiser that steers another: give it to a sampler in the other's place.
 
     Guidance changes the law of each masked position given the visible ones. A sampler that reveals
     one position at a time draws from these laws in turn; one that reveals several at once draws
-    them independently, guided or not. A new guidance implements ``log_probs_at`` and, if it costs
-    more than the denoiser, ``evaluations``.
+    them independently, guided or not.
 
     Args:
         denoiser: The denoiser to steer, itself guided or not.
@@ -30,37 +30,13 @@ class Guidance(Denoiser, ABC):
     """
 
     def __init__(self, denoiser: Denoiser, gamma: float) -> None:
-        super().__init__(denoiser.backbone, denoiser.vocab_size)
+        super().__init__(denoiser)
         if not 0 <= gamma < math.inf:
             raise ValueError(
                 f"{type(self).__name__}.gamma must be finite and at least 0, got {gamma}; "
                 "0 leaves the model as it is, 1 follows Bayes' rule, more exaggerates"
             )
-        self.denoiser = denoiser
         self.gamma = gamma
-
-    def forward(
-        self,
-        x_t: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        """See ``Denoiser``."""
-        everywhere = torch.ones_like(x_t, dtype=torch.bool)
-        law = self.log_probs_at(x_t, everywhere, t, padding, label)
-        return law.view(*x_t.shape, self.vocab_size)
-
-    @abstractmethod
-    def log_probs_at(
-        self,
-        x_t: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
-        """See ``Denoiser``; ``forward`` asks about every position."""
 
 
 class ClassifierFree(Guidance):

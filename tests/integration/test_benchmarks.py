@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import (
     caduceus_step,
@@ -19,9 +21,12 @@ from benchmarks import (
     profiling,
     sampling,
     scan,
+    transformer_step,
+    transformer_training,
     two_pass,
 )
 from benchmarks.training_step import TrainingStep, make_network
+from seqdiff.backbones import transformer_layers
 from seqdiff.samplers.canvas import Memory
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +36,10 @@ LOADER = ["--pairs", "1", "--length", "20", "--bases", "3000", "--batch", "3", "
 SAMPLING = [
     *("--rows", "8", "--length", "12", "--steps", "60", "--width", "6", "--layers", "2"),
     *("--pairs", "2"),
+]
+TRANSFORMER = [
+    *("--pairs", "2", "--shape", "8x1x2x16", "8x2x1x12", "--vocabulary", "7", "--batch", "3"),
+    *("--product", "16"),
 ]
 LONG = [
     *("--pairs", "1", "--width", "6", "--layers", "1", "--lengths", "16", "32"),
@@ -90,6 +99,55 @@ def test_long_context_runs_and_records(tmp_path, capsys, monkeypatch) -> None:
     results = json.loads(path.read_text())["results"]
     assert [row["length"] for row in results["time"]] == [16, 32]
     assert [row["parallel_scan_ratio"] for row in results["memory"]] == [10]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_transformer_step_runs_and_records(dtype, tmp_path, capsys) -> None:
+    path = tmp_path / "figures.json"
+    transformer_step.main([*TRANSFORMER, "--dtype", dtype, "--json", str(path)])
+    assert f"{dtype}, not compiled, vocabulary 7" in capsys.readouterr().out
+    first, second = json.loads(path.read_text())["results"]
+    assert (first["shape"], second["shape"]) == ("8x1x2x16", "8x2x1x12")
+    assert first["tokens_per_second"] == pytest.approx(48 / first["seconds"])
+    share = first["flops_per_second"] / first["product_flops_per_second"]
+    low, high = min(first["share_of_each_pair"]), max(first["share_of_each_pair"])
+    assert len(first["share_of_each_pair"]) == 2 and 0 < low <= high
+    assert low / 2 < share < 2 * high
+
+
+def test_transformer_step_refuses_a_wrong_kernel(monkeypatch, capsys) -> None:
+    """Positions that are lost in single precision alone."""
+    right = transformer_layers.rotate
+
+    def forgetful(x, table):
+        return x if x.dtype == torch.float32 else right(x, table)
+
+    monkeypatch.setattr(transformer_layers, "rotate", forgetful)
+    assert "float32 on cpu and float64" in _refuses(transformer_step, TRANSFORMER, capsys)
+
+
+def test_transformer_step_moves_the_weights_with_dropout() -> None:
+    network = transformer_training.make_network(transformer_training.Shape(8, 1, 2, 6), 5, 0.1)
+    before = {name: weight.clone() for name, weight in network.named_parameters()}
+    step = transformer_training.TransformerStep(
+        network, 2, 6, device="cpu", dtype=torch.float32, compiled=False
+    )
+    assert step.loss() != step.loss(), "dropout acts"
+    step()
+    assert all(not torch.equal(before[n], w) for n, w in network.named_parameters())
+
+
+def test_flops_of_a_transformer_step_by_counting() -> None:
+    """Against what PyTorch counts of a forward pass, less the products of one condition."""
+    shape = transformer_training.Shape(16, 3, 2, 10)
+    network = transformer_training.make_network(shape, 7, 0.0)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        network(torch.zeros((4, 10), dtype=torch.int64))
+    condition = 2 * (256 * 128 + 128 * 128 + 128 * (3 * 6 + 2) * 16)
+    counted = 3 * (counter.get_total_flops() - condition)
+    assert transformer_training.matrix_flops(network.config, 40, 10, scored=40) == counted
+    fewer = transformer_training.matrix_flops(network.config, 40, 10, scored=15)
+    assert counted - fewer == 6 * 25 * 16 * 7
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
@@ -183,6 +241,10 @@ def test_cuda_is_refused_in_one_line_without_a_device(capsys) -> None:
         caduceus_step.main(["--device", "cuda"])
     said = capsys.readouterr().err
     assert said == "caduceus_step: --device cuda needs a CUDA device, and PyTorch sees none\n"
+    with pytest.raises(SystemExit, match=r"^2$"):
+        transformer_step.main(["--device", "cuda"])
+    said = capsys.readouterr().err
+    assert said == "transformer_step: --device cuda needs a CUDA device, and PyTorch sees none\n"
 
 
 def test_layers_of_mamba_ssm_take_our_weights(monkeypatch) -> None:
@@ -215,6 +277,8 @@ def test_bad_options_are_named(capsys) -> None:
         common.positive("0")
     for main, arguments, said in (
         (caduceus_step.main, ["--shape", "118x4"], "as in 118x4x1024"),
+        (transformer_step.main, ["--shape", "768x12x12"], "as in 768x12x12x1024"),
+        (transformer_step.main, ["--shape", "7x1x2x4"], "a width that 2 * heads divide"),
         (caduceus_step.main, ["--sides", "triton"], "on cpu are ours, two-pass"),
         (long_context.main, ["--lengths", "3", "8"], "3 does not"),
     ):

@@ -13,7 +13,7 @@ from Bio import bgzf
 
 from genomics.alphabet import MASK_ID
 from genomics.fasta import write_fasta
-from seqdiff.backbones import Caduceus
+from seqdiff.backbones import Caduceus, Transformer
 from seqdiff.cli import main, parse
 from seqdiff.config import instantiate, parse_run
 from seqdiff.sampler_config import build_sampler
@@ -131,11 +131,12 @@ def shown_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
     assert main(["train", str(config)]) == 0
-    (hub,) = re.findall(r'from_hub\("([^"]+)"\)', README)
+    hub, words = re.findall(r'from_hub\("([^"]+)"\)', README)
     complement = (0, 1, 2, 3, 4, 5, 6, 10, 9, 8, 7, 11, 12, 13, 14, 15)
     sizes = {"num_embeddings": 16, "num_logits": 16, "complement": complement}
     (tmp_path / hub).mkdir()
     Caduceus(8, 1, variant="ps", d_state=4, **sizes).to_hub(tmp_path / hub)
+    Transformer(8, 1, 2, num_embeddings=50258, num_logits=50257).to_hub(tmp_path / words)
     with bgzf.open(tmp_path / "genome.fa.gz", "wb") as stream:
         stream.write(b">chr1\nACGTTN\n")
     (tmp_path / "promoters.bed").write_text("chr1\t1\t4\tx\t0\t+\nchr1\t1\t4\tx\t0\t-\n")
@@ -155,7 +156,8 @@ def test_python_blocks_run(shown_folders: Path, capsys) -> None:
     assert found.standard_error <= 0.01 or found.nfe + 4 * 14 > 1024
     assert tilted["gc_content"](tilted["drawn"].tokens).mean() > 0.55, "0.5 without a reward"
     assert second["logits"].shape == torch.Size([1, 5, 16])
-    assert "[1, 5, 16]" in README
+    assert second["word_logits"].shape == torch.Size([1, 3, 50258])
+    assert "[1, 5, 16]" in README and "[1, 3, 50258]" in README
     assert third["sequences"] == ["CGT", "ACG"]
 
 

@@ -1,0 +1,96 @@
+"""The autoregressive twin of the transformer denoiser, for like-for-like comparison."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from .attention_masks import causal_keys
+from .rotary import rotary_table
+from .transformer_config import TransformerShape
+from .transformer_layers import CausalBlock, Head, token_embedding
+
+
+class AutoregressiveTransformer(nn.Module):
+    """The blocks of ``Transformer`` without adaptive norms, each position seeing earlier ones only.
+
+    The logits at position l are the law of token l given the tokens before it: the input is shifted
+    inside, with the last embedded id, the mask, as the start symbol. One pass over a clean row
+    therefore gives -log p of the row exactly, and as a denoiser it gives, at a masked position, the
+    law given what lies to the left. Source: Sahoo et al. 2024, arXiv:2406.07524, appendix D.
+
+    Args:
+        d_model: Model width.
+        n_layer: Number of blocks.
+        n_heads: Attention heads, which share the width.
+        num_embeddings: Ids that can be embedded; K + 1, the last of which is the mask.
+        num_logits: Ids that are scored, the first ones; K.
+        dropout: Probability that an entry of a branch is dropped, while training.
+        max_length: Longest row.
+
+    Attributes:
+        config: The checked arguments.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_layer: int,
+        n_heads: int,
+        *,
+        num_embeddings: int,
+        num_logits: int,
+        dropout: float = 0.1,
+        max_length: int = 1024,
+    ) -> None:
+        super().__init__()
+        self.config = TransformerShape(
+            d_model=d_model,
+            n_layer=n_layer,
+            n_heads=n_heads,
+            dropout=dropout,
+            max_length=max_length,
+            num_embeddings=num_embeddings,
+            num_logits=num_logits,
+        )
+        self.max_length = max_length
+        self.embedding = token_embedding(num_embeddings, d_model)
+        self.blocks = nn.ModuleList(CausalBlock(d_model, n_heads, dropout) for _ in range(n_layer))
+        self.head = Head(d_model, num_logits)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """Score every symbol at every position, given the tokens before it.
+
+        Args:
+            tokens: Ids below ``num_embeddings``; the last of a row is never read.
+            t: Ignored; the network does not depend on time.
+            padding: True at positions before the first or after the last real one. The logits at
+                the real ones are those of the row without padding.
+
+        Raises:
+            ValueError: If rows are longer than the context.
+        """
+        config, length = self.config, tokens.shape[1]
+        config.require_length(length)
+        start = config.num_embeddings - 1
+        inputs = tokens.roll(1, dims=1)
+        inputs[:, :1] = start
+        places = torch.arange(length, device=tokens.device)
+        mask = None
+        if padding is not None:
+            inputs = inputs.masked_fill(padding.roll(1, dims=1), start)
+            mask = causal_keys(padding)
+        rotary = rotary_table(places, config.d_model // config.n_heads, self.embedding.weight)
+        x = self.embedding(inputs)
+        for block in self.blocks:
+            x = block(x, rotary, mask)
+        return self.head(x)

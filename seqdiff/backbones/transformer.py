@@ -1,0 +1,269 @@
+"""The transformer denoiser of MDLM and BD3-LM (DiT), with their published weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from .attention_masks import attended_keys, block_diffusion_mask
+from .layers import LabelEmbedding, require_positive
+from .rotary import Rotary, rotary_table
+from .transformer_config import TransformerConfig
+from .transformer_hub import read_config, read_weights, write_hub
+from .transformer_hub_config import BlockDiffusionFields
+from .transformer_layers import (
+    AdaptiveBlock,
+    AdaptiveHead,
+    SigmaEmbedding,
+    token_embedding,
+)
+
+
+class Transformer(nn.Module):
+    """The network of Sahoo et al. 2024, arXiv:2406.07524, and Arriola et al. 2025, 2503.09573.
+
+    Bidirectional attention with rotary positions; every norm and branch is modulated by a condition
+    (adaLN-zero; Peebles and Xie 2023, arXiv:2212.09748). The condition is an embedding of the noise
+    sigma = -log alpha(t), or of sigma = 0 in a time-free network, where modulation is a learned
+    bias and gate; a row's label adds a vector to it.
+
+    Args:
+        d_model: Model width.
+        n_layer: Number of blocks.
+        n_heads: Attention heads, which share the width.
+        num_embeddings: Ids that can be embedded; K + 1 with a mask.
+        num_logits: Ids that are scored, the first ones; K with a mask.
+        num_classes: Classes that a row can be labelled with; None for a network without labels.
+        cond_dim: Width of the condition.
+        dropout: Probability that an entry of a branch is dropped, while training.
+        max_length: Longest row.
+        time_conditioned: Whether the network is told the noise. ``Denoiser`` then gives it sigma.
+
+    Attributes:
+        config: The checked arguments.
+        block_fields: What a BD3-LM folder says beyond the network; None unless it came from one.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_layer: int,
+        n_heads: int,
+        *,
+        num_embeddings: int,
+        num_logits: int,
+        num_classes: int | None = None,
+        cond_dim: int = 128,
+        dropout: float = 0.1,
+        max_length: int = 1024,
+        time_conditioned: bool = False,
+    ) -> None:
+        super().__init__()
+        self.config = TransformerConfig(
+            d_model=d_model,
+            n_layer=n_layer,
+            n_heads=n_heads,
+            dropout=dropout,
+            max_length=max_length,
+            num_embeddings=num_embeddings,
+            num_logits=num_logits,
+            cond_dim=cond_dim,
+            time_conditioned=time_conditioned,
+            num_classes=num_classes,
+        )
+        self.max_length = max_length
+        self.time_conditioned = time_conditioned
+        self.num_classes = num_classes
+        self.block_fields: BlockDiffusionFields | None = None
+        self.embedding = token_embedding(num_embeddings, d_model)
+        self.sigma_map = SigmaEmbedding(cond_dim)
+        self.blocks = nn.ModuleList(
+            AdaptiveBlock(d_model, n_heads, dropout, cond_dim) for _ in range(n_layer)
+        )
+        self.head = AdaptiveHead(d_model, num_logits, cond_dim)
+        self.label_embedding: LabelEmbedding | None = None
+        if num_classes is not None:  # last, so that the other weights do not depend on it
+            self.label_embedding = LabelEmbedding(num_classes, cond_dim)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B L"],
+        sigma: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """Score ``num_logits`` ids at every position.
+
+        Args:
+            tokens: Ids below ``num_embeddings``.
+            sigma: -log alpha of each row, held at -log 1e-3; a time-free network ignores it.
+            padding: True at positions that no other sees. The logits at the real ones do not depend
+                on what is there.
+            label: See ``LabelledBackbone``; only for a network with classes.
+
+        Raises:
+            ValueError: If rows are longer than the context, a time-conditioned network is not told
+                sigma, or there is a label and the network has no classes.
+        """
+        return self.head(*self._hidden(tokens, sigma, padding, label))
+
+    def logits_at(
+        self,
+        tokens: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        sigma: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "N K"]:
+        """Score some positions, which spares a large vocabulary's head the others.
+
+        Args:
+            tokens: See ``forward``.
+            where: True where scores are wanted.
+            sigma: See ``forward``.
+            padding: See ``forward``.
+            label: See ``forward``.
+
+        Returns:
+            What ``forward`` gives there, in the order of ``where.nonzero()``.
+
+        Raises:
+            ValueError: See ``forward``.
+        """
+        return self.head(*self._hidden(tokens, sigma, padding, label), where)
+
+    def block_logits(
+        self, x_t: Int[Tensor, "B L"], x0: Int[Tensor, "B L"], block_size: int
+    ) -> Float[Tensor, "B L K"]:
+        """Score every position of x_t given its own block of x_t and the earlier blocks of x0.
+
+        One pass over [x_t ; x0], whose halves share positions. Source: see
+        ``block_diffusion_mask``.
+
+        Args:
+            x_t: Corrupted ids.
+            x0: Clean ids.
+            block_size: Tokens of a block.
+
+        Raises:
+            ValueError: If the block size is no positive integer, rows are longer than the context,
+                or the network is time-conditioned: a block has a noise of its own.
+        """
+        require_positive("Transformer", "block_size", block_size)
+        if self.time_conditioned:
+            raise ValueError(
+                "Transformer.block_logits must be asked of a time-free network, got one with "
+                "time_conditioned=True; build it with time_conditioned=False"
+            )
+        length = x_t.shape[1]
+        self.config.require_length(length)
+        positions = torch.arange(length, device=x_t.device).repeat(2)
+        mask = block_diffusion_mask(length, block_size, x_t.device)
+        both = torch.cat((x_t, x0), dim=1)
+        condition = self._condition(both, None, None)
+        x = self._residual(both, condition, self._rotary(positions), mask)
+        return self.head(x[:, :length], condition)
+
+    def _hidden(
+        self, tokens: Tensor, sigma: Tensor | None, padding: Tensor | None, label: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The residual stream before the head, and the condition."""
+        self.config.require_length(tokens.shape[1])
+        condition = self._condition(tokens, sigma, label)
+        rotary = self._rotary(torch.arange(tokens.shape[1], device=tokens.device))
+        mask = None if padding is None else attended_keys(padding)
+        return self._residual(tokens, condition, rotary, mask), condition
+
+    def _residual(
+        self, tokens: Tensor, condition: Tensor, rotary: Rotary, mask: Tensor | None
+    ) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, condition, rotary, mask)
+        return x
+
+    def _rotary(self, positions: Tensor) -> Rotary:
+        config = self.config
+        return rotary_table(positions, config.d_model // config.n_heads, self.embedding.weight)
+
+    def _condition(self, tokens: Tensor, sigma: Tensor | None, label: Tensor | None) -> Tensor:
+        if not self.time_conditioned:
+            sigma = torch.zeros(1, device=tokens.device)
+        elif sigma is None:
+            raise ValueError(
+                "Transformer.sigma must be given to a time-conditioned network, got none; pass "
+                "-log alpha(t) of each row, or build it with time_conditioned=False"
+            )
+        condition = F.silu(self.sigma_map(sigma))
+        if self.label_embedding is not None:
+            return condition + self.label_embedding(label, tokens)[:, 0]
+        if label is not None:
+            raise ValueError(
+                "Transformer.label must be None for a network without classes, got one of shape "
+                f"{tuple(label.shape)}; build it with num_classes"
+            )
+        return condition
+
+    @classmethod
+    def from_hub(cls, directory: str | Path) -> Transformer:
+        """Load published MDLM or BD3-LM weights, strictly.
+
+        ``forward(tokens, sigma)`` then gives MDLM's published logits in the ids of the hub's
+        vocabulary, of which the last is the mask; it is scored too. A BD3-LM gives them through
+        ``block_logits``.
+
+        Args:
+            directory: Folder that holds config.json and model.safetensors.
+
+        Returns:
+            The network in eval mode.
+
+        Raises:
+            FileNotFoundError: If a file is not there.
+            ValueError: If a file is damaged, the configuration holds what is not supported, or the
+                weights do not fit it.
+        """
+        config, block_fields = read_config(directory)
+        with torch.device("meta"):
+            model = cls(
+                config.d_model,
+                config.n_layer,
+                config.n_heads,
+                num_embeddings=config.num_embeddings,
+                num_logits=config.num_logits,
+                cond_dim=config.cond_dim,
+                dropout=config.dropout,
+                max_length=config.max_length,
+                time_conditioned=config.time_conditioned,
+            )
+        model.load_state_dict(read_weights(directory, config, model.state_dict()), assign=True)
+        model.block_fields = block_fields
+        return model.eval()
+
+    def to_hub(self, directory: str | Path) -> None:
+        """Write the network in the published format, where every embedded id is also scored.
+
+        Ids that the network does not score, such as the mask, get the score 0, which is what they
+        keep in published networks since SUBS never reads it. A network with ``block_fields`` is
+        written as a BD3-LM, any other as an MDLM.
+
+        Args:
+            directory: Folder, made if it is not there.
+
+        Raises:
+            OSError: If it cannot be written; each file there is then still whole, old or new.
+            ValueError: If the network has classes, for which the format has no place.
+        """
+        if self.num_classes is not None:
+            raise ValueError(
+                f"Transformer.to_hub must be given a network without classes, got "
+                f"{self.num_classes}; the published format has no labels, so keep the run directory"
+            )
+        write_hub(directory, self.config, self.block_fields, self.state_dict())

@@ -1,0 +1,101 @@
+"""The shape of a transformer, checked before anything is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .layers import require_positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerShape:
+    """Sizes that every transformer has.
+
+    Attributes:
+        d_model: Model width.
+        n_layer: Number of blocks.
+        n_heads: Attention heads, which share the width.
+        dropout: Probability that an entry of a branch is dropped before it joins the residual
+            stream, while training.
+        max_length: Longest row.
+        num_embeddings: Ids that can be embedded.
+        num_logits: Ids that are scored, the first ones.
+    """
+
+    owner: ClassVar[str] = "AutoregressiveTransformer"
+
+    d_model: int
+    n_layer: int
+    n_heads: int
+    dropout: float
+    max_length: int
+    num_embeddings: int
+    num_logits: int
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            ValueError: If one is out of range, or the heads do not share the width in even parts.
+        """
+        for name in ("d_model", "n_layer", "n_heads", "max_length", "num_embeddings", "num_logits"):
+            require_positive(self.owner, name, getattr(self, name))
+        if self.d_model % (2 * self.n_heads):
+            raise ValueError(
+                f"{self.owner}.d_model must be a multiple of 2 * n_heads = {2 * self.n_heads}, "
+                f"since rotary positions turn pairs of channels of a head, got {self.d_model}; "
+                "change either"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(
+                f"{self.owner}.dropout must be in [0, 1), got {self.dropout}; 0 switches it off"
+            )
+        if self.num_logits > self.num_embeddings:
+            raise ValueError(
+                f"{self.owner}.num_logits must not exceed num_embeddings, whose first ids are "
+                f"scored; got {self.num_logits} > {self.num_embeddings}"
+            )
+
+    def require_length(self, length: int) -> None:
+        """Check that a row fits.
+
+        Args:
+            length: Of the row.
+
+        Raises:
+            ValueError: If it is longer than the context.
+        """
+        if length > self.max_length:
+            raise ValueError(
+                f"{self.owner}.tokens must be at most max_length = {self.max_length} long, got "
+                f"{length}; cut the rows, or build it with a larger max_length"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(TransformerShape):
+    """Everything that decides what a ``Transformer`` computes, except its weights.
+
+    Attributes:
+        cond_dim: Width of the condition.
+        time_conditioned: Whether the condition depends on sigma.
+        num_classes: Classes that a row can be labelled with; None for a network without labels.
+    """
+
+    owner: ClassVar[str] = "Transformer"
+
+    cond_dim: int
+    time_conditioned: bool
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            ValueError: See ``TransformerShape``.
+        """
+        super().__post_init__()
+        require_positive(self.owner, "cond_dim", self.cond_dim)
+        if self.num_classes is not None:
+            require_positive(self.owner, "num_classes", self.num_classes)

@@ -1,0 +1,257 @@
+"""What transformers are made of: norms, blocks, heads and the embedding of noise."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from .rotary import Rotary, rotate
+
+SINUSOID_WIDTH = 256
+# -log alpha where 1 - alpha is 0.999, the most that published networks are trained on.
+MAX_SIGMA = -math.log(1e-3)
+
+
+class CentredNorm(nn.Module):
+    """LayerNorm with gains and without shifts, in float32 or better whatever comes in.
+
+    Args:
+        d_model: Channels.
+    """
+
+    eps = 1e-5
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x: Float[Tensor, "*shape D"]) -> Float[Tensor, "*shape D"]:
+        """Normalise each vector."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return F.layer_norm(x.to(wide), self.weight.shape, self.weight.to(wide), eps=self.eps)
+
+
+class Block(nn.Module):
+    """Pre-norm residual block: attention, then an MLP of four times the width.
+
+    Args:
+        d_model: Channels.
+        n_heads: Attention heads.
+        dropout: Of each branch.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.norm1 = CentredNorm(d_model)
+        self.attn_qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.attn_out = nn.Linear(d_model, d_model, bias=False)
+        self.norm2 = CentredNorm(d_model)
+        self.mlp = nn.Sequential(
+            nn.Linear(d_model, 4 * d_model),
+            nn.GELU(approximate="tanh"),
+            nn.Linear(4 * d_model, d_model),
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def attend(
+        self,
+        h: Float[Tensor, "B L D"],
+        rotary: Rotary,
+        mask: Bool[Tensor, "*any"] | None,
+        *,
+        causal: bool = False,
+    ) -> Float[Tensor, "B L D"]:
+        """Mix positions.
+
+        Args:
+            h: Normalised activations.
+            rotary: From ``rotary_table``.
+            mask: True where a query may see a key; broadcast to ``[B, H, L, L]``.
+            causal: Without a mask, let queries see no later key.
+        """
+        heads = self.attn_qkv(h).unflatten(-1, (3, self.n_heads, -1))
+        q, k, v = (part.transpose(1, 2) for part in heads.unbind(2))
+        q, k = rotate(q, rotary), rotate(k, rotary)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        return self.dropout(self.attn_out(mixed.transpose(1, 2).flatten(2)))
+
+    def feed(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        """Transform each position by itself.
+
+        Args:
+            h: Normalised activations.
+        """
+        return self.dropout(self.mlp(h))
+
+
+class CausalBlock(Block):
+    """A block in which no position sees a later one."""
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], rotary: Rotary, mask: Bool[Tensor, "B 1 L L"] | None
+    ) -> Float[Tensor, "B L D"]:
+        """Add both branches to the residual stream.
+
+        Args:
+            x: Residual stream.
+            rotary: From ``rotary_table``.
+            mask: See ``attend``; causal itself.
+        """
+        x = x + self.attend(self.norm1(x), rotary, mask, causal=mask is None)
+        return x + self.feed(self.norm2(x))
+
+
+class AdaptiveBlock(Block):
+    """A block whose norms and branches are shifted, scaled and gated by a condition (adaLN-zero).
+
+    The gates start at zero, so that the block starts as the identity. Source: Peebles and Xie 2023,
+    arXiv:2212.09748, section 3.2.
+
+    Args:
+        d_model: Channels.
+        n_heads: Attention heads.
+        dropout: Of each branch.
+        cond_dim: Channels of the condition.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, dropout: float, cond_dim: int) -> None:
+        super().__init__(d_model, n_heads, dropout)
+        self.modulation = zeroed(nn.Linear(cond_dim, 6 * d_model))
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        condition: Float[Tensor, "#B C"],
+        rotary: Rotary,
+        mask: Bool[Tensor, "*any"] | None,
+    ) -> Float[Tensor, "B L D"]:
+        """Add both branches to the residual stream.
+
+        Args:
+            x: Residual stream.
+            condition: One for each row, or one for all.
+            rotary: From ``rotary_table``.
+            mask: See ``attend``.
+        """
+        shift_attn, scale_attn, gate_attn, shift_mlp, scale_mlp, gate_mlp = self.modulation(
+            condition
+        )[:, None].chunk(6, dim=-1)
+        h = self.norm1(x) * (1 + scale_attn) + shift_attn
+        x = x + gate_attn * self.attend(h, rotary, mask)
+        return x + gate_mlp * self.feed(self.norm2(x) * (1 + scale_mlp) + shift_mlp)
+
+
+class HeadParts(nn.Module):
+    """A last norm and one score for every id, all of which start at zero.
+
+    Args:
+        d_model: Channels.
+        num_logits: Ids that are scored.
+    """
+
+    def __init__(self, d_model: int, num_logits: int) -> None:
+        super().__init__()
+        self.norm = CentredNorm(d_model)
+        self.linear = zeroed(nn.Linear(d_model, num_logits))
+
+
+class Head(HeadParts):
+    """A head that scores every position alike."""
+
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L K"]:
+        """Score every position."""
+        return self.linear(self.norm(x))
+
+
+class AdaptiveHead(HeadParts):
+    """A head whose norm is shifted and scaled by a condition.
+
+    Args:
+        d_model: Channels.
+        num_logits: Ids that are scored.
+        cond_dim: Channels of the condition.
+    """
+
+    def __init__(self, d_model: int, num_logits: int, cond_dim: int) -> None:
+        super().__init__(d_model, num_logits)
+        self.modulation = zeroed(nn.Linear(cond_dim, 2 * d_model))
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        condition: Float[Tensor, "#B C"],
+        where: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "*positions K"]:
+        """Score every position, or those that are asked for.
+
+        Args:
+            x: Residual stream.
+            condition: One for each row, or one for all.
+            where: True where scores are wanted.
+
+        Returns:
+            ``[B, L, K]``; with ``where``, ``[N, K]`` in the order of ``where.nonzero()``.
+        """
+        shift, scale = self.modulation(condition)[:, None].chunk(2, dim=-1)
+        if where is not None:
+            shift, scale = shift.expand_as(x)[where], scale.expand_as(x)[where]
+            x = x[where]
+        return self.linear(self.norm(x) * (1 + scale) + shift)
+
+
+class SigmaEmbedding(nn.Module):
+    """A vector for the total noise sigma = -log alpha: sinusoids, then an MLP.
+
+    Args:
+        cond_dim: Channels of the condition.
+    """
+
+    def __init__(self, cond_dim: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(SINUSOID_WIDTH, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim)
+        )
+
+    def forward(self, sigma: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
+        """Embed each row's noise, which is held at what published networks are trained on.
+
+        Args:
+            sigma: Not negative; infinite where everything is masked.
+        """
+        weight = next(self.parameters())
+        half = SINUSOID_WIDTH // 2
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        steps = torch.arange(half, dtype=wide, device=sigma.device) / half
+        angles = sigma.to(wide).clamp_max(MAX_SIGMA)[:, None] * 1e4**-steps
+        return self.mlp(torch.cat((angles.cos(), angles.sin()), dim=-1).to(weight.dtype))
+
+
+def zeroed(linear: nn.Linear) -> nn.Linear:
+    """Set a layer to zero, where it starts.
+
+    Args:
+        linear: With a bias.
+
+    Returns:
+        The same layer.
+    """
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def token_embedding(num_embeddings: int, d_model: int) -> nn.Embedding:
+    """Embed ids by vectors drawn uniformly within ``1 / sqrt(d_model)``, as published networks do.
+
+    Args:
+        num_embeddings: Ids.
+        d_model: Channels.
+    """
+    embedding = nn.Embedding(num_embeddings, d_model)
+    nn.init.kaiming_uniform_(embedding.weight, a=math.sqrt(5))
+    return embedding

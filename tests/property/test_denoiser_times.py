@@ -1,0 +1,94 @@
+"""What a network is told of the time: sigma where it asks for it, else the time itself."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from seqdiff.backbones import TimeConditionedBackbone
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.samplers import AncestralSampler, CachedAncestralSampler
+from seqdiff.samplers.guidance import ClassifierFree
+from seqdiff.schedules import Cosine, LogLinear, NoiseSchedule
+from tests.oracles import UniformBackbone
+
+K = 3
+T = torch.tensor([0.25, 0.5, 1.0], dtype=torch.float64)
+TOKENS = torch.full((3, 2), K)
+
+
+class Clock(UniformBackbone):
+    """Remembers what it was told."""
+
+    def __init__(self, time_conditioned: bool, num_classes: int | None = None) -> None:
+        super().__init__(K)
+        self.time_conditioned, self.num_classes = time_conditioned, num_classes
+        self.told: list[Tensor | None] = []
+
+    def forward(self, tokens, t=None, padding=None, label=None) -> Tensor:
+        self.told.append(t)
+        return super().forward(tokens)
+
+
+class Bare(UniformBackbone):
+    """Does not say whether it is told the time."""
+
+    def forward(self, tokens, t=None, padding=None) -> Tensor:
+        self.told = t
+        return super().forward(tokens)
+
+
+@pytest.mark.parametrize("schedule", [LogLinear(), Cosine(), LogLinear(1e-3)])
+def test_a_time_conditioned_network_is_told_sigma(schedule: NoiseSchedule) -> None:
+    clock = Clock(True)
+    assert isinstance(clock, TimeConditionedBackbone)
+    denoiser = Denoiser(clock, K, schedule)
+    assert denoiser.time_conditioned
+    denoiser(TOKENS, T)
+    torch.testing.assert_close(clock.told[0], -schedule.alpha(T).log(), atol=1e-12, rtol=1e-12)
+    assert not torch.allclose(clock.told[0], T), "the twin that passes the time on"
+
+
+def test_sigma_by_hand() -> None:
+    clock = Clock(True)
+    Denoiser(clock, K, LogLinear())(TOKENS, T)
+    assert clock.told[0].tolist() == pytest.approx(
+        [0.2876820724517809, 0.6931471805599453, torch.inf]
+    )
+
+
+@pytest.mark.parametrize("backbone", [Clock(False), Bare(K)])
+@pytest.mark.parametrize("schedule", [None, LogLinear()])
+def test_others_are_told_the_time(backbone, schedule: NoiseSchedule | None) -> None:
+    denoiser = Denoiser(backbone, K, schedule)
+    assert not denoiser.time_conditioned
+    denoiser(TOKENS, T)
+    told = backbone.told if isinstance(backbone, Bare) else backbone.told[-1]
+    assert told is T
+    denoiser(TOKENS)
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match=r"^Denoiser\.schedule must be given .* got None with Clo"):
+        Denoiser(Clock(True), K)
+    with pytest.raises(ValueError, match=r"^Denoiser\.t must be given for a time-conditioned"):
+        Denoiser(Clock(True), K, LogLinear())(TOKENS)
+
+
+def test_a_guided_denoiser_tells_the_same() -> None:
+    clock = Clock(True, num_classes=2)
+    guided = ClassifierFree(Denoiser(clock, K, LogLinear()), 1, 2.0)
+    assert guided.time_conditioned
+    guided(TOKENS, T)
+    assert torch.equal(clock.told[0], LogLinear().sigma(T).repeat(2))
+
+
+def test_the_cached_sampler_takes_only_networks_that_ignore_time() -> None:
+    process, x_init = MaskedDiffusion(K, LogLinear()), TOKENS
+    timed = Denoiser(Clock(True), K, process.schedule)
+    generator = torch.Generator().manual_seed(0)
+    with pytest.raises(ValueError, match=r"^Sampler\.denoiser must ignore time .* without a cache"):
+        CachedAncestralSampler(4).sample(timed, process, x_init, generator=generator)
+    assert not timed.backbone.told, "before the network is asked"
+    AncestralSampler(4).sample(timed, process, x_init, generator=generator)
+    assert timed.backbone.told[0].isinf().all()

@@ -1,0 +1,160 @@
+"""The transformer: block diffusion, sizes, first values, dropout, precision, bad input."""
+
+from collections.abc import Iterator
+
+import jaxtyping
+import pytest
+import torch
+
+from seqdiff.backbones import Transformer
+from seqdiff.training.optim import decay_groups
+from tests.small_transformers import K, build, draw_tokens
+
+
+def test_one_block_as_long_as_the_row_is_the_ordinary_network() -> None:
+    model, x_t = build(), draw_tokens(2, 6)
+    torch.testing.assert_close(model.block_logits(x_t, draw_tokens(2, 6, 5), 6), model(x_t))
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 3, 4])
+def test_a_block_reads_itself_and_the_clean_blocks_before_it(block_size: int) -> None:
+    """Change one token at a time: the logits that move are exactly those that may."""
+    model, length = build(), 6
+    x_t, x0 = torch.full((1, length), K), draw_tokens(1, length) % K
+    before = model.block_logits(x_t, x0, block_size)
+    block = torch.arange(length) // block_size
+    for place in range(length):
+        for noisy in (True, False):
+            changed = (x_t if noisy else x0).clone()
+            changed[0, place] = (changed[0, place] + 1) % K
+            pair = (changed, x0) if noisy else (x_t, changed)
+            moved = (model.block_logits(*pair, block_size) - before).abs().amax(dim=(0, 2)) > 1e-9
+            allowed = block == block[place] if noisy else block > block[place]
+            assert moved.tolist() == allowed.tolist(), (place, noisy)
+
+
+# Sizes and initial values
+
+
+def test_number_of_parameters_by_hand() -> None:
+    d, layers, c, v = 24, 3, 10, 50
+    with torch.device("meta"):
+        model = Transformer(d, layers, 2, num_embeddings=v, num_logits=v - 1, cond_dim=c)
+    block = 12 * d * d + 5 * d + 2 * d + (c + 1) * 6 * d
+    sigma, head = 257 * c + (c + 1) * c, d + (c + 1) * 2 * d + (d + 1) * (v - 1)
+    assert sum(p.numel() for p in model.parameters()) == v * d + sigma + layers * block + head
+
+
+def test_initial_values_are_the_published_ones() -> None:
+    torch.manual_seed(0)
+    model = Transformer(64, 2, 4, num_embeddings=500, num_logits=499).eval()
+    assert not model(torch.arange(10)[None]).any(), "uniform at first"
+    assert model.embedding.weight.abs().max().item() == pytest.approx(64**-0.5, rel=0.01)
+    x = torch.randn(1, 5, 64)
+    rotary = model._rotary(torch.arange(5))
+    assert torch.equal(model.blocks[0](x, torch.randn(1, 128), rotary, None), x)
+
+
+def test_dropout_acts_on_both_branches_in_training_only() -> None:
+    model, tokens = build(dropout=0.5), draw_tokens(1, 6)
+    assert torch.equal(model(tokens), model(tokens))
+    for gates in (slice(24, 36), slice(60, 72)):  # of attention, of the MLP
+        open_ones = build(dropout=0.5).train()
+        for block in open_ones.blocks:
+            keep = torch.zeros(72).double()
+            keep[gates] = 1
+            block.modulation.weight.data.mul_(0)
+            block.modulation.bias.data.copy_(keep)
+        assert not torch.equal(open_ones(tokens), open_ones(tokens))
+
+
+def test_parameters_that_weight_decay_reaches() -> None:
+    model = build(num_classes=2)
+    decayed, _ = decay_groups(model)
+    matrices = {n for n, p in model.named_parameters() if p.ndim == 2}
+    assert set(decayed) == matrices - {"embedding.weight", "label_embedding.table.weight"}
+
+
+def test_under_autocast_norms_and_the_residual_stream_stay_in_float32() -> None:
+    model, tokens = build().float(), draw_tokens(2, 9)
+    seen = {}
+    block = model.blocks[1]
+    block.norm1.register_forward_hook(lambda _m, i, o: seen.update(x=i[0].dtype, norm=o.dtype))
+    block.attn_qkv.register_forward_hook(lambda _m, _i, o: seen.update(qkv=o.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        low = model(tokens)
+    assert seen == {"x": torch.float32, "norm": torch.float32, "qkv": torch.bfloat16}
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), model(tokens), atol=0.3, rtol=0.1)
+
+
+# Bad input
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """What a user without a type checker meets."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"d_model": 0}, "d_model must be an integer of at least 1, got 0"),
+        ({"d_model": "8"}, "d_model must be an integer of at least 1, got '8'"),
+        ({"d_model": 10}, r"d_model must be a multiple of 2 \* n_heads = 4, .*got 10; change"),
+        ({"n_heads": 3}, r"d_model must be a multiple of 2 \* n_heads = 6"),
+        ({"n_layer": 0}, "n_layer must be an integer of at least 1"),
+        ({"n_heads": 0}, "n_heads must be an integer of at least 1"),
+        ({"max_length": 0}, "max_length must be an integer of at least 1"),
+        ({"cond_dim": 0}, "cond_dim must be an integer of at least 1"),
+        ({"num_classes": 0}, "num_classes must be an integer of at least 1"),
+        ({"num_logits": 6}, "num_logits must not exceed num_embeddings"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0; 0 switches"),
+        ({"dropout": float("nan")}, r"dropout must be in \[0, 1\), got nan"),
+    ],
+)
+def test_bad_arguments(options: dict[str, object], message: str) -> None:
+    sizes = {"d_model": 8, "n_layer": 1, "n_heads": 2, "num_embeddings": 5, "num_logits": 4}
+    with pytest.raises(ValueError, match=rf"^Transformer\.{message}"):
+        Transformer(**{**sizes, **options})
+
+
+def test_bad_calls() -> None:
+    model, tokens = build(max_length=6), draw_tokens(1, 7)
+    too_long = r"^Transformer\.tokens must be at most max_length = 6 long, got 7; cut the rows"
+    with pytest.raises(ValueError, match=too_long):
+        model(tokens)
+    with pytest.raises(ValueError, match=too_long):
+        model.block_logits(tokens, tokens, 2)
+    with pytest.raises(ValueError, match=r"^Transformer\.block_size must be an integer of at leas"):
+        model.block_logits(tokens[:, :6], tokens[:, :6], 0)
+    with pytest.raises(ValueError, match=r"^Transformer\.label must be None .*with num_classes$"):
+        model(tokens[:, :6], label=torch.zeros(1, dtype=torch.int64))
+    timed = build(time_conditioned=True)
+    with pytest.raises(ValueError, match=r"^Transformer\.sigma must be given to a time-cond"):
+        timed(tokens)
+    with pytest.raises(ValueError, match=r"^Transformer\.block_logits must be asked of a time-fr"):
+        timed.block_logits(tokens, tokens, 2)
+
+
+# Compilation
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("padded", [False, True])
+def test_it_compiles_as_one_graph(padded: bool) -> None:
+    """Forward and backward; aot_eager traces as Inductor does, without its minute of C++."""
+    model, tokens = build(time_conditioned=True, num_classes=2), draw_tokens(2, 9)
+    padding = torch.arange(9).expand(2, 9) > 6 if padded else None
+    arguments = (tokens, torch.tensor([0.3, torch.inf]), padding, torch.tensor([1, 0]))
+    gradients = []
+    for network in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+        model.zero_grad()
+        logits = network(*arguments)
+        logits.square().sum().backward()
+        gradients.append([logits, *(p.grad for p in model.parameters())])
+    torch.testing.assert_close(*gradients, atol=1e-9, rtol=1e-9)
