@@ -31,12 +31,15 @@ class Batch:
             stream is cut into batches, workers or devices.
         label: Class of each example, ``NO_LABEL`` where it has none; ``None`` if the data has no
             classes.
+        padding: True at positions that hold nothing, after the last token of a shorter row: their
+            id is K, they are not attended to and not counted. ``None`` if every row is full.
     """
 
     tokens: Int[Tensor, "B L"]
     loss_mask: Bool[Tensor, "B L"]
     index: Int[Tensor, " B"]
     label: Int[Tensor, " B"] | None = None
+    padding: Bool[Tensor, "B L"] | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Move to a device; the name and arguments are what Lightning looks for."""
@@ -48,7 +51,10 @@ class Batch:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         label = None if self.label is None else function(self.label)
-        return Batch(function(self.tokens), function(self.loss_mask), function(self.index), label)
+        padding = None if self.padding is None else function(self.padding)
+        return Batch(
+            function(self.tokens), function(self.loss_mask), function(self.index), label, padding
+        )
 
 
 class SampleOutput(NamedTuple):

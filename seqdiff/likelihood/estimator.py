@@ -34,17 +34,20 @@ class Rows:
         counted: Positions whose likelihood is asked for, at least one a row; others are given.
         index: The row's place in the data; all its noise follows from it.
         label: Class of each row, of which the likelihood is conditional; ``None`` without classes.
+        padding: Positions that hold nothing; ``None`` without any.
     """
 
     x0: Int[Tensor, "B L"]
     counted: Bool[Tensor, "B L"]
     index: Int[Tensor, " B"]
     label: Int[Tensor, " B"] | None = None
+    padding: Bool[Tensor, "B L"] | None = None
 
     def take(self, rows: Int64[Tensor, " I"]) -> Rows:
         """Choose rows, in any order and number."""
         label = None if self.label is None else self.label[rows]
-        return Rows(self.x0[rows], self.counted[rows], self.index[rows], label)
+        padding = None if self.padding is None else self.padding[rows]
+        return Rows(self.x0[rows], self.counted[rows], self.index[rows], label, padding)
 
     @property
     def num_tokens(self) -> Int64[Tensor, " B"]:

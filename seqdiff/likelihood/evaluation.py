@@ -85,7 +85,7 @@ def evaluate(
             )
         kept = batch.loss_mask.any(dim=-1)
         if kept.any():
-            rows = Rows(batch.tokens, batch.loss_mask, batch.index, batch.label)
+            rows = Rows(batch.tokens, batch.loss_mask, batch.index, batch.label, batch.padding)
             rows = rows.take(kept.nonzero().squeeze(-1))
             size = len(batch.tokens) if rows_per_call is None else rows_per_call
             parts.append(_evaluate_rows(denoiser, process, rows, budget, noise, size))
@@ -233,7 +233,7 @@ def _one_pass(
     ):
         asked = rows.take(items)
         query = estimator.query(asked, numbers, noise=noise, process=process)
-        log_probs = denoiser(query.x_t, query.t, label=asked.label)
+        log_probs = denoiser(query.x_t, query.t, padding=asked.padding, label=asked.label)
         targets = asked.x0.masked_fill(~query.scored, process.mask_id)
         terms = weighted_mlm(log_probs, targets, query.x_t, query.weight)
         values.append(terms.sum(dim=-1, dtype=torch.float64))
