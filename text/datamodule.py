@@ -7,14 +7,14 @@ from itertools import combinations
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Int64
 
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, Split
 
 from .corpora import Files, Part, Source, find_part, published_split
-from .documents import Reading, Unit
-from .ngrams import NGramModel
+from .documents import UNITS, Reading, Unit
+from .ngrams import Block, NGramModel
 from .preparation import prepare
 from .rows import DocumentRows, Layout, WrappedRows
 from .shards import TokenStore
@@ -98,11 +98,13 @@ class TextDataModule(SequenceDataModule):
                 raise ValueError(
                     f"TextDataModule.{name} must be at least {least}, got {got}; set data.{name}"
                 )
-        if long_documents not in get_args(LongDocuments):
-            raise ValueError(
-                f"TextDataModule.long_documents must be refuse or truncate, got {long_documents!r};"
-                " set data.long_documents"
-            )
+        choices = {"long_documents": get_args(LongDocuments), "document": UNITS}
+        for name, got in (("long_documents", long_documents), ("document", document)):
+            if got not in choices[name]:
+                raise ValueError(
+                    f"TextDataModule.{name} must be one of {', '.join(choices[name])}, "
+                    f"got {got!r}; set data.{name}"
+                )
         check_shares(split)
         self.tokenizer: TextTokenizer = tokenizer
         self.token_name = tokenizer.token_name
@@ -176,7 +178,7 @@ class TextDataModule(SequenceDataModule):
                     num_processes=self.num_processes,
                 )
         layout = Layout.of(self.tokenizer, self.length)
-        chosen: dict[Split, tuple[Part, Int64[np.ndarray, " D"]]] = {}
+        chosen: dict[Split, tuple[Part, Int64[np.ndarray, " _"]]] = {}
         for split, part in parts.items():
             documents = np.arange(len(stores[part.source, part.detokenizer]))
             chosen[split] = part, documents[part.first : part.last]
@@ -208,7 +210,7 @@ class TextDataModule(SequenceDataModule):
 
     def _deal(
         self,
-        chosen: dict[Split, tuple[Part, Int64[np.ndarray, " D"]]],
+        chosen: dict[Split, tuple[Part, Int64[np.ndarray, " _"]]],
         stores: dict[tuple[Source, str], TokenStore],
     ) -> None:
         """Give splits without a source of their own their share of the training documents."""
@@ -267,7 +269,7 @@ def _paths(source: Source) -> list[str]:
 
 def _blocks(
     dataset: WrappedRows | DocumentRows,
-) -> Iterator[tuple[Integer[np.ndarray, "n L"], Bool[np.ndarray, "n L"]]]:
+) -> Iterator[Block]:
     """Read evenly spaced rows with a bounded number of tokens."""
     step = max(1, -(-len(dataset) * dataset.layout.length // _BASELINE_TOKENS))
     chosen = np.arange(0, len(dataset), step)

@@ -34,18 +34,6 @@ class Reading:
     document: Unit = "line"
     field: str = "text"
 
-    def __post_init__(self) -> None:
-        """Check the unit.
-
-        Raises:
-            ValueError: If there is no such unit.
-        """
-        if self.document not in UNITS:
-            raise ValueError(
-                f"data.document must be one of {', '.join(UNITS)}, got {self.document!r}; "
-                "choose one"
-            )
-
 
 def kind(path: Path) -> str:
     """Give the suffix that says what a file is, ``.gz`` set aside.

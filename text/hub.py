@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 from urllib.request import getproxies
+
+from .extra import require
 
 _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
@@ -23,6 +27,20 @@ def why_offline() -> str | None:
     except OSError:
         return f"no network: {host} is not found"
     return None
+
+
+@contextmanager
+def only_what_is_here(owner: str) -> Iterator[None]:
+    """Keep the hub's clients from asking it, as HF_HUB_OFFLINE does where it is set in time."""
+    places = [require("huggingface_hub.constants", owner), require("datasets.config", owner)]
+    before = [place.HF_HUB_OFFLINE for place in places]
+    try:
+        for place in places:
+            place.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value
 
 
 def short(error: BaseException) -> str:

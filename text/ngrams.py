@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Integer
 
-Block = tuple[Integer[np.ndarray, "n L"], Bool[np.ndarray, "n L"]]
+Block = tuple[Integer[np.ndarray, "_ _"], Bool[np.ndarray, "_ _"]]
 
 
 class NGramModel:

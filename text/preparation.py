@@ -121,11 +121,18 @@ def _build(
                     yield _Job(paths[-1], block)
 
         if num_processes is None:
-            num_processes = len(os.sched_getaffinity(0))
+            num_processes = _cores()
         workers = min(num_processes, -(-total // _SHARD_CHARACTERS))
         for done in encode_blocks(encoder, missing(), workers):
             bar.advance(task, done)
     _write_manifest(folder, paths)
+
+
+def _cores() -> int:
+    """Count the cores that this process may use, as far as the platform tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _blocks(source: Source) -> Iterator[Block]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from seqdiff.cache import cache_folder
 from seqdiff.data.dataset import Split
 
 from .extra import require
-from .hub import short, why_offline
+from .hub import only_what_is_here, short, why_offline
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -147,16 +148,12 @@ def load_from_hub(name: str, split: Split) -> Dataset:
     facts, place = PUBLISHED[name], local_copy(name)
     datasets = require("datasets", f"corpus {name}")
     reason = None if Path(facts.hub).is_dir() else why_offline()
-    wanted = datasets.DownloadConfig(local_files_only=reason is not None)
     datasets.disable_progress_bars()
     try:
-        opened = datasets.load_dataset(
-            facts.hub,
-            facts.config,
-            split=facts.splits[split],
-            revision=facts.revision,
-            download_config=wanted,
-        )
+        with only_what_is_here(name) if reason else nullcontext():
+            opened = datasets.load_dataset(
+                facts.hub, facts.config, split=facts.splits[split], revision=facts.revision
+            )
     except Exception as error:  # of several libraries, none of which we depend on ourselves
         raise ValueError(
             f"data.{split} must name a corpus that is at hand or on a hub that can be reached, got "

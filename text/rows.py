@@ -39,7 +39,7 @@ class Layout:
         """Ids of a row that come from documents."""
         return self.length if self.frame is None else self.length - 2
 
-    def empty(self, num: int) -> tuple[Int64[np.ndarray, "num L"], Int64[np.ndarray, "num body"]]:
+    def empty(self, num: int) -> tuple[Int64[np.ndarray, "{num} _"], Int64[np.ndarray, "{num} _"]]:
         """Make rows of padding, and the view of them that documents go into."""
         tokens = np.full((num, self.length), self.pad, dtype=np.int64)
         return tokens, tokens if self.frame is None else tokens[:, 1:-1]
@@ -66,7 +66,7 @@ class WrappedRows(SequenceDataset):
     def __init__(
         self,
         store: TokenStore,
-        documents: Int64[np.ndarray, " D"],
+        documents: Int64[np.ndarray, " _"],
         layout: Layout,
         *,
         keep_tail: bool,
@@ -137,7 +137,7 @@ class DocumentRows(SequenceDataset):
     """One document a row, framed, then padding that is neither attended to nor counted."""
 
     def __init__(
-        self, store: TokenStore, documents: Int64[np.ndarray, " D"], layout: Layout
+        self, store: TokenStore, documents: Int64[np.ndarray, " _"], layout: Layout
     ) -> None:
         """Choose documents; of one longer than a row the beginning is kept.
 

@@ -140,8 +140,9 @@ class GPT2Tokenizer(SubwordTokenizer):
         layouts = [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")]
         owner = type(self).__name__
         ids_file, merges_file = find_vocabulary(owner, self.vocabulary, layouts)
-        ids = _read_json(ids_file)
-        if not all(isinstance(i, int) for i in ids.values()):
+        content = _read_json(ids_file)
+        ids = {token: place for token, place in content.items() if isinstance(place, int)}
+        if len(ids) < len(content):
             raise ValueError(f"{ids_file}: must map tokens to ids; fetch the file again")
         lines = read_text(merges_file).splitlines()
         # The first line names the version; a merge of "#" and another token may look like it.
@@ -242,7 +243,7 @@ class JSONTokenizer(SubwordTokenizer):
         return _Loaded(engine, ids, digest(["tokenizer.json", text]))
 
 
-def _read_json(file: Path) -> dict[str, int]:
+def _read_json(file: Path) -> dict[str, object]:
     try:
         content = json.loads(read_text(file))
     except json.JSONDecodeError as error:
