@@ -12,6 +12,7 @@ from jaxtyping import Int64
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, Split
 
+from . import subwords  # noqa: F401  (its classes are choices once imported)
 from .corpora import Files, Part, Source, find_part, published_split
 from .documents import UNITS, Reading, Unit
 from .ngrams import Block, NGramModel
