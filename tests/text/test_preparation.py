@@ -189,11 +189,20 @@ class Slow(ByteTokenizer):
         time.sleep(0.002)
         return super().encode(string)
 
+written = []
+write = encoding.Encoder.write
+
+def counted(self, path, block):
+    written.append(path)
+    return write(self, path, block)
+
 if __name__ == "__main__":
     preparation._SHARD_CHARACTERS = 500
+    encoding.Encoder.write = counted
     part = find_part("train", sys.argv[1], Reading(), None)
     store = preparation.prepare(part.source, Slow(), num_processes=int(sys.argv[2]))
     print(len(store), int(store.lengths.sum()), sum(int(store.read(i, 0, 1)[0]) for i in range(9)))
+    print(len(written))
 """
 
 
@@ -218,8 +227,10 @@ def start(script: Path, lines: Path, processes: int) -> subprocess.Popen[str]:
 def test_two_processes_may_prepare_the_same_corpus(script, lines, cache) -> None:
     both = [start(script, lines, 1) for _ in range(2)]
     said = [process.communicate(timeout=100) for process in both]
+    answers, made = zip(*(out.splitlines() for out, _ in said), strict=True)
     total = sum(len(line) for line in LINES)
-    assert [out for out, _ in said] == [f"{len(LINES)} {total} {9 * ord('l')}\n"] * 2
+    assert answers == (f"{len(LINES)} {total} {9 * ord('l')}",) * 2
+    assert sum(map(int, made)) == len(shards(cache)), "no shard is made twice"
     # The second to come found the first at work, or found its work done.
     assert sum("another process is tokenising" in err for _, err in said) <= 1
     names = {path.name for path in folder(cache).iterdir()}
