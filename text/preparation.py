@@ -25,7 +25,7 @@ from .encoding import Block, Encoder, encode_blocks
 from .shards import TokenStore, open_shard
 from .tokenizers import TextTokenizer, digest
 
-_SHARD_CHARACTERS = 1 << 24
+_SHARD_CHARACTERS = 1 << 22
 _BAR_FROM_CHARACTERS = 16 << 20
 _MANIFEST = "manifest.json"
 

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from seqdiff.files import replacing
 _HEADER = struct.Struct("<8sQQQI28x")
 _MAGIC = b"SEQTXT01"
 _CHUNK = 1 << 24
+_OPEN = 256
 _DTYPES = (np.uint8, np.uint16, np.uint32)
 
 
@@ -66,17 +68,25 @@ class Shard:
         path: The file.
         lengths: Ids of each document.
         hashes: Of each document's text.
-        ids: Of all documents, back to back; memory-mapped.
+        dtype: Of the ids.
     """
 
     path: Path
     lengths: Int64[np.ndarray, " D"]
     hashes: UInt64[np.ndarray, " D"]
-    ids: Integer[np.ndarray, " N"]
+    dtype: np.dtype[np.unsignedinteger]
+
+    def map(self) -> Integer[np.ndarray, " N"]:
+        """Map the ids of all documents, back to back."""
+        total = int(self.lengths.sum())
+        if not total:
+            return np.zeros(0, self.dtype)
+        start = _HEADER.size + 16 * len(self.lengths)
+        return np.asarray(np.memmap(self.path, self.dtype, "r", offset=start, shape=(total,)))
 
 
 def open_shard(path: Path, *, check: bool) -> Shard:
-    """Map a shard.
+    """Open a shard.
 
     Args:
         path: The file.
@@ -99,11 +109,7 @@ def open_shard(path: Path, *, check: bool) -> Shard:
             raise damaged
     lengths = np.fromfile(path, "<i8", documents, offset=_HEADER.size)
     hashes = np.fromfile(path, "<u8", documents, offset=_HEADER.size + 8 * documents)
-    start = _HEADER.size + 16 * documents
-    if not tokens:
-        return Shard(path, lengths, hashes, np.zeros(0, dtype=f"<u{itemsize}"))
-    ids = np.memmap(path, f"<u{itemsize}", "r", offset=start, shape=(tokens,))
-    return Shard(path, lengths, hashes, np.asarray(ids))
+    return Shard(path, lengths, hashes, np.dtype(f"<u{itemsize}"))
 
 
 def _crc(chunks: Iterator[bytes]) -> int:
@@ -125,19 +131,20 @@ class TokenStore:
     hashes: UInt64[np.ndarray, " D"]
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Map shards that have been checked.
+        """Open shards that have been checked.
 
         Raises:
             ValueError: If one was cut short since.
         """
         self._paths = list(paths)
         shards = [open_shard(path, check=False) for path in paths]
-        self._ids = [shard.ids for shard in shards]
+        # A map holds a file open, of which a process may not have thousands.
+        self._map = lru_cache(_OPEN)(lambda number: shards[number].map())
         lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in shards)])
         hashes = np.concatenate([np.zeros(0, np.uint64), *(shard.hashes for shard in shards)])
         self.lengths, self.hashes = lengths.astype(np.int64), hashes.astype(np.uint64)
         owner = np.repeat(np.arange(len(shards)), [len(shard.lengths) for shard in shards])
-        before = np.cumsum([0, *(len(shard.ids) for shard in shards)])[owner]
+        before = np.cumsum([0, *(int(shard.lengths.sum()) for shard in shards)])[owner]
         self._shard = owner.astype(np.int32)
         self._start = np.cumsum(self.lengths) - self.lengths - before
 
@@ -148,7 +155,7 @@ class TokenStore:
     def read(self, document: int, first: int, last: int) -> Integer[np.ndarray, " _"]:
         """Read ids ``first..last-1`` of a document, without copying."""
         start = self._start[document]
-        return self._ids[self._shard[document]][start + first : start + last]
+        return self._map(int(self._shard[document]))[start + first : start + last]
 
     def __getstate__(self) -> list[Path]:
         """Travel to another process as paths."""

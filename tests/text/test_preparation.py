@@ -58,6 +58,22 @@ def test_documents_come_back(lines, cache) -> None:
     assert np.array_equal(store.hashes, prepare(source(lines), ByteTokenizer()).hashes)
 
 
+def test_more_shards_than_files_may_be_open(lines, cache, monkeypatch) -> None:
+    monkeypatch.setattr(preparation, "_SHARD_CHARACTERS", 1)
+    prepare(source(lines), ByteTokenizer())
+    assert len(shards(cache)) == len(LINES)
+    monkeypatch.setattr("text.shards._OPEN", 10)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 30, limit[1]))
+    try:
+        store = prepare(source(lines), ByteTokenizer())
+        assert texts(store) == LINES
+        with pytest.raises(OSError, match="Too many open files"):
+            _ = [open_shard(path, check=False).map() for path in store.__getstate__()]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
 def test_ids_take_the_bytes_they_need(write) -> None:
     path = write("a.txt", "abc")
     for size, bytes_each in ((256, 1), (257, 2), (65536, 2), (65537, 4)):
