@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt8
@@ -108,7 +107,7 @@ class SyntheticDataModule(SequenceDataModule):
         length: Bases of a window.
     """
 
-    token_name: ClassVar[str] = "base"
+    token_name: str = "base"
 
     def __init__(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -39,7 +38,7 @@ class WindowDataModule(SequenceDataModule):
         ValueError: If a number is too small.
     """
 
-    token_name: ClassVar[str] = "base"
+    token_name: str = "base"
 
     def __init__(
         self,

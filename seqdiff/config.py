@@ -238,10 +238,20 @@ def instantiate(parsed: ParsedRun) -> RunConfig:
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(parsed["seed"])
-        built = run_parser().instantiate(parsed)
+        built = _instantiate(parsed)
     config = RunConfig(**{f.name: built[f.name] for f in fields(RunConfig)})
     config.data.seed = config.seed
     return config
+
+
+def _instantiate(parsed: ParsedRun) -> Namespace:
+    try:
+        return run_parser().instantiate(parsed)
+    except ValueError as error:
+        # What a tokenizer says of its files, without what the parser says of a link.
+        if isinstance(error.__cause__, (OSError, ValueError)) and "compute_fn" in str(error):
+            raise error.__cause__ from None
+        raise
 
 
 def dump(parsed: ParsedRun) -> str:

@@ -33,6 +33,8 @@ class Batch:
             classes.
         mirrored: True where a row is read from its other end, so that noise over its positions is
             read backwards; ``None`` if none is.
+        padding: True at positions that hold nothing, after the last token of a shorter row: their
+            id is K, they are not attended to and not counted. ``None`` if every row is full.
     """
 
     tokens: Int[Tensor, "B L"]
@@ -40,6 +42,7 @@ class Batch:
     index: Int[Tensor, " B"]
     label: Int[Tensor, " B"] | None = None
     mirrored: Bool[Tensor, " B"] | None = None
+    padding: Bool[Tensor, "B L"] | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Move to a device; the name and arguments are what Lightning looks for."""
@@ -51,9 +54,11 @@ class Batch:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         label = None if self.label is None else function(self.label)
+        label = None if self.label is None else function(self.label)
         mirrored = None if self.mirrored is None else function(self.mirrored)
+        padding = None if self.padding is None else function(self.padding)
         tokens, loss_mask, index = map(function, (self.tokens, self.loss_mask, self.index))
-        return Batch(tokens, loss_mask, index, label, mirrored)
+        return Batch(tokens, loss_mask, index, label, mirrored, padding)
 
 
 class SampleOutput(NamedTuple):

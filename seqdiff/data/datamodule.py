@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import ClassVar
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -43,7 +42,7 @@ class SequenceDataModule(LightningDataModule, ABC):
         seed: The run's seed, which fixes the order of the stream and the augmentation.
     """
 
-    token_name: ClassVar[str] = "token"
+    token_name: str = "token"
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -43,6 +43,26 @@ class SequenceDataset(ABC):
         del indices
         return None
 
+    def padding(self, indices: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"] | None:
+        """Say which positions of rows hold nothing; ``None`` if every row is full.
+
+        Such positions have the id K and a False loss mask, and ``augment`` leaves them in place.
+        """
+        del indices
+        return None
+
+    def epoch(self, seed: int, number: int) -> SequenceDataset:
+        """Give the rows of one epoch of training, as many as there always are.
+
+        A dataset whose rows are cut from longer things may cut them anew in every epoch.
+
+        Args:
+            seed: The run's seed.
+            number: Of the epoch, from 0.
+        """
+        del seed, number
+        return self
+
     def augment(
         self,
         tokens: Integer[np.ndarray, "B L"],
@@ -63,7 +83,8 @@ class SequenceDataset(ABC):
 class TrainingStream(Dataset[Batch]):
     """An endless shuffled stream over a dataset, addressed by position.
 
-    Position ``p`` lies in epoch ``p // len(dataset)``; every epoch is its own permutation. What a
+    Position ``p`` lies in epoch ``p // len(dataset)``; every epoch is its own permutation of the
+    rows that the dataset gives for it. What a
     position holds depends on (seed, position) alone, so any part of the stream can be read by any
     worker of any device, and a resumed run reads what the unbroken one would have read.
     """
@@ -86,11 +107,14 @@ class TrainingStream(Dataset[Batch]):
         self.dataset = dataset
         self.seed = seed
         self._noise = CounterNoise(seed)
-        self._indices = _Paged(len(dataset), self._permutation)
+        self._epochs = _Pages(self._open_epoch)
         self._uniforms = _Paged(_NOISE_PAGE, self._uniform_page)
 
     def _permutation(self, epoch: int) -> np.ndarray:
         return np.random.default_rng((self.seed, epoch)).permutation(len(self.dataset))
+
+    def _open_epoch(self, number: int) -> tuple[SequenceDataset, np.ndarray]:
+        return self.dataset.epoch(self.seed, number), self._permutation(number)
 
     def _uniform_page(self, page: int) -> np.ndarray:
         index = torch.arange(page * _NOISE_PAGE, (page + 1) * _NOISE_PAGE)
@@ -103,32 +127,47 @@ class TrainingStream(Dataset[Batch]):
     def __getitems__(self, positions: Sequence[int]) -> Batch:
         """Read a batch of positions."""
         index = np.asarray(positions, dtype=np.int64)
-        rows = self._indices.at(index)
-        tokens, loss_mask = self.dataset.rows(rows)
-        tokens, loss_mask = self.dataset.augment(tokens, loss_mask, self._uniforms.at(index))
-        return _batch(tokens, loss_mask, index, self.dataset.labels(rows))
+        numbers, places = np.divmod(index, len(self.dataset))
+        parts = [self._read(n, places[numbers == n]) for n in np.unique(numbers).tolist()]
+        found = parts[0] if len(parts) == 1 else _join(parts, np.argsort(numbers, kind="stable"))
+        augmented = self.dataset.augment(found.tokens, found.loss_mask, self._uniforms.at(index))
+        return found._replace(tokens=augmented[0], loss_mask=augmented[1]).batch(index)
+
+    def _read(self, number: int, places: np.ndarray) -> _Rows:
+        dataset, order = self._epochs[number]
+        return _Rows.read(dataset, order[places])
+
+
+_Page = TypeVar("_Page")
+
+
+class _Pages(Generic[_Page]):
+    """What is slow to compute and asked for in order; the last and those beside it are kept."""
+
+    def __init__(self, compute: Callable[[int], _Page]) -> None:
+        self._compute = compute
+        self._kept: dict[int, _Page] = {}
+
+    def __getitem__(self, number: int) -> _Page:
+        if number not in self._kept:
+            near = {n: page for n, page in self._kept.items() if abs(n - number) == 1}
+            self._kept = {**near, number: self._compute(number)}
+        return self._kept[number]
 
 
 class _Paged:
     """A function of position that is cheapest to compute a page of positions at a time."""
 
     def __init__(self, size: int, compute: Callable[[int], np.ndarray]) -> None:
-        self._size, self._compute = size, compute
-        self._kept: dict[int, np.ndarray] = {}
+        self._size, self._pages = size, _Pages(compute)
 
     def at(self, positions: Int64[np.ndarray, " B"]) -> Shaped[np.ndarray, " B"]:
         """Look positions up; they mostly lie on the page of the call before, or the next one."""
         numbers, places = np.divmod(positions, self._size)
-        pages = {number: self._page(number) for number in sorted(set(numbers.tolist()))}
+        pages = {number: self._pages[number] for number in sorted(set(numbers.tolist()))}
         if len(pages) == 1:
             return next(iter(pages.values()))[places]
         return np.array([pages[n][i] for n, i in zip(numbers.tolist(), places, strict=True)])
-
-    def _page(self, number: int) -> np.ndarray:
-        if number not in self._kept:
-            near = {n: page for n, page in self._kept.items() if abs(n - number) == 1}
-            self._kept = {**near, number: self._compute(number)}
-        return self._kept[number]
 
 
 class EvaluationSet(Dataset[Batch]):
@@ -149,7 +188,7 @@ class EvaluationSet(Dataset[Batch]):
     def __getitems__(self, positions: Sequence[int]) -> Batch:
         """Read a batch of examples."""
         index = np.asarray(positions, dtype=np.int64)
-        return _batch(*self.dataset.rows(index), index, self.dataset.labels(index))
+        return _Rows.read(self.dataset, index).batch(index)
 
 
 class StreamBatches(Sampler[list[int]]):
@@ -183,12 +222,44 @@ class StreamBatches(Sampler[list[int]]):
             first += self.world_size * self.batch_size
 
 
-def _batch(
-    tokens: np.ndarray, loss_mask: np.ndarray, index: np.ndarray, label: np.ndarray | None
-) -> Batch:
-    return Batch(
-        torch.from_numpy(tokens.astype(np.int64)),
-        torch.from_numpy(np.ascontiguousarray(loss_mask)),
-        torch.from_numpy(index),
-        None if label is None else torch.from_numpy(label),
+class _Rows(NamedTuple):
+    """What a dataset gives for some of its rows."""
+
+    tokens: np.ndarray
+    loss_mask: np.ndarray
+    label: np.ndarray | None
+    padding: np.ndarray | None
+
+    @classmethod
+    def read(cls, dataset: SequenceDataset, rows: np.ndarray) -> _Rows:
+        return cls(*dataset.rows(rows), dataset.labels(rows), dataset.padding(rows))
+
+    def batch(self, index: np.ndarray) -> Batch:
+        return Batch(
+            torch.from_numpy(self.tokens.astype(np.int64)),
+            torch.from_numpy(np.ascontiguousarray(self.loss_mask)),
+            torch.from_numpy(index),
+            None if self.label is None else torch.from_numpy(self.label),
+            padding=None
+            if self.padding is None
+            else torch.from_numpy(np.ascontiguousarray(self.padding)),
+        )
+
+
+def _join(parts: Sequence[_Rows], order: np.ndarray) -> _Rows:
+    """Put rows of several epochs together; ``order`` says where each belongs.
+
+    Where one part has padding, the others may all be full.
+    """
+    place = np.argsort(order)
+    padding = None
+    if any(part.padding is not None for part in parts):
+        pads = [np.zeros_like(p.loss_mask) if p.padding is None else p.padding for p in parts]
+        padding = np.concatenate(pads)[place]
+    labels = [part.label for part in parts if part.label is not None]
+    return _Rows(
+        np.concatenate([part.tokens for part in parts])[place],
+        np.concatenate([part.loss_mask for part in parts])[place],
+        np.concatenate(labels)[place] if labels else None,
+        padding,
     )

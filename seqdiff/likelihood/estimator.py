@@ -35,6 +35,7 @@ class Rows:
         index: All of the row's noise follows from it; rows that share it share their noise.
         label: Class of each row, of which the likelihood is conditional; ``None`` without classes.
         mirrored: Rows whose noise over positions is read backwards; ``None`` if there are none.
+        padding: Positions that hold nothing; ``None`` without any.
     """
 
     x0: Int[Tensor, "B L"]
@@ -42,12 +43,14 @@ class Rows:
     index: Int[Tensor, " B"]
     label: Int[Tensor, " B"] | None = None
     mirrored: Bool[Tensor, " B"] | None = None
+    padding: Bool[Tensor, "B L"] | None = None
 
     def take(self, rows: Int64[Tensor, " I"]) -> Rows:
         """Choose rows, in any order and number."""
         label = None if self.label is None else self.label[rows]
         mirrored = None if self.mirrored is None else self.mirrored[rows]
-        return Rows(self.x0[rows], self.counted[rows], self.index[rows], label, mirrored)
+        padding = None if self.padding is None else self.padding[rows]
+        return Rows(self.x0[rows], self.counted[rows], self.index[rows], label, mirrored, padding)
 
     @property
     def num_tokens(self) -> Int64[Tensor, " B"]:

@@ -81,7 +81,14 @@ def evaluate(
             )
         kept, size = batch.loss_mask.any(dim=-1), len(batch.tokens)
         if kept.any():
-            rows = Rows(batch.tokens, batch.loss_mask, batch.index, batch.label, batch.mirrored)
+            rows = Rows(
+                batch.tokens,
+                batch.loss_mask,
+                batch.index,
+                batch.label,
+                batch.mirrored,
+                batch.padding,
+            )
             calls = size if rows_per_call is None else rows_per_call
             work = _Work(denoiser, process, budget, noise, calls, _teller(progress, done, size))
             parts.append(_evaluate_rows(work, rows.take(kept.nonzero().squeeze(-1))))
@@ -190,7 +197,7 @@ def _one_pass(
     ):
         asked = rows.take(items)
         query = work.budget.estimator.query(asked, numbers, noise=noise, process=work.process)
-        log_probs = work.denoiser(query.x_t, query.t, label=asked.label)
+        log_probs = work.denoiser(query.x_t, query.t, padding=asked.padding, label=asked.label)
         targets = asked.x0.masked_fill(~query.scored, work.process.mask_id)
         terms = weighted_mlm(log_probs, targets, query.x_t, query.weight)
         yield terms.sum(dim=-1, dtype=torch.float64).cpu().numpy()

@@ -65,7 +65,7 @@ class ContinuousNELBO(Objective):
         """See ``Objective``."""
         t, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
         x_t = _corrupt(process, batch, t, noise)
-        log_probs = denoiser(x_t, t.float(), label=batch.label)
+        log_probs = denoiser(x_t, t.float(), padding=batch.padding, label=batch.label)
         density = nelbo(log_probs, batch.tokens, x_t, t, process.schedule)
         return _counted(density * inverse_density.to(density.dtype)[:, None], batch)
 
@@ -104,7 +104,7 @@ class DiscreteNELBO(Objective):
         step = (u * self.num_steps).long().clamp_max(self.num_steps - 1)
         s, t = step / self.num_steps, (step + 1) / self.num_steps
         x_t = _corrupt(process, batch, t, noise)
-        log_probs = denoiser(x_t, t.float(), label=batch.label)
+        log_probs = denoiser(x_t, t.float(), padding=batch.padding, label=batch.label)
         term = discrete_nelbo(log_probs, batch.tokens, x_t, s, t, process)
         weight = self.num_steps * inverse_density.to(term.dtype)
         return _counted(term * weight[:, None], batch)
@@ -129,5 +129,5 @@ class WeightedMLM(Objective):
         x_t = process.corrupt_exactly(batch.tokens, count, keep=~batch.loss_mask, noise=draws)
         masked_share = count.double() / total.clamp_min(1)
         t = process.schedule.inverse(1 - masked_share)
-        log_probs = denoiser(x_t, t.float(), label=batch.label)
+        log_probs = denoiser(x_t, t.float(), padding=batch.padding, label=batch.label)
         return _counted(weighted_mlm(log_probs, batch.tokens, x_t, 1 / masked_share), batch)

@@ -11,7 +11,8 @@ import pytest
 from Bio import bgzf
 
 from genomics.alphabet import decode, encode
-from genomics.cache import Genome, cache_folder, content_digest, load_genome
+from genomics.cache import Genome, load_genome
+from seqdiff.cache import cache_folder, content_digest
 
 TEXT = ">a\nACGTN\nacgt\n>b\nTTR\n"
 
@@ -61,7 +62,7 @@ def test_the_digest_of_a_settled_file_is_remembered_until_it_is_touched(fasta, c
     os.utime(path, (old, old))
     load_genome(path)
     digest = content_digest(path, cache)
-    monkeypatch.setattr("genomics.cache.hashlib.file_digest", None)
+    monkeypatch.setattr("seqdiff.cache.hashlib.file_digest", None)
     assert content_digest(path, cache) == digest
     os.utime(path, (old + 1, old + 1))
     with pytest.raises(TypeError):

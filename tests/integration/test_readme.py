@@ -19,6 +19,7 @@ from seqdiff.config import instantiate, parse_run
 from seqdiff.sampler_config import build_sampler
 
 ROOT = Path(__file__).parents[2]
+TEXT = ROOT / "configs" / "experiment" / "text" / "bytes.yaml"
 README = (ROOT / "README.md").read_text()
 FASTA = ROOT / "configs" / "experiment" / "genomics" / "fasta.yaml"
 PROSE = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
@@ -85,10 +86,15 @@ def test_a_rotten_command_would_be_found(broken: str, monkeypatch: pytest.Monkey
 
 
 def test_keys_in_prose_exist() -> None:
-    shown = [shlex.split(code) for code in INLINE if code.startswith("--")]
+    shown = [
+        (TEXT if section.startswith("Your own text") else FASTA, shlex.split(code))
+        for section in re.split(r"^## ", PROSE, flags=re.MULTILINE)
+        for code in re.findall(r"`(--[^`]+)`", section)
+    ]
     assert len(shown) >= 2 and len(CHOICES) == 2
-    for flags in shown:
-        parse_run(FASTA, flags)
+    assert {config for config, _ in shown} == {FASTA, TEXT}
+    for config, flags in shown:
+        parse_run(config, flags)
 
 
 @pytest.mark.parametrize("flags", CHOICES, ids=shlex.join)

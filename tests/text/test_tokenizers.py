@@ -1,10 +1,12 @@
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdiff.data.tokenizer import Tokenizer
-from text.tokenizers import ByteTokenizer
+from text.tokenizers import ByteTokenizer, CharacterTokenizer, Text8Tokenizer, digest
 
 
 @given(st.text())
@@ -24,3 +26,61 @@ def test_protocol_and_masks() -> None:
     )
     with pytest.raises(ValueError, match=r"must lie in 0..256, got 3..257"):
         tokenizer.decode([3, 257])
+
+
+@given(st.text(alphabet="\n aé𝄞"))
+def test_characters_round_trip(string: str) -> None:
+    tokenizer = CharacterTokenizer("aé𝄞 \n")
+    ids = tokenizer.encode(string)
+    assert tokenizer.decode(ids) == string
+    assert ids.tolist() == ["aé𝄞 \n".index(c) for c in string]
+
+
+def test_a_character_outside_the_alphabet_is_named_with_its_offset() -> None:
+    tokenizer = CharacterTokenizer("abé")
+    for wrong in ("c", "\x00", "𝄞"):  # between, below and above those that are there
+        with pytest.raises(ValueError, match="the 3 characters of its alphabet") as error:
+            tokenizer.encode("aé" + wrong + "b")
+        assert f"got {wrong!r} at offset 2; add it to" in str(error.value)
+
+
+def test_alphabets_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one, got none; list each once"):
+        CharacterTokenizer("")
+    with pytest.raises(ValueError, match="got 'a' twice; list each once"):
+        CharacterTokenizer("aba")
+
+
+def test_text8_has_27_characters() -> None:
+    tokenizer = Text8Tokenizer()
+    assert tokenizer.vocab_size == 27
+    assert tokenizer.encode(" az").tolist() == [0, 1, 26]
+    assert tokenizer.separator == 0 and tokenizer.frame is None
+    with pytest.raises(ValueError, match=r"must hold the blank and a to z, got 'A' at offset 2"):
+        tokenizer.encode("a A")
+
+
+def test_separators() -> None:
+    assert ByteTokenizer().separator == 10
+    assert CharacterTokenizer("a \n").separator == 2
+    assert CharacterTokenizer("a ").separator == 1
+    assert CharacterTokenizer("a").separator is None
+
+
+def test_fingerprints_tell_encodings_apart() -> None:
+    all_of_them = [
+        ByteTokenizer(),
+        CharacterTokenizer("ab"),
+        CharacterTokenizer("ba"),
+        CharacterTokenizer("abc"),
+        Text8Tokenizer(),
+    ]
+    assert len({one.fingerprint for one in all_of_them}) == len(all_of_them)
+    for one in all_of_them:
+        again = pickle.loads(pickle.dumps(one))
+        assert again.fingerprint == one.fingerprint
+        assert again.decode(again.encode("ab" if one.vocab_size < 9 else "a b")) in ("ab", "a b")
+
+
+def test_digests_do_not_collide_by_concatenation() -> None:
+    assert digest(["ab", "c"]) != digest(["a", "bc"]) != digest(["abc"])

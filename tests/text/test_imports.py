@@ -1,0 +1,34 @@
+"""The libraries of the extra are imported where they are needed, and nowhere before."""
+
+import subprocess
+import sys
+
+CODE = """
+import sys
+import seqdiff.data.datamodule  # Lightning brings some of them along where they are installed
+before = set(sys.modules)
+import text.datamodule, text.readers, text.writers, text.published, text.subwords
+extra = {"tokenizers", "datasets", "pyarrow", "transformers", "huggingface_hub"}
+print(sorted(extra & (set(sys.modules) - before)))
+"""
+FAST = """
+import sys
+import text.readers, text.writers
+print(sorted({"torch", "numpy"} & set(sys.modules)))
+"""
+
+
+def run(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_text_needs_no_extra_to_be_imported() -> None:
+    assert run(CODE) == "[]"
+    eager = CODE.replace("import text.datamodule", "import datasets, text.datamodule")
+    assert "'datasets'" in run(eager)
+
+
+def test_the_command_line_stays_fast() -> None:
+    assert run(FAST) == "[]"

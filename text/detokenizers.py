@@ -1,0 +1,119 @@
+"""Undo the spaces and signs that corpora of the word era put into their text.
+
+Published zero-shot perplexities are of text mended like this (Sahoo et al. 2024, arXiv:2406.07524,
+section 5.1; Radford et al. 2019, section 3.1). Each function takes one document. The rules of a
+corpus are applied in order, each wherever it fits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+Rule = tuple[re.Pattern[str], str]
+
+
+def _rules(*pairs: tuple[str, str]) -> list[Rule]:
+    return [(re.compile(pattern), replacement) for pattern, replacement in pairs]
+
+
+def _apply(rules: list[Rule], text: str) -> str:
+    for pattern, replacement in rules:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+_BRACKETS = _rules(
+    (r"\(\s*([^)]*?)\s*\)", r"(\1)"),
+    (r"\[\s*([^\]]*?)\s*\]", r"[\1]"),
+    (r"\{\s*([^}]*?)\s*\}", r"{\1}"),
+)
+
+_WIKITEXT = [
+    *_rules(
+        (r" @([-,.])@ ", r"\1"),
+        (r"s '", "s'"),
+        (r" ([:;.!?,]) ", r"\1 "),
+    ),
+    *_BRACKETS,
+    *_rules(
+        (r'"\s*([^"]*?)\s*"', r'"\1"'),
+        (r"'\s*([^']*?)\s*'", r"'\1'"),
+        (r"= = = =", "===="),
+        (r"= = =", "==="),
+        (r"= =", "=="),
+        (r" ° ", "°"),
+        (r" \n", "\n"),
+        (r"\n ", "\n"),
+        (r" N ", " 1 "),
+        (r" 's", "'s"),
+    ),
+]
+
+_PTB = _rules(
+    (r" 's", "'s"),
+    (r"s ' ", "s' "),
+    (r" n't", "n't"),
+    (r" \n ", "\n"),
+    (r"\\/", "/"),
+    # A look-ahead, so that every N of a run of them is found.
+    (r" N(?= )", " 1"),
+    (r"\$ 1", "$1"),
+    (r"# 1", "#1"),
+    (r"<unk>", "?"),
+)
+
+_LM1B = _rules(
+    (r"(https?) : / / ", r"\1://"),
+    (r" '(\w+)", r"'\1"),
+    (r" (\w+) \. ", r" \1. "),
+    (r" (\w+) \.$", r" \1."),
+    (r" ([?!])(?: |$)", r"\1 "),
+    (r" ([,:;/]) ", r"\1 "),
+    (r'" ([^"]+) "', r'"\1"'),
+    (r"' ([^']+) '", r"'\1'"),
+    (r"\( ([^()]+) \)", r"(\1)"),
+    (r"\[ ([^\[\]]+) \]", r"[\1]"),
+    (r"([$£]) ", r"\1"),
+)
+
+
+def wikitext(text: str) -> str:
+    """Mend WikiText: "@-@" and its like, punctuation, brackets, quotes, headings."""
+    return _apply(_WIKITEXT, text)
+
+
+def ptb(text: str) -> str:
+    """Mend the Penn Treebank: contractions, "N" for numbers, "<unk>"."""
+    return _apply(_PTB, text)
+
+
+def lm1b(text: str) -> str:
+    """Mend the One Billion Word benchmark: contractions, punctuation, quotes, brackets."""
+    return _apply(_LM1B, text)
+
+
+def lambada(text: str) -> str:
+    """Mend LAMBADA: straight quotes, and a line break before the passage."""
+    return "\n" + re.sub("[“”]", '"', text).strip()
+
+
+def scientific_papers(text: str) -> str:
+    """Mend arXiv and PubMed: the rules of WikiText, then those of the One Billion Word set."""
+    return lm1b(wikitext(text))
+
+
+def identity(text: str) -> str:
+    """Leave a text as it is."""
+    return text
+
+
+DETOKENIZERS: dict[str, Callable[[str], str]] = {
+    "none": identity,
+    "wikitext": wikitext,
+    "ptb": ptb,
+    "lm1b": lm1b,
+    "lambada": lambada,
+    "scientific_papers": scientific_papers,
+}
+VERSION = 1  # part of the key of what is prepared; raise it when a rule changes
