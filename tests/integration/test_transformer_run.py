@@ -94,7 +94,7 @@ def test_bad_runs_end_in_one_line(config: Path, fails, tmp_path: Path) -> None:
     assert main([*run, "--backbone.max_length=12", f"--output={tmp_path / 'short'}"]) == 0
     command = ["sample", str(tmp_path / "short"), "--num=1", "--seed=1", f"--out={out}"]
     line = fails([*command, "--length=13"])
-    assert "Transformer.tokens must be at most max_length = 12 long, got 13; cut the rows" in line
+    assert "sample.length must be at most 12 tokens, all that the network of" in line
     assert not out.exists()
 
 
