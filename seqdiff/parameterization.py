@@ -88,7 +88,14 @@ def _log_expm1(sigma: Tensor) -> Tensor:
 
 
 class Denoiser(nn.Module):
-    """A backbone with its parameterization: the only thing that losses and samplers call."""
+    """A backbone with its parameterization: the only thing that losses and samplers call.
+
+    Attributes:
+        causal: Whether the law of a token is that given the tokens before it, and no others; see
+            ``seqdiff.causal``.
+    """
+
+    causal: bool = False
 
     def __init__(self, backbone: Backbone, vocab_size: int) -> None:
         """Wrap a backbone.
@@ -132,15 +139,45 @@ class Denoiser(nn.Module):
             ValueError: If the backbone does not emit K logits, or there are labels and it has no
                 classes.
         """
-        if label is None:
-            logits = self.backbone(x_t, t, padding)
-        elif isinstance(self.backbone, LabelledBackbone) and self.num_classes is not None:
-            logits = self.backbone(x_t, t, padding, label)
-        else:
+        return self._normalise(self._logits(x_t, t, padding, label), x_t)
+
+    def raw_log_probs(
+        self,
+        x_t: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """Give the network's own law of every token, in nats: visible ones are not copied.
+
+        Args:
+            x_t: See ``forward``.
+            t: See ``forward``.
+            padding: See ``forward``.
+            label: See ``forward``.
+
+        Raises:
+            ValueError: See ``forward``.
+        """
+        logits = self._logits(x_t, t, padding, label)
+        return self._normalise(logits, torch.full_like(x_t, self.vocab_size))
+
+    def _logits(
+        self, x_t: Tensor, t: Tensor | None, padding: Tensor | None, label: Tensor | None
+    ) -> Tensor:
+        self._check_label(label)
+        if isinstance(self.backbone, LabelledBackbone) and label is not None:
+            return self.backbone(x_t, t, padding, label)
+        return self.backbone(x_t, t, padding)
+
+    def _check_label(self, label: Tensor | None) -> None:
+        if label is not None and self.num_classes is None:
             raise ValueError(
                 f"Denoiser.label must be None, got labels for {type(self.backbone).__name__}, "
                 "which has no classes; use a backbone that takes num_classes"
             )
+
+    def _normalise(self, logits: Tensor, x_t: Tensor) -> Tensor:
         if logits.shape[-1] != self.vocab_size:
             raise ValueError(
                 f"Denoiser.backbone must emit vocab_size = {self.vocab_size} logits, got "

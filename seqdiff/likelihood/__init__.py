@@ -1,5 +1,6 @@
 """How well a denoiser models sequences: estimators with standard errors, in honest units."""
 
+from seqdiff.likelihood.chain import ChainRule, check_kind
 from seqdiff.likelihood.estimator import Convention, Estimator
 from seqdiff.likelihood.evaluation import check_budget, evaluate
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
@@ -8,6 +9,7 @@ from seqdiff.likelihood.result import Likelihood
 
 __all__ = [
     "BernoulliTime",
+    "ChainRule",
     "Convention",
     "Estimator",
     "ExactK",
@@ -17,5 +19,6 @@ __all__ = [
     "RandomOrderChain",
     "StratifiedK",
     "check_budget",
+    "check_kind",
     "evaluate",
 ]

@@ -36,6 +36,7 @@ class Guidance(Denoiser):
             )
         self.denoiser = denoiser
         self.gamma = gamma
+        self.causal = denoiser.causal
 
 
 class ClassifierFree(Guidance):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -11,7 +12,7 @@ from torch import Tensor
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers.canvas import Canvas, StepCallback
-from seqdiff.samplers.checks import check_request
+from seqdiff.samplers.checks import check_kind, check_request
 from seqdiff.samplers.draws import SeededDraws, row_seeds
 from seqdiff.types import SampleOutput
 
@@ -20,7 +21,12 @@ class Sampler(ABC):
     """Draws sequences by running the process backwards.
 
     A new sampler implements ``fill``; the rest is done here, once for all.
+
+    Attributes:
+        causal: Whether it is for autoregressive models, not for masked diffusion.
     """
+
+    causal: ClassVar[bool] = False
 
     @torch.no_grad()
     def sample(
@@ -55,10 +61,11 @@ class Sampler(ABC):
                 the next step overwrites.
 
         Raises:
-            ValueError: Before any network call, if an id is not the process's, a shape does not
-                fit, both or neither of generator and seeds are given, a visible letter is not
-                allowed, or a masked position is allowed none.
+            ValueError: Before any network call, if the model is of the other kind, an id is not the
+                process's, a shape does not fit, both or neither of generator and seeds are given, a
+                visible letter is not allowed, or a masked position is allowed none.
         """
+        check_kind(type(self).__name__, denoiser, causal=self.causal)
         check_request(x_init, process, allowed, padding, generator, seeds)
         if seeds is None:
             assert generator is not None  # by check_request

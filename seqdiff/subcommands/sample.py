@@ -11,6 +11,8 @@ from seqdiff.subcommands.common import add_device, check_count, check_seed
 
 help = "draw sequences from a run"
 
+_DEFAULT, _DEFAULT_IF_CAUSAL = "first_hitting", "left_to_right"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See ``Command``."""
@@ -24,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, required=True, help="of the draws")
     parser.add_argument(
         "--sampler",
-        default="first_hitting",
         metavar="NAME",
-        help="one of those that seqdiff samplers lists; default: first_hitting",
+        help="one of those that seqdiff samplers lists; default: first_hitting, or left_to_right "
+        "for an autoregressive run",
     )
     parser.add_argument(
         "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"
@@ -51,14 +53,18 @@ def run(args: argparse.Namespace) -> None:
     check_parent("sample.out", args.out)
     from seqdiff.run import load_run
     from seqdiff.sampler_config import build_sampler
+    from seqdiff.samplers.checks import check_kind
     from seqdiff.subcommands.drawing import check_memory, draw
     from seqdiff.subcommands.guiding import guide
     from seqdiff.subcommands.terminal import choose_device
 
-    sampler = build_sampler(args.sampler, args.flags)
+    sampler = build_sampler(args.sampler or _DEFAULT, args.flags)
     device = choose_device(args.device)
     check_memory(min(args.num, args.batch_size), args.length, device)
     trained = guide("sample", load_run(args.directory, device=device), args.label, args.guidance)
+    if args.sampler is None and trained.denoiser.causal:
+        sampler = build_sampler(_DEFAULT_IF_CAUSAL, args.flags)
+    check_kind(type(sampler).__name__, trained.denoiser, causal=sampler.causal)
     sequences = draw(
         trained,
         sampler,

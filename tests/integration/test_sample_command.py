@@ -63,7 +63,7 @@ def test_flags_configure_the_sampler(words: str, sampler: Sampler, first: bool) 
     run = [["RUN"], []] if first else [[], ["RUN"]]
     args = parse(["sample", *run[0], *words.split(), *own, *run[1]])
     assert (args.directory, args.batch_size) == (Path("RUN"), 2)
-    assert build_sampler(args.sampler, args.flags) == sampler
+    assert build_sampler(args.sampler or "first_hitting", args.flags) == sampler
 
 
 def test_every_sampler_can_be_named() -> None:
