@@ -1,0 +1,25 @@
+"""The libraries of the extra ``text``, imported when they are first needed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+
+def require(module: str, owner: str) -> ModuleType:
+    """Import a library of the extra.
+
+    Args:
+        module: Its import name, perhaps dotted.
+        owner: What needs it, for the message.
+
+    Raises:
+        ValueError: If it is not installed, with the command that installs it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"{owner} must have the package {module.partition('.')[0]}, got none ({error}); "
+            "run: pip install -e '.[text]'"
+        ) from error
