@@ -11,7 +11,7 @@ from .hub import short, why_offline
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
-def load_model(owner: str, name: str, auto_class: str):
+def load_model(owner: str, name: str, auto_class: str, *, beside: tuple[str, ...] = ()):
     """Load a model of transformers, an ``nn.Module`` with a ``config``, in float32 and eval mode.
 
     Args:
@@ -19,6 +19,7 @@ def load_model(owner: str, name: str, auto_class: str):
         name: A folder with config.json and safetensors, or a name on the hub; what the hub's cache
             holds is used without asking the hub.
         auto_class: For example ``AutoModelForCausalLM``.
+        beside: How names of weights begin that a checkpoint may hold without need.
 
     Raises:
         OSError: If a folder is no model's, or has no safetensors.
@@ -42,7 +43,7 @@ def load_model(owner: str, name: str, auto_class: str):
     )
     model, report = found
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        keys = sorted(map(str, report[problem]))
+        keys = sorted(key for key in map(str, report[problem]) if not key.startswith(beside))
         if keys:
             raise ValueError(
                 f"{owner} must hold the weights of its config.json, got {len(keys)} "
@@ -63,6 +64,27 @@ def load_tokenizer(owner: str, name: str):
         ValueError: If transformers is not installed, or there is none.
     """
     loader = require("transformers", owner).AutoTokenizer
+    return _fetch(
+        owner,
+        name,
+        lambda offline: loader.from_pretrained(
+            name, local_files_only=offline, trust_remote_code=False
+        ),
+    )
+
+
+def load_config(owner: str, name: str):
+    """Load the configuration of a model of transformers.
+
+    Args:
+        owner: Who was given the name, for the messages.
+        name: See ``load_model``.
+
+    Raises:
+        OSError: If a folder is no model's.
+        ValueError: If transformers is not installed, or there is none.
+    """
+    loader = require("transformers", owner).AutoConfig
     return _fetch(
         owner,
         name,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import fails  # noqa: F401  (a fixture)
+from tests.integration.conftest import fails, trained  # noqa: F401  (fixtures)
 from tests.text.pretrained.tiny_gpt2 import save_gpt2
 from text.judge import Judge
 
