@@ -85,8 +85,10 @@ def first_leak(backbone: Backbone, vocab_size: int) -> tuple[int, int] | None:
     changed = (tokens + torch.eye(_PROBE_LENGTH, dtype=torch.int64)) % (vocab_size + 1)
     rows = torch.cat((tokens[None], changed))
     scores = _with_random_weights(backbone, rows, generator).double().cpu()
+    scores = scores.masked_fill(scores.isinf(), 0.0)  # a symbol that is ruled out
     base, others = scores[0], scores[1:]
-    moved = (others - base).abs().amax(dim=-1) > _PROBE_TOLERANCE * base.abs().amax()
+    change = (others - base).abs().amax(dim=-1)
+    moved = ~(change <= _PROBE_TOLERANCE * base.abs().amax())  # a NaN tells nothing, so it is one
     leaks = (moved & torch.ones_like(moved).tril()).nonzero().tolist()
     return (leaks[0][1], leaks[0][0]) if leaks else None
 

@@ -29,7 +29,7 @@ class Task:
         title: As published.
         metric: What it is measured by, a name in ``text.glue.METRICS``.
         published: That metric after MDLM fine-tuning of BERT, times 100 (Sahoo et al. 2024,
-            arXiv:2406.07524, table 3).
+            arXiv:2406.07524).
         columns: Columns of a line.
         header: First line of a file; ``None`` if it has none.
         parse: Makes an example of the columns of a line.

@@ -238,6 +238,14 @@ def test_a_backbone_that_looks_ahead_is_refused() -> None:
     both_ways = Caduceus(8, 1, variant="ps", d_state=4, **bases)
     with pytest.raises(ValueError, match="choose a causal backbone, or an objective of masked"):
         Autoregressive().denoiser(both_ways, 4)
+    ruled_out = CausalNet(**sizes)
+    ruled_out.head.register_forward_hook(
+        lambda *a: a[2].index_fill(-1, torch.tensor(1), -torch.inf)
+    )
+    assert first_leak(ruled_out, K) is None
+    unsure = CausalNet(**sizes)
+    unsure.head.register_forward_hook(lambda *a: a[2] * torch.nan)
+    assert first_leak(unsure, K) is not None, "what cannot be told is not let through"
     far = CausalNet(**sizes)  # sees only what is far ahead
     far.forward = lambda tokens, t=None, padding=None: CausalNet.forward(far, tokens.flip(1))
     assert first_leak(far, K) is not None
