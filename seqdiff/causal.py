@@ -10,7 +10,7 @@ from torch.func import functional_call
 from seqdiff.backbones.protocol import Backbone
 from seqdiff.parameterization import Denoiser
 
-_PROBE_LENGTH = 6
+_PROBE_LENGTH = 4
 _PROBE_TOLERANCE = 1e-4
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ class LeftToRightSampler(DecodingSampler):
     which is not the model's law given that all tokens are allowed.
     """
 
-    causal: ClassVar[bool] = True
+    causal = True
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``.

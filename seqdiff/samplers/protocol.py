@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -26,7 +25,7 @@ class Sampler(ABC):
         causal: Whether it is for autoregressive models, not for masked diffusion.
     """
 
-    causal: ClassVar[bool] = False
+    causal = False  # without an annotation, which the configuration parser would have to resolve
 
     @torch.no_grad()
     def sample(

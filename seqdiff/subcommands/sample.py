@@ -53,7 +53,6 @@ def run(args: argparse.Namespace) -> None:
     check_parent("sample.out", args.out)
     from seqdiff.run import load_run
     from seqdiff.sampler_config import build_sampler
-    from seqdiff.samplers.checks import check_kind
     from seqdiff.subcommands.drawing import check_memory, draw
     from seqdiff.subcommands.guiding import guide
     from seqdiff.subcommands.terminal import choose_device
@@ -64,7 +63,6 @@ def run(args: argparse.Namespace) -> None:
     trained = guide("sample", load_run(args.directory, device=device), args.label, args.guidance)
     if args.sampler is None and trained.denoiser.causal:
         sampler = build_sampler(_DEFAULT_IF_CAUSAL, args.flags)
-    check_kind(type(sampler).__name__, trained.denoiser, causal=sampler.causal)
     sequences = draw(
         trained,
         sampler,

@@ -27,13 +27,13 @@ class Autoregressive(Objective):
     them, not counted; an unknown symbol is seen as the mask. Runs are validated by the same.
     """
 
-    def denoiser(self, backbone: Backbone, vocab_size: int) -> Denoiser:
+    def denoiser(self, backbone: Backbone, process: MaskedDiffusion) -> Denoiser:
         """See ``Objective``.
 
         Raises:
             ValueError: If the backbone sees a token that it is to predict.
         """
-        return CausalDenoiser(backbone, vocab_size)
+        return CausalDenoiser(backbone, process.vocab_size)
 
     def validation(self) -> Objective:
         """See ``Objective``: the likelihood is exact, so there is no bound to estimate."""
@@ -51,7 +51,7 @@ class Autoregressive(Objective):
         if not denoiser.causal:
             raise ValueError(
                 "Autoregressive.denoiser must be causal, got one of masked diffusion; "
-                "make it by Autoregressive().denoiser(backbone, vocab_size)"
+                "make it by Autoregressive().denoiser(backbone, process)"
             )
         log_probs = denoiser(batch.tokens, label=batch.label)
         return cross_entropy(log_probs, batch.tokens, batch.loss_mask)
@@ -109,7 +109,7 @@ class MaskedLM(Objective):
         if denoiser.causal:
             raise ValueError(
                 "MaskedLM.denoiser must see both sides of a token, got a causal one; "
-                "make it by MaskedLM().denoiser(backbone, vocab_size)"
+                "make it by MaskedLM().denoiser(backbone, process)"
             )
         total = batch.loss_mask.sum(dim=-1)
         count = (self.share * total.double()).round().long().clamp_min(1)

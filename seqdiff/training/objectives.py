@@ -25,17 +25,17 @@ class Objective(ABC):
     diffusion, which is the default here, means a ``Denoiser`` and its bound.
     """
 
-    def denoiser(self, backbone: Backbone, vocab_size: int) -> Denoiser:
+    def denoiser(self, backbone: Backbone, process: MaskedDiffusion) -> Denoiser:
         """Wrap a backbone into the model that this objective trains.
 
         Args:
             backbone: Embeds K+1 ids, emits K logits.
-            vocab_size: K.
+            process: How tokens are hidden.
 
         Raises:
             ValueError: If the backbone is not of the kind that the objective needs.
         """
-        return Denoiser(backbone, vocab_size)
+        return Denoiser(backbone, process.vocab_size)
 
     def validation(self) -> Objective:
         """Choose what estimates the negative log-likelihood of the validation split."""

@@ -233,11 +233,11 @@ def test_a_backbone_that_looks_ahead_is_refused() -> None:
     looking = LookingNet(**sizes)
     assert bool((looking.head.weight == 0).all()), "a head of zeros hides nothing from the probe"
     with pytest.raises(ValueError, match="got LookingNet, whose position 0 depends on token 0"):
-        Autoregressive().denoiser(looking, K)
+        Autoregressive().denoiser(looking, PROCESS)
     bases = {"num_embeddings": 5, "num_logits": 4, "complement": (3, 2, 1, 0, 4)}
     both_ways = Caduceus(8, 1, variant="ps", d_state=4, **bases)
     with pytest.raises(ValueError, match="choose a causal backbone, or an objective of masked"):
-        Autoregressive().denoiser(both_ways, 4)
+        Autoregressive().denoiser(both_ways, MaskedDiffusion(4, Linear()))
     ruled_out = CausalNet(**sizes)
     ruled_out.head.register_forward_hook(
         lambda *a: a[2].index_fill(-1, torch.tensor(1), -torch.inf)
@@ -253,7 +253,7 @@ def test_a_backbone_that_looks_ahead_is_refused() -> None:
 
 def test_other_objectives_keep_the_denoiser() -> None:
     backbone = LookupBackbone(K, L, seed=0)
-    assert type(MaskedLM().denoiser(backbone, K)) is Denoiser
-    assert type(Autoregressive().denoiser(WORLD, K)) is CausalDenoiser
+    assert type(MaskedLM().denoiser(backbone, PROCESS)) is Denoiser
+    assert type(Autoregressive().denoiser(WORLD, PROCESS)) is CausalDenoiser
     assert Autoregressive().validation() == Autoregressive()
     assert replace(LeftToRightSampler(), top_k=2).causal

@@ -9,6 +9,7 @@ from seqdiff.sampler_config import build_sampler
 from seqdiff.samplers import (
     AncestralSampler,
     FirstHittingSampler,
+    LeftToRightSampler,
     RemaskLoopSampler,
     Sampler,
     SemiAutoregressiveSampler,
@@ -45,6 +46,7 @@ class ConstantSampler(Sampler):
         ("--sampler first_hitting --num-steps 6", FirstHittingSampler(num_steps=6)),
         ("--num_steps=6 --temperature 0.5", FirstHittingSampler(num_steps=6, temperature=0.5)),
         ("--sampler=ancestral --top-k 3", AncestralSampler(top_k=3)),
+        ("--sampler=left_to_right --temperature .5", LeftToRightSampler(temperature=0.5)),
         (
             "--t-on 0.7 --sampler remask_loop --eta .2 --top-p 0.9",
             RemaskLoopSampler(t_on=0.7, eta=0.2, top_p=0.9),
