@@ -189,8 +189,10 @@ def tuned(checkpoint: Path, backbone: BertBackbone, seed: int, shuffled: bool = 
 
 def test_what_can_be_learnt_is(checkpoint: Path, backbone: BertBackbone) -> None:
     before = {name: w.clone() for name, w in backbone.encoder.named_parameters()}
-    state = torch.random.get_rng_state()
+    torch.manual_seed(1)
     found = tuned(checkpoint, backbone, seed=0)
+    torch.manual_seed(2)
+    state = torch.random.get_rng_state()
     assert len(found) == 4 and found[-1]["accuracy"] > 95
     assert tuned(checkpoint, backbone, seed=0) == found, "a seed fixes everything"
     assert tuned(checkpoint, backbone, seed=1) != found

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers import GPT2Config
 
 from seqdiff import cli
@@ -161,6 +162,26 @@ def test_a_hub_name_without_network(command, fails, one_sample, monkeypatch) -> 
     assert "hub does not hold it either: fetch it elsewhere and give its folder" in said
     said = fails([*command, one_sample, "--model", "./no/such"])
     assert "must be a model's folder or a name on the hub, got './no/such'; check the path" in said
+
+
+def test_from_the_hub_too_come_safetensors_and_no_code(
+    gpt2_folder: Path, command, one_sample, monkeypatch
+) -> None:
+    """A name that the cache holds: what it stands for is read as a folder would be."""
+    asked = []
+    for name in ("AutoTokenizer", "AutoModelForCausalLM"):
+        auto = getattr(transformers, name)
+
+        def load(given, real=auto.from_pretrained, **options):
+            assert given == "owner/cached"
+            asked.append(options)
+            return real(str(gpt2_folder), **options)
+
+        monkeypatch.setattr(auto, "from_pretrained", load)
+    assert main([*command, one_sample, "--model", "owner/cached"]) == 0
+    assert len(asked) == 2 and asked[1]["use_safetensors"] is True
+    for options in asked:
+        assert options["trust_remote_code"] is False and options["local_files_only"] is True
 
 
 def test_without_transformers_one_line_says_how_to_get_it(
