@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Int64
 from torch import nn
 
@@ -42,12 +43,17 @@ class Judge:
 
         Raises:
             OSError: If a folder is no model's, or has no safetensors.
-            ValueError: If transformers is not installed, there is no such model, or its weights do
-                not fit its configuration.
+            ValueError: If transformers is not installed, there is no such model, its weights do not
+                fit its configuration, or it is not autoregressive.
         """
         tokenizer = load_tokenizer(owner, name)
         network = load_model(owner, name, "AutoModelForCausalLM")
         config = network.config
+        if looks_ahead(network, config.vocab_size):
+            raise ValueError(
+                f"{owner} must predict each token from those before it, got {name} of type "
+                f"{config.model_type}, which sees those after it; choose an autoregressive model"
+            )
         return Judge(
             network,
             tokenizer,
@@ -61,3 +67,17 @@ class Judge:
         """Tokenise; what spells a special token becomes it, and nothing is added."""
         ids = self.tokenizer(list(texts), add_special_tokens=False).input_ids
         return [np.array(row, dtype=np.int64) for row in ids]
+
+
+@torch.no_grad()
+def looks_ahead(network: nn.Module, vocab_size: int) -> bool:
+    """Find out whether what a network says of a token's successor depends on tokens after it.
+
+    Args:
+        network: Its call gives ``logits``; in eval mode, on the CPU.
+        vocab_size: Ids that it knows.
+    """
+    row = torch.arange(4) % vocab_size
+    rows = torch.stack((row, torch.cat((row[:3], (row[3:] + vocab_size // 2) % vocab_size))))
+    first, second = network(input_ids=rows).logits[:, :3].double()
+    return not bool((first - second).abs().max() <= 1e-4 * first.abs().max())

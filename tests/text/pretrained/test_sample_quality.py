@@ -18,6 +18,7 @@ from seqdiff import cli
 from seqdiff.cli import main
 from seqdiff.commands import Command
 from tests.integration.conftest import Entry
+from tests.text.pretrained.tiny_bert import save_bert
 from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
 from text import extra, hub, sample_quality
 from text.generative_perplexity import generative_perplexity, unigram_entropy
@@ -162,6 +163,12 @@ def test_a_hub_name_without_network(command, fails, one_sample, monkeypatch) -> 
     assert "hub does not hold it either: fetch it elsewhere and give its folder" in said
     said = fails([*command, one_sample, "--model", "./no/such"])
     assert "must be a model's folder or a name on the hub, got './no/such'; check the path" in said
+
+
+def test_a_model_that_looks_ahead_judges_nothing(tmp_path, command, fails, one_sample) -> None:
+    """transformers loads a BERT as a causal model, and only warns."""
+    said = fails([*command, one_sample, "--model", str(save_bert(tmp_path / "bert"))])
+    assert "must predict each token from those before it, got" in said and "of type bert" in said
 
 
 def test_from_the_hub_too_come_safetensors_and_no_code(
