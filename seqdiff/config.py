@@ -20,7 +20,8 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 from torch import nn
 
-import seqdiff.backbones  # noqa: F401  (a class is listed as a choice once imported)
+import seqdiff.backbones
+import seqdiff.training.baselines  # noqa: F401  (classes are listed as choices once imported)
 from seqdiff.backbones.protocol import LabelledBackbone
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.schedules import LogLinear, NoiseSchedule

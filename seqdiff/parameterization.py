@@ -94,7 +94,14 @@ def _log_expm1(sigma: Tensor) -> Tensor:
 
 
 class Denoiser(nn.Module):
-    """A backbone with its parameterization: the only thing that losses and samplers call."""
+    """A backbone with its parameterization: the only thing that losses and samplers call.
+
+    Attributes:
+        causal: Whether the law of a token is that given the tokens before it, and no others; see
+            ``seqdiff.causal``.
+    """
+
+    causal: bool = False
 
     def __init__(
         self, backbone: Backbone, vocab_size: int, schedule: NoiseSchedule | None = None
@@ -167,6 +174,27 @@ class Denoiser(nn.Module):
                 classes, or it is time-conditioned and there is no time.
         """
         return self._normalise(self._logits(x_t, t, padding, label), x_t)
+
+    def raw_log_probs(
+        self,
+        x_t: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """Give the network's own law of every token, in nats: visible ones are not copied.
+
+        Args:
+            x_t: See ``forward``.
+            t: See ``forward``.
+            padding: See ``forward``.
+            label: See ``forward``.
+
+        Raises:
+            ValueError: See ``forward``.
+        """
+        logits = self._logits(x_t, t, padding, label)
+        return self._normalise(logits, torch.full_like(x_t, self.vocab_size))
 
     def log_probs_at(
         self,

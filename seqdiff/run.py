@@ -162,8 +162,8 @@ def _open(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, RunCon
 def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
     vocab_size = config.data.tokenizer.vocab_size
     assert isinstance(config.backbone, Backbone)
-    denoiser = Denoiser(config.backbone, vocab_size, config.schedule)
-    return MaskedDiffusion(vocab_size, config.schedule), denoiser
+    process = MaskedDiffusion(vocab_size, config.schedule)
+    return process, config.objective.denoiser(config.backbone, process)
 
 
 def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool) -> Path:

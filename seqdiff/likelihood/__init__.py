@@ -1,5 +1,6 @@
 """How well a denoiser models sequences: estimators with standard errors, in honest units."""
 
+from seqdiff.likelihood.chain import ChainRule, check_kind
 from seqdiff.likelihood.estimator import Convention, Estimator
 from seqdiff.likelihood.evaluation import evaluate
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
@@ -9,6 +10,7 @@ from seqdiff.likelihood.stages import check_budget
 
 __all__ = [
     "BernoulliTime",
+    "ChainRule",
     "Convention",
     "Estimator",
     "ExactK",
@@ -18,5 +20,6 @@ __all__ = [
     "RandomOrderChain",
     "StratifiedK",
     "check_budget",
+    "check_kind",
     "evaluate",
 ]

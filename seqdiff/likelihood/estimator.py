@@ -64,7 +64,7 @@ class Query(NamedTuple):
     Attributes:
         x_t: Ids to show to the network.
         t: Time in [0, 1] at which the process has masked about as many tokens.
-        scored: Masked positions whose cross-entropy is taken.
+        scored: Positions whose cross-entropy is taken; masked ones, unless the model is causal.
         weight: Factor of a row's sum.
     """
 
@@ -116,11 +116,13 @@ class Estimator(ABC):
         name: On the command line.
         convention: Whose accounting it follows.
         exact: Whether a pass has no randomness, so that a second one would tell nothing.
+        causal: Whether it is for autoregressive models, not for masked diffusion.
     """
 
     name: ClassVar[str]
     convention: Convention = "exact"
     exact: ClassVar[bool] = False
+    causal: ClassVar[bool] = False
 
     @property
     def quantity(self) -> str:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from seqdiff.likelihood.chain import ChainRule, check_kind
 from seqdiff.likelihood.estimator import Estimator, PassNoise, Rows, require_at_least
 from seqdiff.likelihood.masks import StratifiedK
 from seqdiff.likelihood.result import Likelihood
@@ -48,7 +49,7 @@ def evaluate(
         denoiser: In eval mode, on the device of the batches.
         batches: What to evaluate.
         process: Supplies the mask and the schedule.
-        estimator: ``None`` is ``StratifiedK``.
+        estimator: ``None`` is ``StratifiedK``, or ``ChainRule`` for an autoregressive model.
         evaluations: Of a pass, 32 by default, if there is no ``estimator`` to say so.
         target_se: Standard error to reach, in nats a sequence.
         max_nfe: Most network evaluations of a sequence; comes before ``target_se``.
@@ -59,16 +60,20 @@ def evaluate(
             share that is done of those under way.
 
     Raises:
-        ValueError: If an argument is out of range, ``max_nfe`` does not suffice for one pass, an
-            unknown symbol counts, or no position counts at all.
+        ValueError: If an argument is out of range, the estimator is for the other kind of model,
+            ``max_nfe`` does not suffice for one pass, an unknown symbol counts, or no position
+            counts at all.
     """
     if estimator is None:
-        estimator = StratifiedK() if evaluations is None else StratifiedK(evaluations)
+        by_chain_rule = denoiser.causal and evaluations is None
+        masks = StratifiedK() if evaluations is None else StratifiedK(evaluations)
+        estimator = ChainRule() if by_chain_rule else masks
     elif evaluations is not None:
         raise ValueError(
             f"evaluate.evaluations must be left to the estimator if there is one, got {evaluations}"
             f" beside {estimator}; set it there"
         )
+    check_kind(denoiser, estimator)
     budget = Budget(estimator, target_se, max_nfe)
     if rows_per_call is not None:
         require_at_least("evaluate.rows_per_call", rows_per_call, 1, "None is the batch's rows")
@@ -199,5 +204,6 @@ def _one_pass(
         query = work.budget.estimator.query(asked, numbers, noise=noise, process=work.process)
         log_probs = work.denoiser(query.x_t, query.t, padding=asked.padding, label=asked.label)
         targets = asked.x0.masked_fill(~query.scored, work.process.mask_id)
-        terms = weighted_mlm(log_probs, targets, query.x_t, query.weight)
+        unseen = query.x_t.masked_fill(query.scored, work.process.mask_id)  # by a causal law
+        terms = weighted_mlm(log_probs, targets, unseen, query.weight)
         yield terms.sum(dim=-1, dtype=torch.float64).cpu().numpy()

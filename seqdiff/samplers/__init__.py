@@ -13,6 +13,7 @@ from seqdiff.samplers.guidance_classifier import (
     FirstOrderClassifierBased,
     RelaxedClassifier,
 )
+from seqdiff.samplers.left_to_right import LeftToRightSampler
 from seqdiff.samplers.names import find_sampler, named_samplers
 from seqdiff.samplers.predictor_corrector import PredictorCorrectorSampler
 from seqdiff.samplers.protocol import Sampler
@@ -38,6 +39,7 @@ __all__ = [
     "FirstHittingSampler",
     "FirstOrderClassifierBased",
     "Guidance",
+    "LeftToRightSampler",
     "MarginSampler",
     "Particles",
     "PredictorCorrectorSampler",

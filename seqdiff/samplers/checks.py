@@ -5,7 +5,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
+
+
+def check_kind(sampler: str, denoiser: Denoiser, *, causal: bool) -> None:
+    """Refuse a model of another kind than the sampler's.
+
+    Args:
+        sampler: Its name, for the message.
+        denoiser: The model.
+        causal: Whether the sampler is for autoregressive models.
+
+    Raises:
+        ValueError: If one is autoregressive and the other is of masked diffusion.
+    """
+    if denoiser.causal and not causal:
+        raise ValueError(
+            f"{sampler}.denoiser must be one of masked diffusion, got an autoregressive model; "
+            "its sampler is left_to_right"
+        )
+    if causal and not denoiser.causal:
+        raise ValueError(
+            f"{sampler}.denoiser must be an autoregressive model, got one of masked diffusion; "
+            "its sampler is first_hitting, or any other that seqdiff samplers lists"
+        )
 
 
 def check_request(

@@ -11,7 +11,7 @@ from torch import Tensor
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers.canvas import Canvas, StepCallback
-from seqdiff.samplers.checks import check_request
+from seqdiff.samplers.checks import check_kind, check_request
 from seqdiff.samplers.draws import SeededDraws, row_seeds
 from seqdiff.types import SampleOutput
 
@@ -24,9 +24,12 @@ class Sampler(ABC):
     Attributes:
         directed: Whether its law depends on the end from which a row is read, even where the
             model's does not.
+        causal: Whether it is for autoregressive models, not for masked diffusion.
     """
 
+    # Without annotations, which the configuration parser would have to resolve.
     directed = False
+    causal = False
 
     def reach(self, length: int) -> int:
         """Say how many positions of a row the network is given at a time, at most.
@@ -69,10 +72,11 @@ class Sampler(ABC):
                 the next step overwrites.
 
         Raises:
-            ValueError: Before any network call, if an id is not the process's, a shape does not
-                fit, both or neither of generator and seeds are given, a visible letter is not
-                allowed, or a masked position is allowed none.
+            ValueError: Before any network call, if the model is of the other kind, an id is not the
+                process's, a shape does not fit, both or neither of generator and seeds are given, a
+                visible letter is not allowed, or a masked position is allowed none.
         """
+        check_kind(type(self).__name__, denoiser, causal=self.causal)
         check_request(x_init, process, allowed, padding, generator, seeds)
         if seeds is None:
             assert generator is not None  # by check_request

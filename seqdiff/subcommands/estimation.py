@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from seqdiff.likelihood import Estimator
+    from seqdiff.run import Run
 
 # Spelled out, so that --help imports nothing slow; a test compares them with the classes.
 BY_MASKS = ("bernoulli-time", "exact-k", "stratified-k")
 BY_ORDERS = ("random-order-chain", "importance-weighted-orders")
-ESTIMATORS = (*BY_MASKS, *BY_ORDERS, "fixed-order")
+ESTIMATORS = (*BY_MASKS, *BY_ORDERS, "fixed-order", "chain-rule")
 CONVENTIONS = ("exact", "mdlm")
 
 
@@ -21,7 +22,8 @@ def add_estimator(parser: argparse.ArgumentParser) -> None:
         "--estimator",
         choices=ESTIMATORS,
         metavar="NAME",
-        help=f"one of {', '.join(ESTIMATORS)}; default: stratified-k",
+        help=f"one of {', '.join(ESTIMATORS)}; default: stratified-k, and chain-rule, which no "
+        "other run can have, for an autoregressive run",
     )
     parser.add_argument(
         "--convention",
@@ -88,5 +90,26 @@ def choose_estimator(owner: str, args: argparse.Namespace) -> Estimator:
         likelihood.RandomOrderChain,
         likelihood.ImportanceWeightedOrders,
         likelihood.FixedOrder,
+        likelihood.ChainRule,
     )
     return {kind.name: kind for kind in kinds}[name](**numbers)
+
+
+def suit(estimator: Estimator, args: argparse.Namespace, run: Run) -> Estimator:
+    """Replace the default estimator where the run is autoregressive.
+
+    Args:
+        estimator: From ``choose_estimator``.
+        args: What that read.
+        run: What is to be estimated.
+
+    Raises:
+        ValueError: If the arguments ask for an estimator that cannot be the run's.
+    """
+    from seqdiff.likelihood import ChainRule, check_kind
+
+    asked = (args.estimator, args.evaluations, args.orders)
+    if run.denoiser.causal and asked == (None, None, None) and args.convention == "exact":
+        return ChainRule()
+    check_kind(run.denoiser, estimator)
+    return estimator

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from seqdiff.files import check_parent, write_bytes
 from seqdiff.subcommands.common import add_device, check_seed
-from seqdiff.subcommands.estimation import add_estimator, choose_estimator
+from seqdiff.subcommands.estimation import add_estimator, choose_estimator, suit
 
 help = "bound the likelihood of a split, with its standard error, beside baselines"
 
@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> None:
     budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
     check_budget(estimator, num_tokens=1, **budget)
     trained = load_run(args.directory, device=choose_device(args.device))
+    estimator = suit(estimator, args, trained)
     result = estimate(trained, args.split, estimator=estimator, seed=args.seed, **budget)
     rows = compare(result, estimator, trained.datamodule.baselines(args.split))
     unit = trained.datamodule.token_name

@@ -13,6 +13,8 @@ from seqdiff.subcommands.recording import check_trace, save_trace
 
 help = "draw sequences from a run"
 
+_DEFAULT, _DEFAULT_IF_CAUSAL = "first_hitting", "left_to_right"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See ``Command``."""
@@ -26,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, required=True, help="of the draws")
     parser.add_argument(
         "--sampler",
-        default="first_hitting",
         metavar="NAME",
-        help="one of those that seqdiff samplers lists; default: first_hitting",
+        help="one of those that seqdiff samplers lists; default: first_hitting, or left_to_right "
+        "for an autoregressive run",
     )
     parser.add_argument(
         "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"
@@ -73,13 +75,15 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.subcommands.guiding import conjoin, guide
     from seqdiff.subcommands.terminal import choose_device
 
-    sampler = build_sampler(args.sampler, args.flags)
+    sampler = build_sampler(args.sampler or _DEFAULT, args.flags)
     device = choose_device(args.device)
     if args.length is not None:
         check_memory(min(args.num, args.batch_size), args.length, device)
     if args.trace is not None:
         check_room(args.num, args.length or 1)
     trained = load_run(args.directory, device=device)
+    if args.sampler is None and trained.denoiser.causal:
+        sampler = build_sampler(_DEFAULT_IF_CAUSAL, args.flags)
     if args.rc_consistent:
         trained = conjoin("sample", trained, sampler)
     trained = guide("sample", trained, args.label, args.guidance)

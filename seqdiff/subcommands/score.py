@@ -8,7 +8,7 @@ from pathlib import Path
 from seqdiff.data.reader import Reader, find_readers
 from seqdiff.files import check_parent, write_bytes
 from seqdiff.subcommands.common import add_device, check_count, check_seed
-from seqdiff.subcommands.estimation import add_estimator, choose_estimator
+from seqdiff.subcommands.estimation import add_estimator, choose_estimator, suit
 
 help = "estimate the likelihood of each sequence of a file, with its standard error"
 
@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> None:
     check_budget(estimator, num_tokens=1, **budget)
     trained = load_run(args.directory, device=choose_device(args.device))
     trained = guide("score", trained, args.label)
+    estimator = suit(estimator, args, trained)
     records = reader.read(path, args, trained.tokenizer)
     scores = score_records(
         trained,

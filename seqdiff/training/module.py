@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import LABEL_STREAM, CounterNoise
-from seqdiff.training.objectives import Objective, WeightedMLM
+from seqdiff.training.objectives import Objective
 from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
 from seqdiff.types import NO_LABEL, Batch
 
@@ -43,8 +43,8 @@ class DiffusionModule(LightningModule):
     The loss is the sum of the objective's terms over the number of counted tokens in the batch of
     *all* devices, scaled so that averaging gradients over devices gives exactly the gradient that
     one device would compute for the same batch. Accumulated batches weigh alike. Validation always
-    estimates the bound with ``WeightedMLM`` and the same masks, so its values compare over time and
-    over objectives.
+    estimates the negative log-likelihood as ``Objective.validation`` says, with the same noise, so
+    its values compare over time and over objectives.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class DiffusionModule(LightningModule):
         self.noise = CounterNoise(seed)
         self._groups = decay_groups(denoiser)
         self._unchecked: Tensor | None = None
-        self._validation = (WeightedMLM(), CounterNoise(_VALIDATION_SEED))
+        self._validation = (objective.validation(), CounterNoise(_VALIDATION_SEED))
         self._sums = torch.zeros(2, dtype=torch.float64)
         self._window = torch.zeros(2, dtype=torch.float64)
         self._window_start = 0

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from seqdiff.backbones.protocol import Backbone
 from seqdiff.losses import discrete_nelbo, nelbo, weighted_mlm
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
@@ -18,7 +19,27 @@ from seqdiff.types import Batch
 
 
 class Objective(ABC):
-    """Corrupts a batch, asks the denoiser, and returns each token's share of the bound."""
+    """Corrupts a batch, asks the denoiser, and returns each token's share of the bound.
+
+    An objective also says what it makes of a backbone, and what its runs are validated by; masked
+    diffusion, which is the default here, means a ``Denoiser`` and its bound.
+    """
+
+    def denoiser(self, backbone: Backbone, process: MaskedDiffusion) -> Denoiser:
+        """Wrap a backbone into the model that this objective trains.
+
+        Args:
+            backbone: Embeds K+1 ids, emits K logits.
+            process: How tokens are hidden.
+
+        Raises:
+            ValueError: If the backbone is not of the kind that the objective needs.
+        """
+        return Denoiser(backbone, process.vocab_size, process.schedule)
+
+    def validation(self) -> Objective:
+        """Choose what estimates the negative log-likelihood of the validation split."""
+        return WeightedMLM()
 
     @abstractmethod
     def terms(

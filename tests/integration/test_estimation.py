@@ -16,7 +16,7 @@ def test_names_on_the_command_line_are_those_of_the_classes() -> None:
     kinds = [kind for kind in classes if isinstance(kind, type) and issubclass(kind, Estimator)]
     kinds.remove(Estimator)
     assert sorted(estimation.ESTIMATORS) == sorted(kind.name for kind in kinds)
-    assert len(kinds) == 6
+    assert len(kinds) == 7
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def check(words: list[str]) -> None:
         args = parse(arguments)
         if getattr(args, "config", None) is not None:
             parse_run(args.config, args.flags)
-        if getattr(args, "sampler", None) is not None:
-            build_sampler(args.sampler, args.flags)
+        if hasattr(args, "sampler"):
+            build_sampler(args.sampler or "first_hitting", args.flags)
     elif program == "make":
         targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(arguments) <= set(targets), words

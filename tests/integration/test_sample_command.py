@@ -10,6 +10,7 @@ from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
     FirstHittingSampler,
+    LeftToRightSampler,
     RemaskLoopSampler,
     Sampler,
     SemiAutoregressiveSampler,
@@ -47,6 +48,7 @@ class ConstantSampler(Sampler):
         ("--num_steps=6 --temperature 0.5", FirstHittingSampler(num_steps=6, temperature=0.5)),
         ("--sampler first-hitting", FirstHittingSampler()),
         ("--sampler=ancestral --top-k 3", AncestralSampler(top_k=3)),
+        ("--sampler=left_to_right --temperature .5", LeftToRightSampler(temperature=0.5)),
         (
             "--t-on 0.7 --sampler remask_loop --eta .2 --top-p 0.9",
             RemaskLoopSampler(t_on=0.7, eta=0.2, top_p=0.9),
@@ -65,7 +67,7 @@ def test_flags_configure_the_sampler(words: str, sampler: Sampler, first: bool) 
     run = [["RUN"], []] if first else [[], ["RUN"]]
     args = parse(["sample", *run[0], *words.split(), *own, *run[1]])
     assert (args.directory, args.batch_size) == (Path("RUN"), 2)
-    assert build_sampler(args.sampler, args.flags) == sampler
+    assert build_sampler(args.sampler or "first_hitting", args.flags) == sampler
 
 
 def test_every_sampler_can_be_named() -> None:

@@ -1,0 +1,80 @@
+"""The likelihood of an autoregressive model: every token given those before it, in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from seqdiff.likelihood.estimator import Estimator, PassNoise, Query, Rows, constant
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+
+
+@dataclass(frozen=True)
+class ChainRule(Estimator):
+    """-log p of an autoregressive model, exactly, in one evaluation; for no other model.
+
+    Positions that do not count are given to those after them, not to those before.
+    """
+
+    name: ClassVar[str] = "chain-rule"
+    exact: ClassVar[bool] = True
+    causal: ClassVar[bool] = True
+
+    @property
+    def quantity(self) -> str:
+        """See ``Estimator``."""
+        return "exact, left to right"
+
+    @property
+    def degrees(self) -> int:
+        """See ``Estimator``."""
+        return 0
+
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """See ``Estimator``."""
+        return constant(1, num_tokens)
+
+    def query(
+        self,
+        rows: Rows,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: MaskedDiffusion,
+    ) -> Query:
+        """See ``Estimator``; the network sees the whole row, of which it uses what is before."""
+        del evaluation, noise, process
+        ones = torch.ones(len(rows.x0), dtype=torch.float64, device=rows.x0.device)
+        return Query(rows.x0.long(), torch.zeros_like(ones), rows.counted, ones)
+
+    def combine(self, values: Float64[np.ndarray, " cost"]) -> tuple[float, float]:
+        """See ``Estimator``."""
+        return float(values.sum()), 0.0
+
+
+def check_kind(denoiser: Denoiser, estimator: Estimator) -> None:
+    """Refuse an estimator of another kind of model, whose numbers would mean nothing.
+
+    Args:
+        denoiser: The model.
+        estimator: What is to estimate its likelihood.
+
+    Raises:
+        ValueError: If one is autoregressive and the other is of masked diffusion.
+    """
+    if denoiser.causal and not estimator.causal:
+        raise ValueError(
+            "evaluate.estimator must be chain-rule for an autoregressive model, got "
+            f"{estimator.name}; leave it out"
+        )
+    if estimator.causal and not denoiser.causal:
+        raise ValueError(
+            f"evaluate.estimator must not be {estimator.name} for a model of masked diffusion, "
+            "whose tokens see both sides; fixed-order is its likelihood from left to right"
+        )

@@ -1,0 +1,259 @@
+"""Autoregressive runs by enumeration: the objective, the likelihood and the sampler are one law."""
+
+import itertools
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from seqdiff import causal
+from seqdiff.backbones import Caduceus
+from seqdiff.causal import CausalDenoiser, first_leak
+from seqdiff.likelihood import ChainRule, FixedOrder, StratifiedK, evaluate
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.rng import CounterNoise
+from seqdiff.samplers import ClassifierFree, FirstHittingSampler, LeftToRightSampler
+from seqdiff.samplers import SemiAutoregressiveSampler as Windows
+from seqdiff.samplers.decoding import reshape_law
+from seqdiff.schedules import Linear
+from seqdiff.training.baselines import Autoregressive, MaskedLM
+from seqdiff.types import Batch
+from tests.causal_worlds import CausalLookup, CausalNet, LookingLookup, LookingNet
+from tests.enumeration import Law, distance, joint_law, outcomes
+from tests.oracles import LookupBackbone, all_sequences
+
+K, L = 3, 4
+PROCESS = MaskedDiffusion(K, Linear())
+EXACT = 1e-10
+WORLD = CausalLookup(K, L, seed=2)
+MODEL = CausalDenoiser(WORLD, K)
+ROWS = all_sequences(K, L)
+
+
+def batch(tokens: torch.Tensor, loss_mask: torch.Tensor | None = None) -> Batch:
+    known = tokens < K if loss_mask is None else loss_mask.expand_as(tokens)
+    return Batch(tokens, known, torch.arange(len(tokens)))
+
+
+def nats(model: Denoiser, rows: Batch) -> torch.Tensor:
+    return Autoregressive().terms(model, PROCESS, rows, CounterNoise(0)).sum(dim=-1)
+
+
+def test_the_objective_is_minus_log_p_of_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (-nats(MODEL, batch(ROWS))).exp()
+    assert float(found.sum()) == pytest.approx(1, abs=EXACT)
+    torch.testing.assert_close(found, WORLD.law(), atol=EXACT, rtol=0)
+    monkeypatch.setattr(causal, "first_leak", lambda *_: None)
+    broken = CausalDenoiser(LookingLookup(K, L, seed=2), K)
+    wrong = float((-nats(broken, batch(ROWS))).exp().sum())
+    assert abs(wrong - 1) > 1e-3, "the twin whose shift is off by one is no law"
+
+
+def test_context_and_unknown_symbols_are_given_and_never_count() -> None:
+    """Position 1 is context, position 2 unknown; the law of the others given those sums to 1."""
+    loss_mask = torch.tensor([True, False, False, True])
+    rows = torch.tensor([[a, 1, K, b] for a, b in itertools.product(range(K), repeat=2)])
+    terms = Autoregressive().terms(MODEL, PROCESS, batch(rows, loss_mask), CounterNoise(0))
+    assert bool((terms[:, 1:3] == 0).all())
+    assert float((-terms.sum(dim=-1)).exp().sum()) == pytest.approx(1, abs=EXACT)
+    code = (rows[:, 0] * 4 + 1) * 4 + K
+    last = WORLD.tables[3].log_softmax(dim=-1)[code, rows[:, 3]]
+    torch.testing.assert_close(terms[:, 3], -last)
+    counted = torch.ones(L, dtype=torch.bool)
+    unknown = Autoregressive().terms(MODEL, PROCESS, batch(rows, counted), CounterNoise(0))
+    assert bool((unknown[:, 2] == 0).all()), "an unknown symbol never counts, whatever the mask"
+
+
+def test_terms_do_not_depend_on_the_batch_nor_on_noise() -> None:
+    whole = Autoregressive().terms(MODEL, PROCESS, batch(ROWS), CounterNoise(0))
+    parts = [
+        Autoregressive().terms(MODEL, PROCESS, batch(part), CounterNoise(9))
+        for part in ROWS.split(7)
+    ]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_evaluation_takes_one_pass_and_is_exact() -> None:
+    mixed = torch.cat((ROWS, torch.tensor([[0, K, K, 2], [K, K, K, K]])))
+    WORLD.rows_seen.clear()
+    found = evaluate(MODEL, [batch(mixed)], process=PROCESS)
+    expected = nats(MODEL, batch(mixed))[:-1]
+    torch.testing.assert_close(torch.from_numpy(found.nats), expected, atol=EXACT, rtol=0)
+    assert WORLD.rows_seen[0] == len(ROWS) + 1 and (found.nfe == 1).all()
+    assert (found.standard_error == 0).all() and found.num_tokens.tolist()[-1] == 2
+    assert found.nats_per_token == pytest.approx(float(expected.sum() / (L * len(ROWS) + 2)))
+    again = evaluate(
+        MODEL, [batch(mixed)], process=PROCESS, estimator=ChainRule(), target_se=1e-9, max_nfe=9
+    )
+    assert (again.nfe == 1).all(), "there is nothing to repeat"
+    chain = evaluate(
+        Denoiser(WORLD, K), [batch(ROWS)], process=PROCESS, estimator=FixedOrder()
+    )  # SUBS hides nothing that is to the left: token by token it comes to the same
+    assert chain.nats == pytest.approx(found.nats[: len(ROWS)], abs=EXACT)
+    assert (chain.nfe == L).all()
+
+
+@pytest.mark.parametrize("prompt", [(), (2,), (1, K), (0, 2, 1)])
+def test_the_sampler_draws_the_law(prompt: tuple[int, ...]) -> None:
+    x_init = torch.tensor([*prompt, *[K] * (L - len(prompt))])
+    found = outcomes(LeftToRightSampler(), MODEL, PROCESS, x_init)
+    given = len(prompt) - (K in prompt)
+    table = joint_law(WORLD.law(), K, L)
+    agrees = {x: p for x, p in table.items() if x[:given] == prompt[:given]}
+    total = sum(agrees.values())
+    assert distance(found.law, {x: p / total for x, p in agrees.items()}) < EXACT
+    assert (found.nfe == L - given).all()
+
+
+@dataclass(frozen=True)
+class FromTheRight(LeftToRightSampler):
+    """Broken: draws the last token first."""
+
+    def fill(self, canvas):
+        for place in reversed(range(canvas.x_t.shape[1])):
+            where = canvas.masked & (torch.arange(canvas.x_t.shape[1]) == place)
+            self._reveal(canvas, where, canvas.law(where, canvas.time))
+            canvas.end_step()
+
+
+@dataclass(frozen=True)
+class OneTooFar(LeftToRightSampler):
+    """Broken: draws each token from the law of the next one."""
+
+    def fill(self, canvas):
+        for place in range(canvas.x_t.shape[1]):
+            here = canvas.masked & (torch.arange(canvas.x_t.shape[1]) == place)
+            asked = torch.zeros_like(here)
+            asked[:, min(place + 1, L - 1)] = True
+            self._reveal(canvas, here, canvas.law(asked, canvas.time))
+            canvas.end_step()
+
+
+@pytest.mark.parametrize("broken", [FromTheRight(), OneTooFar()])
+def test_broken_samplers_are_caught(broken: LeftToRightSampler) -> None:
+    found = outcomes(broken, MODEL, PROCESS, PROCESS.prior((1, L))[0])
+    assert distance(found.law, joint_law(WORLD.law(), K, L)) > 0.05
+
+
+def test_a_sharpened_law_is_that_of_each_token() -> None:
+    options = {"temperature": 0.6, "top_k": 2, "top_p": 0.8}
+    right: Law = {(): 1.0}
+    for place in range(L):
+        grown: Law = {}
+        for x, chance in right.items():
+            code = sum(token * 4 ** (place - 1 - i) for i, token in enumerate(x))
+            law = reshape_law(WORLD.tables[place][code][None].log_softmax(-1), **options).exp()[0]
+            grown |= {(*x, k): chance * p for k, p in enumerate(law.tolist()) if p > 0}
+        right = grown
+    found = outcomes(LeftToRightSampler(**options), MODEL, PROCESS, PROCESS.prior((1, L))[0])
+    assert distance(found.law, right) < EXACT
+    assert distance(right, joint_law(WORLD.law(), K, L)) > 0.1
+
+
+def test_rows_depend_on_their_own_seeds_and_see_their_prompts() -> None:
+    network = CausalNet(num_embeddings=K + 1, num_logits=K).double().eval()
+    torch.nn.init.normal_(network.head.weight, generator=torch.Generator().manual_seed(0))
+    model, seeds = CausalDenoiser(network, K), torch.tensor([5, 2**62, 3, 5])
+    x_init = PROCESS.prior((4, 7))
+    x_init[1, :3] = torch.tensor([2, 0, 1])
+    padding = torch.arange(7) >= torch.tensor([7, 7, 4, 5])[:, None]
+    steps: list[int] = []
+    whole = LeftToRightSampler().sample(
+        model, PROCESS, x_init, seeds=seeds, padding=padding, callback=lambda n, _: steps.append(n)
+    )
+    assert whole.nfe.tolist() == [7, 4, 4, 5] and steps == list(range(1, 8))
+    assert whole.tokens[1, :3].tolist() == [2, 0, 1] and bool((whole.tokens[padding] == K).all())
+    assert bool((whole.tokens[~padding] < K).all())
+    assert torch.equal(whole.tokens[3, :5], whole.tokens[0, :5]), "the same seed"
+    for row, length in enumerate([7, 7, 4, 5]):
+        alone = LeftToRightSampler().sample(
+            model, PROCESS, x_init[row : row + 1, :length], seeds=seeds[row : row + 1]
+        )
+        assert torch.equal(alone.tokens[0], whole.tokens[row, :length])
+    allowed = torch.zeros(4, 7, K, dtype=torch.bool)
+    allowed[:, :, 1] = True
+    ones = LeftToRightSampler().sample(
+        model, PROCESS, PROCESS.prior((4, 7)), seeds=seeds, allowed=allowed
+    )
+    assert bool((ones.tokens == 1).all())
+
+
+def sample(sampler, model: Denoiser, x_init: torch.Tensor | None = None):
+    rows = PROCESS.prior((2, L)) if x_init is None else x_init
+    return sampler.sample(model, PROCESS, rows, generator=torch.Generator().manual_seed(0))
+
+
+def test_what_does_not_go_together_is_refused_before_any_call() -> None:
+    WORLD.rows_seen.clear()
+    subs = Denoiser(LookupBackbone(K, L, seed=0), K)
+    for sampler in (FirstHittingSampler(), Windows(2, 1, LeftToRightSampler())):
+        with pytest.raises(ValueError, match=r"must be one of masked diffusion, got an autoregre"):
+            sample(sampler, MODEL)
+    for sampler in (LeftToRightSampler(), Windows(2, 1, LeftToRightSampler())):
+        with pytest.raises(ValueError, match=r"must be an autoregressive model, got one of masked"):
+            sample(sampler, subs)
+    ahead = torch.tensor([[0, K, K, K], [0, K, 2, K]])
+    with pytest.raises(ValueError, match="got token 2 after a mask at row 1, position 2"):
+        sample(LeftToRightSampler(), MODEL, ahead)
+    for options in ({"estimator": StratifiedK()}, {"evaluations": 4}):
+        with pytest.raises(ValueError, match="must be chain-rule for an autoregressive model, got"):
+            evaluate(MODEL, [batch(ROWS)], process=PROCESS, **options)
+    with pytest.raises(ValueError, match="must not be chain-rule for a model of masked diffusion"):
+        evaluate(subs, [batch(ROWS)], process=PROCESS, estimator=ChainRule())
+    with pytest.raises(ValueError, match=r"Autoregressive.denoiser must be causal"):
+        nats(subs, batch(ROWS))
+    with pytest.raises(ValueError, match=r"MaskedLM.denoiser must see both sides"):
+        MaskedLM().terms(MODEL, PROCESS, batch(ROWS), CounterNoise(0))
+    assert not WORLD.rows_seen
+
+
+def test_guidance_of_an_autoregressive_model_is_one_too() -> None:
+    class Labelled(CausalLookup):
+        num_classes = 2
+
+        def forward(self, tokens, t=None, padding=None, label=None):
+            logits = super().forward(tokens)
+            return logits if label is None else logits + (label == 1)[:, None, None] * logits
+
+    guided = ClassifierFree(CausalDenoiser(Labelled(K, L, seed=2), K), label=1, gamma=2.0)
+    found = outcomes(LeftToRightSampler(), guided, PROCESS, PROCESS.prior((1, L))[0])
+    sharper = CausalLookup(K, L, seed=2)  # twice the logits with the label: p^4 / p, normalised
+    sharper.tables = [3 * table for table in sharper.tables]
+    assert distance(found.law, joint_law(sharper.law(), K, L)) < EXACT
+    assert (found.nfe == 2 * L).all()
+
+
+def test_a_backbone_that_looks_ahead_is_refused() -> None:
+    sizes = {"num_embeddings": K + 1, "num_logits": K}
+    network = CausalNet(**sizes).train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    assert first_leak(network, K) is None and network.training
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    looking = LookingNet(**sizes)
+    assert bool((looking.head.weight == 0).all()), "a head of zeros hides nothing from the probe"
+    with pytest.raises(ValueError, match="got LookingNet, whose position 0 depends on token 0"):
+        Autoregressive().denoiser(looking, PROCESS)
+    bases = {"num_embeddings": 5, "num_logits": 4, "complement": (3, 2, 1, 0, 4)}
+    both_ways = Caduceus(8, 1, variant="ps", d_state=4, **bases)
+    with pytest.raises(ValueError, match="choose a causal backbone, or an objective of masked"):
+        Autoregressive().denoiser(both_ways, MaskedDiffusion(4, Linear()))
+    ruled_out = CausalNet(**sizes)
+    ruled_out.head.register_forward_hook(
+        lambda *a: a[2].index_fill(-1, torch.tensor(1), -torch.inf)
+    )
+    assert first_leak(ruled_out, K) is None
+    unsure = CausalNet(**sizes)
+    unsure.head.register_forward_hook(lambda *a: a[2] * torch.nan)
+    assert first_leak(unsure, K) is not None, "what cannot be told is not let through"
+    far = CausalNet(**sizes)  # sees only what is far ahead
+    far.forward = lambda tokens, t=None, padding=None: CausalNet.forward(far, tokens.flip(1))
+    assert first_leak(far, K) is not None
+
+
+def test_other_objectives_keep_the_denoiser() -> None:
+    backbone = LookupBackbone(K, L, seed=0)
+    assert type(MaskedLM().denoiser(backbone, PROCESS)) is Denoiser
+    assert type(Autoregressive().denoiser(WORLD, PROCESS)) is CausalDenoiser
+    assert Autoregressive().validation() == Autoregressive()
+    assert replace(LeftToRightSampler(), top_k=2).causal

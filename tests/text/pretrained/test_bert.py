@@ -1,0 +1,110 @@
+"""A BERT checkpoint as a backbone: its own logits, by way of the core's ids."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import BertForMaskedLM
+
+from seqdiff.backbones.protocol import Backbone
+from seqdiff.cli import main
+from seqdiff.parameterization import Denoiser
+from seqdiff.run import load_run
+from tests.integration.conftest import BASE
+from tests.text.pretrained.tiny_bert import MASK, SIZE, save_bert
+from tests.text.pretrained.tiny_gpt2 import save_gpt2
+from text.bert import BertBackbone
+
+HERE = "tests.text.pretrained.tiny_bert"
+TOKENS = torch.tensor([[2, 5, SIZE, 7, 3], [2, SIZE, SIZE, 3, 0]])
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_bert(tmp_path_factory.mktemp("bert"))
+
+
+def load(folder: Path, size: int = SIZE) -> BertBackbone:
+    return BertBackbone(str(folder), num_embeddings=size + 1, num_logits=size).eval()
+
+
+def test_logits_are_those_of_transformers(checkpoint: Path) -> None:
+    backbone = load(checkpoint)
+    assert isinstance(backbone, Backbone) and backbone.mask_token_id == MASK
+    shown = torch.where(TOKENS == SIZE, MASK, TOKENS)
+    padding = torch.zeros_like(TOKENS, dtype=torch.bool)
+    padding[1, 4] = True
+    with torch.no_grad():
+        reference = BertForMaskedLM.from_pretrained(checkpoint).eval()
+        expected = reference(input_ids=shown, attention_mask=(~padding).long()).logits
+        ours = backbone(TOKENS, None, padding)
+        unpadded = backbone(TOKENS)
+        alone = backbone(TOKENS[1:, :4])
+    real = torch.arange(SIZE) != MASK
+    torch.testing.assert_close(ours[..., real], expected[..., real])
+    assert bool((ours[..., MASK] == -torch.inf).all()), "no clean token is the mask"
+    torch.testing.assert_close(ours[1, :4], alone[0])
+    assert not torch.allclose(unpadded[1, :4][:, real], alone[0][:, real], atol=1e-3), "the twin"
+    twin = reference(input_ids=torch.where(TOKENS == SIZE, 1, TOKENS)).logits
+    assert not torch.allclose(unpadded[..., real], twin[..., real], atol=1e-3), "[UNK] for [MASK]"
+
+
+def test_the_denoiser_gives_the_mask_no_chance(checkpoint: Path) -> None:
+    backbone = load(checkpoint)
+    log_probs = Denoiser(backbone, SIZE)(TOKENS)
+    torch.testing.assert_close(log_probs.exp().sum(dim=-1), torch.ones(2, 5))
+    assert bool((log_probs[TOKENS == SIZE][:, MASK] == -torch.inf).all())
+    (-log_probs[0, 2, 6]).backward()
+    slopes = [weight.grad for weight in backbone.parameters() if weight.grad is not None]
+    assert len(slopes) > 20 and all(bool(slope.isfinite().all()) for slope in slopes)
+
+
+def test_published_heads_may_be_there_but_nothing_may_be_missing(tmp_path: Path) -> None:
+    full = save_bert(tmp_path / "full", pretraining=True)
+    assert load(full).vocab_size == SIZE
+    config = (full / "config.json").read_text()
+    (full / "config.json").write_text(
+        config.replace('"num_hidden_layers": 2', '"num_hidden_layers": 1')
+    )
+    with pytest.raises(ValueError, match=r"must hold the weights of its config.json, got .* unexp"):
+        load(full)
+
+
+def test_another_vocabulary_and_another_network_are_refused(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=rf"tokenizer, {SIZE + 1}, got {SIZE} in .*; use the tok"):
+        load(checkpoint, SIZE + 1)
+    with pytest.raises(ValueError, match=r"BertBackbone.checkpoint must be usable, got"):
+        load(save_gpt2(tmp_path))
+    with pytest.raises(OSError, match=r"must be a model's folder or a name on the hub, got './no'"):
+        BertBackbone("./no", num_embeddings=3, num_logits=2)
+
+
+@pytest.mark.parametrize(
+    "objective", ["objectives.ContinuousNELBO", "baselines.MaskedLM"], ids=["mdlm", "mlm"]
+)
+def test_masked_diffusion_goes_on_from_the_checkpoint(
+    checkpoint: Path, tmp_path: Path, objective: str
+) -> None:
+    content = {
+        **BASE,
+        "output": str(tmp_path / "run"),
+        "data": {"class_path": f"{HERE}.WordData"},
+        "backbone": {
+            "class_path": "text.bert.BertBackbone",
+            "init_args": {"checkpoint": str(checkpoint)},
+        },
+        "objective": {"class_path": f"seqdiff.training.{objective}"},
+        "trainer": {**BASE["trainer"], "max_steps": 3},
+        "optim": {"lr": 1e-3},
+    }
+    config = tmp_path / "bert.yaml"
+    config.write_text(yaml.safe_dump(content))
+    assert main(["train", str(config)]) == 0
+    trained = load_run(tmp_path / "run").denoiser.backbone
+    before = dict(load(checkpoint).named_parameters())
+    moved = {name: (w - before[name]).abs().max() for name, w in trained.named_parameters()}
+    assert 0 < max(moved.values()) < 0.05, "a few steps from the published weights"
+    assert main(["evaluate", str(tmp_path / "run"), "--evaluations", "2"]) == 0

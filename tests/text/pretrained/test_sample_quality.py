@@ -1,0 +1,206 @@
+"""``seqdiff generative-perplexity``: what it prints, and what it refuses in one line."""
+
+import argparse
+import json
+import math
+import socket
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers import GPT2Config
+
+from seqdiff import cli
+from seqdiff.cli import main
+from seqdiff.commands import Command
+from tests.integration.conftest import Entry
+from tests.text.pretrained.tiny_bert import save_bert
+from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
+from text import extra, hub, sample_quality
+from text.generative_perplexity import generative_perplexity, unigram_entropy
+from text.judge import Judge
+from text.sample_quality import build_table, conventions
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    entries = [Entry("generative-perplexity", sample_quality)]
+    monkeypatch.setattr(cli, "entry_points", lambda group: entries)
+    return ["generative-perplexity"]
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_the_command_prints_both_numbers_and_its_conventions(
+    gpt2_folder: Path, judge: Judge, tmp_path: Path, command, capsys, monkeypatch, suffix: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / f"samples{suffix}"
+    lines = LONG if suffix == ".txt" else [json.dumps({"text": text}) for text in LONG]
+    path.write_text("\n".join(lines) + "\n")
+    assert main([*command, str(path), "--model", str(gpt2_folder), "--batch_size", "2"]) == 0
+    text = printed(capsys)
+    samples = judge.encode(LONG)
+    expected = math.exp(by_hand(judge.network, samples, 0).sum() / sum(map(len, samples)))
+    shown = float(text.partition("perplexity │")[2].split("│")[0])
+    assert shown == pytest.approx(expected, rel=1e-4)
+    entropy = np.mean([unigram_entropy(s) for s in samples])
+    assert f"unigram entropy, nats │ {entropy:.4f} │" in text
+    assert "± SE is over samples" in text and "tokenised anew by the model's tokenizer" in text
+    assert f"predicted after {BOS}; read 12 tokens at once, moved on by 6 if longer" in text
+    assert f"5 samples, {sum(map(len, samples))} tokens predicted" in text
+
+
+def test_what_is_said_without_bos_and_without_limit(judge: Judge) -> None:
+    samples = judge.encode(LONG)
+    found = generative_perplexity(
+        judge.network, samples, vocab_size=280, bos=None, context=CONTEXT, batch_size=9
+    )
+    _, first, _ = conventions(None, None)
+    assert first == "first token of a sample: given, not counted; whole samples are read at once"
+    table = build_table(found, "title", ())
+    assert list(table.columns[0].cells)[0::2] == ["perplexity", "unigram entropy, nats"]
+
+
+def test_the_command_is_an_entry_point() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    target = project["entry-points"]["seqdiff.commands"]["generative-perplexity"]
+    assert isinstance(import_module(target), Command)
+    parser = argparse.ArgumentParser()
+    sample_quality.add_arguments(parser)
+    assert parser.parse_args(["a.txt"]).model == "openai-community/gpt2-large"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("no.txt", None, "must be an existing file, got"),
+        ("a.fa", b"x", "must end in .txt (a sample a line) or .jsonl (a key text), or in those"),
+        ("a.txt", b"", "must hold a sample, got the empty file"),
+        ("a.txt", b"one\n\nthree\n", "must hold a sample in every line, got none in line 2 of"),
+        ("a.txt", b"caf\xc3\xa9\nc\xe9\n", "must be UTF-8, got byte 0xe9 at offset 7 of"),
+        ("a.txt", b"--- sample_0 ---\nab\n\n", "got the listing"),
+        ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "got none in line 2 of"),
+        ("a.jsonl", b'{"text": "a"\n', "must hold a JSON object a line, got: Expecting"),
+        ("a.txt.gz", b"plain", "must be gzip, got"),
+    ],
+)
+def test_bad_samples(tmp_path: Path, command, fails, name, content, said) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    assert said in fails([*command, str(path), "--model", "nowhere"])
+
+
+@pytest.fixture
+def one_sample(tmp_path: Path) -> str:
+    path = tmp_path / "a.txt"
+    path.write_text("a dog\n")
+    return str(path)
+
+
+def test_weights_must_fit_both_ways(gpt2_folder: Path, tmp_path: Path, command, fails, one_sample):
+    for layers, problem in ((3, "12 missing"), (1, "unexpected")):
+        other = tmp_path / f"layers{layers}"
+        other.mkdir()
+        for file in gpt2_folder.iterdir():
+            (other / file.name).write_bytes(file.read_bytes())
+        config = GPT2Config.from_pretrained(gpt2_folder)
+        config.n_layer = layers
+        config.save_pretrained(other)
+        said = fails([*command, one_sample, "--model", str(other)])
+        assert "must hold the weights of its config.json, got" in said and problem in said
+
+
+def test_nothing_is_unpickled(
+    gpt2_folder: Path, tmp_path: Path, command, fails, one_sample
+) -> None:
+    other = tmp_path / "pickled"
+    other.mkdir()
+    for file in gpt2_folder.iterdir():
+        if file.name != "model.safetensors":
+            (other / file.name).write_bytes(file.read_bytes())
+    torch.save({}, other / "pytorch_model.bin")
+    said = fails([*command, one_sample, "--model", str(other)])
+    assert "must hold model.safetensors, got none in" in said and "nothing is unpickled" in said
+    (other / "model.safetensors").write_bytes(b"damaged")
+    assert "must be usable, got" in fails([*command, one_sample, "--model", str(other)])
+    (other / "config.json").unlink()
+    assert "must hold config.json, got" in fails([*command, one_sample, "--model", str(other)])
+
+
+def test_no_code_of_a_model_runs(
+    gpt2_folder: Path, tmp_path: Path, command, fails, one_sample
+) -> None:
+    other = tmp_path / "foreign"
+    other.mkdir()
+    for file in gpt2_folder.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    config = {"model_type": "foreign", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}
+    (other / "config.json").write_text(json.dumps(config))
+    (other / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert "must be usable" in fails([*command, one_sample, "--model", str(other)])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_hub_name_without_network(command, fails, one_sample, monkeypatch) -> None:
+    def unreachable(*_: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+    monkeypatch.setattr(hub, "getproxies", dict)
+    said = fails([*command, one_sample, "--model", "openai-community/no-such-model"])
+    assert "got 'openai-community/no-such-model' (no network: huggingface.co is not found)" in said
+    assert "hub does not hold it either: fetch it elsewhere and give its folder" in said
+    said = fails([*command, one_sample, "--model", "./no/such"])
+    assert "must be a model's folder or a name on the hub, got './no/such'; check the path" in said
+
+
+def test_a_model_that_looks_ahead_judges_nothing(tmp_path, command, fails, one_sample) -> None:
+    """transformers loads a BERT as a causal model, and only warns."""
+    said = fails([*command, one_sample, "--model", str(save_bert(tmp_path / "bert"))])
+    assert "must predict each token from those before it, got" in said and "of type bert" in said
+
+
+def test_from_the_hub_too_come_safetensors_and_no_code(
+    gpt2_folder: Path, command, one_sample, monkeypatch
+) -> None:
+    """A name that the cache holds: what it stands for is read as a folder would be."""
+    asked = []
+    for name in ("AutoTokenizer", "AutoModelForCausalLM"):
+        auto = getattr(transformers, name)
+
+        def load(given, real=auto.from_pretrained, **options):
+            assert given == "owner/cached"
+            asked.append(options)
+            return real(str(gpt2_folder), **options)
+
+        monkeypatch.setattr(auto, "from_pretrained", load)
+    assert main([*command, one_sample, "--model", "owner/cached"]) == 0
+    assert len(asked) == 2 and asked[1]["use_safetensors"] is True
+    for options in asked:
+        assert options["trust_remote_code"] is False and options["local_files_only"] is True
+
+
+def test_without_transformers_one_line_says_how_to_get_it(
+    command,
+    fails,
+    one_sample,
+    monkeypatch,
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(extra, "import_module", missing)
+    said = fails([*command, one_sample, "--model", "x"])
+    assert "must have the package transformers, got none (No module named 'transformers')" in said
+    assert said.endswith("run: pip install -e '.[text]'")

@@ -1,0 +1,81 @@
+"""BERT checkpoints in transformers' format, as backbones of masked diffusion."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from .pretrained import load_model, load_tokenizer
+
+# Heads of pre-training that masked diffusion has no use for.
+_OTHER_HEADS = ("cls.seq_relationship.", "bert.pooler.")
+
+
+class BertBackbone(nn.Module):
+    """A BERT with its masked-language-model head: K logits, time-free, from published weights.
+
+    The core's mask, id K, is shown to BERT as its own ``[MASK]``, whose column can never be
+    predicted: its logit is ``-inf``, since a clean token is never the mask.
+
+    Attributes:
+        checkpoint: Where the weights and the tokenizer came from.
+        network: ``BertForMaskedLM`` of transformers.
+        mask_token_id: BERT's id of ``[MASK]``.
+        vocab_size: K.
+        width: Of the encoder's states.
+        context: Most tokens that it reads at once.
+    """
+
+    def __init__(self, checkpoint: str, *, num_embeddings: int, num_logits: int) -> None:
+        """Load a checkpoint, strictly.
+
+        Args:
+            checkpoint: A folder with config.json, safetensors and a tokenizer, or a hub name.
+            num_embeddings: K + 1.
+            num_logits: K, the size of BERT's vocabulary, special tokens included.
+
+        Raises:
+            OSError: If a folder is no model's.
+            ValueError: If it is not a BERT with ``[MASK]``, or its vocabulary has another size.
+        """
+        super().__init__()
+        owner = "BertBackbone.checkpoint"
+        mask_token_id = load_tokenizer(owner, checkpoint).mask_token_id
+        network = load_model(owner, checkpoint, "AutoModelForMaskedLM", beside=_OTHER_HEADS)
+        if network.config.model_type != "bert" or mask_token_id is None:
+            raise ValueError(
+                f"{owner} must be a BERT whose tokenizer has a mask token, got {checkpoint} of "
+                f"type {network.config.model_type}; choose another checkpoint"
+            )
+        size = network.config.vocab_size
+        if (num_logits, num_embeddings) != (size, size + 1):
+            raise ValueError(
+                f"{owner} must have as many tokens as the data's tokenizer, {num_logits}, got "
+                f"{size} in {checkpoint}; use the tokenizer of the checkpoint"
+            )
+        self.checkpoint = checkpoint
+        self.network: nn.Module = network
+        self.mask_token_id: int = mask_token_id
+        self.vocab_size: int = size
+        self.width: int = network.config.hidden_size
+        self.context: int = network.config.max_position_embeddings
+
+    @property
+    def encoder(self) -> nn.Module:
+        """``BertModel`` of transformers: what is below the head."""
+        return self.network.get_submodule("bert")
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """See ``Backbone``; the time is not told to the network."""
+        del t
+        real = torch.ones_like(tokens) if padding is None else (~padding).long()
+        shown = tokens.masked_fill(tokens == self.vocab_size, self.mask_token_id)
+        logits = self.network(input_ids=shown, attention_mask=real).logits
+        never = torch.arange(logits.shape[-1], device=logits.device) == self.mask_token_id
+        return logits.masked_fill(never, -torch.inf)

@@ -1,0 +1,190 @@
+"""Perplexity of samples under another, autoregressive model, always beside their entropy.
+
+A model that repeats itself is easy to predict: low perplexity with little entropy is a failure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float64, Int64
+from torch import Tensor, nn
+
+from seqdiff.likelihood import Likelihood
+
+
+@dataclass(frozen=True)
+class GenerativePerplexity:
+    """What a set of samples comes to.
+
+    Attributes:
+        likelihood: Nats and predicted tokens of each sample; ``nfe`` counts its windows. Samples of
+            which no token is predicted are left out.
+        entropy: Of the tokens within each sample, in nats.
+    """
+
+    likelihood: Likelihood
+    entropy: Float64[np.ndarray, " n"]
+
+    @property
+    def perplexity(self) -> float:
+        """Exp of total nats over total tokens."""
+        return self.likelihood.perplexity
+
+    @property
+    def perplexity_error(self) -> float:
+        """Standard error over the choice of samples, to first order."""
+        return self.perplexity * self.likelihood.nats_per_token_error
+
+    @property
+    def entropy_error(self) -> float:
+        """Standard error of the mean of ``entropy``; infinite for a single sample."""
+        n = len(self.entropy)
+        return math.inf if n < 2 else float(self.entropy.std(ddof=1) / math.sqrt(n))
+
+
+class Window(NamedTuple):
+    """A part of a sample that the model reads at once.
+
+    Attributes:
+        sample: Which sample.
+        start: Its first token.
+        end: One past its last token.
+        first: The first token that it predicts, after ``start``; those before are context.
+    """
+
+    sample: int
+    start: int
+    end: int
+    first: int
+
+
+def windows(lengths: Sequence[int], context: int | None) -> list[Window]:
+    """Cut samples so that each token but the first is predicted exactly once.
+
+    A window moves by half the context: what the first window of a sample does not hold is predicted
+    from at least half a context.
+
+    Args:
+        lengths: Tokens of each sample.
+        context: Most tokens that the model reads at once; ``None`` if there is no limit.
+
+    Raises:
+        ValueError: If the context is too short to predict from.
+    """
+    if context is not None and context < 2:
+        raise ValueError(f"windows.context must be at least 2, got {context}; use another model")
+    found = []
+    for sample, length in enumerate(lengths):
+        reach = length if context is None else context
+        start, done = 0, 1
+        while done < length:
+            end = min(start + reach, length)
+            found.append(Window(sample, start, end, done))
+            start, done = start + max(1, reach // 2), end
+    return found
+
+
+def unigram_entropy(tokens: Int64[np.ndarray, " n"]) -> float:
+    """Entropy of the tokens of one sample, in nats: log n if all differ, 0 if all are the same."""
+    share = np.unique(tokens, return_counts=True)[1] / max(1, len(tokens))
+    return float(-(share * np.log(share)).sum()) + 0.0
+
+
+@torch.no_grad()
+def generative_perplexity(
+    model: nn.Module,
+    samples: Sequence[Int64[np.ndarray, " _"]],
+    *,
+    vocab_size: int,
+    bos: int | None,
+    context: int | None,
+    batch_size: int,
+    progress: Callable[[int], None] | None = None,
+) -> GenerativePerplexity:
+    """Score samples under an autoregressive model of transformers.
+
+    Windows of about one length share a call, padded on the right, where a causal model does not
+    look; padding is not counted, and no window is left out.
+
+    Args:
+        model: In eval mode; its call gives ``logits``.
+        samples: Ids of each sample in the model's own tokens, without ``bos``.
+        vocab_size: Ids that the model knows.
+        bos: Put before each sample, so that its first token counts too; ``None`` leaves that token
+            as context.
+        context: See ``windows``.
+        batch_size: Windows of a call.
+        progress: Called with the number of windows after each call.
+
+    Raises:
+        ValueError: If a sample holds no token, an id is not the model's, or no token is predicted.
+    """
+    _check(samples, vocab_size)
+    lead = np.empty(0, np.int64) if bos is None else np.array([bos])
+    rows = [torch.from_numpy(np.concatenate((lead, sample))) for sample in samples]
+    parts = windows([len(row) for row in rows], context)
+    if not parts:
+        raise ValueError(
+            "generative_perplexity.samples must hold a token to predict, got single tokens and no "
+            "bos token; draw longer samples"
+        )
+    parts.sort(key=lambda part: part.end - part.start, reverse=True)
+    nats, tokens, calls = np.zeros((3, len(rows)))
+    for first in range(0, len(parts), batch_size):
+        together = parts[first : first + batch_size]
+        for part, worth in zip(together, _score(model, rows, together), strict=True):
+            nats[part.sample] += worth
+            tokens[part.sample] += part.end - part.first
+            calls[part.sample] += 1
+        if progress is not None:
+            progress(len(together))
+    counted = tokens > 0
+    likelihood = Likelihood(
+        nats[counted],
+        np.zeros(int(counted.sum())),
+        tokens[counted].astype(np.int64),
+        calls[counted].astype(np.int64),
+    )
+    return GenerativePerplexity(likelihood, np.array([unigram_entropy(s) for s in samples]))
+
+
+def _check(samples: Sequence[np.ndarray], vocab_size: int) -> None:
+    for number, sample in enumerate(samples):
+        if len(sample) == 0:
+            raise ValueError(
+                f"generative_perplexity.samples must hold a token each, got none in sample "
+                f"{number}; drop it, and say so"
+            )
+        if not 0 <= sample.min() <= sample.max() < vocab_size:
+            raise ValueError(
+                f"generative_perplexity.samples must hold ids in 0..{vocab_size - 1}, got "
+                f"{sample.min()}..{sample.max()} in sample {number}; the tokenizer is another "
+                "model's"
+            )
+
+
+def _score(model: nn.Module, rows: list[Tensor], parts: list[Window]) -> list[float]:
+    """Nats of what each window predicts."""
+    device = next(model.parameters()).device
+    width = max(part.end - part.start for part in parts)
+    tokens = torch.zeros((len(parts), width), dtype=torch.int64)
+    real = torch.zeros_like(tokens)
+    for place, part in enumerate(parts):
+        tokens[place, : part.end - part.start] = rows[part.sample][part.start : part.end]
+        real[place, : part.end - part.start] = 1
+    logits = model(input_ids=tokens.to(device), attention_mask=real.to(device)).logits
+    found = []
+    for scores, row, part in zip(logits, tokens.to(device), parts, strict=True):
+        asked = slice(part.first - part.start, part.end - part.start)
+        before = slice(asked.start - 1, asked.stop - 1)
+        precise = scores[before].to(torch.promote_types(scores.dtype, torch.float32))
+        terms = F.cross_entropy(precise, row[asked], reduction="none")
+        found.append(float(terms.sum(dtype=torch.float64)))
+    return found

@@ -1,0 +1,146 @@
+"""Models of transformers from a folder or the hub: strictly, and from safetensors alone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from .extra import require
+from .hub import short, why_offline
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
+
+def load_model(owner: str, name: str, auto_class: str, *, beside: tuple[str, ...] = ()):
+    """Load a model of transformers, an ``nn.Module`` with a ``config``, in float32 and eval mode.
+
+    Args:
+        owner: Who was given the name, for the messages.
+        name: A folder with config.json and safetensors, or a name on the hub; what the hub's cache
+            holds is used without asking the hub.
+        auto_class: For example ``AutoModelForCausalLM``.
+        beside: How names of weights begin that a checkpoint may hold without need.
+
+    Raises:
+        OSError: If a folder is no model's, or has no safetensors.
+        ValueError: If transformers is not installed, there is no such model, or the weights do not
+            fit the configuration, both ways.
+    """
+    transformers = require("transformers", owner)
+    _check_weights(owner, Path(name))
+    loader = getattr(transformers, auto_class)
+    found = _fetch(
+        owner,
+        name,
+        lambda offline: loader.from_pretrained(
+            name,
+            local_files_only=offline,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype="float32",
+            output_loading_info=True,
+        ),
+    )
+    model, report = found
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        keys = sorted(key for key in map(str, report[problem]) if not key.startswith(beside))
+        if keys:
+            raise ValueError(
+                f"{owner} must hold the weights of its config.json, got {len(keys)} "
+                f"{problem.partition('_')[0]}, first {keys[0]}, in {name}; copy the model again"
+            )
+    return model.eval()
+
+
+def load_tokenizer(owner: str, name: str):
+    """Load the tokenizer beside a model of transformers.
+
+    Args:
+        owner: Who was given the name, for the messages.
+        name: See ``load_model``.
+
+    Raises:
+        OSError: If a folder is no model's.
+        ValueError: If transformers is not installed, or there is none.
+    """
+    loader = require("transformers", owner).AutoTokenizer
+    return _fetch(
+        owner,
+        name,
+        lambda offline: loader.from_pretrained(
+            name, local_files_only=offline, trust_remote_code=False
+        ),
+    )
+
+
+def load_config(owner: str, name: str):
+    """Load the configuration of a model of transformers.
+
+    Args:
+        owner: Who was given the name, for the messages.
+        name: See ``load_model``.
+
+    Raises:
+        OSError: If a folder is no model's.
+        ValueError: If transformers is not installed, or there is none.
+    """
+    loader = require("transformers", owner).AutoConfig
+    return _fetch(
+        owner,
+        name,
+        lambda offline: loader.from_pretrained(
+            name, local_files_only=offline, trust_remote_code=False
+        ),
+    )
+
+
+def _check_name(owner: str, name: str) -> None:
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise FileNotFoundError(
+            f"{owner} must hold config.json, got none in {name}; give a model's folder"
+        )
+    like_a_path = folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+    if like_a_path and not folder.is_dir():
+        raise FileNotFoundError(
+            f"{owner} must be a model's folder or a name on the hub, got {name!r}; check the path"
+        )
+
+
+def _check_weights(owner: str, folder: Path) -> None:
+    if folder.is_dir() and not any((folder / weights).is_file() for weights in _WEIGHTS):
+        raise FileNotFoundError(
+            f"{owner} must hold model.safetensors, got none in {folder}; nothing is unpickled: "
+            "convert it with save_pretrained, which writes safetensors"
+        )
+
+
+def _fetch(owner: str, name: str, load):
+    """Try without the network, then, for a name on the hub, with it; say little."""
+    _check_name(owner, name)
+    logging_of = require("transformers", owner).utils.logging
+    logging_of.set_verbosity_error()
+    logging_of.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        return load(True)
+    except Exception as error:  # a damaged file raises many kinds
+        if Path(name).is_dir() or not isinstance(error, OSError):
+            raise ValueError(
+                f"{owner} must be usable, got {name}: {short(error)}; copy the model again"
+            ) from error
+    reason = why_offline()
+    try:
+        if reason is None:
+            return load(False)
+    except Exception as error:  # of several libraries, none of which we depend on ourselves
+        raise _absent(owner, name, short(error)) from error
+    raise _absent(owner, name, reason)
+
+
+def _absent(owner: str, name: str, reason: str) -> ValueError:
+    cache = require("huggingface_hub", owner).constants.HF_HUB_CACHE
+    return ValueError(
+        f"{owner} must be a model's folder, or a name on the hub that can be reached, got {name!r} "
+        f"({reason}); {cache} does not hold it either: fetch it elsewhere and give its folder"
+    )
