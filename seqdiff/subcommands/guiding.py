@@ -57,13 +57,19 @@ def conjoin(command: str, run: Run, sampler: Sampler) -> Run:
         sampler: How it will be drawn.
 
     Raises:
-        ValueError: If its sequences have one strand only, or the sampler prefers a direction.
+        ValueError: If its sequences have one strand only, or the model or the sampler prefers a
+            direction.
     """
     tokenizer = run.tokenizer
     if not isinstance(tokenizer, StrandTokenizer):
         raise ValueError(
             f"{command}.rc_consistent must be left out for sequences with one strand, got a run "
             f"with {type(tokenizer).__name__}, which has no complement; leave it out"
+        )
+    if run.denoiser.causal:
+        raise ValueError(
+            f"{command}.rc_consistent must be left out for an autoregressive run, which reads from "
+            "left to right only; leave it out"
         )
     if sampler.directed:
         raise ValueError(
