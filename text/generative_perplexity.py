@@ -146,9 +146,11 @@ def generative_perplexity(
         if progress is not None:
             progress(len(together))
     counted = tokens > 0
+    exact = np.zeros(int(counted.sum()))
     likelihood = Likelihood(
         nats[counted],
-        np.zeros(int(counted.sum())),
+        exact,
+        np.full_like(exact, np.inf),
         tokens[counted].astype(np.int64),
         calls[counted].astype(np.int64),
     )

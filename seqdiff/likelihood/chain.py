@@ -53,9 +53,11 @@ class ChainRule(Estimator):
         ones = torch.ones(len(rows.x0), dtype=torch.float64, device=rows.x0.device)
         return Query(rows.x0.long(), torch.zeros_like(ones), rows.counted, ones)
 
-    def combine(self, values: Float64[np.ndarray, " cost"]) -> tuple[float, float]:
+    def combine(
+        self, values: Float64[np.ndarray, " cost"]
+    ) -> tuple[float, Float64[np.ndarray, " components"]]:
         """See ``Estimator``."""
-        return float(values.sum()), 0.0
+        return float(values.sum()), np.zeros(1)
 
 
 def check_kind(denoiser: Denoiser, estimator: Estimator) -> None:
