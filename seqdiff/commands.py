@@ -10,6 +10,9 @@ File formats are added alike:
   (``fa``, ``fa.gz``), the object a ``TemplateReader``;
 - ``seqdiff.readers``, to score: the name is the flag that takes the file, the object a
   ``seqdiff.data.reader.Reader``.
+
+Benchmarks are added in the group ``seqdiff.suites``, for ``evaluate --suite``: the name is that of
+the suite, the object a ``seqdiff.data.suite.Suite``.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def find_part(
             "choose one, or null for the one of the published corpus"
         )
     if isinstance(given, str) and given in PUBLISHED and not Path(given).exists():
-        part = _published_part(split, given, reading)
+        part = published_part(split, given, reading)
         return part if detokenizer is None else replace(part, detokenizer=detokenizer)
     paths = _match(split, [given] if isinstance(given, str) else given)
     return Part(Files(paths, reading), detokenizer or "none")
@@ -158,7 +158,17 @@ def published_split(given: object, split: Split) -> str | None:
     return None
 
 
-def _published_part(split: Split, name: str, reading: Reading) -> Part:
+def published_part(split: Split, name: str, reading: Reading) -> Part:
+    """Find a split of a published corpus: a copy in the cache folder, or else on the hub.
+
+    Args:
+        split: Which split.
+        name: A key of ``PUBLISHED``.
+        reading: How files of a copy become documents; the field is that of the corpus.
+
+    Raises:
+        ValueError: If the corpus has no such split.
+    """
     facts = PUBLISHED[name]
     wanted = facts.slice(split)
     if wanted is None:

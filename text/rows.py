@@ -90,6 +90,11 @@ class WrappedRows(SequenceDataset):
         """Count the rows."""
         return -(-self._total // self.layout.body)
 
+    @property
+    def num_counted(self) -> int:
+        """Positions that count, in all rows."""
+        return self._total + len(self) * (self.layout.length - self.layout.body)
+
     def _sizes(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
         return np.minimum(self._total - indices * self.layout.body, self.layout.body)
 
@@ -151,6 +156,12 @@ class DocumentRows(SequenceDataset):
     def __len__(self) -> int:
         """Count the documents."""
         return len(self.documents)
+
+    @property
+    def num_counted(self) -> int:
+        """Positions that count, in all rows."""
+        bodies = int(self._sizes(np.arange(len(self))).sum())
+        return bodies + len(self) * (self.layout.length - self.layout.body)
 
     def _sizes(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
         return np.minimum(self.store.lengths[self.documents[indices]], self.layout.body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -118,18 +118,39 @@ class SequenceDataModule(LightningDataModule, ABC):
         Raises:
             ValueError: If the split is empty.
         """
-        dataset = EvaluationSet(self.dataset(split))
+        dataset = self.dataset(split)
         if len(dataset) == 0:
             raise ValueError(
                 f"{type(self).__name__}.dataset({split!r}) must hold at least one example, got 0; "
                 "use a shorter window length or more sequence"
             )
-        batches = EvaluationBatches(
-            len(dataset), self.eval_batch_size, rank=rank, world_size=world_size
-        )
-        return self._loader(dataset, batches)
+        return self.rows_loader(dataset, range(len(dataset)), rank=rank, world_size=world_size)
 
-    def _loader(self, dataset: Dataset[Batch], batches: Sampler[list[int]]) -> DataLoader[Batch]:
+    def rows_loader(
+        self,
+        dataset: SequenceDataset,
+        rows: Sequence[int],
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> DataLoader[Batch]:
+        """Read this device's share of some rows of a dataset, each once over all devices.
+
+        Args:
+            dataset: Rows like those of ``dataset``, of this tokenizer.
+            rows: Their positions, at least one.
+            rank: This device.
+            world_size: Number of devices.
+        """
+        shares = EvaluationBatches(
+            len(rows), self.eval_batch_size, rank=rank, world_size=world_size
+        )
+        batches = [[rows[place] for place in share] for share in shares]
+        return self._loader(EvaluationSet(dataset), batches)
+
+    def _loader(
+        self, dataset: Dataset[Batch], batches: Sampler[list[int]] | Sequence[list[int]]
+    ) -> DataLoader[Batch]:
         return DataLoader(
             dataset,
             batch_sampler=batches,

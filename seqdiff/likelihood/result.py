@@ -106,6 +106,11 @@ class Likelihood:
         """exp(nats per token)."""
         return math.exp(self.nats_per_token)
 
+    @property
+    def perplexity_error(self) -> float:
+        """Standard error of ``perplexity`` over the choice of sequences, by linearisation."""
+        return self.perplexity * self.nats_per_token_error
+
 
 def half_width(
     standard_error: Float64[np.ndarray, " n"], degrees: Float64[np.ndarray, " n"], level: float

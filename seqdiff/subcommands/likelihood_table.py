@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -11,6 +12,7 @@ from seqdiff.data.datamodule import Split
 from seqdiff.likelihood import Estimator, Likelihood, evaluate
 from seqdiff.run import Run
 from seqdiff.subcommands.terminal import progress
+from seqdiff.types import Batch
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,43 @@ def estimate(
         target_se: Standard error, in nats, at which a sequence is done.
         max_nfe: Most network evaluations of a sequence.
     """
+    dataset = run.datamodule.dataset(split)
+    budget = {"target_se": target_se, "max_nfe": max_nfe}
+    loader = run.datamodule.evaluation_loader(split)
+    return estimate_batches(
+        run, loader, len(dataset), "evaluating", estimator=estimator, seed=seed, **budget
+    )
+
+
+def estimate_batches(
+    run: Run,
+    batches: Iterable[Batch],
+    total: int,
+    title: str,
+    *,
+    estimator: Estimator,
+    seed: int,
+    target_se: float | None = None,
+    max_nfe: int | None = None,
+) -> Likelihood:
+    """Estimate the likelihood of any rows under a progress bar.
+
+    Args:
+        run: The run.
+        batches: The rows.
+        total: How many there are.
+        title: Of the bar.
+        estimator: How.
+        seed: Of the draws.
+        target_se: Standard error, in nats, at which a sequence is done.
+        max_nfe: Most network evaluations of a sequence.
+    """
     device = next(run.denoiser.parameters()).device
-    total = len(run.datamodule.dataset(split))
-    batches = (batch.to(device) for batch in run.datamodule.evaluation_loader(split))
     with progress() as bar:
-        task = bar.add_task("evaluating", total=total)
+        task = bar.add_task(title, total=total)
         return evaluate(
             run.denoiser,
-            batches,
+            (batch.to(device) for batch in batches),
             process=run.process,
             estimator=estimator,
             target_se=target_se,

@@ -1,0 +1,169 @@
+"""Evaluate a run on the sets of a suite and lay them out beside published numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from seqdiff.data.suite import MissingSet, Suite, SuiteSet
+from seqdiff.likelihood import Estimator
+from seqdiff.run import Run
+from seqdiff.subcommands.likelihood_table import estimate_batches
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """One line of the table; ``num_rows`` and ``num_tokens`` are those that were evaluated."""
+
+    name: str
+    origin: str
+    num_documents: int
+    num_rows: int
+    of_rows: int
+    num_tokens: int
+    nats_per_token: float
+    nats_per_token_error: float
+    perplexity: float
+    perplexity_error: float
+    bits_per_unit: float | None
+    evaluations: float
+    published: dict[str, float]
+
+
+def open_sets(
+    suite: Suite, run: Run, folder: Path | None
+) -> tuple[list[SuiteSet], list[MissingSet]]:
+    """Find the sets of a suite, before anything slow.
+
+    Args:
+        suite: The suite.
+        run: What is to be evaluated.
+        folder: See ``Suite.find``.
+
+    Raises:
+        FileNotFoundError: If no set is at hand, or there is no such folder.
+        ValueError: See ``Suite.find``.
+    """
+    if folder is not None and not folder.is_dir():
+        raise FileNotFoundError(
+            f"evaluate.suite_folder must be an existing folder, got {folder}; check the path"
+        )
+    found, missing = suite.find(run.datamodule, folder)
+    if not found:
+        places = ", ".join(place for _, place in missing)
+        raise FileNotFoundError(
+            f"evaluate.suite must find at least one of its sets, got none; put a copy of one "
+            f"at its path: {places}"
+        )
+    return found, missing
+
+
+def evaluate_set(
+    run: Run,
+    found: SuiteSet,
+    limit: int | None,
+    *,
+    estimator: Estimator,
+    seed: int,
+    target_se: float | None = None,
+    max_nfe: int | None = None,
+) -> SuiteRow:
+    """Evaluate a run on one set.
+
+    Args:
+        run: The run.
+        found: The set.
+        limit: Rows to take at most, evenly spaced; what each is worth does not depend on it.
+        estimator: How.
+        seed: Of the draws.
+        target_se: Standard error, in nats, at which a row is done.
+        max_nfe: Most network evaluations of a row.
+    """
+    total = len(found.dataset)
+    count = total if limit is None else min(limit, total)
+    rows = [total * place // count for place in range(count)]
+    loader = run.datamodule.rows_loader(found.dataset, rows)
+    budget = {"target_se": target_se, "max_nfe": max_nfe}
+    result = estimate_batches(
+        run, loader, count, found.name, estimator=estimator, seed=seed, **budget
+    )
+    per_token = found.units_per_token
+    return SuiteRow(
+        name=found.name,
+        origin=found.origin,
+        num_documents=found.num_documents,
+        num_rows=count,
+        of_rows=total,
+        num_tokens=int(result.num_tokens.sum()),
+        nats_per_token=result.nats_per_token,
+        nats_per_token_error=result.nats_per_token_error,
+        perplexity=result.perplexity,
+        perplexity_error=result.perplexity_error,
+        bits_per_unit=None if per_token is None else result.bits_per_token / per_token,
+        evaluations=float(result.nfe.mean()),
+        published=found.published,
+    )
+
+
+def build_suite_table(
+    rows: Sequence[SuiteRow], suite: Suite, estimator: Estimator, title: str, notes: Sequence[str]
+) -> Table:
+    """Lay the rows out for a terminal of 80 columns.
+
+    Args:
+        rows: From ``evaluate_set``.
+        suite: Whose sets they are.
+        estimator: What estimated them.
+        title: Above the table.
+        notes: Below it.
+    """
+    caption = (
+        f"{estimator.quantity}; lower is better; ± SE is over the choice of rows",
+        f"estimator {estimator.name}, convention {estimator.convention}",
+        *notes,
+    )
+    table = Table(
+        title=title,
+        caption="\n".join(caption),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("set", no_wrap=True)
+    own = ("rows", "tokens", "nats/ token", "perplexity", "± SE", f"bits/ {suite.unit}")
+    for heading in (*own, *suite.models):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        bits = "" if row.bits_per_unit is None else f"{row.bits_per_unit:.4f}"
+        table.add_row(
+            row.name,
+            f"{row.num_rows:,}",
+            f"{row.num_tokens:,}",
+            f"{row.nats_per_token:.4f}",
+            f"{row.perplexity:.2f}",
+            "" if math.isinf(row.perplexity_error) else f"{row.perplexity_error:.2f}",
+            bits,
+            *(f"{row.published[model]:.2f}" for model in suite.models),
+        )
+    return table
+
+
+def lines_below(rows: Sequence[SuiteRow], missing: Sequence[MissingSet]) -> list[str]:
+    """Say where each set came from, and which are missing.
+
+    Args:
+        rows: What was evaluated.
+        missing: What was not.
+    """
+    found = []
+    for row in rows:
+        part = row.num_rows < row.of_rows
+        chosen = f"{row.num_rows:,} of {row.of_rows:,} rows, evenly spaced; " * part
+        found.append(f"{row.name}: {chosen}{row.num_documents:,} documents, {row.origin}")
+    return [*found, *(f"{name}: missing, would be read from {place}" for name, place in missing)]

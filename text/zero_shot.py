@@ -1,0 +1,213 @@
+"""The seven sets of the published zero-shot perplexities, as a ``seqdiff.data.suite.Suite``.
+
+Source of the sets and the numbers: Sahoo et al. 2024, arXiv:2406.07524, section 5.1. Models were
+trained on OpenWebText, so that none of the sets is in their training data.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.dataset import Split
+from seqdiff.data.suite import MissingSet, SuiteSet
+
+from .corpora import Files, Part, published_part
+from .datamodule import TextDataModule
+from .detokenizers import DETOKENIZERS
+from .documents import SUFFIXES, Reading
+from .preparation import prepare
+from .published import PUBLISHED, load_from_hub, local_copy
+from .rows import DocumentRows, Layout, WrappedRows
+from .subwords import GPT2Tokenizer
+
+MODELS = ("AR", "SEDD", "MDLM")
+_LENGTH = 1024
+
+
+@dataclass(frozen=True)
+class _Set:
+    """A set, the corpora that have its text (the first is fetched), and published perplexities."""
+
+    name: str
+    corpora: tuple[str, ...]
+    perplexities: tuple[float, float, float]
+
+    @property
+    def split(self) -> Split:
+        """Split that the perplexities are of."""
+        return PUBLISHED[self.corpora[0]].zero_shot
+
+    def spellings(self, split: Split) -> list[str]:
+        """Beginnings of the names that a copy of a split may have."""
+        words = ("valid", "validation") if split == "valid" else (split,)
+        names = dict.fromkeys((*self.corpora, self.name))
+        return [f"{name}{join}{word}" for word in words for name in names for join in "._-"]
+
+
+SETS = (
+    _Set("ptb", ("ptb",), (82.05, 100.09, 95.26)),
+    # Both WikiTexts are validated and tested on the same articles.
+    _Set("wikitext", ("wikitext-103", "wikitext-2"), (25.75, 34.28, 32.83)),
+    _Set("lm1b", ("lm1b",), (51.25, 68.20, 67.01)),
+    _Set("lambada", ("lambada",), (51.28, 49.86, 47.52)),
+    _Set("ag_news", ("ag_news",), (52.09, 62.09, 61.15)),
+    _Set("pubmed", ("pubmed",), (49.01, 44.53, 41.89)),
+    _Set("arxiv", ("arxiv",), (41.73, 38.48, 37.37)),
+)
+
+
+class ZeroShot:
+    """See ``seqdiff.data.suite.Suite``.
+
+    Documents are mended by the detokenizers of the corpora, and cut into rows as the run's own.
+    """
+
+    models = MODELS
+    unit = "byte"
+
+    def find(
+        self, data: SequenceDataModule, folder: Path | None
+    ) -> tuple[list[SuiteSet], list[MissingSet]]:
+        """Tokenise the sets that are at hand.
+
+        Args:
+            data: Of the run.
+            folder: With copies such as ``ptb.valid.txt`` or ``lambada_test.jsonl.gz``; a document
+                of a .txt file is a line. If ``None``, a set is in the cache folder or on the hub.
+
+        Raises:
+            ValueError: If the data is no text, two copies compete, or a copy is not sound.
+        """
+        checked, found, missing = _text(data), [], []
+        for wanted in SETS:
+            part, origin = _from_folder(wanted, folder) if folder else _from_corpora(wanted)
+            if part is None:
+                missing.append(MissingSet(wanted.name, origin))
+            else:
+                found.append(_open(wanted, part, origin, checked))
+        return found, missing
+
+    def notes(self, data: SequenceDataModule) -> tuple[str, ...]:
+        """Say how rows are cut, what counts, and what does not compare."""
+        text = _text(data)
+        framed = text.tokenizer.frame is not None
+        if text.wrap:
+            between = "" if text.tokenizer.separator is None else " with a separator after each"
+            rows = f"rows: {text.length:,} tokens, wrapped: documents end to end{between}"
+            counts = "all positions count, separators too"
+        else:
+            rows = f"rows: a document each, not wrapped, at most {text.length:,} tokens"
+            counts = "padding is neither attended to nor counted"
+        counts += "; BOS and EOS of a row count" if framed else "; rows have no BOS and EOS"
+        published = (
+            f"{', '.join(MODELS)}: published, trained on OpenWebText, perplexity a GPT-2 BPE "
+            f"token, wrapped rows of {_LENGTH:,}; AR exact, the others upper bounds"
+        )
+        return (rows, f"counted: {counts}", published, *_differences(text), _BYTES)
+
+
+_BYTES = (
+    "bits/byte: of the mended text; BOS, EOS and separators cost bits but are no bytes; "
+    "blank where documents were cut"
+)
+
+
+def _differences(data: TextDataModule) -> tuple[str, ...]:
+    if data.tokenizer.fingerprint != GPT2Tokenizer().fingerprint:
+        return (
+            f"this run's tokens are {data.token_name}s by {type(data.tokenizer).__name__}, not "
+            "GPT-2's: its perplexity does NOT compare with the published; compare bits/byte "
+            "between runs",
+        )
+    if not data.wrap or data.length != _LENGTH:
+        return ("this run's rows differ from the published, and perplexity with them",)
+    return ()
+
+
+def _text(data: SequenceDataModule) -> TextDataModule:
+    if isinstance(data, TextDataModule):
+        return data
+    raise ValueError(
+        "evaluate.suite zero_shot must be evaluated by a model of text, got a run on "
+        f"{type(data).__name__}; choose another run"
+    )
+
+
+def _from_folder(wanted: _Set, folder: Path) -> tuple[Part | None, str]:
+    """A copy of the published split, or else of the other one that is held out; and its origin."""
+    facts = PUBLISHED[wanted.corpora[0]]
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    other: Split = "test" if wanted.split == "valid" else "valid"
+    bare = list(dict.fromkeys((wanted.name, *wanted.corpora)))
+    for spellings, remark in (
+        (wanted.spellings(wanted.split), ""),
+        (bare, ""),
+        (wanted.spellings(other), f", split {other}; the published numbers are of {wanted.split}"),
+    ):
+        copies = [path for path in files if _stem(path) in spellings]
+        if len(copies) > 1:
+            raise ValueError(
+                f"evaluate.suite_folder must hold one copy of {wanted.name}, got "
+                f"{' and '.join(path.name for path in copies)} in {folder}; move the others away"
+            )
+        if copies:
+            files_of = Files((copies[0],), Reading("line", facts.column))
+            return Part(files_of, facts.detokenizer), f"{copies[0]}{remark}"
+    return None, str(folder / f"{wanted.name}.{wanted.split}.txt")
+
+
+def _stem(path: Path) -> str | None:
+    """The name without what says the kind of file; ``None`` if it is of no known kind."""
+    kinds = "|".join(re.escape(suffix) for suffix in SUFFIXES)
+    match = re.fullmatch(rf"(.+)(?:{kinds})(?:\.gz)?", path.name)
+    return None if match is None else match[1]
+
+
+def _from_corpora(wanted: _Set) -> tuple[Part | None, str]:
+    """A copy in the cache folder, or else on the hub; and its origin, or the path of a copy."""
+    parts = [published_part(wanted.split, name, Reading()) for name in wanted.corpora]
+    for part in parts:
+        if isinstance(part.source, Files):
+            return part, part.source.name
+    name = wanted.corpora[0]
+    try:
+        load_from_hub(name, wanted.split)
+    except ValueError:
+        return None, str(local_copy(name) / f"{wanted.split}.jsonl")
+    return parts[0], f"{PUBLISHED[name].hub} on the hub, split {wanted.split}"
+
+
+def _open(wanted: _Set, part: Part, origin: str, data: TextDataModule) -> SuiteSet:
+    """Tokenise a set and cut rows."""
+    store = prepare(
+        part.source,
+        data.tokenizer,
+        detokenizer=part.detokenizer,
+        num_processes=data.num_processes,
+    )
+    documents, layout = np.arange(len(store)), Layout.of(data.tokenizer, data.length)
+    if data.wrap:
+        rows = WrappedRows(store, documents, layout, keep_tail=True)
+        cut = 0
+    else:
+        rows = DocumentRows(store, documents, layout)
+        cut = int((store.lengths > layout.body).sum())
+        origin += f", {cut:,} documents cut" * bool(cut)
+    mend = DETOKENIZERS[part.detokenizer]
+    size = 0 if cut else sum(len(mend(text).encode()) for text in part.source.documents())
+    return SuiteSet(
+        name=wanted.name,
+        origin=origin,
+        dataset=rows,
+        num_documents=len(documents),
+        units_per_token=None if cut else size / rows.num_counted,
+        published=dict(zip(MODELS, wanted.perplexities, strict=True)),
+    )
+
+
+suite = ZeroShot()
