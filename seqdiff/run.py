@@ -27,7 +27,7 @@ from seqdiff.process import MaskedDiffusion
 from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
 from seqdiff.training.module import DiffusionModule
 from seqdiff.training.trainer import build_trainer, is_first_process
-from seqdiff.training.weights import Progress, load_weights, read_progress
+from seqdiff.training.weights import Progress, encode_weights, load_weights, read_progress
 
 CONFIG_NAME = "run.yaml"
 
@@ -84,7 +84,7 @@ def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Ru
 
 
 def start_run(parsed: ParsedRun) -> Path:
-    """Train from the beginning.
+    """Train from the beginning; with ``max_steps`` 0, keep the network as it is built.
 
     Args:
         parsed: From ``parse_run``.
@@ -116,6 +116,8 @@ def start_run(parsed: ParsedRun) -> Path:
             f"RunConfig.output must not hold weights already, got {directory / WEIGHTS_NAME} "
             f"without a {CHECKPOINT_NAME} to go on from; choose another --output"
         )
+    if config.trainer.max_steps == 0:
+        return _keep(parsed, config, directory)
     return _fit(parsed, config, directory, resume=False)
 
 
@@ -164,6 +166,16 @@ def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
     assert isinstance(config.backbone, Backbone)
     process = MaskedDiffusion(vocab_size, config.schedule)
     return process, config.objective.denoiser(config.backbone, process)
+
+
+def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
+    """Write a run that has not been trained, and cannot be resumed."""
+    _, denoiser = _compose(config)
+    _sign(parsed, config.data.tokenizer, None)
+    if is_first_process():
+        _write_config(directory, dump(parsed))
+        write_bytes(directory / WEIGHTS_NAME, encode_weights(denoiser.state_dict()))
+    return directory
 
 
 def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool) -> Path:

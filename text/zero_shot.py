@@ -106,7 +106,8 @@ class ZeroShot:
         counts += "; BOS and EOS of a row count" if framed else "; rows have no BOS and EOS"
         published = (
             f"{', '.join(MODELS)}: published, trained on OpenWebText, perplexity a GPT-2 BPE "
-            f"token, wrapped rows of {_LENGTH:,}; AR exact, the others upper bounds"
+            f"token, wrapped rows of {_LENGTH:,}; AR exact, SEDD a bound, MDLM by "
+            "convention mdlm"
         )
         return (rows, f"counted: {counts}", published, *_differences(text), _BYTES)
 

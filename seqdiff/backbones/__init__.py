@@ -3,6 +3,7 @@
 from .autoregressive import AutoregressiveTransformer
 from .caduceus import Caduceus
 from .protocol import Backbone, BoundedBackbone, LabelledBackbone, TimeConditionedBackbone
+from .published_transformer import PublishedTransformer
 from .transformer import Transformer
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "BoundedBackbone",
     "Caduceus",
     "LabelledBackbone",
+    "PublishedTransformer",
     "TimeConditionedBackbone",
     "Transformer",
 ]

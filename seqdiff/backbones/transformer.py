@@ -211,8 +211,8 @@ class Transformer(nn.Module):
             )
         return condition
 
-    @classmethod
-    def from_hub(cls, directory: str | Path) -> Transformer:
+    @staticmethod
+    def from_hub(directory: str | Path) -> Transformer:
         """Load published MDLM or BD3-LM weights, strictly.
 
         ``forward(tokens, sigma)`` then gives MDLM's published logits in the ids of the hub's
@@ -232,7 +232,7 @@ class Transformer(nn.Module):
         """
         config, block_fields = read_config(directory)
         with torch.device("meta"):
-            model = cls(
+            model = Transformer(
                 config.d_model,
                 config.n_layer,
                 config.n_heads,

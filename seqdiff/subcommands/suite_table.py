@@ -138,7 +138,7 @@ def build_suite_table(
     table.add_column("set", no_wrap=True)
     own = ("rows", "tokens", "nats/ token", "perplexity", "± SE", f"bits/ {suite.unit}")
     for heading in (*own, *suite.models):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
         bits = "" if row.bits_per_unit is None else f"{row.bits_per_unit:.4f}"
         table.add_row(
@@ -146,12 +146,16 @@ def build_suite_table(
             f"{row.num_rows:,}",
             f"{row.num_tokens:,}",
             f"{row.nats_per_token:.4f}",
-            f"{row.perplexity:.2f}",
-            "" if math.isinf(row.perplexity_error) else f"{row.perplexity_error:.2f}",
+            _short(row.perplexity),
+            "" if math.isinf(row.perplexity_error) else _short(row.perplexity_error),
             bits,
             *(f"{row.published[model]:.2f}" for model in suite.models),
         )
     return table
+
+
+def _short(number: float) -> str:
+    return f"{number:.2f}" if number < 1e5 else f"{number:.1e}"
 
 
 def lines_below(rows: Sequence[SuiteRow], missing: Sequence[MissingSet]) -> list[str]:

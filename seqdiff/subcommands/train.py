@@ -46,12 +46,13 @@ def run(args: argparse.Namespace) -> None:
     if args.resume is None:
         parsed = parse_run(args.config, args.flags)
         directory = parsed["output"]
+        done = "trained" if parsed["trainer"]["max_steps"] else "written, not trained"
         fit(directory, partial(start_run, parsed))
     else:
-        directory = args.resume
+        directory, done = args.resume, "trained"
         fit(directory, partial(resume_run, directory, args.flags))
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"{directory}: trained; next: {command_line('evaluate', directory)}")
+        print(f"{directory}: {done}; next: {command_line('evaluate', directory)}")
 
 
 def fit(directory: Path, start: Callable[[], Path]) -> None:

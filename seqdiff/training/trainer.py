@@ -34,7 +34,8 @@ class TrainerConfig:
     """Arguments of ``lightning.pytorch.Trainer``, passed on unchanged.
 
     Attributes:
-        max_steps: Optimiser steps of the run.
+        max_steps: Optimiser steps of the run; 0 opens no data and keeps the network as it is
+            built, which makes a run of a published one.
         max_time: Wall-clock limit, ``DD:HH:MM:SS``, over a run and its resumptions since it was
             first set.
         accelerator: ``cpu``, ``gpu``, ``auto``, ...
@@ -74,10 +75,11 @@ class TrainerConfig:
         """
         counts = ("max_steps", "accumulate_grad_batches", "log_every_n_steps", "num_nodes")
         for name in (*counts, "val_check_interval"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
+            value, least = getattr(self, name), 0 if name == "max_steps" else 1
+            if value is not None and value < least:
                 raise ValueError(
-                    f"TrainerConfig.{name} must be at least 1, got {value}; set trainer.{name}"
+                    f"TrainerConfig.{name} must be at least {least}, got {value}; "
+                    f"set trainer.{name}"
                 )
         clip, limit = self.gradient_clip_val, self.limit_val_batches
         if clip is not None and not clip > 0:

@@ -151,7 +151,7 @@ def _as_config(value: object) -> dict:
         (["--optim.betas", "[0.9, 1.0]"], "OptimConfig.betas must be in [0, 1), got (0.9, 1.0)"),
         (["--optim.eps", "-1"], "OptimConfig.eps must be positive, got -1.0"),
         (["--optim.schedule", "square"], "constant"),
-        (["--trainer.max_steps", "0"], "TrainerConfig.max_steps must be at least 1, got 0"),
+        (["--trainer.max_steps", "-1"], "TrainerConfig.max_steps must be at least 0, got -1"),
         (["--ema_decay", "1"], "EMA.decay must be in [0, 1), got 1.0"),
         (["--checkpoint_every_n_steps", "0"], "every_n_steps must be at least 1, got 0"),
         (["--data.init_args.batch_size", "0"], "ToyData.batch_size must be at least 1, got 0"),

@@ -9,8 +9,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from seqdiff.backbones import Transformer, attention_masks, transformer
+from seqdiff.backbones import PublishedTransformer, Transformer, attention_masks, transformer
 from seqdiff.backbones.transformer_hub import hub_name
+from seqdiff.parameterization import Denoiser
+from seqdiff.schedules import LogLinear
 
 MDLM_FIELDS = {"model_type": "mdlm", "dropout": 0.1, "time_conditioning": True}
 BLOCK_FIELDS = {
@@ -176,3 +178,24 @@ def test_writing_and_reading_again_changes_nothing(published: Golden, tmp_path: 
     assert stored.keys() == published.state.keys()
     for name, tensor in published.state.items():
         torch.testing.assert_close(stored[name], tensor, rtol=1e-6, atol=0)
+
+
+def test_as_a_backbone_it_gives_the_published_law_without_the_mask(mdlm: Golden) -> None:
+    """Log-softmax over the real symbols alone: at every position, with and without SUBS' copies."""
+    mask_id, tokens = mdlm.fields["vocab_size"] - 1, mdlm.tensors["input_ids"]
+    folder = str(mdlm.publish())
+    net = PublishedTransformer(folder, num_embeddings=mask_id + 1, num_logits=mask_id).eval()
+    denoiser, t = Denoiser(net, mask_id, LogLinear(eps=0.0)), torch.zeros(len(tokens))
+    wanted = mdlm.tensors["logits"].double()[..., :mask_id].log_softmax(-1).float()
+    law = denoiser.raw_log_probs(tokens, t)
+    torch.testing.assert_close(law, wanted, atol=2e-4, rtol=1e-4)
+    hidden = tokens == mask_id
+    assert hidden.any() and not hidden.all()
+    torch.testing.assert_close(denoiser(tokens, t)[hidden], wanted[hidden], atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        denoiser.log_probs_at(tokens, hidden, t), wanted[hidden], atol=2e-4, rtol=1e-4
+    )
+    with_mask = mdlm.tensors["logits"].log_softmax(-1)[..., :mask_id]
+    shifted = mdlm.tensors["logits"][..., 1:].log_softmax(-1)
+    for twin in (with_mask, shifted):
+        assert (twin - wanted).abs().max() > 1e-2

@@ -61,6 +61,7 @@ def test_wrapped_rows(documents, layout, keep_tail, data) -> None:
     found = WrappedRows(Store(documents), order, layout, keep_tail=keep_tail)
     rows, held = by_hand([documents[i] for i in order], layout, keep_tail)
     assert len(found) == len(rows)
+    assert found.num_counted == sum(map(sum, held))
     if not rows:
         return
     some = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=5)))
@@ -84,6 +85,7 @@ def test_a_document_a_row(documents, layout, data) -> None:
         assert row == whole + [PAD] * (layout.length - len(whole))
         assert mask == [True] * len(whole) + [False] * (layout.length - len(whole))
     assert (found.padding(np.arange(len(order))) == ~loss_mask).all()
+    assert found.num_counted == loss_mask.sum()
 
 
 def test_an_epoch_lays_whole_documents_in_another_order() -> None:

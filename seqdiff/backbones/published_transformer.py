@@ -1,0 +1,61 @@
+"""A published MDLM as a backbone that a run can name."""
+
+from __future__ import annotations
+
+import torch
+
+from .transformer import Transformer
+from .transformer_hub import read_config
+
+
+class PublishedTransformer(Transformer):
+    """A ``Transformer`` with the weights of a hub folder, without its head's column for the mask.
+
+    The published network scores the mask too, which its SUBS parameterization sets to ``-inf``
+    before it normalises (Sahoo et al. 2024, arXiv:2406.07524, section 3.2.3). Without that column,
+    ``Denoiser`` gives the same law. Everything can be trained on.
+
+    Args:
+        checkpoint: Folder that holds config.json and model.safetensors. Whoever loads the run
+            reads it again.
+        num_embeddings: K + 1; the last id is the mask, here as there.
+        num_logits: K.
+
+    Raises:
+        FileNotFoundError: If a file is not there.
+        ValueError: If a file is damaged, the folder holds no MDLM, the weights do not fit the
+            configuration, or the vocabulary has another size.
+    """
+
+    def __init__(self, checkpoint: str, *, num_embeddings: int, num_logits: int) -> None:
+        config, block_fields = read_config(checkpoint)
+        if block_fields is not None:
+            raise ValueError(
+                f"PublishedTransformer.checkpoint must be an MDLM, got a BD3-LM in {checkpoint}, "
+                "which denoises a block given those before it; read its logits by "
+                "Transformer.from_hub(...).block_logits"
+            )
+        if config.num_embeddings != num_embeddings:
+            raise ValueError(
+                "PublishedTransformer.checkpoint must embed the tokens of data.tokenizer and the "
+                f"mask, {num_embeddings}, got {config.num_embeddings} in {checkpoint}; use the "
+                "tokenizer of the checkpoint"
+            )
+        published = Transformer.from_hub(checkpoint)
+        with torch.device("meta"):
+            super().__init__(
+                config.d_model,
+                config.n_layer,
+                config.n_heads,
+                num_embeddings=num_embeddings,
+                num_logits=num_logits,
+                cond_dim=config.cond_dim,
+                dropout=config.dropout,
+                max_length=config.max_length,
+                time_conditioned=config.time_conditioned,
+            )
+        self.checkpoint = checkpoint
+        state = published.state_dict()
+        for name in ("head.linear.weight", "head.linear.bias"):
+            state[name] = state[name][:num_logits].clone()
+        self.load_state_dict(state, assign=True)

@@ -1,0 +1,159 @@
+"""A published MDLM folder as a run: evaluated, sampled, trained on, and published again."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jaxtyping
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from seqdiff.backbones import PublishedTransformer, Transformer
+from seqdiff.backbones.transformer_hub_config import BlockDiffusionFields
+from seqdiff.cli import main
+from seqdiff.likelihood import StratifiedK, evaluate
+from seqdiff.parameterization import Denoiser
+from seqdiff.run import load_run
+from tests.small_transformers import build
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "configs" / "experiment" / "text" / "bytes.yaml"
+V = 257
+LINES = "".join(f"line {i} of a text, {i * i} in all\n" for i in range(60))
+
+
+def published(timed: bool = False) -> Transformer:
+    return build(num_embeddings=V, num_logits=V, time_conditioned=timed).float()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
+    published().to_hub(tmp_path / "hub")
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """What a user without a type checker meets."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def make(hub: Path, output: Path, *flags: str) -> list[str]:
+    command = ["train", str(CONFIG), "--backbone=seqdiff.backbones.PublishedTransformer"]
+    command += [f"--backbone.checkpoint={hub}", "--data.length=32", f"--output={output}"]
+    corpus = output.parent / "corpus.txt"
+    return [*command, f"--data.train={corpus}", "--trainer.enable_progress_bar=false", *flags]
+
+
+class Reference(nn.Module):
+    """The published logits at the real symbols, cut by hand; or, as a twin, shifted by one."""
+
+    def __init__(self, hub: Path, first: int = 0) -> None:
+        super().__init__()
+        self.network, self.first = Transformer.from_hub(hub), first
+
+    def forward(
+        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        return self.network(tokens, t, padding)[..., self.first : self.first + V - 1]
+
+
+def test_a_run_without_training_bounds_as_the_published_logits_do(
+    hub: Path, tmp_path: Path, capsys
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "e.json"
+    assert main(make(hub, run, "--trainer.max_steps=0")) == 0, "there is no corpus yet"
+    assert f"{run}: written, not trained; next: " in capsys.readouterr().out
+    assert {path.name for path in run.iterdir()} == {"run.yaml", "model.safetensors"}
+    (tmp_path / "corpus.txt").write_text(LINES)
+    assert main(["evaluate", str(run), "--json", str(out), "--evaluations=4"]) == 0
+    found = json.loads(out.read_text())["rows"][0]["nats_per_token"]
+    trained = load_run(run)
+
+    def bound(first: int) -> float:
+        batches = trained.datamodule.evaluation_loader("test")
+        denoiser = Denoiser(Reference(hub, first).eval(), V - 1)
+        return evaluate(
+            denoiser, batches, process=trained.process, estimator=StratifiedK(4)
+        ).nats_per_token
+
+    assert found == pytest.approx(bound(0), rel=1e-5)
+    assert abs(found - bound(1)) > 1e-2, "a shifted vocabulary would be seen"
+    draw = ["sample", str(run), "--num=2", "--length=24", "--seed=1"]
+    assert main([*draw, "--out", str(tmp_path / "s.jsonl")]) == 0
+    records = [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()]
+    assert len(records) == 2
+
+
+def test_training_goes_on_from_it_and_is_published_again(hub: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text(LINES)
+    run = tmp_path / "run"
+    flags = ["--trainer.max_steps=3", "--trainer.val_check_interval=null", "--ema_decay=null"]
+    tiny = ["--optim.lr=1e-12", "--optim.min_lr=0", "--optim.weight_decay=0"]
+    assert main(make(hub, run, *flags, *tiny)) == 0
+    before, after = published().state_dict(), load_run(run).denoiser.backbone
+    assert isinstance(after, PublishedTransformer)
+    torch.testing.assert_close(after.embedding.weight, before["embedding.weight"])
+    assert main(make(hub, tmp_path / "more", *flags)) == 0
+    moved = load_run(tmp_path / "more").denoiser.backbone
+    assert isinstance(moved, PublishedTransformer)
+    assert (moved.embedding.weight - before["embedding.weight"]).abs().max() > 1e-6
+    moved.to_hub(tmp_path / "again")
+    again = PublishedTransformer(str(tmp_path / "again"), num_embeddings=V, num_logits=V - 1)
+    tokens = torch.randint(V, (2, 9), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(again.eval()(tokens), moved(tokens))
+
+
+def test_a_time_conditioned_one_is_told_sigma(hub: Path) -> None:
+    published(timed=True).to_hub(hub)
+    net = PublishedTransformer(str(hub), num_embeddings=V, num_logits=V - 1).eval()
+    tokens, sigma = torch.full((2, 5), V - 1), torch.tensor([0.1, 2.0])
+    wanted = Transformer.from_hub(hub)(tokens, sigma)[..., : V - 1]
+    assert torch.equal(net(tokens, sigma), wanted)
+    assert not torch.equal(net(tokens, sigma.flip(0)), wanted)
+    with pytest.raises(ValueError, match=r"Denoiser.schedule must be given"):
+        Denoiser(net, V - 1)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_does_not_fit_is_one_line_and_leaves_nothing(
+    hub: Path, tmp_path: Path, fails: Callable[[list[str]], str]
+) -> None:
+    command = make(hub, tmp_path / "run", "--trainer.max_steps=0")
+    tokenizer = "--data.tokenizer=text.tokenizers.Text8Tokenizer"
+    said = fails([*command, tokenizer])
+    assert f"embed the tokens of data.tokenizer and the mask, 28, got 257 in {hub}" in said
+    said = fails([*command, "--trainer.max_steps=-1"])
+    assert "TrainerConfig.max_steps must be at least 0, got -1" in said
+    model = published()
+    model.block_fields = BlockDiffusionFields(4)
+    model.to_hub(hub)
+    assert "must be an MDLM, got a BD3-LM" in fails(command)
+    (hub / "model.safetensors").rename(hub / "pytorch_model.bin")
+    published().to_hub(tmp_path / "other")
+    (hub / "config.json").write_bytes((tmp_path / "other" / "config.json").read_bytes())
+    assert "only pytorch_model.bin, which is not read since unpickling" in fails(command)
+    (hub / "pytorch_model.bin").rename(hub / "model.safetensors")
+    config = json.loads((hub / "config.json").read_text())
+    (hub / "config.json").write_text(json.dumps({**config, "n_blocks": 2}))
+    assert "does not fit its config.json: missing none; unexpected" in fails(command)
+    assert "config.json is not there" in fails(make(tmp_path, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_was_not_trained_is_kept_and_not_resumed(
+    hub: Path, tmp_path: Path, fails: Callable[[list[str]], str]
+) -> None:
+    command = make(hub, tmp_path / "run", "--trainer.max_steps=0")
+    assert main(command) == 0
+    written = (tmp_path / "run" / "model.safetensors").read_bytes()
+    assert "must not hold weights already" in fails(command)
+    assert "must exist to resume" in fails(["train", "--resume", str(tmp_path / "run")])
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == written
+    signed = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["provenance"]
+    assert signed["tokenizer"] == load_run(tmp_path / "run").tokenizer.fingerprint
