@@ -1,0 +1,86 @@
+"""A published Caduceus as a backbone of DNA runs."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from seqdiff.backbones import Caduceus
+
+# Ids of A C G T and [MASK] among the published tokens, in the order of ours.
+HUB_IDS = (7, 8, 9, 10, 3)
+_LAST_TOKEN = 11
+
+
+class PublishedCaduceus(nn.Module):
+    """The network of a hub folder, asked and answering in our ids: A C G T, and the mask.
+
+    The published network scores 16 ids. Its law of a base is the one over A C G T alone, which
+    ``Denoiser`` normalises. Unknown bases are masks here, so N is shown to it as ``[MASK]``. If it
+    is equivariant to the reverse complement, it is so here. Everything can be trained on.
+
+    Attributes:
+        checkpoint: Where the weights came from; whoever loads a run reads it again.
+        network: In published ids.
+    """
+
+    def __init__(
+        self, checkpoint: str, *, num_embeddings: int, num_logits: int, backend: str = "auto"
+    ) -> None:
+        """Load a checkpoint, strictly.
+
+        Args:
+            checkpoint: Folder that holds config.json and model.safetensors.
+            num_embeddings: 5.
+            num_logits: 4.
+            backend: See ``Caduceus``.
+
+        Raises:
+            FileNotFoundError: If a file is not there.
+            ValueError: If the run is not one of DNA, the folder holds no published Caduceus, or its
+                vocabulary is another one.
+        """
+        super().__init__()
+        if (num_embeddings, num_logits) != (5, 4):
+            raise ValueError(
+                "PublishedCaduceus must be used on data of 4 tokens, A C G T, got "
+                f"{num_logits}; choose another backbone"
+            )
+        network = Caduceus.from_hub(checkpoint, backend=backend)
+        complement = network.config.complement
+        other_strand = None if complement is None else tuple(complement[i] for i in HUB_IDS[:4])
+        small = network.config.num_embeddings <= _LAST_TOKEN
+        if small or other_strand not in (None, HUB_IDS[3::-1]):
+            raise ValueError(
+                "PublishedCaduceus.checkpoint must have the published tokens, A C G T being "
+                f"{HUB_IDS[0]} to {HUB_IDS[3]} of at least {_LAST_TOKEN + 1}, got "
+                f"{network.config.num_embeddings} tokens in {checkpoint}; use seqdiff's own run"
+            )
+        self.checkpoint = checkpoint
+        self.network = network
+        self.hub_ids: Tensor
+        self.register_buffer("hub_ids", torch.tensor(HUB_IDS), persistent=False)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L K"]:
+        """See ``Backbone``; the time is not told to the network."""
+        return self._bases(self.network(self.hub_ids[tokens], t, padding))
+
+    def logits_at(
+        self,
+        tokens: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "N K"]:
+        """See ``SelectiveBackbone``; there are no labels."""
+        return self._bases(self.network.logits_at(self.hub_ids[tokens], where, t, padding, label))
+
+    def _bases(self, logits: Tensor) -> Tensor:
+        return logits[..., HUB_IDS[0] : HUB_IDS[3] + 1]
