@@ -20,6 +20,7 @@ from .corpora import Files, Part, published_part
 from .datamodule import TextDataModule
 from .detokenizers import DETOKENIZERS
 from .documents import SUFFIXES, Reading
+from .hub import short, why_offline
 from .preparation import prepare
 from .published import PUBLISHED, load_from_hub, local_copy
 from .rows import DocumentRows, Layout, WrappedRows
@@ -85,11 +86,11 @@ class ZeroShot:
         """
         checked, found, missing = _text(data), [], []
         for wanted in SETS:
-            part, origin = _from_folder(wanted, folder) if folder else _from_corpora(wanted)
-            if part is None:
-                missing.append(MissingSet(wanted.name, origin))
+            at_hand = _from_folder(wanted, folder) if folder else _from_corpora(wanted)
+            if isinstance(at_hand, MissingSet):
+                missing.append(at_hand)
             else:
-                found.append(_open(wanted, part, origin, checked))
+                found.append(_open(wanted, *at_hand, checked))
         return found, missing
 
     def notes(self, data: SequenceDataModule) -> tuple[str, ...]:
@@ -139,7 +140,7 @@ def _text(data: SequenceDataModule) -> TextDataModule:
     )
 
 
-def _from_folder(wanted: _Set, folder: Path) -> tuple[Part | None, str]:
+def _from_folder(wanted: _Set, folder: Path) -> tuple[Part, str] | MissingSet:
     """A copy of the published split, or else of the other one that is held out; and its origin."""
     facts = PUBLISHED[wanted.corpora[0]]
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
@@ -159,7 +160,7 @@ def _from_folder(wanted: _Set, folder: Path) -> tuple[Part | None, str]:
         if copies:
             files_of = Files((copies[0],), Reading("line", facts.column))
             return Part(files_of, facts.detokenizer), f"{copies[0]}{remark}"
-    return None, str(folder / f"{wanted.name}.{wanted.split}.txt")
+    return MissingSet(wanted.name, str(folder / f"{wanted.name}.{wanted.split}.txt"))
 
 
 def _stem(path: Path) -> str | None:
@@ -169,8 +170,8 @@ def _stem(path: Path) -> str | None:
     return None if match is None else match[1]
 
 
-def _from_corpora(wanted: _Set) -> tuple[Part | None, str]:
-    """A copy in the cache folder, or else on the hub; and its origin, or the path of a copy."""
+def _from_corpora(wanted: _Set) -> tuple[Part, str] | MissingSet:
+    """A copy in the cache folder, or else on the hub; and its origin."""
     parts = [published_part(wanted.split, name, Reading()) for name in wanted.corpora]
     for part in parts:
         if isinstance(part.source, Files):
@@ -178,8 +179,10 @@ def _from_corpora(wanted: _Set) -> tuple[Part | None, str]:
     name = wanted.corpora[0]
     try:
         load_from_hub(name, wanted.split)
-    except ValueError:
-        return None, str(local_copy(name) / f"{wanted.split}.jsonl")
+    except ValueError as error:
+        place = str(local_copy(name) / f"{wanted.split}.jsonl")
+        unreachable = why_offline() if error.__cause__ else None
+        return MissingSet(wanted.name, place, unreachable or short(error.__cause__ or error))
     return parts[0], f"{PUBLISHED[name].hub} on the hub, split {wanted.split}"
 
 

@@ -39,10 +39,12 @@ class MissingSet(NamedTuple):
     Attributes:
         name: What reports call it.
         place: The path that would be used.
+        reason: Why nothing else is at hand; empty if that is where it is looked for alone.
     """
 
     name: str
     place: str
+    reason: str = ""
 
 
 @runtime_checkable

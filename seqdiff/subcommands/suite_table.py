@@ -55,7 +55,7 @@ def open_sets(
         )
     found, missing = suite.find(run.datamodule, folder)
     if not found:
-        places = ", ".join(place for _, place in missing)
+        places = ", ".join(one.place for one in missing)
         raise FileNotFoundError(
             f"evaluate.suite must find at least one of its sets, got none; put a copy of one "
             f"at its path: {places}"
@@ -165,9 +165,12 @@ def lines_below(rows: Sequence[SuiteRow], missing: Sequence[MissingSet]) -> list
         rows: What was evaluated.
         missing: What was not.
     """
-    found = []
+    found: list[str] = []
     for row in rows:
         part = row.num_rows < row.of_rows
         chosen = f"{row.num_rows:,} of {row.of_rows:,} rows, evenly spaced; " * part
         found.append(f"{row.name}: {chosen}{row.num_documents:,} documents, {row.origin}")
-    return [*found, *(f"{name}: missing, would be read from {place}" for name, place in missing)]
+    for one in missing:
+        why = f" ({one.reason})" if one.reason else ""
+        found.append(f"{one.name}: missing{why}, would be read from {one.place}")
+    return found

@@ -211,6 +211,7 @@ def test_copies_in_the_cache_folder_need_no_option(
     assert found["sets"]["ptb"]["nats_per_token"] == own["nats_per_token"]
     missing = {one["name"]: one["place"] for one in found["missing"]}
     assert missing["lambada"] == str(cache / "lambada" / "test.jsonl")
+    assert {one["reason"] for one in found["missing"]} == {"HF_HUB_OFFLINE is set"}
     assert list(missing) == ["lm1b", "lambada", "ag_news", "pubmed", "arxiv"]
 
 

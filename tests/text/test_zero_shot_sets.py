@@ -1,0 +1,103 @@
+"""Where the zero-shot sets are found, and how a table speaks of them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from seqdiff.data.suite import MissingSet
+from text import zero_shot
+from text.datamodule import TextDataModule
+from text.detokenizers import DETOKENIZERS
+from text.published import PUBLISHED
+from text.tokenizers import ByteTokenizer, CharacterTokenizer
+from text.zero_shot import SETS, suite
+
+DATA = TextDataModule(ByteTokenizer(), 16, "x.txt")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the hub's own format under the name of PTB."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hf")
+    files = [{"split": "validation", "path": "v.parquet"}]
+    header = {"config_name": "penn_treebank", "data_files": files}
+    (folder / "README.md").write_text("---\nconfigs:\n- " + json.dumps(header) + "\n---\n")
+    pq.write_table(pa.table({"sentence": ["it 's N more", "no"]}), folder / "v.parquet")
+    facts = replace(PUBLISHED["ptb"], hub=str(folder), revision="main")
+    monkeypatch.setitem(PUBLISHED, "ptb", facts)
+    return folder
+
+
+def test_the_seven_sets_of_the_papers_with_splits_and_detokenizers() -> None:
+    found = [(one.name, one.split, PUBLISHED[one.corpora[0]].detokenizer) for one in SETS]
+    assert found == [
+        ("ptb", "valid", "ptb"),
+        ("wikitext", "valid", "wikitext"),
+        ("lm1b", "test", "lm1b"),
+        ("lambada", "test", "lambada"),
+        ("ag_news", "test", "none"),
+        ("pubmed", "valid", "scientific_papers"),
+        ("arxiv", "valid", "scientific_papers"),
+    ]
+    columns = zip(*(one.perplexities for one in SETS), strict=True)
+    published = dict(zip(suite.models, columns, strict=True))
+    assert published["MDLM"] == (95.26, 32.83, 67.01, 47.52, 61.15, 41.89, 37.37)
+    assert published["SEDD"] == (100.09, 34.28, 68.20, 49.86, 62.09, 44.53, 38.48)
+    assert published["AR"] == (82.05, 25.75, 51.25, 51.28, 52.09, 49.01, 41.73)
+    facts = [PUBLISHED[name] for one in SETS for name in one.corpora]
+    assert all(whole.slices == {} for whole in facts), "whole splits are read"
+
+
+def test_a_set_from_the_hub(hub: Path) -> None:
+    found, missing = suite.find(DATA, None)
+    (ptb,) = found
+    assert ptb.origin == f"{hub} on the hub, split valid"
+    mended = "".join(DETOKENIZERS["ptb"](text) + "\n" for text in ("it 's N more", "no"))
+    tokens, counts = ptb.dataset.rows(np.arange(len(ptb.dataset)))
+    assert ByteTokenizer().decode(tokens[counts]) == mended
+    assert ptb.units_per_token == (len(mended) - 2) / len(mended)
+    assert [one.name for one in missing] == [one.name for one in SETS[1:]]
+
+
+def test_a_hub_that_holds_something_else_is_said(hub: Path) -> None:
+    (hub / "v.parquet").unlink()
+    pq.write_table(pa.table({"body": ["x"]}), hub / "v.parquet")
+    _, missing = suite.find(DATA, None)
+    assert "must have the column 'sentence', got body" in missing[0].reason
+    assert missing[1].reason == "HF_HUB_OFFLINE is set"
+
+
+def test_names_of_copies(tmp_path: Path) -> None:
+    ptb, wikitext, lambada = SETS[0], SETS[1], SETS[3]
+    for wanted, name, fits in (
+        (ptb, "ptb.valid.txt", True),
+        (ptb, "ptb_validation.parquet", True),
+        (ptb, "ptb-valid.jsonl.gz", True),
+        (ptb, "ptb.txt", True),
+        (ptb, "ptb.train.txt", False),
+        (ptb, "ptb.valid.csv", False),
+        (ptb, "my-ptb.valid.txt", False),
+        (wikitext, "wikitext-2.valid.txt.gz", True),
+        (wikitext, "wikitext-103_validation.txt", True),
+        (wikitext, "wikitext-4.valid.txt", False),
+        (lambada, "lambada_test.jsonl.gz", True),
+        (lambada, "lambada_test_2.jsonl.gz", False),
+    ):
+        (tmp_path / name).write_text("x")
+        found = zero_shot._from_folder(wanted, tmp_path)
+        assert isinstance(found, MissingSet) != fits, name
+        (tmp_path / name).unlink()
+
+
+def test_a_set_that_does_not_encode_is_named_before_anything_is_evaluated(tmp_path: Path) -> None:
+    (tmp_path / "ptb.txt").write_text("abc\nabX\n")
+    data = TextDataModule(CharacterTokenizer("abc"), 16, "x.txt")
+    with pytest.raises(ValueError, match=r"ptb.txt: document 2: .* got 'X' at offset 2"):
+        suite.find(data, tmp_path)
