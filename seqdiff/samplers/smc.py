@@ -288,8 +288,8 @@ class _Swarm:
     def show(self, particle: Int64[Tensor, " B"], step: int) -> None:
         """Write one particle of each row to the owner, as it was after a step.
 
-        Particles take over the order of those that they replace, so what a step revealed of one is
-        what its own order opens in that step.
+        A particle that was replaced has the order of its ancestor, so what a step revealed of it or
+        of its ancestor is what its order opens in that step.
         """
         first = torch.arange(len(particle), device=particle.device) * self.tokens.shape[1]
         chosen, free = first + particle, self.owner.free
