@@ -85,7 +85,10 @@ class SMCSampler(FirstHittingSampler):
         )
 
     def fill(self, canvas: Canvas) -> None:
-        """See ``Sampler``; the callback sees the first particle of each row until the last step."""
+        """See ``Sampler``.
+
+        The callback sees the first particle of each row, and at the end the steps of the sample.
+        """
         self.particles(canvas)
 
     def particles(self, canvas: Canvas) -> Particles:
@@ -106,16 +109,17 @@ class SMCSampler(FirstHittingSampler):
         for step in range(steps):
             self._step(swarm, step)
             if step < steps - 1:
-                swarm.show()
-                canvas.end_step()
+                swarm.show(torch.zeros_like(canvas.nfe), step)
+                canvas.report(step + 1)
         self._weigh(swarm, torch.ones_like(swarm.worth, dtype=torch.bool), self._worth(swarm))
         self._refuse_extinct(swarm.weights)
         found = swarm.report()
         where = torch.ones_like(found.log_weights[:, :1], dtype=torch.bool)
-        swarm.show(canvas.draws.letters(found.log_weights, where, 0))
+        chosen = canvas.draws.letters(found.log_weights, where, 0)
         canvas.nfe += swarm.canvas.nfe.view(-1, self.num_particles).sum(dim=-1)
-        if steps:
-            canvas.end_step()
+        for step in range(steps):
+            swarm.show(chosen, step)
+            canvas.report(step + 1)
         return found
 
     def _step(self, swarm: _Swarm, step: int) -> None:
@@ -281,13 +285,17 @@ class _Swarm:
         self.levels, self.opens_in = self.levels[origin], self.opens_in[origin]
         self.worth = self.worth[origin]
 
-    def show(self, particle: Int64[Tensor, " B"] | None = None) -> None:
-        """Write one particle of each row to the owner, by default the first."""
-        tokens = self.tokens
-        chosen = tokens[:, 0]
-        if particle is not None:
-            chosen = tokens[torch.arange(len(tokens), device=tokens.device), particle]
-        self.owner.place(self.owner.free, chosen[self.owner.free])
+    def show(self, particle: Int64[Tensor, " B"], step: int) -> None:
+        """Write one particle of each row to the owner, as it was after a step.
+
+        A particle that was replaced has the order of its ancestor, so what a step revealed of it or
+        of its ancestor is what its order opens in that step.
+        """
+        first = torch.arange(len(particle), device=particle.device) * self.tokens.shape[1]
+        chosen, free = first + particle, self.owner.free
+        closed = self.opens_in[chosen] > step
+        tokens = self.canvas.x_t[chosen].masked_fill(closed, self.canvas.process.mask_id)
+        self.owner.place(free, tokens[free])
 
     def report(self) -> Particles:
         """The particles with their shares."""
