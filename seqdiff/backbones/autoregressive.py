@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .attention_masks import causal_keys
+from .packing import lay_out
 from .rotary import rotary_table
 from .transformer_config import TransformerShape
 from .transformer_layers import CausalBlock, Head, token_embedding
@@ -84,13 +83,12 @@ class AutoregressiveTransformer(nn.Module):
         start = config.num_embeddings - 1
         inputs = tokens.roll(1, dims=1)
         inputs[:, :1] = start
-        places = torch.arange(length, device=tokens.device)
-        mask = None
         if padding is not None:
             inputs = inputs.masked_fill(padding.roll(1, dims=1), start)
-            mask = causal_keys(padding)
-        rotary = rotary_table(places, config.d_model // config.n_heads, self.embedding.weight)
-        x = self.embedding(inputs)
+        layout = lay_out(tokens, padding, causal=True)
+        head_dim = config.d_model // config.n_heads
+        rotary = rotary_table(layout.positions, head_dim, self.embedding.weight)
+        x = self.embedding(layout.pack(inputs))
         for block in self.blocks:
-            x = block(x, rotary, mask)
-        return self.head(x)
+            x = block(x, rotary, layout)
+        return layout.unpack(self.head(x))

@@ -52,7 +52,7 @@ def test_initial_values_are_the_published_ones() -> None:
     assert model.embedding.weight.abs().max().item() == pytest.approx(64**-0.5, rel=0.01)
     x = torch.randn(1, 5, 64)
     rotary = model._rotary(torch.arange(5))
-    assert torch.equal(model.blocks[0](x, torch.randn(1, 128), rotary, None), x)
+    assert torch.equal(model.blocks[0](x, torch.randn(1, 128), rotary, Padded(torch.arange(5))), x)
 
 
 def test_dropout_acts_on_both_branches_in_training_only() -> None:
