@@ -61,10 +61,10 @@ class Block(nn.Module):
 
     def attend(
         self,
-        h: Float[Tensor, "B L D"],
+        h: Float[Tensor, "b l D"],
         rotary: Rotary,
         layout: Layout,
-    ) -> Float[Tensor, "B L D"]:
+    ) -> Float[Tensor, "b l D"]:
         """Mix positions.
 
         Args:
@@ -77,7 +77,7 @@ class Block(nn.Module):
         mixed = layout.mix(rotate(q, rotary), rotate(k, rotary), v)
         return self.dropout(self.attn_out(mixed.transpose(1, 2).flatten(2)))
 
-    def feed(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+    def feed(self, h: Float[Tensor, "b l D"]) -> Float[Tensor, "b l D"]:
         """Transform each position by itself.
 
         Args:
@@ -90,8 +90,8 @@ class CausalBlock(Block):
     """A block in which no position sees a later one."""
 
     def forward(
-        self, x: Float[Tensor, "B L D"], rotary: Rotary, layout: Layout
-    ) -> Float[Tensor, "B L D"]:
+        self, x: Float[Tensor, "b l D"], rotary: Rotary, layout: Layout
+    ) -> Float[Tensor, "b l D"]:
         """Add both branches to the residual stream.
 
         Args:
@@ -122,11 +122,11 @@ class AdaptiveBlock(Block):
 
     def forward(
         self,
-        x: Float[Tensor, "B L D"],
+        x: Float[Tensor, "b l D"],
         condition: Float[Tensor, "#B C"],
         rotary: Rotary,
         layout: Layout,
-    ) -> Float[Tensor, "B L D"]:
+    ) -> Float[Tensor, "b l D"]:
         """Add both branches to the residual stream.
 
         Args:
@@ -160,7 +160,7 @@ class HeadParts(nn.Module):
 class Head(HeadParts):
     """A head that scores every position alike."""
 
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L K"]:
+    def forward(self, x: Float[Tensor, "b l D"]) -> Float[Tensor, "b l K"]:
         """Score every position."""
         return self.linear(self.norm(x))
 
