@@ -1,26 +1,23 @@
-"""Other ways to leave padding out of attention, or to keep it, behind one interface."""
+"""Ways to treat the padding of a batch in a transformer, all behind one interface; ours first."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from seqdiff.backbones.attention_masks import attended_keys
-from seqdiff.backbones.packing import Layout, Packed, Padded
+from seqdiff.backbones.packing import Layout, Packed, Padded, lay_out
+
+Way = Callable[[Tensor, Tensor], Layout]
 
 
-def keep_padding(tokens: Tensor, padding: Tensor | None) -> Layout:
+def keep_padding(tokens: Tensor, padding: Tensor) -> Padded:
     """Work on padding as on tokens, and mask it in attention."""
-    assert padding is not None
     places = torch.arange(tokens.shape[1], device=tokens.device)
     return Padded(places, attended_keys(padding), padding=padding)
-
-
-def packed(tokens: Tensor, padding: Tensor | None) -> Layout:
-    """Ours: a plain batch for each length."""
-    assert padding is not None
-    return Packed.of(padding)
 
 
 class RowByRow(Packed):
@@ -28,12 +25,12 @@ class RowByRow(Packed):
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See ``Padded``."""
-        sizes = [size for rows, size in self.groups for _ in range(rows)]
-        parts = zip(*(x.split(sizes, dim=2) for x in (q, k, v)), strict=True)
-        return torch.cat([F.scaled_dot_product_attention(*row) for row in parts], dim=2)
+        parts = (x.split(_sizes(self), dim=2) for x in (q, k, v))
+        rows = [F.scaled_dot_product_attention(*row) for row in zip(*parts, strict=True)]
+        return torch.cat(rows, dim=2)
 
 
-class Scattered(Packed):
+class PaddedAgain(Packed):
     """Attention over rows that get their padding back for it, and lose it afterwards."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -41,19 +38,18 @@ class Scattered(Packed):
         (batch, length), place = self.shape, self.place
         padding = torch.ones(batch * length, dtype=torch.bool, device=q.device)
         padding[place] = False
-        mask = attended_keys(padding.view(batch, length))
-
-        def scattered(x: Tensor) -> Tensor:
+        rows = []
+        for x in (q, k, v):
             tokens = x[0].transpose(0, 1)
-            rows = tokens.new_zeros((batch * length, *tokens.shape[1:]))
-            return rows.index_copy(0, place, tokens).unflatten(0, (batch, length)).transpose(1, 2)
-
-        mixed = F.scaled_dot_product_attention(*map(scattered, (q, k, v)), attn_mask=mask)
+            row = tokens.new_zeros((batch * length, *tokens.shape[1:])).index_copy(0, place, tokens)
+            rows.append(row.unflatten(0, (batch, length)).transpose(1, 2))
+        mask = attended_keys(padding.view(batch, length))
+        mixed = F.scaled_dot_product_attention(rows[0], rows[1], rows[2], attn_mask=mask)
         return mixed.transpose(1, 2).flatten(0, 1)[place].transpose(0, 1)[None]
 
 
 class OneMask(Packed):
-    """Attention over the whole long row, with a mask between rows."""
+    """Attention over the long row as a whole, with a mask between the rows in it."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See ``Padded``."""
@@ -66,33 +62,33 @@ class Nested(Packed):
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See ``Padded``."""
-        sizes = [size for rows, size in self.groups for _ in range(rows)]
-        lengths = torch.tensor([0, *sizes], device=q.device)
-        offsets, longest, shortest = lengths.cumsum(0), max(sizes), min(sizes)
-
-        def nested(x: Tensor) -> Tensor:
-            return torch.nested.nested_tensor_from_jagged(
-                x[0].transpose(0, 1).contiguous(), offsets, min_seqlen=shortest, max_seqlen=longest
-            ).transpose(1, 2)
-
-        mixed = F.scaled_dot_product_attention(*map(nested, (q, k, v)))
+        sizes = _sizes(self)
+        offsets = torch.tensor([0, *sizes], device=q.device).cumsum(0)
+        jagged = []
+        for x in (q, k, v):
+            tokens = x[0].transpose(0, 1).contiguous()
+            rows = torch.nested.nested_tensor_from_jagged(
+                tokens, offsets, min_seqlen=min(sizes), max_seqlen=max(sizes)
+            )
+            jagged.append(rows.transpose(1, 2))
+        mixed = F.scaled_dot_product_attention(jagged[0], jagged[1], jagged[2])
         return mixed.transpose(1, 2).values().transpose(0, 1)[None]
 
 
-def packed_as(layout: type[Packed]):
-    """Give the function that lays out a batch in some packed way."""
-
-    def lay_out(tokens: Tensor, padding: Tensor | None) -> Layout:
-        return layout(*packed(tokens, padding))
-
-    return lay_out
+def _sizes(layout: Packed) -> list[int]:
+    """The length of each row, in the order in which rows lie."""
+    return [length for rows, length in layout.groups for _ in range(rows)]
 
 
-WAYS = {
-    "padding kept and masked": keep_padding,
-    "packed, by length": packed,
-    "packed, row by row": packed_as(RowByRow),
-    "packed, padded for attention": packed_as(Scattered),
-    "packed, one mask": packed_as(OneMask),
-    "packed, nested": packed_as(Nested),
+def _packed(kind: type[Packed]) -> Way:
+    return lambda _tokens, padding: kind(*Packed.of(padding))
+
+
+WAYS: dict[str, Way] = {
+    "ours": lay_out,
+    "padding kept": keep_padding,
+    "row by row": _packed(RowByRow),
+    "padded again": _packed(PaddedAgain),
+    "one mask": _packed(OneMask),
+    "nested": _packed(Nested),
 }

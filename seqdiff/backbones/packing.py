@@ -131,7 +131,10 @@ class Packed(NamedTuple):
             F.scaled_dot_product_attention(*group, is_causal=self.causal)
             for group in zip(*(self._rows(x) for x in (q, k, v)), strict=True)
         ]
-        return torch.cat([x.transpose(0, 1).flatten(1, 2) for x in mixed], 1)[None] if mixed else v
+        if not mixed:
+            return v
+        tokens = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in mixed])
+        return tokens.transpose(0, 1)[None]
 
     def _rows(self, x: Tensor) -> list[Tensor]:
         """Cut ``[1, H, T, C]`` into views ``[rows, H, length, C]``, one for each length."""
