@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--shape", type=shape, nargs="+", default=[NARROW, WIDE])
     parser.add_argument("--vocabulary", type=positive, default=512)
-    parser.add_argument("--sentences", type=positive, default=32, help="rows; 32")
+    parser.add_argument("--sentences", type=positive, default=64, help="rows; 64")
     parser.add_argument("--documents", type=positive, default=4, help="rows; 4")
     parser.add_argument("--full", type=positive, default=8, help="rows; 8")
     options = parser.parse_args(arguments)
