@@ -72,14 +72,16 @@ class AutoregressiveTransformer(nn.Module):
         Args:
             tokens: Ids below ``num_embeddings``; the last of a row is never read.
             t: Ignored; the network does not depend on time.
-            padding: True at positions before the first or after the last real one. The logits at
-                the real ones are those of the row without padding.
+            padding: True at positions that hold nothing, before the first or after the last real
+                one: they cost nothing, and their logits are 0. Those of the real ones are what the
+                row would get alone.
 
         Raises:
-            ValueError: If rows are longer than the context.
+            ValueError: If rows are longer than the context, or padding has another shape.
         """
         config, length = self.config, tokens.shape[1]
         config.require_length(length)
+        config.require_padding(padding, tokens)
         start = config.num_embeddings - 1
         inputs = tokens.roll(1, dims=1)
         inputs[:, :1] = start

@@ -110,8 +110,9 @@ class Transformer(nn.Module):
             label: See ``LabelledBackbone``; only for a network with classes.
 
         Raises:
-            ValueError: If rows are longer than the context, a time-conditioned network is not told
-                sigma, or there is a label and the network has no classes.
+            ValueError: If rows are longer than the context, padding has another shape than tokens,
+                a time-conditioned network is not told sigma, or there is a label and the network
+                has no classes.
         """
         return self.head(*self._hidden(tokens, sigma, padding, label))
 
@@ -177,6 +178,7 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Tensor, Layout]:
         """The residual stream before the head, the condition, and how the stream lies."""
         self.config.require_length(tokens.shape[1])
+        self.config.require_padding(padding, tokens)
         condition = self._condition(tokens, sigma, label)
         layout = lay_out(tokens, padding)
         return self._residual(tokens, condition, layout), condition, layout

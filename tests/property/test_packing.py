@@ -1,7 +1,8 @@
 """Rows of different lengths: padding costs nothing, and every row is what it would be alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -188,3 +189,19 @@ def test_under_autocast(model: torch.nn.Module) -> None:
     torch.testing.assert_close(low.double(), exact, atol=0.3, rtol=0.1)
     low.float().square().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """What a user without a type checker meets."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("model", both(), ids=["bidirectional", "causal"])
+def test_padding_of_another_shape(model: torch.nn.Module) -> None:
+    wrong = r"Transformer\.padding must have the shape \(7, 9\) of tokens, got \(1, 9\); pass one"
+    with pytest.raises(ValueError, match=wrong):
+        call(model, batch()[0], slice(None), padding=torch.zeros(1, 9) > 0)
