@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float64, Int64
+from torch import Tensor
 
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.smc_weights import Particles, Weights
