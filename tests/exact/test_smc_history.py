@@ -9,7 +9,7 @@ from torch import Tensor
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import Sampler, SemiAutoregressiveSampler, SMCSampler
-from seqdiff.samplers.smc import _Swarm
+from seqdiff.samplers.smc import Swarm
 from seqdiff.schedules import Linear
 from tests.oracles import LookupBackbone
 
@@ -95,12 +95,12 @@ def test_the_steps_are_those_of_the_chosen_particle(num_steps: int | None) -> No
 
 def test_the_first_particle_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken twin: the callback is told of the first particle until the last step."""
-    right = _Swarm.show
+    right = Swarm.show
 
-    def first(self: _Swarm, particle: Tensor, step: int) -> None:
+    def first(self: Swarm, particle: Tensor, step: int) -> None:
         right(self, particle if step == L - 1 else torch.zeros_like(particle), step)
 
-    monkeypatch.setattr(_Swarm, "show", first)
+    monkeypatch.setattr(Swarm, "show", first)
     assert strangers() > 4
 
 
