@@ -9,7 +9,7 @@ from torch import Tensor
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import Sampler, SemiAutoregressiveSampler, SMCSampler
-from seqdiff.samplers.smc import Swarm
+from seqdiff.samplers.smc_swarm import Swarm
 from seqdiff.schedules import Linear
 from tests.oracles import LookupBackbone
 
