@@ -106,6 +106,7 @@ def test_training_goes_on_from_it_and_is_published_again(hub: Path, tmp_path: Pa
     moved.to_hub(tmp_path / "again")
     again = PublishedTransformer(str(tmp_path / "again"), num_embeddings=V, num_logits=V - 1)
     tokens = torch.randint(V, (2, 9), generator=torch.Generator().manual_seed(0))
+    assert all(module.training for module in again.modules()), "or else without dropout"
     assert torch.equal(again.eval()(tokens), moved(tokens))
 
 
