@@ -24,7 +24,7 @@ class BertBackbone(nn.Module):
         mask_token_id: BERT's id of ``[MASK]``.
         vocab_size: K.
         width: Of the encoder's states.
-        context: Most tokens that it reads at once.
+        max_length: Most tokens that it reads at once.
     """
 
     def __init__(self, checkpoint: str, *, num_embeddings: int, num_logits: int) -> None:
@@ -55,11 +55,11 @@ class BertBackbone(nn.Module):
                 f"{size} in {checkpoint}; use the tokenizer of the checkpoint"
             )
         self.checkpoint = checkpoint
-        self.network: nn.Module = network
+        self.network: nn.Module = network.train()  # its dropout follows this module's mode
         self.mask_token_id: int = mask_token_id
         self.vocab_size: int = size
         self.width: int = network.config.hidden_size
-        self.context: int = network.config.max_position_embeddings
+        self.max_length: int = network.config.max_position_embeddings
 
     @property
     def encoder(self) -> nn.Module:

@@ -109,7 +109,7 @@ class TextDataModule(SequenceDataModule):
         check_shares(split)
         self.tokenizer: TextTokenizer = tokenizer
         self.token_name = tokenizer.token_name
-        self.length = length
+        self.length = self.context_length = length
         self.given: dict[Split, list[str] | str | None] = {
             "train": train,
             "valid": valid,

@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> None:
 
     device = choose_device(args.device)
     backbone = _backbone(args.model)
-    if not 4 <= args.max_length <= backbone.context:
+    if not 4 <= args.max_length <= backbone.max_length:
         raise ValueError(
-            f"glue.max_length must be in 4..{backbone.context}, the model's context, got "
+            f"glue.max_length must be in 4..{backbone.max_length}, the model's context, got "
             f"{args.max_length}; 128 is usual"
         )
     outcomes = _outcomes(args, backbone.to(device), task, train, dev)

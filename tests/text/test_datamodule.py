@@ -193,6 +193,7 @@ def test_baselines_are_of_the_training_rows(write, bert) -> None:
 def test_text_is_not_read_before_a_split_is(tmp_path) -> None:
     data = module(tmp_path / "no.txt")
     assert data.tokenizer.vocab_size == 256 and data.token_name == "byte"
+    assert data.context_length == data.length
     assert module(tmp_path / "no.txt", tokenizer=CharacterTokenizer("ab")).token_name == "character"
     with pytest.raises(FileNotFoundError, match=r"data.train must be a file"):
         data.dataset("train")

@@ -50,6 +50,18 @@ def test_logits_are_those_of_transformers(checkpoint: Path) -> None:
     assert not torch.allclose(unpadded[..., real], twin[..., real], atol=1e-3), "[UNK] for [MASK]"
 
 
+def test_its_dropout_is_that_of_training_until_eval(checkpoint: Path) -> None:
+    backbone = BertBackbone(str(checkpoint), num_embeddings=SIZE + 1, num_logits=SIZE)
+    assert (
+        backbone.max_length
+        == BertForMaskedLM.from_pretrained(checkpoint).config.max_position_embeddings
+    )
+    real = torch.arange(SIZE) != MASK
+    assert not torch.equal(backbone(TOKENS)[..., real], backbone(TOKENS)[..., real])
+    backbone.eval()
+    assert torch.equal(backbone(TOKENS), backbone(TOKENS))
+
+
 def test_the_denoiser_gives_the_mask_no_chance(checkpoint: Path) -> None:
     backbone = load(checkpoint)
     log_probs = Denoiser(backbone, SIZE)(TOKENS)
