@@ -79,6 +79,30 @@ class AutoregressiveTransformer(nn.Module):
         Raises:
             ValueError: If rows are longer than the context.
         """
+        return self.head(self._residual(tokens, padding))
+
+    def logits_at(
+        self,
+        tokens: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "N K"]:
+        """See ``SelectiveBackbone``; refusals are those of ``forward``, and there are no classes.
+
+        Raises:
+            ValueError: If there is a label.
+        """
+        if label is not None:
+            raise ValueError(
+                "AutoregressiveTransformer.label must be None, got one of shape "
+                f"{tuple(label.shape)}; it has no classes"
+            )
+        return self.head(self._residual(tokens, padding)[where])
+
+    def _residual(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
+        """What the blocks leave for the head."""
         config, length = self.config, tokens.shape[1]
         config.require_length(length)
         start = config.num_embeddings - 1
@@ -93,4 +117,4 @@ class AutoregressiveTransformer(nn.Module):
         x = self.embedding(inputs)
         for block in self.blocks:
             x = block(x, rotary, mask)
-        return self.head(x)
+        return x

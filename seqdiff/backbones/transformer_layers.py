@@ -161,10 +161,10 @@ class HeadParts(nn.Module):
 
 
 class Head(HeadParts):
-    """A head that scores every position alike."""
+    """A head that scores positions alike."""
 
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L K"]:
-        """Score every position."""
+    def forward(self, x: Float[Tensor, "*positions D"]) -> Float[Tensor, "*positions K"]:
+        """Score all that are given."""
         return self.linear(self.norm(x))
 
 
