@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Protocol, get_type_hints, runtime_checkable
 
 import torch
-import yaml
 from jsonargparse import ArgumentParser, Namespace
 from torch import nn
 
 import seqdiff.backbones
 import seqdiff.training.baselines  # noqa: F401  (classes are listed as choices once imported)
 from seqdiff.backbones.protocol import LabelledBackbone
+from seqdiff.config_files import config_files, one_line
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.schedules import LogLinear, NoiseSchedule
 from seqdiff.time_sampling import TimeSampler
@@ -169,37 +169,6 @@ def _number_of_labels(data: SequenceDataModule) -> int | None:
     return None if data.labels is None else len(data.labels)
 
 
-def config_files(path: Path) -> list[Path]:
-    """List a configuration file after its bases, the outermost base first.
-
-    Raises:
-        FileNotFoundError: If a file is missing.
-        ValueError: If a file is not a mapping, or a file is its own base.
-    """
-    chain: list[Path] = []
-    current: Path | None = path
-    while current is not None:
-        if not current.is_file():
-            origin = f" (base of {chain[-1]})" if chain else ""
-            raise FileNotFoundError(
-                f"CONFIG must be an existing file, got {current}{origin}; check the path"
-            )
-        if current.resolve() in {file.resolve() for file in chain}:
-            raise ValueError(f"{current} must not be its own base, got a circle; drop one `base`")
-        chain.append(current)
-        try:
-            content = yaml.safe_load(current.read_text())
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"{current} must be YAML, got: {one_line(str(error))}; correct that line"
-            ) from error
-        if not isinstance(content, dict):
-            raise ValueError(f"{current} must hold `key: value` lines, got {content!r}; add some")
-        base = content.get("base")
-        current = None if base is None else current.parent / str(base)
-    return chain[::-1]
-
-
 def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
     """Read a configuration file, its bases and the flags that override them.
 
@@ -258,11 +227,6 @@ def _instantiate(parsed: ParsedRun) -> Namespace:
 def dump(parsed: ParsedRun) -> str:
     """Write a parsed configuration as YAML that ``parse_run`` reads back to the same."""
     return run_parser().dump(parsed, skip_unset=False)
-
-
-def one_line(message: str) -> str:
-    """Join the lines of a message."""
-    return re.sub(r"\s*\n[\s-]*", " ", message.strip()).replace(": ;", ":")
 
 
 def _subclasses(base: type) -> list[type]:

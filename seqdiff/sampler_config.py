@@ -11,7 +11,7 @@ from typing import get_type_hints
 
 from jsonargparse import ArgumentParser
 
-from seqdiff.config import one_line
+from seqdiff.config_files import one_line
 from seqdiff.samplers import Sampler, find_sampler, named_samplers
 
 

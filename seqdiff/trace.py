@@ -36,7 +36,7 @@ class Trace:
     a JSON object that holds the other attributes.
 
     Attributes:
-        sampler: Name of the sampler, and what it shows where that is not the sequence itself.
+        sampler: Name of the sampler.
         names: Of the sequences, each its own.
         symbols: What the ids ``0..K`` decode to; the last is the mask's.
         x_init: Tokens before the first step; beyond a sequence's end, the mask.

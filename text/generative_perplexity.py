@@ -150,9 +150,9 @@ def generative_perplexity(
     likelihood = Likelihood(
         nats[counted],
         exact,
-        np.full_like(exact, np.inf),
         tokens[counted].astype(np.int64),
         calls[counted].astype(np.int64),
+        np.full_like(exact, np.inf),
     )
     return GenerativePerplexity(likelihood, np.array([unigram_entropy(s) for s in samples]))
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .attention_masks import causal_keys
+from .packing import Layout, lay_out
 from .rotary import rotary_table
 from .transformer_config import TransformerShape
 from .transformer_layers import CausalBlock, Head, token_embedding
@@ -73,13 +72,15 @@ class AutoregressiveTransformer(nn.Module):
         Args:
             tokens: Ids below ``num_embeddings``; the last of a row is never read.
             t: Ignored; the network does not depend on time.
-            padding: True at positions before the first or after the last real one. The logits at
-                the real ones are those of the row without padding.
+            padding: True at positions that hold nothing, before the first or after the last real
+                one: they cost nothing, and their logits are 0. Those of the real ones are what the
+                row would get alone.
 
         Raises:
-            ValueError: If rows are longer than the context.
+            ValueError: If rows are longer than the context, or padding has another shape.
         """
-        return self.head(self._residual(tokens, padding))
+        x, layout = self._hidden(tokens, padding)
+        return layout.unpack(self.head(x))
 
     def logits_at(
         self,
@@ -99,22 +100,23 @@ class AutoregressiveTransformer(nn.Module):
                 "AutoregressiveTransformer.label must be None, got one of shape "
                 f"{tuple(label.shape)}; it has no classes"
             )
-        return self.head(self._residual(tokens, padding)[where])
+        x, layout = self._hidden(tokens, padding)
+        return layout.unpack_at(self.head(x[layout.pack(where)]), where)
 
-    def _residual(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
-        """What the blocks leave for the head."""
+    def _hidden(self, tokens: Tensor, padding: Tensor | None) -> tuple[Tensor, Layout]:
+        """The residual stream before the head, and how it lies."""
         config, length = self.config, tokens.shape[1]
         config.require_length(length)
+        config.require_padding(padding, tokens)
         start = config.num_embeddings - 1
         inputs = tokens.roll(1, dims=1)
         inputs[:, :1] = start
-        places = torch.arange(length, device=tokens.device)
-        mask = None
         if padding is not None:
             inputs = inputs.masked_fill(padding.roll(1, dims=1), start)
-            mask = causal_keys(padding)
-        rotary = rotary_table(places, config.d_model // config.n_heads, self.embedding.weight)
-        x = self.embedding(inputs)
+        layout = lay_out(tokens, padding, causal=True)
+        head_dim = config.d_model // config.n_heads
+        rotary = rotary_table(layout.positions, head_dim, self.embedding.weight)
+        x = self.embedding(layout.pack(inputs))
         for block in self.blocks:
-            x = block(x, rotary, mask)
-        return x
+            x = block(x, rotary, layout)
+        return x, layout

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .attention_masks import attended_keys, block_diffusion_mask
+from .attention_masks import block_diffusion_mask
 from .layers import LabelEmbedding, require_positive
+from .packing import Layout, Padded, lay_out
 from .rotary import Rotary, rotary_table
 from .transformer_config import TransformerConfig
 from .transformer_hub import read_config, read_weights, write_hub
@@ -104,13 +105,14 @@ class Transformer(nn.Module):
         Args:
             tokens: Ids below ``num_embeddings``.
             sigma: -log alpha of each row, held at -log 1e-3; a time-free network ignores it.
-            padding: True at positions that no other sees. The logits at the real ones do not depend
-                on what is there.
+            padding: True at positions that hold nothing: they cost nothing, and their logits are 0.
+                Those of the real ones are what the row would get alone.
             label: See ``LabelledBackbone``; only for a network with classes.
 
         Raises:
-            ValueError: If rows are longer than the context, a time-conditioned network is not told
-                sigma, or there is a label and the network has no classes.
+            ValueError: If rows are longer than the context, padding has another shape than tokens,
+                a time-conditioned network is not told sigma, or there is a label and the network
+                has no classes.
         """
         return self.head(*self._hidden(tokens, sigma, padding, label))
 
@@ -167,26 +169,25 @@ class Transformer(nn.Module):
         positions = torch.arange(length, device=x_t.device).repeat(2)
         mask = block_diffusion_mask(length, block_size, x_t.device)
         both = torch.cat((x_t, x0), dim=1)
-        condition = self._condition(both, None, None)
-        x = self._residual(both, condition, self._rotary(positions), mask)
-        return self.head(x[:, :length], condition)
+        condition, layout = self._condition(both, None, None), Padded(positions, mask)
+        x = self._residual(both, condition, layout)
+        return self.head(x[:, :length], condition, layout)
 
     def _hidden(
         self, tokens: Tensor, sigma: Tensor | None, padding: Tensor | None, label: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """The residual stream before the head, and the condition."""
+    ) -> tuple[Tensor, Tensor, Layout]:
+        """The residual stream before the head, the condition, and how the stream lies."""
         self.config.require_length(tokens.shape[1])
+        self.config.require_padding(padding, tokens)
         condition = self._condition(tokens, sigma, label)
-        rotary = self._rotary(torch.arange(tokens.shape[1], device=tokens.device))
-        mask = None if padding is None else attended_keys(padding)
-        return self._residual(tokens, condition, rotary, mask), condition
+        layout = lay_out(tokens, padding)
+        return self._residual(tokens, condition, layout), condition, layout
 
-    def _residual(
-        self, tokens: Tensor, condition: Tensor, rotary: Rotary, mask: Tensor | None
-    ) -> Tensor:
-        x = self.embedding(tokens)
+    def _residual(self, tokens: Tensor, condition: Tensor, layout: Layout) -> Tensor:
+        x = self.embedding(layout.pack(tokens))
+        rotary = self._rotary(layout.positions)
         for block in self.blocks:
-            x = block(x, condition, rotary, mask)
+            x = block(x, condition, rotary, layout)
         return x
 
     def _rotary(self, positions: Tensor) -> Rotary:

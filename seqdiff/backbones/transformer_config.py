@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from .layers import require_positive
 
 
@@ -70,6 +72,22 @@ class TransformerShape:
             raise ValueError(
                 f"{self.owner}.tokens must be at most max_length = {self.max_length} long, got "
                 f"{length}; cut the rows, or build it with a larger max_length"
+            )
+
+    def require_padding(self, padding: Tensor | None, tokens: Tensor) -> None:
+        """Check that there is one flag a token.
+
+        Args:
+            padding: True at positions that hold nothing.
+            tokens: Ids.
+
+        Raises:
+            ValueError: If the shapes differ.
+        """
+        if padding is not None and padding.shape != tokens.shape:
+            raise ValueError(
+                f"{self.owner}.padding must have the shape {tuple(tokens.shape)} of tokens, got "
+                f"{tuple(padding.shape)}; pass one flag a token"
             )
 
 

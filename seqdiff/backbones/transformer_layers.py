@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from .packing import Layout
 from .rotary import Rotary, rotate
 
 SINUSOID_WIDTH = 256
@@ -60,27 +61,23 @@ class Block(nn.Module):
 
     def attend(
         self,
-        h: Float[Tensor, "B L D"],
+        h: Float[Tensor, "b l D"],
         rotary: Rotary,
-        mask: Bool[Tensor, "*any"] | None,
-        *,
-        causal: bool = False,
-    ) -> Float[Tensor, "B L D"]:
+        layout: Layout,
+    ) -> Float[Tensor, "b l D"]:
         """Mix positions.
 
         Args:
-            h: Normalised activations.
+            h: Normalised activations, as the layout has them.
             rotary: From ``rotary_table``.
-            mask: True where a query may see a key; broadcast to ``[B, H, L, L]``.
-            causal: Without a mask, let queries see no later key.
+            layout: Says who sees whom.
         """
         heads = self.attn_qkv(h).unflatten(-1, (3, self.n_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in heads.unbind(2))
-        q, k = rotate(q, rotary), rotate(k, rotary)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        mixed = layout.mix(rotate(q, rotary), rotate(k, rotary), v)
         return self.dropout(self.attn_out(mixed.transpose(1, 2).flatten(2)))
 
-    def feed(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+    def feed(self, h: Float[Tensor, "b l D"]) -> Float[Tensor, "b l D"]:
         """Transform each position by itself.
 
         Args:
@@ -93,16 +90,16 @@ class CausalBlock(Block):
     """A block in which no position sees a later one."""
 
     def forward(
-        self, x: Float[Tensor, "B L D"], rotary: Rotary, mask: Bool[Tensor, "B 1 L L"] | None
-    ) -> Float[Tensor, "B L D"]:
+        self, x: Float[Tensor, "b l D"], rotary: Rotary, layout: Layout
+    ) -> Float[Tensor, "b l D"]:
         """Add both branches to the residual stream.
 
         Args:
             x: Residual stream.
             rotary: From ``rotary_table``.
-            mask: See ``attend``; causal itself.
+            layout: Causal.
         """
-        x = x + self.attend(self.norm1(x), rotary, mask, causal=mask is None)
+        x = x + self.attend(self.norm1(x), rotary, layout)
         return x + self.feed(self.norm2(x))
 
 
@@ -125,24 +122,24 @@ class AdaptiveBlock(Block):
 
     def forward(
         self,
-        x: Float[Tensor, "B L D"],
+        x: Float[Tensor, "b l D"],
         condition: Float[Tensor, "#B C"],
         rotary: Rotary,
-        mask: Bool[Tensor, "*any"] | None,
-    ) -> Float[Tensor, "B L D"]:
+        layout: Layout,
+    ) -> Float[Tensor, "b l D"]:
         """Add both branches to the residual stream.
 
         Args:
-            x: Residual stream.
-            condition: One for each row, or one for all.
+            x: Residual stream, as the layout has it.
+            condition: One for each row of the batch, or one for all.
             rotary: From ``rotary_table``.
-            mask: See ``attend``.
+            layout: See ``attend``.
         """
-        shift_attn, scale_attn, gate_attn, shift_mlp, scale_mlp, gate_mlp = self.modulation(
-            condition
-        )[:, None].chunk(6, dim=-1)
+        shift_attn, scale_attn, gate_attn, shift_mlp, scale_mlp, gate_mlp = layout.spread(
+            self.modulation(condition)
+        ).chunk(6, dim=-1)
         h = self.norm1(x) * (1 + scale_attn) + shift_attn
-        x = x + gate_attn * self.attend(h, rotary, mask)
+        x = x + gate_attn * self.attend(h, rotary, layout)
         return x + gate_mlp * self.feed(self.norm2(x) * (1 + scale_mlp) + shift_mlp)
 
 
@@ -183,25 +180,29 @@ class AdaptiveHead(HeadParts):
 
     def forward(
         self,
-        x: Float[Tensor, "B L D"],
+        x: Float[Tensor, "b l D"],
         condition: Float[Tensor, "#B C"],
+        layout: Layout,
         where: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "*positions K"]:
         """Score every position, or those that are asked for.
 
         Args:
-            x: Residual stream.
-            condition: One for each row, or one for all.
+            x: Residual stream, as the layout has it.
+            condition: One for each row of the batch, or one for all.
+            layout: Of the residual stream.
             where: True where scores are wanted.
 
         Returns:
             ``[B, L, K]``; with ``where``, ``[N, K]`` in the order of ``where.nonzero()``.
         """
-        shift, scale = self.modulation(condition)[:, None].chunk(2, dim=-1)
-        if where is not None:
-            shift, scale = shift.expand_as(x)[where], scale.expand_as(x)[where]
-            x = x[where]
-        return self.linear(self.norm(x) * (1 + scale) + shift)
+        shift, scale = layout.spread(self.modulation(condition)).chunk(2, dim=-1)
+        if where is None:
+            return layout.unpack(self.linear(self.norm(x) * (1 + scale) + shift))
+        asked = layout.pack(where)
+        shift, scale = shift.expand_as(x)[asked], scale.expand_as(x)[asked]
+        scores = self.linear(self.norm(x[asked]) * (1 + scale) + shift)
+        return layout.unpack_at(scores, where)
 
 
 class SigmaEmbedding(nn.Module):

@@ -65,7 +65,7 @@ class Canvas:
         nfe: Network evaluations spent on each row so far.
         padding: Positions that hold nothing.
         allowed: Letters that each position may take.
-        callback: Called by ``end_step``.
+        callback: Called by ``report``.
         memory: If set, a row whose tokens have not changed is not evaluated again.
         step: Steps done.
     """
@@ -202,13 +202,17 @@ class Canvas:
 
     def end_step(self) -> None:
         """Count a step and report it."""
-        self.step += 1
+        self.report(self.step + 1)
+
+    def report(self, step: int) -> None:
+        """Report a step, by its number; one that has been takes back all from that one on."""
+        self.step = step
         if self.callback is not None:
-            self.callback(self.step, self.x_t)
+            self.callback(step, self.x_t)
 
     def window(self, start: int, end: int) -> Canvas:
         """A canvas of the positions ``start..end-1``: what is done to it is done to this one."""
-        part = slice(start, end)
+        part, before = slice(start, end), self.step
         return Canvas(
             self.denoiser,
             self.process,
@@ -218,5 +222,5 @@ class Canvas:
             self.nfe,
             None if self.padding is None else self.padding[:, part],
             None if self.allowed is None else self.allowed[:, part],
-            lambda _step, _x_t: self.end_step(),
+            lambda step, _x_t: self.report(before + step),
         )

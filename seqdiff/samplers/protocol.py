@@ -69,7 +69,9 @@ class Sampler(ABC):
             padding: Positions that hold nothing: neither filled nor attended to, and returned as
                 they are. Without it, all positions are real.
             callback: Called after each step with the step's number (from 1) and its tokens, which
-                the next step overwrites.
+                the next step overwrites. A number that has been called before takes back what was
+                told of that step and of later ones: who samples with particles learns at the end
+                which of them is the sample, and then tells its steps from the first on.
 
         Raises:
             ValueError: Before any network call, if the model is of the other kind, an id is not the

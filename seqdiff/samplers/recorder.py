@@ -38,9 +38,8 @@ def check_room(sequences: int, length: int) -> None:
 class Recorder:
     """Keeps every state of every row: give it to ``Sampler.sample`` as its callback.
 
-    Call ``start`` before each batch, and ``trace`` after the last. What is kept is what callbacks
-    see; of ``SMCSampler`` that is the first particle of a row until the last step chooses one, so
-    letters may change where particles are replaced.
+    Call ``start`` before each batch, and ``trace`` after the last. Steps that a sampler takes back
+    are forgotten: of ``SMCSampler`` the steps of the samples are kept, not of other particles.
     """
 
     def __init__(self) -> None:
@@ -61,14 +60,16 @@ class Recorder:
 
     def __call__(self, step: int, x_t: Int[Tensor, "B L"]) -> None:
         """See ``Sampler.sample``."""
+        batch = self._batches[-1]
+        if step <= len(batch.changes):
+            del batch.changes[step - 1 :]
+            self._last = torch.from_numpy(batch.state().astype(np.int64)).to(x_t.device)
         where = (x_t != self._last).nonzero()
         token = x_t[where[:, 0], where[:, 1]]
         self._last[where[:, 0], where[:, 1]] = token
         found = torch.cat([where, token[:, None]], dim=-1).cpu().numpy().astype(np.uint32)
-        batch = self._batches[-1]
-        found[:, 0] = batch.rows[found[:, 0]]
         batch.changes.append(found)
-        assert len(batch.changes) == step  # or ``start`` was forgotten
+        assert len(batch.changes) == step
 
     def trace(self, *, sampler: str, names: Sequence[str], symbols: Sequence[str]) -> Trace:
         """Give what was kept.
@@ -78,6 +79,7 @@ class Recorder:
             names: Of all sequences, in order.
             symbols: What the ids ``0..K`` decode to, the mask's included.
         """
+        assert sum(len(b.rows) for b in self._batches) == len(names)  # or ``start`` was forgotten
         width = max(batch.x_init.shape[1] for batch in self._batches)
         x_init = np.full((len(names), width), len(symbols) - 1, dtype=np.uint32)
         lengths, num_steps = np.zeros((2, len(names)), dtype=np.int64)
@@ -87,7 +89,7 @@ class Recorder:
             lengths[batch.rows] = length
             num_steps[batch.rows] = len(batch.changes)
         none = np.empty((0, 3), dtype=np.uint32)
-        found = np.concatenate([none, *(part for b in self._batches for part in b.changes)])
+        found = np.concatenate([none, *(part for b in self._batches for part in b.numbered())])
         steps = [np.arange(len(b.changes), dtype=np.uint32) + 1 for b in self._batches]
         counts = [len(part) for b in self._batches for part in b.changes]
         step = np.repeat(np.concatenate(steps), counts)
@@ -104,9 +106,21 @@ class _Batch:
     Attributes:
         x_init: Where it began.
         rows: Which sequences it holds.
-        changes: For each step the sequence, position and token of each change.
+        changes: For each step the row of the batch, position and token of each change.
     """
 
     x_init: UInt32[np.ndarray, "B L"]
     rows: UInt32[np.ndarray, " B"]
     changes: list[UInt32[np.ndarray, "c 3"]] = field(default_factory=list)
+
+    def state(self) -> UInt32[np.ndarray, "B L"]:
+        """The tokens after all changes."""
+        tokens = self.x_init.copy()
+        for part in self.changes:
+            row, position, token = part.T
+            tokens[row, position] = token
+        return tokens
+
+    def numbered(self) -> list[UInt32[np.ndarray, "c 3"]]:
+        """The changes with sequences in place of rows of the batch."""
+        return [np.column_stack((self.rows[part[:, 0]], part[:, 1:])) for part in self.changes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -15,6 +15,7 @@ from seqdiff.rng import permutation_rank
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import reshape_law
 from seqdiff.samplers.first_hitting import FirstHittingSampler, share_out
+from seqdiff.samplers.smc_swarm import Swarm
 from seqdiff.samplers.smc_weights import Particles, Weights, systematic
 
 Resampling = Literal["systematic", "multinomial"]
@@ -85,7 +86,10 @@ class SMCSampler(FirstHittingSampler):
         )
 
     def fill(self, canvas: Canvas) -> None:
-        """See ``Sampler``; the callback sees the first particle of each row until the last step."""
+        """See ``Sampler``.
+
+        The callback sees the first particle of each row, and at the end the steps of the sample.
+        """
         self.particles(canvas)
 
     def particles(self, canvas: Canvas) -> Particles:
@@ -98,7 +102,7 @@ class SMCSampler(FirstHittingSampler):
             ValueError: If the reward does not give one number a row, or gives NaN or infinity, or
                 ``-inf`` for all particles of a row.
         """
-        swarm = _Swarm.spread(canvas, self.num_particles)
+        swarm = Swarm.spread(canvas, self.num_particles)
         masked = swarm.canvas.masked
         rank = permutation_rank(1 - swarm.levels, masked)
         swarm.opens_in = share_out(rank, masked.sum(dim=-1), self.num_steps)
@@ -106,19 +110,20 @@ class SMCSampler(FirstHittingSampler):
         for step in range(steps):
             self._step(swarm, step)
             if step < steps - 1:
-                swarm.show()
-                canvas.end_step()
+                swarm.show(torch.zeros_like(canvas.nfe), step)
+                canvas.report(step + 1)
         self._weigh(swarm, torch.ones_like(swarm.worth, dtype=torch.bool), self._worth(swarm))
         self._refuse_extinct(swarm.weights)
         found = swarm.report()
         where = torch.ones_like(found.log_weights[:, :1], dtype=torch.bool)
-        swarm.show(canvas.draws.letters(found.log_weights, where, 0))
+        chosen = canvas.draws.letters(found.log_weights, where, 0)
         canvas.nfe += swarm.canvas.nfe.view(-1, self.num_particles).sum(dim=-1)
-        if steps:
-            canvas.end_step()
+        for step in range(steps):
+            swarm.show(chosen, step)
+            canvas.report(step + 1)
         return found
 
-    def _step(self, swarm: _Swarm, step: int) -> None:
+    def _step(self, swarm: Swarm, step: int) -> None:
         """Weigh, resample, and reveal what opens in a step."""
         masked = swarm.canvas.masked
         where = masked & (swarm.opens_in == step)
@@ -135,7 +140,7 @@ class SMCSampler(FirstHittingSampler):
             where, opening = place >= 0, opening[place[place >= 0]]
         swarm.canvas.place(where, swarm.canvas.draws.letters(opening, where, 2 * step))
 
-    def _worth(self, swarm: _Swarm, tokens: Int64[Tensor, "n L"] | None = None) -> Tensor:
+    def _worth(self, swarm: Swarm, tokens: Int64[Tensor, "n L"] | None = None) -> Tensor:
         """Reward over temperature of rows, by default of all particles as they are."""
         rows = swarm.canvas.x_t if tokens is None else tokens
         if not len(rows):
@@ -166,7 +171,7 @@ class SMCSampler(FirstHittingSampler):
                 "or num_drafts, or rule letters out by allowed"
             )
 
-    def _drafted_worth(self, swarm: _Swarm, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " n"]:
+    def _drafted_worth(self, swarm: Swarm, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " n"]:
         """Logarithm of the mean tilt of drafts, for the particles that still have masks."""
         masked = swarm.canvas.masked
         unfinished = masked.any(dim=-1)
@@ -195,7 +200,7 @@ class SMCSampler(FirstHittingSampler):
         )
         return torch.where(possible, rows, spared).flatten()
 
-    def _weigh(self, swarm: _Swarm, which: Tensor, worth: Tensor) -> None:
+    def _weigh(self, swarm: Swarm, which: Tensor, worth: Tensor) -> None:
         """Multiply weights by what particles are worth now over what they were."""
         before = swarm.worth.clone()
         swarm.worth[which] = worth
@@ -203,7 +208,7 @@ class SMCSampler(FirstHittingSampler):
         swarm.weights.log_weights = swarm.weights.log_weights + gain
 
     def _resample(
-        self, swarm: _Swarm, unfinished: Bool[Tensor, " BN"], step: int
+        self, swarm: Swarm, unfinished: Bool[Tensor, " BN"], step: int
     ) -> Int64[Tensor, " BN"]:
         """Replace the particles of the rows that need it; give whence each particle comes."""
         weights, count = swarm.weights, self.num_particles
@@ -221,75 +226,3 @@ class SMCSampler(FirstHittingSampler):
         origin = (chosen + count * torch.arange(len(rows), device=rows.device)[:, None]).flatten()
         swarm.take(origin)
         return origin
-
-
-@dataclass
-class _Swarm:
-    """N particles for each row of a canvas, as N consecutive rows of a canvas of their own.
-
-    Attributes:
-        owner: The canvas.
-        canvas: The particles.
-        levels: When each position opens; an order of its own for every particle.
-        opens_in: The step in which each position opens.
-        worth: What each particle was last weighted by, in nats.
-        weights: Of the particles.
-    """
-
-    owner: Canvas
-    canvas: Canvas
-    levels: Float64[Tensor, "BN L"]
-    opens_in: Int64[Tensor, "BN L"]
-    worth: Float64[Tensor, " BN"]
-    weights: Weights
-
-    @classmethod
-    def spread(cls, canvas: Canvas, count: int) -> _Swarm:
-        """Put ``count`` copies of each row side by side."""
-        rows = torch.arange(len(canvas.x_t), device=canvas.x_t.device).repeat_interleave(count)
-        part = replace(
-            canvas,
-            draws=canvas.draws.copies(count),
-            x_t=canvas.x_t[rows],
-            free=canvas.free[rows],
-            nfe=torch.zeros_like(rows),
-            padding=None if canvas.padding is None else canvas.padding[rows],
-            allowed=None if canvas.allowed is None else canvas.allowed[rows],
-            callback=None,
-        )
-        weights = Weights.equal(len(canvas.x_t), count, rows.device)
-        levels = part.draws.levels(part.masked)
-        worth = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        return cls(canvas, part, levels, torch.zeros_like(part.x_t), worth, weights)
-
-    @property
-    def tokens(self) -> Int64[Tensor, "B N L"]:
-        """The particles of each row."""
-        return self.canvas.x_t.view(*self.weights.log_weights.shape, self.canvas.x_t.shape[1])
-
-    def start(self, step: int) -> Float64[Tensor, " B"]:
-        """Draw a number in (0, 1) for each row, from the noise of a copy that is no particle."""
-        rows, last = len(self.owner.x_t), self.weights.log_weights.shape[-1] + step
-        draws = self.owner.draws.copies(last + 1)
-        where = torch.arange(rows * (last + 1), device=self.worth.device) % (last + 1) == last
-        return draws.levels(where[:, None])[where, 0]
-
-    def take(self, origin: Int64[Tensor, " BN"]) -> None:
-        """Replace each particle by another, its order of positions included."""
-        free = self.canvas.free
-        self.canvas.place(free, self.canvas.x_t[origin][free])
-        self.levels, self.opens_in = self.levels[origin], self.opens_in[origin]
-        self.worth = self.worth[origin]
-
-    def show(self, particle: Int64[Tensor, " B"] | None = None) -> None:
-        """Write one particle of each row to the owner, by default the first."""
-        tokens = self.tokens
-        chosen = tokens[:, 0]
-        if particle is not None:
-            chosen = tokens[torch.arange(len(tokens), device=tokens.device), particle]
-        self.owner.place(self.owner.free, chosen[self.owner.free])
-
-    def report(self) -> Particles:
-        """The particles with their shares."""
-        shares = self.weights.shares
-        return Particles(self.tokens, shares, self.weights.total)

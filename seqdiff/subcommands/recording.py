@@ -48,12 +48,9 @@ def save_trace(
     """
     import numpy as np
 
-    from seqdiff.samplers import SMCSampler
     from seqdiff.samplers.names import sampler_name
     from seqdiff.trace import write_trace
 
     symbols = [tokenizer.decode(np.array([i])) for i in range(tokenizer.vocab_size + 1)]
     name = sampler_name(type(sampler))
-    if isinstance(sampler, SMCSampler):
-        name += " (of its particles the first, at last the chosen one)"
     write_trace(path, recorder.trace(sampler=name, names=names, symbols=symbols))

@@ -7,7 +7,8 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from seqdiff.config import config_files, dump, instantiate, parse_run
+from seqdiff.config import dump, instantiate, parse_run
+from seqdiff.config_files import config_files
 from seqdiff.schedules import Cosine, LogLinear, Polynomial
 from seqdiff.training.objectives import ContinuousNELBO, DiscreteNELBO, WeightedMLM
 from tests.integration.conftest import TOY

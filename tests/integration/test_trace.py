@@ -55,19 +55,23 @@ def _sample(trained: Path, out: Path, case: str, *more: str) -> list[str]:
 
 
 def _seen(run: Run, case: str) -> list[list[list[int]]]:
-    """What a callback of our own sees, row by row: states from ``x_init`` on."""
+    """What a callback of our own is left with, row by row: states from ``x_init`` on."""
     sampler = build_sampler(case.split()[0], SAMPLERS[case])
     seeds = row_seeds(NUM, torch.Generator().manual_seed(SEED))
     rows: list[list[list[int]]] = []
     for first in range(0, NUM, BATCH):
         x_init = run.process.prior((min(BATCH, NUM - first), LENGTH))
         states = [x_init.tolist()]
+
+        def keep(step: int, x_t: torch.Tensor, states: list = states) -> None:
+            states[step:] = [x_t.tolist()]
+
         sampler.sample(
             run.denoiser,
             run.process,
             x_init,
             seeds=seeds[first : first + BATCH],
-            callback=lambda step, x_t, states=states: states.append(x_t.tolist()),
+            callback=keep,
         )
         rows += [[state[row] for state in states] for row in range(len(x_init))]
     return rows
@@ -81,8 +85,7 @@ def test_a_trace_holds_what_a_callback_sees_and_changes_no_sample(
     plain = _sample(trained, out, case)
     assert _sample(trained, out, case, "--trace", str(path)) == plain
     trace, seen = read_trace(path), _seen(run, case)
-    particles = " (of its particles the first, at last the chosen one)" if case == "smc" else ""
-    assert trace.sampler == case.split()[0] + particles
+    assert trace.sampler == case.split()[0]
     assert trace.names == tuple(f"sample_{i}" for i in range(NUM))
     assert trace.symbols == tuple("uvwxyz-")
     assert trace.lengths.tolist() == [LENGTH] * NUM
@@ -206,8 +209,25 @@ def test_a_recorder_that_was_not_started_anew_is_found() -> None:
     found = Recorder()
     found.start(torch.tensor([[2, 2]]), [0])
     found(1, torch.tensor([[1, 2]]))
+    found(1, torch.tensor([[0, 2]]))
     with pytest.raises(AssertionError):
-        found(1, torch.tensor([[0, 2]]))
+        found.trace(sampler="mine", names=["a", "b"], symbols=list("uv-"))
+    with pytest.raises(AssertionError):
+        found(3, torch.tensor([[0, 2]]))
+
+
+def test_steps_that_are_told_again_are_forgotten() -> None:
+    found, told, source = Recorder(), {}, torch.Generator().manual_seed(0)
+    for rows, steps in (([2, 0], [1, 2, 3, 2, 3, 4]), ([1], [1, 2, 1, 2])):
+        states = [torch.full((len(rows), 3), 6)]
+        found.start(states[0], rows)
+        for step in steps:
+            states[step:] = [torch.randint(7, states[0].shape, generator=source)]
+            found(step, states[-1])
+        told |= {row: torch.stack(states)[:, i].tolist() for i, row in enumerate(rows)}
+    trace = found.trace(sampler="mine", names=["a", "b", "c"], symbols=list("uvwxyz-"))
+    assert trace.num_steps.tolist() == [4, 2, 4]
+    assert {row: trace.states(row).tolist() for row in range(3)} == told
 
 
 def test_room_is_asked_for_every_sequence() -> None:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from seqdiff.backbones import Transformer
+from seqdiff.backbones.packing import Padded
 from seqdiff.backbones.transformer_hub_config import BlockDiffusionFields
 from tests.small_transformers import K, build, draw_tokens
 
@@ -92,10 +93,10 @@ def test_the_parts_of_the_projection_are_queries_keys_and_values(folder: Path) -
     rows = load_file(folder / "model.safetensors")[BLOCK + "attn_qkv.weight"]
     assert rows.shape == (36, 12)
     model = Transformer.from_hub(folder)
-    h = torch.randn(1, 5, 12)
+    h, places = torch.randn(1, 5, 12), torch.arange(5)
     with torch.no_grad():
         model.blocks[1].attn_qkv.weight[:12] = 0
-        mixed = model.blocks[1].attend(h, model._rotary(torch.arange(5)), None)
+        mixed = model.blocks[1].attend(h, model._rotary(places), Padded(places))
         wanted = (h @ rows[24:].T).mean(1, keepdim=True) @ model.blocks[1].attn_out.weight.T
     torch.testing.assert_close(mixed, wanted.expand_as(mixed))
 
