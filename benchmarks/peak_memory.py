@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from .training_step import TrainingStep, make_network
@@ -26,9 +27,17 @@ def step_memory(side: str, d_model: int, n_layer: int, batch: int, length: int) 
     Raises:
         SystemExit: If that process fails, with what it said.
     """
-    arguments = [side, *map(str, (d_model, n_layer, batch, length))]
+    return in_fresh_process(__name__, side, *map(str, (d_model, n_layer, batch, length)))
+
+
+def in_fresh_process(module: str, *arguments: str) -> int:
+    """The number that a module prints when it is run.
+
+    Raises:
+        SystemExit: If it fails, with what it said.
+    """
     done = subprocess.run(
-        [sys.executable, "-m", __name__, *arguments],
+        [sys.executable, "-m", module, *arguments],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
@@ -38,6 +47,19 @@ def step_memory(side: str, d_model: int, n_layer: int, batch: int, length: int) 
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise SystemExit(f"peak memory of {' '.join(arguments)}: {said[-1]}")
     return int(done.stdout)
+
+
+def high_water(work: Callable[[], object]) -> int:
+    """Most bytes that some work holds beyond what the process held before it.
+
+    Raises:
+        SystemExit: If this system does not tell.
+    """
+    if not STATUS.exists():
+        raise SystemExit("peak_memory reads /proc/self/status, which only Linux has")
+    resting = _status("VmRSS")
+    work()
+    return _status("VmHWM") - resting
 
 
 def _status(field: str) -> int:
@@ -52,18 +74,13 @@ def measure(side: str, d_model: int, n_layer: int, batch: int, length: int) -> i
     Raises:
         SystemExit: If this system does not tell, or there is no such side.
     """
-    if not STATUS.exists():
-        raise SystemExit("peak_memory reads /proc/self/status, which only Linux has")
     if side not in SIDES:
         raise SystemExit(f"peak_memory: the side must be one of {', '.join(SIDES)}, got {side!r}")
     network = make_network(d_model, n_layer)
     if side == "two-pass":
         network = two_pass_twin(network, mambapy_layer)
     TrainingStep(network, 1, _WARM_LENGTH)()
-    step = TrainingStep(network, batch, length)
-    resting = _status("VmRSS")
-    step()
-    return _status("VmHWM") - resting
+    return high_water(TrainingStep(network, batch, length))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Caduceus
-from seqdiff.losses import nelbo
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import LogLinear
@@ -63,9 +62,9 @@ class TrainingStep:
     def loss(self) -> Tensor:
         """The bound in nats a base."""
         with self.autocast:
-            log_probs = self.denoiser(self.x_t, self.t)
-        terms = nelbo(log_probs, self.x0, self.x_t, self.t, self.process.schedule)
-        return terms.sum() / self.tokens
+            nats = self.denoiser.nats(self.x_t, self.x0, self.x_t == SYMBOLS, self.t)
+        weight = self.process.schedule.nelbo_weight(self.t).to(nats.dtype)
+        return (nats * weight[:, None]).sum() / self.tokens
 
     def numbers(self) -> dict[str, Tensor]:
         """The loss and every gradient, under our network's names, before any step."""

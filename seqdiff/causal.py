@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -44,26 +43,11 @@ class CausalDenoiser(Denoiser):
                 "choose a causal backbone, or an objective of masked diffusion"
             )
 
-    def forward(
-        self,
-        x_t: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        """Give the law of every token given those before it, in nats.
+    def _normalise(self, logits: Tensor, x_t: Tensor) -> Tensor:
+        return self._own_law(logits)
 
-        Args:
-            x_t: Ids in ``0..K``; K is unknown.
-            t: Left out: there is no time.
-            padding: Positions that hold nothing.
-            label: Class of each row or ``NO_LABEL``; ``None`` gives the law without a label.
-
-        Raises:
-            ValueError: See ``Denoiser``.
-        """
-        del t
-        return self.raw_log_probs(x_t, None, padding, label)
+    def _time_input(self, t: Tensor | None) -> None:
+        return None
 
 
 @torch.no_grad()

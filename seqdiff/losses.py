@@ -7,7 +7,7 @@ tokens that count, never by the number that happens to be masked.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from seqdiff.process import MaskedDiffusion
@@ -36,24 +36,6 @@ def weighted_mlm(
     """
     counted, at_x0 = _at_x0(log_probs, x0, x_t, mask_id=log_probs.shape[-1])
     return torch.where(counted, -at_x0, 0.0) * weight.to(log_probs.dtype)[:, None]
-
-
-def cross_entropy(
-    log_probs: Float[Tensor, "B L K"], x0: Int[Tensor, "B L"], counted: Bool[Tensor, "B L"]
-) -> Float[Tensor, "B L"]:
-    """Negative log-probability of the true symbol at chosen positions, whatever was visible there.
-
-    Args:
-        log_probs: Law of x0, in nats.
-        x0: Clean ids in ``0..K``; K where unknown.
-        counted: Positions whose term is asked for.
-
-    Returns:
-        Nats; 0 where the position is not counted or the token unknown.
-    """
-    counted = counted & (x0 != log_probs.shape[-1])
-    at_x0 = log_probs.gather(-1, torch.where(counted, x0, 0)[..., None]).squeeze(-1)
-    return torch.where(counted, -at_x0, 0.0)
 
 
 def nelbo(

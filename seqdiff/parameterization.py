@@ -7,6 +7,7 @@ import math
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from seqdiff.backbones.protocol import (
     Backbone,
@@ -33,11 +34,11 @@ def subs_log_probs(
         Log-probabilities in nats; at visible positions 0 for the token and ``-inf`` elsewhere.
     """
     vocab_size = logits.shape[-1]
-    dtype = torch.promote_types(logits.dtype, torch.float32)
+    law = _log_softmax(logits)
     masked = (x_t == vocab_size)[..., None]
     copied = x_t[..., None] == torch.arange(vocab_size, device=x_t.device)
-    visible = torch.where(copied, 0.0, -torch.inf).to(dtype)
-    return torch.where(masked, logits.log_softmax(dim=-1, dtype=dtype), visible)
+    visible = torch.where(copied, 0.0, -torch.inf).to(law.dtype)
+    return torch.where(masked, law, visible)
 
 
 def subs_log_score(
@@ -68,7 +69,7 @@ def d3pm_log_probs(logits: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
 
     Source: Austin et al. 2021, arXiv:2107.03006, section 3.3.
     """
-    return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    return _log_softmax(logits)
 
 
 def sedd_log_score(
@@ -87,6 +88,10 @@ def sedd_log_score(
     num_others = logits.shape[-1] - 1
     scores = scores - _log_expm1(sigma).to(scores.dtype)[:, None, None] - math.log(num_others)
     return scores.scatter(-1, x_t[..., None], 0.0)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def _log_expm1(sigma: Tensor) -> Tensor:
@@ -175,27 +180,6 @@ class Denoiser(nn.Module):
         """
         return self._normalise(self._logits(x_t, t, padding, label), x_t)
 
-    def raw_log_probs(
-        self,
-        x_t: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        """Give the network's own law of every token, in nats: visible ones are not copied.
-
-        Args:
-            x_t: See ``forward``.
-            t: See ``forward``.
-            padding: See ``forward``.
-            label: See ``forward``.
-
-        Raises:
-            ValueError: See ``forward``.
-        """
-        logits = self._logits(x_t, t, padding, label)
-        return self._normalise(logits, torch.full_like(x_t, self.vocab_size))
-
     def log_probs_at(
         self,
         x_t: Int[Tensor, "B L"],
@@ -224,37 +208,84 @@ class Denoiser(nn.Module):
         """
         if type(self).forward is not Denoiser.forward:
             return self(x_t, t, padding, label)[where]
-        if isinstance(self.backbone, SelectiveBackbone):
-            self._check_label(label)
-            logits = self.backbone.logits_at(x_t, where, self._time_input(t), padding, label)
-        else:
-            logits = self._logits(x_t, t, padding, label)[where]
+        logits = self._logits(x_t, t, padding, label, where)
         return self._normalise(logits[None], x_t[where][None])[0]
 
-    def _logits(
-        self, x_t: Tensor, t: Tensor | None, padding: Tensor | None, label: Tensor | None
-    ) -> Tensor:
-        self._check_label(label)
-        t = self._time_input(t)
-        if isinstance(self.backbone, LabelledBackbone) and label is not None:
-            return self.backbone(x_t, t, padding, label)
-        return self.backbone(x_t, t, padding)
+    def nats(
+        self,
+        x_t: Int[Tensor, "B L"],
+        x0: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L"]:
+        """Give -log p(x0) at some positions, what losses and likelihoods are made of.
 
-    def _check_label(self, label: Tensor | None) -> None:
+        By the network's own law: a visible token is not copied. Whom it asks, see ``log_probs_at``.
+
+        Args:
+            x_t: See ``forward``.
+            x0: Clean ids; below K at these positions.
+            where: Positions that are asked about.
+            t: See ``forward``.
+            padding: See ``forward``.
+            label: See ``forward``.
+
+        Returns:
+            In float32 or better; 0 elsewhere.
+
+        Raises:
+            ValueError: See ``forward``.
+        """
+        if type(self).forward is not Denoiser.forward:
+            law = self.log_probs_at(x_t, where, t, padding, label)
+        else:
+            law = self._own_law(self._logits(x_t, t, padding, label, where))
+        terms = F.nll_loss(law, x0[where], reduction="none")
+        return terms.new_zeros(where.shape).masked_scatter(where, terms)
+
+    def _logits(
+        self,
+        x_t: Tensor,
+        t: Tensor | None,
+        padding: Tensor | None,
+        label: Tensor | None,
+        where: Tensor | None = None,
+    ) -> Tensor:
+        """Scores ``[B, L, K]``; with ``where``, ``[N, K]``."""
+        backbone = self.backbone
         if label is not None and self.num_classes is None:
             raise ValueError(
-                f"Denoiser.label must be None, got labels for {type(self.backbone).__name__}, "
+                f"Denoiser.label must be None, got labels for {type(backbone).__name__}, "
                 "which has no classes; use a backbone that takes num_classes"
             )
+        t = self._time_input(t)
+        if where is not None and isinstance(backbone, SelectiveBackbone):
+            return self._checked(backbone.logits_at(x_t, where, t, padding, label))
+        if isinstance(backbone, LabelledBackbone) and label is not None:
+            logits = self._checked(backbone(x_t, t, padding, label))
+        else:
+            logits = self._checked(backbone(x_t, t, padding))
+        return logits if where is None else logits[where]
 
-    def _normalise(self, logits: Tensor, x_t: Tensor) -> Tensor:
+    def _checked(self, logits: Tensor) -> Tensor:
         if logits.shape[-1] != self.vocab_size:
             raise ValueError(
                 f"Denoiser.backbone must emit vocab_size = {self.vocab_size} logits, got "
                 f"{logits.shape[-1]}; build it with num_logits={self.vocab_size}"
             )
+        return logits
+
+    def _normalise(self, logits: Tensor, x_t: Tensor) -> Tensor:
+        """The law of x0, from logits of any positions."""
         with torch.autocast(logits.device.type, enabled=False):
             return subs_log_probs(logits, x_t)
+
+    def _own_law(self, logits: Tensor) -> Tensor:
+        """The network's law, visible tokens or not, from logits of any positions."""
+        with torch.autocast(logits.device.type, enabled=False):
+            return _log_softmax(logits)
 
     def _time_input(self, t: Tensor | None) -> Tensor | None:
         """What the backbone is told of the time: sigma if it is time-conditioned, else t."""

@@ -73,9 +73,34 @@ class BertBackbone(nn.Module):
         padding: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L K"]:
         """See ``Backbone``; the time is not told to the network."""
-        del t
+        return self._scores(self._states(tokens, padding))
+
+    def logits_at(
+        self,
+        tokens: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "N K"]:
+        """See ``SelectiveBackbone``.
+
+        Raises:
+            ValueError: If there is a label: there are no classes.
+        """
+        if label is not None:
+            raise ValueError(
+                f"BertBackbone.label must be None, got one of shape {tuple(label.shape)}; a BERT "
+                "that is trained here has no classes"
+            )
+        return self._scores(self._states(tokens, padding)[where])
+
+    def _states(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
         real = torch.ones_like(tokens) if padding is None else (~padding).long()
         shown = tokens.masked_fill(tokens == self.vocab_size, self.mask_token_id)
-        logits = self.network(input_ids=shown, attention_mask=real).logits
+        return self.encoder(input_ids=shown, attention_mask=real).last_hidden_state
+
+    def _scores(self, states: Tensor) -> Tensor:
+        logits = self.network.get_submodule("cls")(states)
         never = torch.arange(logits.shape[-1], device=logits.device) == self.mask_token_id
         return logits.masked_fill(never, -torch.inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .packing import lay_out
+from .packing import Layout, lay_out
 from .rotary import rotary_table
 from .transformer_config import TransformerShape
 from .transformer_layers import CausalBlock, Head, token_embedding
@@ -79,6 +79,32 @@ class AutoregressiveTransformer(nn.Module):
         Raises:
             ValueError: If rows are longer than the context, or padding has another shape.
         """
+        x, layout = self._hidden(tokens, padding)
+        return layout.unpack(self.head(x))
+
+    def logits_at(
+        self,
+        tokens: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "N K"]:
+        """See ``SelectiveBackbone``; refusals are those of ``forward``, and there are no classes.
+
+        Raises:
+            ValueError: If there is a label.
+        """
+        if label is not None:
+            raise ValueError(
+                "AutoregressiveTransformer.label must be None, got one of shape "
+                f"{tuple(label.shape)}; it has no classes"
+            )
+        x, layout = self._hidden(tokens, padding)
+        return layout.unpack_at(self.head(x[layout.pack(where)]), where)
+
+    def _hidden(self, tokens: Tensor, padding: Tensor | None) -> tuple[Tensor, Layout]:
+        """The residual stream before the head, and how it lies."""
         config, length = self.config, tokens.shape[1]
         config.require_length(length)
         config.require_padding(padding, tokens)
@@ -93,4 +119,4 @@ class AutoregressiveTransformer(nn.Module):
         x = self.embedding(layout.pack(inputs))
         for block in self.blocks:
             x = block(x, rotary, layout)
-        return layout.unpack(self.head(x))
+        return x, layout

@@ -158,10 +158,10 @@ class HeadParts(nn.Module):
 
 
 class Head(HeadParts):
-    """A head that scores every position alike."""
+    """A head that scores positions alike."""
 
-    def forward(self, x: Float[Tensor, "b l D"]) -> Float[Tensor, "b l K"]:
-        """Score every position."""
+    def forward(self, x: Float[Tensor, "*positions D"]) -> Float[Tensor, "*positions K"]:
+        """Score all that are given."""
         return self.linear(self.norm(x))
 
 

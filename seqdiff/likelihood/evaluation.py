@@ -15,7 +15,6 @@ from seqdiff.likelihood.estimator import Estimator, PassNoise, Rows, require_at_
 from seqdiff.likelihood.masks import StratifiedK
 from seqdiff.likelihood.result import Likelihood
 from seqdiff.likelihood.stages import Budget, Passes
-from seqdiff.losses import weighted_mlm
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import CounterNoise
@@ -202,8 +201,8 @@ def _one_pass(
     ):
         asked = rows.take(items)
         query = work.budget.estimator.query(asked, numbers, noise=noise, process=work.process)
-        log_probs = work.denoiser(query.x_t, query.t, padding=asked.padding, label=asked.label)
-        targets = asked.x0.masked_fill(~query.scored, work.process.mask_id)
-        unseen = query.x_t.masked_fill(query.scored, work.process.mask_id)  # by a causal law
-        terms = weighted_mlm(log_probs, targets, unseen, query.weight)
-        yield terms.sum(dim=-1, dtype=torch.float64).cpu().numpy()
+        where, given = query.scored, (query.t, asked.padding, asked.label)
+        if not work.denoiser.causal:  # a visible token costs nothing
+            where = where & (query.x_t == work.process.mask_id)
+        nats = work.denoiser.nats(query.x_t, asked.x0, where, *given)
+        yield (nats.sum(dim=-1, dtype=torch.float64) * query.weight).cpu().numpy()

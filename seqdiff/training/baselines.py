@@ -11,7 +11,6 @@ from torch import Tensor
 
 from seqdiff.backbones.protocol import Backbone
 from seqdiff.causal import CausalDenoiser
-from seqdiff.losses import cross_entropy
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import MASK_STREAM, REPLACE_STREAM, CounterNoise, permutation_rank
@@ -47,14 +46,16 @@ class Autoregressive(Objective):
         Raises:
             ValueError: If the denoiser is not causal.
         """
-        del process, noise
+        del noise
         if not denoiser.causal:
             raise ValueError(
                 "Autoregressive.denoiser must be causal, got one of masked diffusion; "
                 "make it by Autoregressive().denoiser(backbone, process)"
             )
-        log_probs = denoiser(batch.tokens, padding=batch.padding, label=batch.label)
-        return cross_entropy(log_probs, batch.tokens, batch.loss_mask)
+        where = batch.loss_mask & (batch.tokens != process.mask_id)
+        return denoiser.nats(
+            batch.tokens, batch.tokens, where, padding=batch.padding, label=batch.label
+        )
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,9 @@ class MaskedLM(Objective):
         shown = torch.where(chosen, self._disguise(process, batch, noise), batch.tokens)
         masked = (chosen & (shown == process.mask_id)).sum(dim=-1)
         t = process.schedule.inverse(1 - masked.double() / total.clamp_min(1))
-        log_probs = denoiser.raw_log_probs(shown, t.float(), batch.padding, batch.label)
-        terms = cross_entropy(log_probs, batch.tokens, chosen)
-        return terms * (total.double() / count).to(terms.dtype)[:, None]
+        where = chosen & (batch.tokens != process.mask_id)
+        nats = denoiser.nats(shown, batch.tokens, where, t.float(), batch.padding, batch.label)
+        return nats * (total.double() / count).to(nats.dtype)[:, None]
 
     def _disguise(
         self, process: MaskedDiffusion, batch: Batch, noise: CounterNoise

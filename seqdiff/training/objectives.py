@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from seqdiff.backbones.protocol import Backbone
-from seqdiff.losses import discrete_nelbo, nelbo, weighted_mlm
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise
@@ -63,9 +62,22 @@ def _corrupt(process: MaskedDiffusion, batch: Batch, t: Tensor, noise: CounterNo
     return process.corrupt(batch.tokens, t, keep=~batch.loss_mask, noise=draws)
 
 
-def _counted(terms: Tensor, batch: Batch) -> Tensor:
-    """Drop positions that a data set hides itself without asking for a loss there."""
-    return torch.where(batch.loss_mask, terms, 0.0)
+def _bound(
+    denoiser: Denoiser,
+    process: MaskedDiffusion,
+    batch: Batch,
+    x_t: Tensor,
+    t: Tensor,
+    weight: Tensor,
+) -> Tensor:
+    """What the masked tokens that count cost, times one weight a row; see ``weighted_mlm``.
+
+    Positions that a data set hides itself without asking for a loss there do not count.
+    """
+    mask_id = process.mask_id
+    where = (x_t == mask_id) & (batch.tokens != mask_id) & batch.loss_mask
+    nats = denoiser.nats(x_t, batch.tokens, where, t.float(), batch.padding, batch.label)
+    return torch.where(where, nats * weight.to(nats.dtype)[:, None], 0.0)
 
 
 @dataclass(frozen=True)
@@ -86,9 +98,8 @@ class ContinuousNELBO(Objective):
         """See ``Objective``."""
         t, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
         x_t = _corrupt(process, batch, t, noise)
-        log_probs = denoiser(x_t, t.float(), padding=batch.padding, label=batch.label)
-        density = nelbo(log_probs, batch.tokens, x_t, t, process.schedule)
-        return _counted(density * inverse_density.to(density.dtype)[:, None], batch)
+        weight = process.schedule.nelbo_weight(t) * inverse_density
+        return _bound(denoiser, process, batch, x_t, t, weight)
 
 
 @dataclass(frozen=True)
@@ -125,10 +136,8 @@ class DiscreteNELBO(Objective):
         step = (u * self.num_steps).long().clamp_max(self.num_steps - 1)
         s, t = step / self.num_steps, (step + 1) / self.num_steps
         x_t = _corrupt(process, batch, t, noise)
-        log_probs = denoiser(x_t, t.float(), padding=batch.padding, label=batch.label)
-        term = discrete_nelbo(log_probs, batch.tokens, x_t, s, t, process)
-        weight = self.num_steps * inverse_density.to(term.dtype)
-        return _counted(term * weight[:, None], batch)
+        weight = self.num_steps * process.reveal_probability(s, t) * inverse_density
+        return _bound(denoiser, process, batch, x_t, t, weight)
 
 
 @dataclass(frozen=True)
@@ -150,5 +159,4 @@ class WeightedMLM(Objective):
         x_t = process.corrupt_exactly(batch.tokens, count, keep=~batch.loss_mask, noise=draws)
         masked_share = count.double() / total.clamp_min(1)
         t = process.schedule.inverse(1 - masked_share)
-        log_probs = denoiser(x_t, t.float(), padding=batch.padding, label=batch.label)
-        return _counted(weighted_mlm(log_probs, batch.tokens, x_t, 1 / masked_share), batch)
+        return _bound(denoiser, process, batch, x_t, t, 1 / masked_share)

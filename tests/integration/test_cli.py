@@ -172,24 +172,31 @@ def test_trainer_arguments_reach_lightning_unchanged(
 def test_mixed_precision_keeps_the_loss_in_float32(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from seqdiff.training import objectives
+    from seqdiff import parameterization
+    from seqdiff.parameterization import Denoiser
     from tests.integration.toy_domain import ToyNet
 
     seen: dict[str, torch.dtype] = {}
-    network, loss = ToyNet.forward, objectives.nelbo
+    network, normalise, cost = ToyNet.forward, parameterization._log_softmax, Denoiser.nats
 
     def forward(self, tokens, t=None, padding=None):
         logits = network(self, tokens, t, padding)
         seen["logits"] = logits.dtype
         return logits
 
-    def nelbo(log_probs, *rest):
-        terms = loss(log_probs, *rest)
-        seen["log_probs"], seen["terms"] = log_probs.dtype, terms.dtype
+    def log_softmax(logits):
+        log_probs = normalise(logits)
+        seen["log_probs"] = log_probs.dtype
+        return log_probs
+
+    def nats(self, *given):
+        terms = cost(self, *given)
+        seen["terms"] = terms.dtype
         return terms
 
     monkeypatch.setattr(ToyNet, "forward", forward)
-    monkeypatch.setattr(objectives, "nelbo", nelbo)
+    monkeypatch.setattr(parameterization, "_log_softmax", log_softmax)
+    monkeypatch.setattr(Denoiser, "nats", nats)
     assert main(["train", str(config), "--trainer.precision", "bf16-mixed"]) == 0
     assert seen == {
         "logits": torch.bfloat16, "log_probs": torch.float32, "terms": torch.float32

@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.stats import binom, norm
 
-from seqdiff.likelihood import Likelihood, evaluate, evaluation, masks
-from seqdiff.losses import weighted_mlm
+from seqdiff.likelihood import Likelihood, StratifiedK, evaluate, masks
+from seqdiff.likelihood.estimator import Query
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import Cosine, Linear
@@ -44,6 +44,11 @@ def test_estimates_are_unbiased_on_an_arbitrary_denoiser(evaluations: int) -> No
     assert abs(z_score(result.nats, enumerated_nelbo(denoiser, PROCESS, X0))) < SIGMAS
 
 
+def halved(query: Query) -> Query:
+    """Broken: every draw weighs alike, as if half of the tokens were masked in each."""
+    return query._replace(weight=torch.full_like(query.weight, L / 2))
+
+
 def test_broken_estimators_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A collater that never masks exactly one token, and a mean over masked tokens only."""
     denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
@@ -54,11 +59,8 @@ def test_broken_estimators_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         broken = evaluate(denoiser, rows(), process=PROCESS, evaluations=8)
     assert abs(z_score(broken.nats, exact)) > 2 * SIGMAS
     with monkeypatch.context() as patch:
-        patch.setattr(
-            evaluation,
-            "weighted_mlm",
-            lambda p, x0, x_t, w: weighted_mlm(p, x0, x_t, torch.full_like(w, L / 2)),
-        )
+        query = StratifiedK.query
+        patch.setattr(StratifiedK, "query", lambda *a, **k: halved(query(*a, **k)))
         broken = evaluate(denoiser, rows(), process=PROCESS, evaluations=8)
     assert abs(z_score(broken.nats, exact)) > 2 * SIGMAS
 

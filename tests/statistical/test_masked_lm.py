@@ -20,7 +20,7 @@ from seqdiff.training import baselines
 from seqdiff.training.baselines import MaskedLM
 from seqdiff.training.objectives import WeightedMLM
 from seqdiff.types import Batch
-from tests.oracles import LookupBackbone
+from tests.oracles import LookupBackbone, UniformBackbone
 from tests.statistics import pearson, power
 
 K, ROWS = 3, 30_000
@@ -33,16 +33,15 @@ class Watching(Denoiser):
     """Notes what it is shown."""
 
     def __init__(self, length: int) -> None:
-        super().__init__(LookupBackbone(K, min(length, 5), seed=7), K)
+        short = length <= 5
+        super().__init__(LookupBackbone(K, length, seed=7) if short else UniformBackbone(K), K)
         self.shown: list[torch.Tensor] = []
         self.times: list[torch.Tensor] = []
 
-    def raw_log_probs(self, x_t, t=None, padding=None, label=None):
+    def nats(self, x_t, x0, where, t=None, padding=None, label=None):
         self.shown.append(x_t)
         self.times.append(t)
-        if x_t.shape[1] > 5:
-            return torch.zeros(*x_t.shape, K, dtype=torch.float64).log_softmax(-1)
-        return super().raw_log_probs(x_t, t, padding, label)
+        return super().nats(x_t, x0, where, t, padding, label)
 
 
 def batch(x0: torch.Tensor, loss_mask: torch.Tensor | None = None, rows: int = ROWS) -> Batch:
@@ -71,7 +70,7 @@ def expectation(objective: MaskedLM, x0: torch.Tensor, count: int) -> float:
             shown = x0.clone()
             for place, (_, symbol) in zip(chosen, ways, strict=True):
                 shown[place] = x0[place] if symbol < 0 else symbol
-            law = network.raw_log_probs(shown[None])[0]
+            law = network.backbone(shown[None])[0].log_softmax(dim=-1)
             chance = math.prod(p for p, _ in ways) / len(subsets)
             cost = -sum(float(law[place, x0[place]]) for place in chosen)
             total += chance * cost * length / count
@@ -104,10 +103,9 @@ class OnlyMasked(MaskedLM):
 
     def terms(self, denoiser, process, batch, noise):
         copying = Watching(batch.tokens.shape[1])
-        copying.shown, copying.raw_log_probs = denoiser.shown, copying.forward
-        terms = super().terms(copying, process, batch, noise)
-        denoiser.shown.append(batch.tokens)
-        return torch.where(terms.isfinite(), terms, 0.0)
+        copying.shown, real = denoiser.shown, copying.nats
+        copying.nats = lambda x_t, x0, where, *given: real(x_t, x0, where & (x_t == K), *given)
+        return super().terms(copying, process, batch, noise)
 
 
 @dataclass(frozen=True)

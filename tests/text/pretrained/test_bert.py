@@ -7,7 +7,7 @@ import torch
 import yaml
 from transformers import BertForMaskedLM
 
-from seqdiff.backbones.protocol import Backbone
+from seqdiff.backbones.protocol import Backbone, SelectiveBackbone
 from seqdiff.cli import main
 from seqdiff.parameterization import Denoiser
 from seqdiff.run import load_run
@@ -32,6 +32,7 @@ def load(folder: Path, size: int = SIZE) -> BertBackbone:
 def test_logits_are_those_of_transformers(checkpoint: Path) -> None:
     backbone = load(checkpoint)
     assert isinstance(backbone, Backbone) and backbone.mask_token_id == MASK
+    assert isinstance(backbone, SelectiveBackbone)
     shown = torch.where(TOKENS == SIZE, MASK, TOKENS)
     padding = torch.zeros_like(TOKENS, dtype=torch.bool)
     padding[1, 4] = True
@@ -45,6 +46,10 @@ def test_logits_are_those_of_transformers(checkpoint: Path) -> None:
     torch.testing.assert_close(ours[..., real], expected[..., real])
     assert bool((ours[..., MASK] == -torch.inf).all()), "no clean token is the mask"
     torch.testing.assert_close(ours[1, :4], alone[0])
+    some = ~padding & (TOKENS == SIZE)
+    torch.testing.assert_close(backbone.logits_at(TOKENS, some, None, padding), ours[some])
+    with pytest.raises(ValueError, match=r"BertBackbone.label must be None, got one of shape"):
+        backbone.logits_at(TOKENS, some, label=torch.tensor([0, 1]))
     assert not torch.allclose(unpadded[1, :4][:, real], alone[0][:, real], atol=1e-3), "the twin"
     twin = reference(input_ids=torch.where(TOKENS == SIZE, 1, TOKENS)).logits
     assert not torch.allclose(unpadded[..., real], twin[..., real], atol=1e-3), "[UNK] for [MASK]"

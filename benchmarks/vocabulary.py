@@ -1,0 +1,154 @@
+"""A training step with a large vocabulary: laws where a token counts, or at every position.
+
+One transformer, one batch, one draw of masks, the same loss. ``counted`` is what training does: it
+asks the head about masked positions. ``everywhere`` normalises the scores of all positions and
+copies the visible tokens, then takes the terms of the bound from those laws. Losses and gradients
+are compared before anything is timed; the most memory of a step is that of a process of its own.
+Run ``python -m benchmarks.vocabulary``.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seqdiff.losses import weighted_mlm
+from seqdiff.parameterization import Denoiser
+from seqdiff.types import Batch
+
+from .common import (
+    Ratio,
+    Side,
+    begin,
+    interleave,
+    make_parser,
+    positive,
+    print_table,
+    require_same,
+    write_json,
+)
+from .peak_memory import high_water, in_fresh_process
+from .transformer_step import GPT2_VOCABULARY, shape
+from .transformer_training import Shape, TransformerStep, make_network
+
+SMALL = Shape(256, 2, 4, 512)
+SIDES = ("counted", "everywhere")
+_TOLERANCE = 1e-4
+
+
+class Everywhere(Denoiser):
+    """Takes costs from the laws of all positions."""
+
+    def nats(
+        self,
+        x_t: Tensor,
+        x0: Tensor,
+        where: Tensor,
+        t: Tensor | None = None,
+        padding: Tensor | None = None,
+        label: Tensor | None = None,
+    ) -> Tensor:
+        """See ``Denoiser``; here for masked positions only."""
+        law = self(x_t, t, padding, label)
+        known = x0.masked_fill(~where, self.vocab_size)
+        return weighted_mlm(law, known, x_t, torch.ones(len(x_t)))
+
+
+def make_step(side: str, at: Shape, vocabulary: int, batch: int) -> TransformerStep:
+    """One side, without dropout."""
+    network = make_network(at, vocabulary, 0.0)
+    step = TransformerStep(
+        network, batch, at.length, device="cpu", dtype=torch.float32, compiled=False
+    )
+    if side == "everywhere":
+        step.denoiser = Everywhere(network, vocabulary)
+    return step
+
+
+def step_memory(side: str, at: Shape, vocabulary: int, batch: int) -> int:
+    """Bytes that a step of a side holds at most beyond what it keeps between steps."""
+    step = make_step(side, at, vocabulary, batch)
+    rows = step.batch
+    step.batch = Batch(rows.tokens[:, :1], rows.loss_mask[:, :1], rows.index)
+    step()
+    step.batch = rows
+    return high_water(step)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One side at one shape; the ratio is how many times longer it takes than the first side."""
+
+    shape: Shape
+    side: str
+    scored: int
+    ratio: Ratio
+    peak_bytes: int
+    gap: float
+
+    def cells(self) -> tuple[str, ...]:
+        """What is printed."""
+        first = (str(self.shape), self.side, str(self.scored))
+        speed = (f"{1e3 * self.ratio.their_seconds:.0f}", str(self.ratio))
+        return (*first, *speed, f"{self.peak_bytes / 2**20:.0f}", f"{self.gap:.0e}")
+
+    def record(self) -> dict[str, object]:
+        """What goes into the JSON file."""
+        return {
+            "shape": str(self.shape),
+            "side": self.side,
+            "scored_positions": self.scored,
+            "seconds": self.ratio.their_seconds,
+            "times_the_first_side": self.ratio.median,
+            "of_each_pair": self.ratio.pairs,
+            "peak_bytes": self.peak_bytes,
+            "largest_gap": self.gap,
+        }
+
+
+def compare(at: Shape, options: Namespace) -> list[Row]:
+    """Check and time both sides at one shape, and weigh each of them."""
+    given = (at, options.vocabulary, options.batch)
+    steps = {side: make_step(side, *given) for side in SIDES}
+    ours, theirs = (step.numbers() for step in steps.values())
+    gap = require_same(f"{at}, {' and '.join(SIDES)}", ours, theirs, _TOLERANCE)
+    seconds = interleave([Side(side, step) for side, step in steps.items()], options.pairs)
+    return [
+        Row(
+            shape=at,
+            side=side,
+            scored=step.scored,
+            ratio=Ratio(seconds[SIDES[0]], seconds[side]),
+            peak_bytes=in_fresh_process("benchmarks.vocabulary", side, *map(str, given)),
+            gap=gap,
+        )
+        for side, step in steps.items()
+    ]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table and, if asked, write it as JSON."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--shape", type=shape, nargs="+", default=[SMALL])
+    parser.add_argument("--vocabulary", type=positive, default=GPT2_VOCABULARY)
+    parser.add_argument("--batch", type=positive, default=2)
+    options = parser.parse_args(arguments)
+    described = begin()
+    rows = [row for at in options.shape for row in compare(at, options)]
+    print(f"vocabulary {options.vocabulary:,}, {options.batch} rows")
+    header = ("shape", "side", "scored", "ms", f"of {SIDES[0]}'s time", "peak MiB", "gap")
+    print_table(header, [row.cells() for row in rows])
+    settings = {name: getattr(options, name) for name in ("vocabulary", "batch", "pairs")}
+    records = [row.record() for row in rows]
+    write_json(options.json, "vocabulary", described, settings, records)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] and sys.argv[1] in SIDES:  # a process of its own, see ``compare``
+        print(step_memory(sys.argv[1], shape(sys.argv[2]), *map(int, sys.argv[3:])))
+    else:
+        main()

@@ -1,0 +1,274 @@
+"""Costs of single positions are those that the laws of all positions give, gradients included.
+
+The old way, laws of all positions and the public losses, is spelled out here; to rounding.
+"""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seqdiff.backbones import AutoregressiveTransformer
+from seqdiff.causal import CausalDenoiser
+from seqdiff.likelihood import BernoulliTime, ChainRule, FixedOrder, StratifiedK, evaluate
+from seqdiff.losses import discrete_nelbo, nelbo, weighted_mlm
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.rng import CounterNoise
+from seqdiff.schedules import Cosine
+from seqdiff.time_sampling import TimeSampler, Uniform
+from seqdiff.training.baselines import Autoregressive, MaskedLM
+from seqdiff.training.objectives import ContinuousNELBO, DiscreteNELBO, Objective, WeightedMLM
+from seqdiff.types import Batch
+from tests import small_transformers
+from tests.exact.test_selective import CLASSES, Whole, caduceus
+
+K, B, L = 4, 6, 9
+PROCESS, NOISE, STEPS = MaskedDiffusion(K, Cosine()), CounterNoise(5), 3
+OBJECTIVES = [
+    ContinuousNELBO(),
+    DiscreteNELBO(STEPS),
+    WeightedMLM(),
+    MaskedLM(share=0.6, mask_probability=0.5, random_probability=0.2),
+    Autoregressive(),
+]
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
+
+
+def each_with_its_networks(objectives: list[Objective]) -> pytest.MarkDecorator:
+    pairs = [
+        pytest.param(name, objective, id=f"{name}-{type(objective).__name__}")
+        for name, objective in itertools.product(NETWORKS, objectives)
+        if name.startswith("causal") == isinstance(objective, Autoregressive)
+    ]
+    return pytest.mark.parametrize(("name", "objective"), pairs)
+
+
+def twin() -> nn.Module:
+    torch.manual_seed(0)
+    model = AutoregressiveTransformer(12, 2, 2, num_embeddings=K + 1, num_logits=K, max_length=L)
+    for parameter in model.parameters():
+        parameter.data.add_(0.3 * torch.randn_like(parameter))
+    return model.double().eval()
+
+
+NETWORKS = {
+    "transformer": small_transformers.build,
+    "transformer, timed": lambda: small_transformers.build(time_conditioned=True),
+    "transformer, labels": lambda: small_transformers.build(num_classes=CLASSES),
+    "caduceus": lambda: caduceus("ph"),
+    "caduceus, both strands, labels": lambda: caduceus("ps, labels"),
+    "scores all": lambda: Whole(caduceus("ph")).eval(),
+    "causal": twin,
+    "causal, scores all": lambda: Whole(twin()).eval(),
+}
+
+
+def batch(labelled: bool = False) -> Batch:
+    """With context, unknown symbols that do and do not count as such, and padding."""
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(K, (B, L), generator=generator)
+    tokens[1, 2], tokens[4, :3] = K, K
+    loss_mask = tokens < K
+    loss_mask[0, :4] = False
+    loss_mask[1, 2] = True  # unknown all the same
+    padding = torch.arange(L) >= torch.tensor([L, L, 5, 7, L, 1])[:, None]
+    loss_mask &= ~padding
+    label = torch.arange(B) % CLASSES if labelled else None
+    return Batch(tokens, loss_mask, torch.arange(B), label, padding=padding)
+
+
+class Spy(Denoiser):
+    """Notes what it is asked."""
+
+    def nats(self, x_t, x0, where, t=None, padding=None, label=None):
+        self.asked = (x_t, where, t)
+        return super().nats(x_t, x0, where, t, padding, label)
+
+
+class CausalSpy(Spy, CausalDenoiser):
+    """The same, of an autoregressive model."""
+
+
+def spy_on(objective: Objective, backbone: nn.Module) -> Spy:
+    if isinstance(objective, Autoregressive):
+        return CausalSpy(backbone, K)
+    return Spy(backbone, K, PROCESS.schedule)
+
+
+def old_terms(objective: Objective, spy: Spy, rows: Batch) -> Tensor:
+    """From the laws of all positions of what the objective has just shown to the network."""
+    x_t, where, t = spy.asked
+    given = () if rows.label is None else (rows.label,)
+    own = spy.backbone(x_t, spy._time_input(t), rows.padding, *given).log_softmax(dim=-1)
+    total = rows.loss_mask.sum(dim=-1, keepdim=True)
+    if isinstance(objective, MaskedLM | Autoregressive):
+        cost = -own.gather(-1, rows.tokens.clamp_max(K - 1)[..., None]).squeeze(-1)
+        chosen = (0.6 * total.double()).round().clamp_min(1)
+        weight = total / chosen if isinstance(objective, MaskedLM) else 1
+        return torch.where(where & (rows.tokens < K), cost * weight, 0.0)
+    law = spy(x_t, t, rows.padding, rows.label)
+    u, inverse_density = Uniform().sample(rows.index, noise=NOISE)
+    if isinstance(objective, ContinuousNELBO):
+        terms = nelbo(law, rows.tokens, x_t, u, PROCESS.schedule) * inverse_density[:, None]
+    elif isinstance(objective, DiscreteNELBO):
+        step = (u * STEPS).long()
+        ends = step / STEPS, (step + 1) / STEPS
+        terms = STEPS * discrete_nelbo(law, rows.tokens, x_t, *ends, PROCESS)
+    else:
+        hidden = ((x_t == K) & rows.loss_mask).sum(dim=-1)
+        terms = weighted_mlm(law, rows.tokens, x_t, total[:, 0] / hidden)
+    return torch.where(rows.loss_mask, terms, 0.0)
+
+
+def slopes(terms: Tensor, network: nn.Module) -> list[Tensor]:
+    network.zero_grad()
+    terms.sum().backward()
+    return [p.grad.clone() for p in network.parameters() if p.grad is not None]
+
+
+def gap(network: nn.Module, objective: Objective, rows: Batch) -> float:
+    """Largest difference of the two ways, as a share: of a term, or of a parameter's gradient."""
+    spy = spy_on(objective, network)
+    terms = objective.terms(spy, PROCESS, rows, NOISE)
+    old = old_terms(objective, spy, rows)
+    assert bool((terms == 0).eq(old == 0).all()) and int((terms > 0).sum()) > B
+    pairs = [(terms[old > 0], old[old > 0])]
+    new_slopes, old_slopes = slopes(terms, network), slopes(old, network)
+    pairs += zip(new_slopes, old_slopes, strict=True)
+    largest = max(float(slope.abs().max()) for slope in old_slopes)
+    assert largest > 1e-2
+    off = (((a - b).abs() / b.abs().clamp_min(1e-3 * largest)).max() for a, b in pairs)
+    return max(float(share.detach()) for share in off)
+
+
+@each_with_its_networks(OBJECTIVES)
+def test_objectives_and_gradients_are_those_of_whole_laws(name: str, objective: Objective) -> None:
+    network, rows = NETWORKS[name](), batch("labels" in name)
+    assert gap(network, objective, rows) < 1e-9
+    if hasattr(network, "logits_at"):
+        real = network.logits_at
+        network.logits_at = lambda *given: real(*given).roll(1, dims=0)
+        assert gap(network, objective, rows) > 1e-2, "the twin that mixes up positions"
+
+
+def heads_of(network: nn.Module) -> list[int]:
+    """Filled with the number of positions that a transformer's head scores at each call."""
+    scored: list[int] = []
+    network.head.linear.register_forward_hook(
+        lambda _layer, inputs, _logits: scored.append(inputs[0].shape[:-1].numel())
+    )
+    return scored
+
+
+@every_objective
+@pytest.mark.parametrize("whole", [False, True])
+def test_nothing_is_scored_that_does_not_count(objective: Objective, whole: bool) -> None:
+    causal = isinstance(objective, Autoregressive)
+    network = twin() if causal else small_transformers.build()
+    spy = spy_on(objective, Whole(network) if whole else network)
+    scored = heads_of(network)
+    terms = objective.terms(spy, PROCESS, batch(), NOISE)
+    assert scored == [int((~batch().padding).sum()) if whole else int((terms > 0).sum())]
+
+
+class AtTheEnd(TimeSampler):
+    """Times so small that nothing is hidden."""
+
+    def sample(self, batch, *, noise):
+        return torch.full((len(batch),), 1e-12, dtype=torch.float64), torch.ones(len(batch))
+
+
+NOTHING_HIDDEN = [ContinuousNELBO(AtTheEnd()), DiscreteNELBO(STEPS), *OBJECTIVES[2:]]
+
+
+@each_with_its_networks(NOTHING_HIDDEN)
+def test_nothing_to_score_still_reaches_every_parameter(name: str, objective: Objective) -> None:
+    """Processes that train together wait for each other's gradients, masks or none."""
+    network, rows = NETWORKS[name](), batch("labels" in name)
+    if not isinstance(objective, ContinuousNELBO):
+        rows = replace(rows, loss_mask=torch.zeros_like(rows.loss_mask))
+
+    def reached() -> list[str]:
+        network.zero_grad()
+        terms = objective.terms(spy_on(objective, network), PROCESS, rows, NOISE)
+        assert bool((terms == 0).all())
+        (terms.sum() if terms.requires_grad else terms.sum().requires_grad_()).backward()
+        found = {n: p.grad for n, p in network.named_parameters() if p.grad is not None}
+        assert all(bool((grad == 0).all()) for grad in found.values())
+        return list(found)
+
+    assert reached() == [name for name, _ in network.named_parameters()]
+    if hasattr(network, "logits_at"):
+        network.logits_at = lambda tokens, where, *given: torch.zeros(0, K, dtype=torch.float64)
+        assert not reached(), "the twin that leaves the network out"
+
+
+@pytest.mark.parametrize("estimator", [StratifiedK(4), BernoulliTime(8), FixedOrder()])
+@pytest.mark.parametrize("name", ["transformer, timed", "caduceus, both strands, labels"])
+def test_likelihoods_are_those_of_whole_laws(name: str, estimator) -> None:
+    class WholeLaws(Denoiser):
+        def forward(self, x_t, t=None, padding=None, label=None):
+            return super().forward(x_t, t, padding, label)
+
+    network, rows = NETWORKS[name](), batch("labels" in name)
+    rows = replace(rows, loss_mask=rows.loss_mask & (rows.tokens < K))
+
+    def nats(kind: type[Denoiser]) -> Tensor:
+        denoiser = kind(network, K, PROCESS.schedule)
+        return torch.from_numpy(
+            evaluate(denoiser, [rows], process=PROCESS, estimator=estimator).nats
+        )
+
+    expected = nats(WholeLaws)
+    torch.testing.assert_close(nats(Denoiser), expected, rtol=1e-10, atol=1e-10)
+    real = network.logits_at
+    network.logits_at = lambda *given: real(*given).roll(1, dims=0)
+    assert (nats(Denoiser) - expected).abs().max() > 1e-2
+
+
+def test_likelihoods_score_what_is_hidden_and_chains_what_counts() -> None:
+    rows = batch()
+    rows = replace(rows, loss_mask=rows.loss_mask & (rows.tokens < K))
+    kept = rows.loss_mask.any(dim=-1)
+    network, causal = small_transformers.build(), twin()
+    scored, all_scored = heads_of(network), heads_of(causal)
+    evaluate(Denoiser(network, K), [rows], process=PROCESS, estimator=StratifiedK(2))
+    assert 0 < sum(scored) < 2 * int(kept.sum()) * L
+    model = CausalDenoiser(causal, K)
+    all_scored.clear()
+    evaluate(model, [rows], process=PROCESS, estimator=ChainRule())
+    assert sum(all_scored) == int(rows.loss_mask.sum())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_logits_in_bfloat16_are_normalised_in_float32(whole: bool) -> None:
+    network = small_transformers.build().float()
+    denoiser = Denoiser(Whole(network) if whole else network, K)
+    rows = batch()
+    where = rows.loss_mask & (rows.tokens < K)
+    with torch.autocast("cpu", torch.bfloat16):
+        nats = denoiser.nats(rows.tokens, rows.tokens, where)
+        logits = denoiser._logits(rows.tokens, None, None, None, where)
+    assert logits.dtype == torch.bfloat16 and nats.dtype == torch.float32
+    x0 = rows.tokens[where][:, None]
+    exact = -logits.double().log_softmax(dim=-1).gather(-1, x0).squeeze(-1)
+    coarse = -logits.log_softmax(dim=-1).gather(-1, x0).squeeze(-1)
+    assert (nats[where] - exact).abs().max() < 1e-6 < 1e-3 < (coarse - exact).abs().max()
+
+
+def test_refusals_are_those_of_forward() -> None:
+    rows = batch()
+    given = rows.tokens, rows.tokens, rows.tokens < K
+    for network in (caduceus("ph"), Whole(caduceus("ph"))):
+        with pytest.raises(ValueError, match=r"^Denoiser\.backbone must emit vocab_size = 3 logit"):
+            Denoiser(network, 3).nats(*given)
+        with pytest.raises(ValueError, match=r"^Denoiser\.label must be None, got labels for"):
+            Denoiser(network, K).nats(*given, label=rows.index)
+    timed = Denoiser(small_transformers.build(time_conditioned=True), K, PROCESS.schedule)
+    with pytest.raises(ValueError, match=r"^Denoiser\.t must be given for a time-conditioned"):
+        timed.nats(*given)
+    with pytest.raises(ValueError, match=r"AutoregressiveTransformer\.label must be None, got one"):
+        twin().logits_at(rows.tokens, rows.loss_mask, label=rows.index)
