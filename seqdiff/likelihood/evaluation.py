@@ -141,16 +141,10 @@ def _evaluate_rows(work: _Work, rows: Rows) -> tuple[np.ndarray, ...]:
     more = [budget.second(passes, c) for passes, c in zip(first, costs, strict=True)]
     # Rows with a second stage all had the longest first one, so neighbours do not shift its noise.
     second = _stage(work, rows, cost, more, begins=max(plan), told=(half, 1.0))
-    kept = (late if late.values else early for early, late in zip(first, second, strict=True))
-    variance = np.array([passes.variance for passes in first])
-    averaged = np.array([late or early for early, late in zip(plan, more, strict=True)])
-    return (
-        np.array([passes.mean for passes in kept]),
-        np.sqrt(variance / averaged),
-        num_tokens.cpu().numpy(),
-        (np.array(plan) + np.array(more)) * cost.numpy(),
-        np.array([passes.degrees(budget.estimator) for passes in first]),
-    )
+    found = [budget.combine(*stages) for stages in zip(first, second, costs, strict=True)]
+    nats, error, degrees = np.array(found).T
+    nfe = (np.array(plan) + np.array(more)) * cost.numpy()
+    return nats, error, num_tokens.cpu().numpy(), nfe, degrees
 
 
 def _stage(
