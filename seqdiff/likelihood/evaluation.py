@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,7 +62,8 @@ def evaluate(
     Raises:
         ValueError: If an argument is out of range, the estimator is for the other kind of model,
             ``max_nfe`` does not suffice for one pass, an unknown symbol counts, or no position
-            counts at all.
+            counts at all. What ``max_nfe`` has to suffice for is known before the first network
+            call if ``batches`` is a sequence.
     """
     if estimator is None:
         by_chain_rule = denoiser.causal and evaluations is None
@@ -77,6 +78,8 @@ def evaluate(
     budget = Budget(estimator, target_se, max_nfe)
     if rows_per_call is not None:
         require_at_least("evaluate.rows_per_call", rows_per_call, 1, "None is the batch's rows")
+    if isinstance(batches, Sequence):  # else only known as they come
+        budget.check(max([1, *(n for b in batches for n in b.loss_mask.sum(dim=-1).tolist())]))
     noise, done, parts = CounterNoise(seed), 0, []
     for batch in batches:
         if bool((batch.loss_mask & (batch.tokens >= process.mask_id)).any()):

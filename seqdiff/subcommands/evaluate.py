@@ -20,6 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split", choices=("train", "valid", "test"), default="test", help="default: test"
     )
     add_estimator(parser)
+    parser.add_argument(
+        "--given_labels",
+        action="store_true",
+        help="evaluate each row given its label, for a run with labels; default: without, as the "
+        "baselines do",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draws; default: 0")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     add_device(parser)
@@ -35,6 +41,7 @@ def run(args: argparse.Namespace) -> None:
 
     from seqdiff.likelihood import check_budget
     from seqdiff.run import load_run
+    from seqdiff.subcommands.guiding import choose_labels
     from seqdiff.subcommands.likelihood_table import build_table, compare, counted, estimate
     from seqdiff.subcommands.terminal import choose_device
 
@@ -42,8 +49,11 @@ def run(args: argparse.Namespace) -> None:
     check_budget(estimator, num_tokens=1, **budget)
     trained = load_run(args.directory, device=choose_device(args.device))
     estimator = suit(estimator, args, trained)
-    result = estimate(trained, args.split, estimator=estimator, seed=args.seed, **budget)
-    rows = compare(result, estimator, trained.datamodule.baselines(args.split))
+    labels = choose_labels("evaluate", trained, given=args.given_labels)
+    result = estimate(
+        trained, args.split, estimator=estimator, seed=args.seed, **budget, labels=labels
+    )
+    rows = compare(result, estimator, trained.datamodule.baselines(args.split), labels)
     unit = trained.datamodule.token_name
     if args.json is not None:
         content = {
@@ -51,9 +61,9 @@ def run(args: argparse.Namespace) -> None:
             "split": args.split,
             "estimator": estimator.name,
             "convention": estimator.convention,
-            "counted": counted(unit),
+            "counted": counted(unit, labels),
             "rows": [vars(row) for row in rows],
         }
         write_bytes(args.json, (json.dumps(content, indent=2) + "\n").encode())
     title = f"{args.directory}, {args.split} split"
-    Console().print(build_table(rows, estimator, title, unit))
+    Console().print(build_table(rows, estimator, title, unit, labels))

@@ -101,9 +101,7 @@ def test_a_short_first_stage_would_be_caught(monkeypatch: pytest.MonkeyPatch) ->
     ids=str,
 )
 @pytest.mark.parametrize("limited", [False, True], ids=["free", "limited"])
-def test_intervals_after_stopping_cover(
-    estimator: Estimator, target: float, limited: bool
-) -> None:
+def test_intervals_after_stopping_cover(estimator: Estimator, target: float, limited: bool) -> None:
     """12,000 rows: 94.3% to 95.7% leave the band of 93% to 97% with probability below 1e-6."""
     passes = 3 * math.ceil(15 / estimator.degrees)  # three times the first stage
     budget = passes * cost(estimator) if limited else None
