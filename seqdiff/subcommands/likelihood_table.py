@@ -159,8 +159,8 @@ def build_table(
     model = rows[0]
     title = f"{title}: {model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
     notes = (
-        "lower is better; ± SE is over the choice of sequences and the estimator's draws,",
-        f"of which the draws alone make {model.bits_per_token_estimator_error:.4f}",
+        "lower is better; ± SE is over the choice of sequences",
+        f"and the estimator's draws, which alone make {model.bits_per_token_estimator_error:.4f}",
         f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations a sequence",
         f"convention {estimator.convention}; counted: {counted(unit, labels)}",
     )

@@ -70,9 +70,10 @@ def run(args: argparse.Namespace) -> None:
     )
     unit = trained.datamodule.token_name
     write_bytes(args.out, format_scores(scores, unit).encode())
+    given = "" if args.label is None else f", given the label {args.label}"
     print(
         f"{args.out}: {len(scores):,} {'record' if len(scores) == 1 else 'records'}; nats: "
-        f"{estimator.quantity}, by {estimator.name}, convention {estimator.convention}"
+        f"{estimator.quantity}{given}, by {estimator.name}, convention {estimator.convention}"
     )
 
 

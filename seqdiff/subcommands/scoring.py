@@ -103,8 +103,8 @@ def score_records(
             f"score.records must hold a known symbol, got {len(records)} without any; "
             "check the file"
         )
-    _check_lengths(scored, run)
     _check_longest(scored, estimator, target_se, max_nfe)
+    _check_lengths(scored, run)
     device = next(run.denoiser.parameters()).device
     with progress() as bar:
         task = bar.add_task("scoring", total=len(scored))
@@ -160,9 +160,9 @@ def _check_lengths(readings: list[_Reading], run: Run) -> None:
     if learnt is not None and length > learnt:
         names = {r.record for r in readings if len(r.tokens) > learnt}
         print(
-            f"seqdiff: warning: {len(names):,} of the records are longer than the {learnt:,} "
-            f"{unit}s that {run.directory} was trained on, among them {longest.record!r} with "
-            f"{length:,}; their scores extrapolate",
+            f"seqdiff: warning: scores extrapolate where a record has more than the {learnt:,} "
+            f"{unit}s of the rows that {run.directory} was trained on: {len(names):,}, the longest "
+            f"{longest.record!r} with {length:,}",
             file=sys.stderr,
         )
 

@@ -175,7 +175,9 @@ def test_configurations_that_do_not_fit(data: list[str], fails, tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
-def test_scores_are_given_the_label(labelled: Path, fails, tmp_path: Path, monkeypatch) -> None:
+def test_scores_are_given_the_label(
+    labelled: Path, fails, tmp_path: Path, monkeypatch, capsys
+) -> None:
     installed = {"seqdiff.readers": [Entry("fasta", records)], "seqdiff.writers": []}
     monkeypatch.setattr(reader, "entry_points", lambda group: installed[group])
     write_fasta(tmp_path / "x.fa", ["gc", "at"], ["GCCGGCGCCG" * 3, "ATTATAATTA" * 3])
@@ -184,6 +186,9 @@ def test_scores_are_given_the_label(labelled: Path, fails, tmp_path: Path, monke
     nats = {}
     for name, flags in {"": [], "rich": ["--label=rich"], "poor": ["--label=poor"]}.items():
         assert main([*score, "--estimator=fixed-order", *flags]) == 0
+        said = capsys.readouterr().out
+        assert (f"left to right, given the label {name}, by" in said) == bool(name)
+        assert ("label" in said) == bool(name)
         rows = csv.DictReader(out.read_text().splitlines(), delimiter="\t")
         nats[name] = [float(row["nats"]) for row in rows]
     assert nats["rich"][0] < nats[""][0] < nats["poor"][0]
@@ -214,7 +219,7 @@ def test_an_evaluation_says_whether_the_labels_are_given(
         assert model["bits_per_token"] == pytest.approx(right.bits_per_token, abs=1e-6)
         own = right.bits_per_token_estimator_error
         assert model["bits_per_token_estimator_error"] == pytest.approx(own, abs=1e-6)
-        assert f"of which the draws alone make {own:.4f}" in printed
+        assert f"the estimator's draws, which alone make {own:.4f}" in printed
         assert 0 < own < model["bits_per_token_error"]
         bits[bool(flags)] = model["bits_per_token"]
     assert bits[True] < bits[False] - 0.01, "labels tell of the bases"
