@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -92,6 +92,22 @@ def check_parent(owner: str, path: Path) -> None:
             "name a file and read that"
         )
     _probe(owner, path, _beside(target, path.suffix))
+
+
+def check_apart(owner: str, path: Path, others: Mapping[str, Path | None]) -> None:
+    """Refuse, before slow work, a file that is also read, or written for something else.
+
+    Args:
+        owner: Who was given the path, for the message.
+        path: Where something will be written.
+        others: The other files by their flags, as far as they are given.
+
+    Raises:
+        ValueError: If two are one file, whatever links lead there.
+    """
+    for flag, other in others.items():
+        if other is not None and os.path.realpath(path) == os.path.realpath(other):
+            raise ValueError(f"{owner} must be another file than {flag}, got {path}; rename one")
 
 
 def check_folder(owner: str, path: Path) -> None:

@@ -44,7 +44,7 @@ class Table:
         return Denoiser(backbone, self.vocab_size)
 
     def run(
-        self, estimator: Estimator, rows: int, *, seed: int = 0, **budget: float
+        self, estimator: Estimator, rows: int, *, seed: int = 0, **budget: float | None
     ) -> tuple[Likelihood, np.ndarray]:
         """Evaluate the sequences over and over; the result, and the truth of each row."""
         x0 = all_sequences(self.vocab_size, self.length)

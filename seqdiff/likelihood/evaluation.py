@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,7 +61,8 @@ def evaluate(
     Raises:
         ValueError: If an argument is out of range, the estimator is for the other kind of model,
             ``max_nfe`` does not suffice for one pass, an unknown symbol counts, or no position
-            counts at all.
+            counts at all. What ``max_nfe`` has to suffice for is known before the first network
+            call if ``batches`` is a sequence.
     """
     if estimator is None:
         by_chain_rule = denoiser.causal and evaluations is None
@@ -76,6 +77,8 @@ def evaluate(
     budget = Budget(estimator, target_se, max_nfe)
     if rows_per_call is not None:
         require_at_least("evaluate.rows_per_call", rows_per_call, 1, "None is the batch's rows")
+    if isinstance(batches, Sequence):  # else only known as they come
+        budget.check(max([1, *(n for b in batches for n in b.loss_mask.sum(dim=-1).tolist())]))
     noise, done, parts = CounterNoise(seed), 0, []
     for batch in batches:
         if bool((batch.loss_mask & (batch.tokens >= process.mask_id)).any()):
@@ -140,16 +143,10 @@ def _evaluate_rows(work: _Work, rows: Rows) -> tuple[np.ndarray, ...]:
     more = [budget.second(passes, c) for passes, c in zip(first, costs, strict=True)]
     # Rows with a second stage all had the longest first one, so neighbours do not shift its noise.
     second = _stage(work, rows, cost, more, begins=max(plan), told=(half, 1.0))
-    kept = (late if late.values else early for early, late in zip(first, second, strict=True))
-    variance = np.array([passes.variance for passes in first])
-    averaged = np.array([late or early for early, late in zip(plan, more, strict=True)])
-    return (
-        np.array([passes.mean for passes in kept]),
-        np.sqrt(variance / averaged),
-        num_tokens.cpu().numpy(),
-        (np.array(plan) + np.array(more)) * cost.numpy(),
-        np.array([passes.degrees(budget.estimator) for passes in first]),
-    )
+    found = [budget.combine(*stages) for stages in zip(first, second, costs, strict=True)]
+    nats, error, degrees = np.array(found).T
+    nfe = (np.array(plan) + np.array(more)) * cost.numpy()
+    return nats, error, num_tokens.cpu().numpy(), nfe, degrees
 
 
 def _stage(

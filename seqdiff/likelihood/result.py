@@ -102,6 +102,11 @@ class Likelihood:
         return self.nats_per_token_error / math.log(2)
 
     @property
+    def bits_per_token_estimator_error(self) -> float:
+        """``nats_per_token_estimator_error`` in bits."""
+        return self.nats_per_token_estimator_error / math.log(2)
+
+    @property
     def perplexity(self) -> float:
         """exp(nats per token)."""
         return math.exp(self.nats_per_token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,12 @@ _LEAST_DEGREES = 15
 
 
 def check_budget(
-    estimator: Estimator, *, num_tokens: int, target_se: float | None, max_nfe: int | None
+    estimator: Estimator,
+    *,
+    num_tokens: int,
+    target_se: float | None,
+    max_nfe: int | None,
+    owner: str = "evaluate",
 ) -> None:
     """Refuse, before slow work, a budget that ``evaluate`` could not keep.
 
@@ -26,18 +32,21 @@ def check_budget(
         num_tokens: Counted tokens of the longest sequence; 1 if that is not known yet.
         target_se: See ``evaluate``.
         max_nfe: See ``evaluate``.
+        owner: Who was given them, for the messages.
 
     Raises:
-        ValueError: If ``target_se`` is not positive, or one pass takes more than ``max_nfe``.
+        ValueError: If ``target_se`` is not positive and finite, or one pass takes more than
+            ``max_nfe``.
     """
-    if target_se is not None and not target_se > 0:
+    if target_se is not None and not 0 < target_se < math.inf:
         raise ValueError(
-            f"evaluate.target_se must be above 0 nats, got {target_se}; FixedOrder has no error"
+            f"{owner}.target_se must be above 0 nats and finite, got {target_se}; leave it out for "
+            "a fixed number of passes"
         )
     cost = int(estimator.cost(torch.tensor([num_tokens])))
     if max_nfe is not None and max_nfe < cost:
         raise ValueError(
-            f"evaluate.max_nfe must be at least {cost}, what one pass of {estimator} takes for "
+            f"{owner}.max_nfe must be at least {cost}, what one pass of {estimator} takes for "
             f"{num_tokens} {'token' if num_tokens == 1 else 'tokens'}, got {max_nfe}; raise it or "
             "choose a cheaper estimator"
         )
@@ -65,6 +74,10 @@ class Passes:
         """Unbiased estimate of the variance of one pass."""
         return math.fsum(map(math.fsum, self.components)) / len(self.components)
 
+    def __add__(self, other: Passes) -> Passes:
+        """These and those of another stage over the same row."""
+        return Passes(self.values + other.values, self.components + other.components)
+
     def degrees(self, estimator: Estimator) -> float:
         """Effective degrees of freedom of ``variance``; infinite if there is no randomness."""
         if estimator.exact:
@@ -74,16 +87,29 @@ class Passes:
         return effective_degrees(components, each)
 
 
+class Outcome(NamedTuple):
+    """What both stages say of a row: see the attributes of ``Likelihood``."""
+
+    nats: float
+    standard_error: float
+    degrees: float
+
+
 @dataclass(frozen=True)
 class Budget:
     """How many passes a row gets, in two stages if there is a target.
 
-    The first stage measures the variance, which fixes the length of the second; the second alone
-    gives the mean, which so is independent of what fixed its length, and unbiased for any law.
-    Stopping when the error so far looks small is not: it stops where the values happen to be
-    alike, and with a skewed law those are the small ones. Source: Stein 1945, "A two-sample test
-    for a linear hypothesis whose power is independent of the variance"; there the mean is over
-    both stages, which is free of bias for a normal law only.
+    The first stage measures the variance, which fixes the length of the second. The estimate is
+    w times the first mean plus 1 - w times the second, where w is the first stage's share of all
+    passes that ``max_nfe`` allows, 0 without a limit. So w is fixed before anything is seen, and
+    whatever the length of the second stage, its mean expects the truth: no law gives a bias. Where
+    the budget is spent, w makes the plain mean of all passes, and the row has what ``max_nfe``
+    alone would give it. A weight that followed the length of the second stage would follow the
+    first variance, and with it, in a skewed law, the first mean. So would stopping when the error
+    so far looks small: it stops where the values happen to be alike, and with a skewed law those
+    are the small ones. Source: Stein 1945, "A two-sample test for a linear hypothesis whose power
+    is independent of the variance"; there the mean is over both stages, which is free of bias for
+    a normal law only.
 
     Attributes:
         estimator: What makes the passes.
@@ -130,9 +156,40 @@ class Budget:
         """
         if self.estimator.exact or self.target_se is None:
             return 0
-        needed = max(1, math.ceil(first.variance / self.target_se**2))
-        while math.sqrt(first.variance / needed) > self.target_se:
+        most = math.inf if self.max_nfe is None else self.max_nfe // cost - len(first.values)
+        weight = self._weight(first, cost)
+        left = self.target_se**2 - weight**2 * first.variance / len(first.values)
+        if left <= 0:
+            return int(most)
+        needed = max(1, math.ceil((1 - weight) ** 2 * first.variance / left))
+        while needed < most and self._error(first, needed, cost) > self.target_se:
             needed += 1
-        if self.max_nfe is None:
-            return needed
-        return min(needed, self.max_nfe // cost - len(first.values))
+        return int(min(needed, most))
+
+    def combine(self, first: Passes, second: Passes, cost: int) -> Outcome:
+        """Put the stages together.
+
+        Args:
+            first: The first stage.
+            second: The second, maybe empty.
+            cost: Network evaluations of a pass.
+        """
+        passes = first + second
+        spent = self.max_nfe is not None and len(passes.values) == self.max_nfe // cost
+        if spent or not second.values:
+            error = math.sqrt(passes.variance / len(passes.values))
+            return Outcome(passes.mean, error, passes.degrees(self.estimator))
+        weight = self._weight(first, cost)
+        mean = weight * first.mean + (1 - weight) * second.mean
+        error = self._error(first, len(second.values), cost)
+        return Outcome(mean, error, first.degrees(self.estimator))
+
+    def _weight(self, first: Passes, cost: int) -> float:
+        """The first stage's share of all passes that are allowed."""
+        return 0.0 if self.max_nfe is None else len(first.values) / (self.max_nfe // cost)
+
+    def _error(self, first: Passes, later: int, cost: int) -> float:
+        """Standard error after so many passes of a second stage, by the first one's variance."""
+        weight = self._weight(first, cost)
+        shares = weight**2 / len(first.values) + (1 - weight) ** 2 / later
+        return math.sqrt(first.variance * shares)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -36,3 +37,19 @@ def check_seed(owner: str, seed: int) -> None:
     """
     if not 0 <= seed < 2**32:
         raise ValueError(f"{owner} must be in [0, 2^32), got {seed}; choose one, such as 0")
+
+
+def check_guidance(owner: str, strength: float | None) -> None:
+    """Refuse a strength of guidance that is no strength.
+
+    Args:
+        owner: Who was given it, for the message.
+        strength: It, if there is one.
+
+    Raises:
+        ValueError: If it is negative or not finite.
+    """
+    if strength is not None and not 0 <= strength < math.inf:
+        raise ValueError(
+            f"{owner} must be finite and at least 0, got {strength}; 1 is the law given the label"
+        )

@@ -38,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit", type=int, metavar="N", help="most rows of a set of the suite; default: all"
     )
     add_estimator(parser)
+    parser.add_argument(
+        "--given_labels",
+        action="store_true",
+        help="evaluate each row given its label, for a run with labels; default: without, as the "
+        "baselines do",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draws; default: 0")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     add_device(parser)
@@ -86,6 +92,11 @@ def _check_suite(args: argparse.Namespace) -> None:
             f"evaluate.split must be left out beside a suite, got {args.split} and {args.suite}; "
             "choose one"
         )
+    if args.given_labels:
+        raise ValueError(
+            f"evaluate.given_labels must be left out beside a suite, got {args.suite}, whose rows "
+            "have no labels; leave it out"
+        )
     if args.limit is not None:
         check_count("evaluate.limit", args.limit)
 
@@ -94,21 +105,23 @@ def _evaluate_split(args: argparse.Namespace, trained: Run, estimator: Estimator
     """Print the table of a split beside baselines; give what JSON says of it."""
     from rich.console import Console
 
+    from seqdiff.subcommands.guiding import choose_labels
     from seqdiff.subcommands.likelihood_table import build_table, compare, counted, estimate
 
     split = args.split or "test"
     budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
-    result = estimate(trained, split, estimator=estimator, seed=args.seed, **budget)
-    rows = compare(result, estimator, trained.datamodule.baselines(split))
+    labels = choose_labels("evaluate", trained, given=args.given_labels)
+    result = estimate(trained, split, estimator=estimator, seed=args.seed, **budget, labels=labels)
+    rows = compare(result, estimator, trained.datamodule.baselines(split), labels)
     unit = trained.datamodule.token_name
     title = f"{args.directory}, {split} split"
-    Console().print(build_table(rows, estimator, title, unit))
+    Console().print(build_table(rows, estimator, title, unit, labels))
     return {
         "run": str(args.directory),
         "split": split,
         "estimator": estimator.name,
         "convention": estimator.convention,
-        "counted": counted(unit),
+        "counted": counted(unit, labels),
         "rows": [vars(row) for row in rows],
     }
 

@@ -48,6 +48,36 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
     return replace(run, denoiser=ClassifierFree(run.denoiser, known.index(label), strength).eval())
 
 
+def choose_labels(command: str, run: Run, *, given: bool) -> bool | None:
+    """Decide whether the rows of a split are evaluated given their labels.
+
+    Args:
+        command: Who asks, for the messages.
+        run: The run.
+        given: Whether that is asked for.
+
+    Returns:
+        ``None`` for a run without labels.
+
+    Raises:
+        ValueError: If it is asked for in vain, or the run has no law without labels.
+    """
+    if run.datamodule.labels is None:
+        if given:
+            raise ValueError(
+                f"{command}.given_labels must be left out for a run without labels, got it for "
+                f"{run.directory}; train on data with labels (data.labels, data.label_file)"
+            )
+        return None
+    if not given and run.config.label_dropout == 0:
+        raise ValueError(
+            f"{command}.given_labels must be set for a run trained with label_dropout 0, which has "
+            f"no law without a label, got {run.directory} without it; add --given_labels, or train "
+            "with label_dropout 0.1"
+        )
+    return given
+
+
 def conjoin(command: str, run: Run, sampler: Sampler) -> Run:
     """Give the run as a model for which a sequence and its other strand are equally likely.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from rich.table import Table
 
 from seqdiff.data.datamodule import Split
-from seqdiff.likelihood import Estimator, Likelihood, evaluate
+from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
 from seqdiff.run import Run
 from seqdiff.subcommands.terminal import progress
 from seqdiff.types import Batch
@@ -22,6 +23,7 @@ class Row:
     name: str
     bits_per_token: float
     bits_per_token_error: float | None
+    bits_per_token_estimator_error: float | None
     nats_per_token: float
     perplexity: float
     num_sequences: int
@@ -37,6 +39,7 @@ def estimate(
     seed: int,
     target_se: float | None = None,
     max_nfe: int | None = None,
+    labels: bool | None = None,
 ) -> Likelihood:
     """Estimate the likelihood of a split under a progress bar.
 
@@ -47,12 +50,19 @@ def estimate(
         seed: Of the draws.
         target_se: Standard error, in nats, at which a sequence is done.
         max_nfe: Most network evaluations of a sequence.
+        labels: Whether each row's label is given; ``None`` for data without any.
+
+    Raises:
+        ValueError: If one pass over a row takes more than ``max_nfe``; see ``evaluate`` too.
     """
-    dataset = run.datamodule.dataset(split)
+    if max_nfe is not None:
+        _check_longest(run, split, estimator, max_nfe)
+    total = len(run.datamodule.dataset(split))
+    loaded = run.datamodule.evaluation_loader(split)
+    batches = (batch if labels else replace(batch, label=None) for batch in loaded)
     budget = {"target_se": target_se, "max_nfe": max_nfe}
-    loader = run.datamodule.evaluation_loader(split)
     return estimate_batches(
-        run, loader, len(dataset), "evaluating", estimator=estimator, seed=seed, **budget
+        run, batches, total, "evaluating", estimator=estimator, seed=seed, **budget
     )
 
 
@@ -94,15 +104,33 @@ def estimate_batches(
         )
 
 
-def compare(result: Likelihood, estimator: Estimator, baselines: dict[str, float]) -> list[Row]:
+def _check_longest(run: Run, split: Split, estimator: Estimator, max_nfe: int) -> None:
+    """Read all rows once, to refuse before the first network call what a later one would."""
+    rows = run.datamodule.evaluation_loader(split)
+    counts = torch.cat([batch.loss_mask.sum(dim=-1) for batch in rows])
+    longest = int(counts.argmax())
+    tokens = max(1, int(counts[longest]))
+    try:
+        check_budget(estimator, num_tokens=tokens, target_se=None, max_nfe=max_nfe)
+    except ValueError as error:
+        raise ValueError(f"row {longest} of the {split} split: {error}") from None
+
+
+def compare(
+    result: Likelihood,
+    estimator: Estimator,
+    baselines: dict[str, float],
+    labels: bool | None = None,
+) -> list[Row]:
     """Put the model's row above one for each baseline.
 
     Args:
         result: From ``estimate``.
         estimator: What estimated it.
         baselines: Name and nats per token of each, on the same split.
+        labels: See ``estimate``.
     """
-    name = f"model, {estimator.quantity}"
+    name = f"model, {estimator.quantity}" + (", given each row's label" if labels else "")
     return [_model_row(name, result), *(_baseline_row(k, v, result) for k, v in baselines.items())]
 
 
@@ -111,6 +139,7 @@ def _model_row(name: str, result: Likelihood) -> Row:
         name=name,
         bits_per_token=result.bits_per_token,
         bits_per_token_error=result.bits_per_token_error,
+        bits_per_token_estimator_error=result.bits_per_token_estimator_error,
         nats_per_token=result.nats_per_token,
         perplexity=result.perplexity,
         num_sequences=len(result.nats),
@@ -124,6 +153,7 @@ def _baseline_row(name: str, nats: float, result: Likelihood) -> Row:
         name=name,
         bits_per_token=nats / math.log(2),
         bits_per_token_error=None,
+        bits_per_token_estimator_error=None,
         nats_per_token=nats,
         perplexity=math.exp(nats),
         num_sequences=len(result.nats),
@@ -132,16 +162,22 @@ def _baseline_row(name: str, nats: float, result: Likelihood) -> Row:
     )
 
 
-def counted(unit: str) -> str:
-    """Say which tokens an estimate is over.
+def counted(unit: str, labels: bool | None = None) -> str:
+    """Say which tokens an estimate is over, and what it is given.
 
     Args:
         unit: What a token is called, e.g. ``base``.
+        labels: See ``estimate``.
     """
-    return f"known {unit}s; unknown ones and context are given"
+    if labels:
+        return f"known {unit}s; unknown ones, context and each row's label are given"
+    hidden = "" if labels is None else ", labels are not"
+    return f"known {unit}s; unknown ones and context are given{hidden}"
 
 
-def build_table(rows: list[Row], estimator: Estimator, title: str, unit: str) -> Table:
+def build_table(
+    rows: list[Row], estimator: Estimator, title: str, unit: str, labels: bool | None = None
+) -> Table:
     """Lay the rows out for a terminal.
 
     Args:
@@ -149,13 +185,15 @@ def build_table(rows: list[Row], estimator: Estimator, title: str, unit: str) ->
         estimator: What estimated the model's row.
         title: Above the table.
         unit: What a token is called, e.g. ``base``.
+        labels: See ``estimate``.
     """
     model = rows[0]
     title = f"{title}: {model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
     notes = (
         "lower is better; ± SE is over the choice of sequences",
+        f"and the estimator's draws, which alone make {model.bits_per_token_estimator_error:.4f}",
         f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations a sequence",
-        f"convention {estimator.convention}; counted: {counted(unit)}",
+        f"convention {estimator.convention}; counted: {counted(unit, labels)}",
     )
     table = Table(title=title, caption="\n".join(notes))
     table.add_column("")

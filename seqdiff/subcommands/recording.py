@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.files import check_parent
+from seqdiff.files import check_apart, check_parent
 
 if TYPE_CHECKING:
     from seqdiff.data.tokenizer import Tokenizer
@@ -26,8 +25,7 @@ def check_trace(path: Path, out: Path) -> None:
     """
     if path.suffix != ".npz":
         raise ValueError(f"sample.trace must end in .npz, got {path}; rename it")
-    if os.path.realpath(path) == os.path.realpath(out):
-        raise ValueError(f"sample.trace must be another file than --out, got {path}; rename one")
+    check_apart("sample.trace", path, {"--out": out})
     check_parent("sample.trace", path)
 
 

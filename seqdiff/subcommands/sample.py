@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from seqdiff.commands import find_writer
-from seqdiff.files import check_parent, replacing
-from seqdiff.subcommands.common import add_device, check_count, check_seed
+from seqdiff.files import check_apart, check_parent, replacing
+from seqdiff.subcommands.common import add_device, check_count, check_guidance, check_seed
 from seqdiff.subcommands.given import add_given, check_given, read_given
 from seqdiff.subcommands.recording import check_trace, save_trace
 
@@ -63,9 +63,11 @@ def run(args: argparse.Namespace) -> None:
     for name in ("num", "batch_size"):
         check_count(f"sample.{name}", getattr(args, name))
     check_seed("sample.seed", args.seed)
+    check_guidance("sample.guidance", args.guidance)
     check_given(args)
     writer = find_writer(args.out)
     check_parent("sample.out", args.out)
+    check_apart("sample.out", args.out, {"--infill": args.infill})
     if args.trace is not None:
         check_trace(args.trace, args.out)
     from seqdiff.run import load_run

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from seqdiff.data.reader import Reader, find_readers
-from seqdiff.files import check_parent, write_bytes
+from seqdiff.files import check_apart, check_parent, write_bytes
 from seqdiff.subcommands.common import add_device, check_count, check_seed
 from seqdiff.subcommands.estimation import add_estimator, choose_estimator, suit
 
@@ -44,8 +44,9 @@ def run(args: argparse.Namespace) -> None:
     """See ``Command``."""
     check_count("score.batch_size", args.batch_size)
     check_seed("score.seed", args.seed)
-    reader, path = _source(args)
+    name, reader, path = _source(args)
     check_parent("score.out", args.out)
+    check_apart("score.out", args.out, {f"--{name}": path})
     estimator = choose_estimator("score", args)
     from seqdiff.likelihood import check_budget
     from seqdiff.run import load_run
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.subcommands.terminal import choose_device
 
     budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
-    check_budget(estimator, num_tokens=1, **budget)
+    check_budget(estimator, num_tokens=1, **budget, owner="score")
     trained = load_run(args.directory, device=choose_device(args.device))
     trained = guide("score", trained, args.label)
     estimator = suit(estimator, args, trained)
@@ -69,14 +70,15 @@ def run(args: argparse.Namespace) -> None:
     )
     unit = trained.datamodule.token_name
     write_bytes(args.out, format_scores(scores, unit).encode())
+    given = "" if args.label is None else f", given the label {args.label}"
     print(
         f"{args.out}: {len(scores):,} {'record' if len(scores) == 1 else 'records'}; nats: "
-        f"{estimator.quantity}, by {estimator.name}, convention {estimator.convention}"
+        f"{estimator.quantity}{given}, by {estimator.name}, convention {estimator.convention}"
     )
 
 
-def _source(args: argparse.Namespace) -> tuple[Reader, Path]:
-    """Find the file to score, and who reads it.
+def _source(args: argparse.Namespace) -> tuple[str, Reader, Path]:
+    """Find the file to score, by which flag it came, and who reads it.
 
     Raises:
         FileNotFoundError: If it is not an existing file.
@@ -87,4 +89,4 @@ def _source(args: argparse.Namespace) -> tuple[Reader, Path]:
         raise FileNotFoundError(
             f"score.{name} must be an existing file, got {path}; check the path"
         )
-    return reader, path
+    return name, reader, path

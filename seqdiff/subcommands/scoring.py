@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -90,8 +91,8 @@ def score_records(
         max_nfe: Most network evaluations of a reading.
 
     Raises:
-        ValueError: If no token is known at all, or one pass over the longest record takes more
-            than ``max_nfe``.
+        ValueError: If no token is known at all, a record is longer than the network takes, or one
+            pass over the longest takes more than ``max_nfe``.
     """
     readings = [_read(record, run.process.mask_id) for record in records]
     scored = sorted(
@@ -103,6 +104,7 @@ def score_records(
             "check the file"
         )
     _check_longest(scored, estimator, target_se, max_nfe)
+    _check_lengths(scored, run)
     device = next(run.denoiser.parameters()).device
     with progress() as bar:
         task = bar.add_task("scoring", total=len(scored))
@@ -138,6 +140,33 @@ def _read(record: Record, mask_id: int) -> list[_Reading]:
     return readings
 
 
+def _check_lengths(readings: list[_Reading], run: Run) -> None:
+    """Refuse what the network cannot take; say how many are beyond what it has learnt to see.
+
+    Args:
+        readings: Sorted by length.
+        run: The run.
+
+    Raises:
+        ValueError: If the longest has more tokens than the network takes.
+    """
+    longest, unit = readings[-1], run.datamodule.token_name
+    length, most, learnt = len(longest.tokens), run.max_length, run.datamodule.context_length
+    if most is not None and length > most:
+        raise ValueError(
+            f"record {longest.record!r}: score must be given at most {most:,} {unit}s, all that "
+            f"the network of {run.directory} takes, got {length:,}; cut the record"
+        )
+    if learnt is not None and length > learnt:
+        names = {r.record for r in readings if len(r.tokens) > learnt}
+        print(
+            f"seqdiff: warning: scores extrapolate where a record has more than the {learnt:,} "
+            f"{unit}s of the rows that {run.directory} was trained on: {len(names):,}, the longest "
+            f"{longest.record!r} with {length:,}",
+            file=sys.stderr,
+        )
+
+
 def _check_longest(
     readings: list[_Reading], estimator: Estimator, target_se: float | None, max_nfe: int | None
 ) -> None:
@@ -149,7 +178,8 @@ def _check_longest(
     longest = max(readings, key=lambda r: int(r.known.sum()))
     tokens = int(longest.known.sum())
     try:
-        check_budget(estimator, num_tokens=tokens, target_se=target_se, max_nfe=max_nfe)
+        budget = {"target_se": target_se, "max_nfe": max_nfe}
+        check_budget(estimator, num_tokens=tokens, **budget, owner="score")
     except ValueError as error:
         raise ValueError(f"record {longest.record!r}: {error}") from None
 

@@ -175,7 +175,7 @@ class DiffusionModule(LightningModule):
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add one batch to the estimate."""
+        """Add one batch to the estimate, which is given the labels if there are any."""
         objective, noise = self._validation
         terms = objective.terms(self.denoiser, self.process, batch, noise)
         self._sums += torch.stack((terms.sum(dtype=torch.float64), batch.loss_mask.sum().double()))

@@ -1,6 +1,7 @@
 """What the likelihood estimators refuse, in one line and before any network call."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -52,8 +53,12 @@ def unknown_convention() -> None:
         (lambda: ImportanceWeightedOrders(0), "Orders.orders must be at least 1, got 0"),
         (lambda: ImportanceWeightedOrders(2, 1), "Orders.repeats must be at least 2, got 1"),
         (lambda: ask(FixedOrder([1, 0])), r"must be as long as the sequences \(4\), got 2 pos"),
-        (lambda: ask(ExactK(), target_se=0.0), "target_se must be above 0 nats, got 0.0"),
-        (lambda: ask(ExactK(), target_se=math.nan), "target_se must be above 0 nats, got nan"),
+        (lambda: ask(ExactK(), target_se=0.0), "target_se must be above 0 nats and f.*, got 0.0;"),
+        (lambda: ask(ExactK(), target_se=math.nan), "above 0 nats and finite, got nan; leave it"),
+        (
+            lambda: ask(ExactK(), target_se=math.inf),
+            "^evaluate.target_se .* finite, got inf; leave",
+        ),
         (lambda: ask(ExactK(), max_nfe=31), r"max_nfe must be at least 32, .* got 31; raise"),
         (lambda: ask(RandomOrderChain(2), max_nfe=7), r"must be at least 8, .* for 4 tokens, go"),
         (lambda: ask(ExactK()).interval(1.0), "Likelihood.level must be between 0 and 1, got 1.0"),
@@ -73,10 +78,14 @@ def test_bad_arguments_are_refused_in_one_line(make, said: str) -> None:
 
 
 def test_a_budget_too_small_is_refused_before_any_network_call() -> None:
+    """Also where a later batch is the one that takes more, or the first has none to count."""
     denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
-    with pytest.raises(ValueError, match="max_nfe"):
-        evaluate(denoiser, [BATCH], process=PROCESS, estimator=RandomOrderChain(2), max_nfe=7)
-    assert denoiser.backbone.rows_seen == []
+    short, none = (replace(BATCH, loss_mask=BATCH.loss_mask.clone()) for _ in range(2))
+    short.loss_mask[:, 1:], none.loss_mask[:] = False, False
+    for batches in ([BATCH], [short, BATCH], [none, short, BATCH]):
+        with pytest.raises(ValueError, match=r"evaluate.max_nfe must be at least 8, .* 4 tokens"):
+            evaluate(denoiser, batches, process=PROCESS, estimator=RandomOrderChain(2), max_nfe=7)
+        assert denoiser.backbone.rows_seen == []
 
 
 def test_an_unknown_symbol_never_counts() -> None:

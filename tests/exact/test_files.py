@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdiff.files import check_folder, check_parent, replacing, write_bytes
+from seqdiff.files import check_apart, check_folder, check_parent, replacing, write_bytes
 
 
 @contextmanager
@@ -118,3 +118,15 @@ def test_a_name_as_long_as_may_be_is_written_and_a_longer_one_refused(tmp_path: 
             check_parent("run.out", tmp_path / name)
         said = f"run.out must be writable, got {tmp_path / name}: File name too long; "
         assert str(caught.value.strerror).startswith(said)
+
+
+def test_a_file_that_is_read_is_told_from_others(tmp_path: Path) -> None:
+    path, link, other = (tmp_path / name for name in ("a.txt", "b.txt", "c.txt"))
+    path.write_text("precious")
+    link.symlink_to(path)
+    for same in (path, link, tmp_path / "." / "a.txt", tmp_path / ".." / tmp_path.name / "a.txt"):
+        with pytest.raises(ValueError, match=r"x.out must be another file than --in, got .*; rena"):
+            check_apart("x.out", same, {"--else": None, "--in": path})
+    check_apart("x.out", other, {"--in": path, "--else": None})
+    os.link(path, other)
+    check_apart("x.out", other, {"--in": path})  # whose content stays when the name is given away

