@@ -102,11 +102,17 @@ def test_bad_tables(pair, table, text, message):
     [
         (
             None,
-            r"^FastaDataModule\.labels must all occur in the training records, got 'silencer' in no "
-            r"record that is used; label a training record so, or drop the name$",
+            r"^FastaDataModule\.labels must all occur in the training records, got 'silencer' in "
+            r"no record that is used; label a training record so, or drop the name$",
         ),
-        ("valid", r"got 'silencer' only in valid; keep one of its records in training, or drop the name and its"),
-        ("test", r"got 'silencer' only in test; keep one of its records in training, or drop the name and its"),
+        (
+            "valid",
+            r"'silencer' only in valid; keep one of its records in training, or drop the name and",
+        ),
+        (
+            "test",
+            r"'silencer' only in test; keep one of its records in training, or drop the name and",
+        ),
     ],
 )
 @pytest.mark.parametrize("by", ["chroms", "fasta"])
