@@ -81,6 +81,12 @@ class WindowDataset(SequenceDataset):
             return None
         return self.record_labels[self._records(self._starts[indices])]
 
+    def classes(self) -> set[int]:
+        """List the classes that some window has."""
+        if self.record_labels is None:
+            return set()
+        return set(self.record_labels[np.unique(self._records(self._starts))].tolist())
+
     def _records(self, starts: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.genome.offsets, starts, side="right") - 1
 

@@ -146,6 +146,7 @@ class WindowDataModule(SequenceDataModule):
                     f"{split} gets by {self.keys(split)}"
                 )
             self._check_labels(split, datasets[split])
+        self._check_classes(datasets)
         self._datasets = datasets
 
     def _check_labels(self, split: Split, dataset: WindowDataset) -> None:
@@ -160,6 +161,24 @@ class WindowDataModule(SequenceDataModule):
                 f"{type(self).__name__}.label_file must have a line for every record that is used, "
                 f"got none for {len(bare)} of {self.file(split)} ({names}); add them, or leave "
                 "the records out"
+            )
+
+    def _check_classes(self, datasets: dict[Split, WindowDataset]) -> None:
+        """Refuse a class that no training window has: the model would never see it."""
+        if self.labels is None:
+            return
+        there = {split: dataset.classes() for split, dataset in datasets.items()}
+        for number, name in enumerate(self.labels):
+            if number in there["train"]:
+                continue
+            found = [split for split, classes in there.items() if number in classes]
+            got, fix = "in no record that is used", "label a training record so, or drop the name"
+            if found:
+                got = f"only in {' and '.join(found)}"
+                fix = "keep one of its records in training, or drop the name and its records"
+            raise ValueError(
+                f"{type(self).__name__}.labels must all occur in the training records, got "
+                f"{name!r} {got}; {fix}"
             )
 
 

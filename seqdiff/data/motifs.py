@@ -93,7 +93,7 @@ class Scaffolds(Templates):
             letters = sum(map(len, self._loose)) + len(taken)
             raise ValueError(
                 f"sample.motif must fit side by side within length {length}, got {letters} letters "
-                f"of {len(motifs)} motifs; raise --length, or leave one out"
+                f"of {len(motifs)} motif{'s' * (len(motifs) > 1)}; raise --length, or leave one out"
             )
 
     def _put(

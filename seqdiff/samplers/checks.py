@@ -1,12 +1,40 @@
-"""Requests that no sampler can fulfil, refused before the network is called."""
+"""Options and requests that no sampler can fulfil, refused before the network is called."""
 
 from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
+
+_NUMBERS = {"int": (Integral, "an integer"), "float": (Real, "a number")}
+
+
+def check_numbers(sampler: object) -> None:
+    """Refuse options that are no numbers, or no integers, although they are declared so.
+
+    Args:
+        sampler: A dataclass.
+
+    Raises:
+        ValueError: In one line, naming the first such option.
+    """
+    assert is_dataclass(sampler)
+    for field in fields(sampler):
+        declared = str(getattr(field.type, "__name__", field.type))
+        kind, requirement = _NUMBERS.get(declared.removesuffix(" | None"), (object, ""))
+        value = getattr(sampler, field.name)
+        absent = value is None and declared.endswith("| None")
+        if absent or (isinstance(value, kind) and not (requirement and isinstance(value, bool))):
+            continue
+        raise ValueError(
+            f"{type(sampler).__name__}.{field.name} must be {requirement}, got {value!r}; "
+            "convert it"
+        )
 
 
 def check_kind(sampler: str, denoiser: Denoiser, *, causal: bool) -> None:
@@ -45,6 +73,7 @@ def check_request(
     Raises:
         ValueError: In one line, naming the first bad place.
     """
+    _check_rows(x_init)
     _check_tokens(x_init, process)
     for name, mask in (("padding", padding), ("allowed", allowed)):
         if mask is not None and mask.dtype != torch.bool:
@@ -76,6 +105,18 @@ def _check_shape(name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
             f"Sampler.{name} must have shape {wanted} like x_init, got {tuple(tensor.shape)}; "
             "give one entry for each"
         )
+
+
+def _check_rows(x_init: Tensor) -> None:
+    if not isinstance(x_init, Tensor):
+        got, fix = f"a {type(x_init).__name__}", "torch.tensor makes one"
+    elif x_init.dtype == torch.bool or x_init.is_floating_point() or x_init.is_complex():
+        got, fix = str(x_init.dtype), "call .long() on ids"
+    elif x_init.dim() != 2:
+        got, fix = f"shape {tuple(x_init.shape)}", "a single row is x_init[None]"
+    else:
+        return
+    raise ValueError(f"Sampler.x_init must be a tensor of integers [B, L], got {got}; {fix}")
 
 
 def _check_tokens(x_init: Tensor, process: MaskedDiffusion) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from seqdiff.samplers.canvas import Canvas
+from seqdiff.samplers.checks import check_numbers
 from seqdiff.samplers.protocol import Sampler
 
 
@@ -72,8 +73,9 @@ class DecodingSampler(Sampler, ABC):
         """Check the options.
 
         Raises:
-            ValueError: If one is out of its range.
+            ValueError: If one is no number, or out of its range.
         """
+        check_numbers(self)
         self._require(
             0 < self.temperature < math.inf, "temperature", "be above 0", "1 is the model's own law"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from seqdiff.samplers.canvas import Canvas
+from seqdiff.samplers.checks import check_numbers
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.protocol import Sampler
 
@@ -32,8 +33,15 @@ class SemiAutoregressiveSampler(Sampler):
         """Check the options.
 
         Raises:
-            ValueError: If the stride is not in 1..window.
+            ValueError: If window or stride is no integer, the stride is not in 1..window, or what
+                is inside is no sampler.
         """
+        check_numbers(self)
+        if not isinstance(self.inner, Sampler):
+            raise ValueError(
+                f"SemiAutoregressiveSampler.inner must be a sampler, got {self.inner!r}; build one,"
+                " such as FirstHittingSampler()"
+            )
         if not 1 <= self.stride <= self.window:
             raise ValueError(
                 f"SemiAutoregressiveSampler.stride must be in 1..window = {self.window}, got "

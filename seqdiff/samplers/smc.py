@@ -15,6 +15,7 @@ from seqdiff.rng import permutation_rank
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import reshape_law
 from seqdiff.samplers.first_hitting import FirstHittingSampler, share_out
+from seqdiff.samplers.smc_reward import one_a_row, reward_name, try_reward
 from seqdiff.samplers.smc_swarm import Swarm
 from seqdiff.samplers.smc_weights import Particles, Weights, systematic
 
@@ -36,7 +37,8 @@ class SMCSampler(FirstHittingSampler):
     Its law tends to ``p(x) exp(reward(x) / reward_temperature) / Z`` like 1/N, where p is the law
     of ``FirstHittingSampler`` with the same options, and for N = 1 it is p; the estimate of Z is
     unbiased for every N. The cost is N times that of first-hitting, and for each particle
-    ``num_drafts`` rewards a step and one at the end. All particles of a batch are in memory.
+    ``num_drafts`` rewards a step and one at the end; before the first step the reward is tried on
+    two rows. All particles of a batch are in memory.
 
     Source: Del Moral, Doucet and Jasra 2006, https://doi.org/10.1111/j.1467-9868.2006.00553.x; for
     diffusion models Wu et al. 2023, arXiv:2306.17775, and Singhal et al. 2025, arXiv:2501.06848.
@@ -45,8 +47,9 @@ class SMCSampler(FirstHittingSampler):
         reward: Scores rows of ids ``[n, L]`` with one number each, ``[n]``; the higher the
             likelier, and ``-inf`` never. Padding holds what it held in ``x_init``.
         reward_temperature: In units of the reward; the lower, the stronger the tilt.
-        num_particles: N.
-        ess_threshold: Share of N in [0, 1]; 0 never resamples.
+        num_particles: N, for each row.
+        ess_threshold: Share of N in [0, 1] below which the effective number is too small; 0 never
+            resamples.
         num_drafts: Drafts of a particle at a step, whose ``exp(reward / reward_temperature)`` are
             averaged.
         resampling: ``systematic`` or ``multinomial``, which has more noise.
@@ -70,9 +73,7 @@ class SMCSampler(FirstHittingSampler):
             callable(self.reward), "reward", "be a function of ids [n, L]", "give one number a row"
         )
         for name in ("num_particles", "num_drafts"):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            self._require(whole and value >= 1, name, "be an integer of at least 1", "raise it")
+            self._require(getattr(self, name) >= 1, name, "be at least 1", "raise it")
         self._require(
             0 < self.reward_temperature < math.inf,
             "reward_temperature",
@@ -99,9 +100,11 @@ class SMCSampler(FirstHittingSampler):
             canvas: From ``Canvas.open``.
 
         Raises:
-            ValueError: If the reward does not give one number a row, or gives NaN or infinity, or
-                ``-inf`` for all particles of a row.
+            ValueError: If the reward takes no rows of ids or does not give one number a row (before
+                the network is called), or gives NaN or infinity, or ``-inf`` for all particles of a
+                row.
         """
+        self._try_reward(canvas)
         swarm = Swarm.spread(canvas, self.num_particles)
         masked = swarm.canvas.masked
         rank = permutation_rank(1 - swarm.levels, masked)
@@ -145,22 +148,25 @@ class SMCSampler(FirstHittingSampler):
         rows = swarm.canvas.x_t if tokens is None else tokens
         if not len(rows):
             return swarm.worth[:0]
-        rewards = self.reward(rows)
-        if not isinstance(rewards, Tensor):
-            got = f"a {type(rewards).__name__}"
-        elif rewards.shape != (len(rows),):
-            got = f"shape {tuple(rewards.shape)}"
-        else:
-            worth = rewards.to(swarm.worth.device, torch.float64) / self.reward_temperature
-            bad = worth.isnan() | worth.isposinf()
-            if not bool(bad.any()):
-                return worth
+        rewards = one_a_row(self.reward, self.reward(rows), len(rows))
+        worth = rewards.to(swarm.worth.device, torch.float64) / self.reward_temperature
+        bad = worth.isnan() | worth.isposinf()
+        if bool(bad.any()):
             row = int(bad.nonzero()[0])
-            got = f"{float(worth[row])} for {rows[row, :8].tolist()}..."
-        raise ValueError(
-            f"SMCSampler.reward must give a tensor with one number for each of {len(rows)} rows, "
-            f"got {got}; -inf stands for what must not be, NaN and inf for nothing"
-        )
+            raise ValueError(
+                f"SMCSampler.reward must give numbers, got {float(worth[row])} from "
+                f"{reward_name(self.reward)} for {rows[row, :8].tolist()}...; -inf stands for what "
+                "must not be, NaN and inf for nothing"
+            )
+        return worth
+
+    def _try_reward(self, canvas: Canvas) -> None:
+        """Ask about a row, whose masks are filled in as allowed, before the network works."""
+        first = canvas.x_t[:1].clone()
+        masked = canvas.masked[:1]
+        first[masked] = 0 if canvas.allowed is None else canvas.allowed[:1][masked].int().argmax(-1)
+        if len(first):
+            try_reward(self.reward, first)
 
     def _refuse_extinct(self, weights: Weights) -> None:
         extinct = weights.log_weights.isneginf().all(dim=-1)

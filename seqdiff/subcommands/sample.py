@@ -18,7 +18,10 @@ _DEFAULT, _DEFAULT_IF_CAUSAL = "first_hitting", "left_to_right"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See ``Command``."""
-    parser.epilog = "Any option of the sampler may follow, for example --temperature 0.8."
+    parser.epilog = (
+        "Any option of the sampler may follow, for example --temperature 0.8; "
+        "seqdiff samplers NAME lists them."
+    )
     parser.add_argument("directory", type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--num", type=int, required=True, metavar="N", help="number of sequences")
     add_given(parser)
@@ -29,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sampler",
         metavar="NAME",
-        help="one of those that seqdiff samplers lists; default: first_hitting, or left_to_right "
-        "for an autoregressive run",
+        help="one of those that seqdiff samplers lists; seqdiff samplers NAME lists its options; "
+        "default: first_hitting, or left_to_right for an autoregressive run",
     )
     parser.add_argument(
         "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"

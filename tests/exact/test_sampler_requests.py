@@ -1,12 +1,23 @@
 """Requests and settings that are refused in one line, before the network is called."""
 
 import re
+from collections.abc import Iterator
 
+import jaxtyping
+import numpy as np
 import pytest
 import torch
 
 from seqdiff.parameterization import Denoiser
-from seqdiff.samplers import FirstHittingSampler, SemiAutoregressiveSampler, named_samplers
+from seqdiff.samplers import (
+    AncestralSampler,
+    EntropySampler,
+    FirstHittingSampler,
+    PredictorCorrectorSampler,
+    RemaskCapSampler,
+    SemiAutoregressiveSampler,
+    named_samplers,
+)
 from seqdiff.samplers.checks import check_request
 from tests.exact.test_sampler_contract import ALL, PROCESS, K, L, draw
 
@@ -15,6 +26,14 @@ SHAPES = {
     "padding": torch.zeros(2, L + 1, dtype=torch.bool),
     "seeds": torch.arange(3),
 }
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """What a user without a type checker meets."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def refused(message: str, **options) -> None:
@@ -113,6 +132,67 @@ def test_bad_settings() -> None:
         named_samplers()["predictor_corrector"](corrector_steps=0)
     with pytest.raises(ValueError, match=r"stride must be in 1..window = 3, got 4"):
         SemiAutoregressiveSampler(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: FirstHittingSampler(2.5), "FirstHittingSampler.num_steps must be an integer, got"),
+        (lambda: FirstHittingSampler(top_k=1.5), "FirstHittingSampler.top_k must be an integer, g"),
+        (lambda: FirstHittingSampler(True), "num_steps must be an integer, got True; convert it"),
+        (
+            lambda: FirstHittingSampler(temperature="1"),
+            "temperature must be a number, got '1';",
+        ),
+        (lambda: FirstHittingSampler(temperature=None), "temperature must be a number, got None"),
+        (lambda: AncestralSampler(2.5), "AncestralSampler.num_steps must be an integer, got 2.5"),
+        (lambda: AncestralSampler(None), "AncestralSampler.num_steps must be an integer, got None"),
+        (lambda: EntropySampler(2.5), "EntropySampler.num_steps must be an integer, got 2.5"),
+        (lambda: RemaskCapSampler(eta="a"), "RemaskCapSampler.eta must be a number, got 'a'"),
+        (
+            lambda: PredictorCorrectorSampler(corrector_steps=1.5),
+            "PredictorCorrectorSampler.corrector_steps must be an integer, got 1.5; convert it",
+        ),
+        (
+            lambda: SemiAutoregressiveSampler(4.0, 2),
+            "SemiAutoregressiveSampler.window must be an integer, got 4.0",
+        ),
+        (
+            lambda: SemiAutoregressiveSampler(4, 2, AncestralSampler),
+            "SemiAutoregressiveSampler.inner must be a sampler, got <class",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_options_of_another_type(build, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        build()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numbers_of_numpy_are_numbers() -> None:
+    sampler = FirstHittingSampler(np.int64(3), temperature=np.float32(0.5), top_p=1)
+    assert (draw(sampler, PROCESS.prior((2, L)))[0].tokens < K).all()
+
+
+@pytest.mark.parametrize(
+    ("x_init", "got"),
+    [
+        (PROCESS.prior((2, L)).double(), "torch.float64; call .long() on ids"),
+        (PROCESS.prior((2, L)) > 0, "torch.bool; call .long() on ids"),
+        (PROCESS.prior((1, L))[0], f"shape ({L},); a single row is x_init[None]"),
+        (PROCESS.prior((1, L))[None], f"shape (1, 1, {L}); a single row"),
+        ([[3, 3]], "a list; torch.tensor makes one"),
+    ],
+    ids=["float", "bool", "1-D", "3-D", "list"],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_rows_of_another_shape_or_type(x_init, got: str) -> None:
+    message = f"Sampler.x_init must be a tensor of integers [B, L], got {got}"
+    refused(message, x_init=x_init)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_request(x_init, PROCESS, None, None, torch.Generator(), None)
 
 
 def test_dtypes_that_do_not_fit() -> None:

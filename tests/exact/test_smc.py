@@ -144,7 +144,7 @@ def test_particles_cost_what_they_say_and_rows_end_on_their_own() -> None:
     canvas = Canvas.open(denoiser, process, SeededDraws(torch.arange(3)), x_init)
     found = sampler.particles(canvas)
     assert canvas.nfe.tolist() == [15, 5, 0]
-    assert drafted == [5, 5, 5, 5, 15], "two drafts at each of two steps, and the ends"
+    assert drafted == [2, 5, 5, 5, 5, 15], "a trial, two drafts at each of two steps, and the ends"
     assert found.tokens.shape == (3, 5, 3)
     assert (found.tokens[1, :, [0, 2]] == torch.tensor([0, 1])).all()
     torch.testing.assert_close(found.log_weights.exp().sum(dim=-1), torch.ones(3).double())
@@ -234,12 +234,9 @@ def unchecked(**options: object) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"num_particles": 0},
-            r"^SMCSampler\.num_particles must be an integer of at least 1, got 0",
-        ),
-        ({"num_particles": 2.5}, r"^SMCSampler\.num_particles must be an integer .*, got 2\.5"),
-        ({"num_drafts": 0}, r"^SMCSampler\.num_drafts must be an integer of at least 1, got 0"),
+        ({"num_particles": 0}, r"^SMCSampler\.num_particles must be at least 1, got 0"),
+        ({"num_particles": 2.5}, r"^SMCSampler\.num_particles must be an integer, got 2\.5"),
+        ({"num_drafts": 0}, r"^SMCSampler\.num_drafts must be at least 1, got 0"),
         ({"reward": 3}, r"^SMCSampler\.reward must be a function of ids \[n, L\], got 3; give one"),
         ({"reward_temperature": math.nan}, r"^SMCSampler\.reward_temperature must .*, got nan"),
         ({"reward_temperature": math.inf}, r"^SMCSampler\.reward_temperature must .*, got inf"),
@@ -251,33 +248,3 @@ def unchecked(**options: object) -> None:
 def test_bad_options(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         unchecked(**options)
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (
-            lambda tokens: reward(tokens) / 0,
-            r"got (nan|inf) for \[\d, \d\]\.\.\.; -inf stan",
-        ),
-        (lambda tokens: reward(tokens) * math.nan, r"one number for each of 480 rows, got nan for"),
-        (
-            lambda tokens: reward(tokens)[0],
-            r"one number for each of 480 rows, got shape \(\)",
-        ),
-        (lambda tokens: reward(tokens)[:, None], r"got shape \(480, 1\)"),
-        (lambda tokens: reward(tokens).tolist(), r"got a list; -inf stands for"),
-        (lambda tokens: 1.0, r"got a float; -inf stands for"),
-        (
-            lambda tokens: reward(tokens) - math.inf,
-            r"^SMCSampler\.reward must be above -inf for some particle of every row, got -inf for "
-            r"all 16 of row 0; raise num_particles or num_drafts, or rule letters out by allowed$",
-        ),
-    ],
-)
-def test_a_reward_that_is_no_number_a_row(bad, message: str) -> None:
-    denoiser, process, _ = world(2, 2)
-    x_init, generator = process.prior((30, 2)), torch.Generator().manual_seed(0)
-    with pytest.raises(ValueError, match=message) as caught:
-        SMCSampler(reward=bad).sample(denoiser, process, x_init, generator=generator)
-    assert "\n" not in str(caught.value)

@@ -97,6 +97,50 @@ def test_bad_tables(pair, table, text, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("held_out", "message"),
+    [
+        (
+            None,
+            r"^FastaDataModule\.labels must all occur in the training records, got 'silencer' in "
+            r"no record that is used; label a training record so, or drop the name$",
+        ),
+        (
+            "valid",
+            r"'silencer' only in valid; keep one of its records in training, or drop the name and",
+        ),
+        (
+            "test",
+            r"'silencer' only in test; keep one of its records in training, or drop the name and",
+        ),
+    ],
+)
+@pytest.mark.parametrize("by", ["chroms", "fasta"])
+def test_labels_that_training_never_sees(pair, fasta, table, held_out, by, message):
+    """One whose records are all held out would leave its embedding as it was drawn."""
+    lines = "acs\tpromoter\ngts\tenhancer\n"
+    source, keys = pair, {}
+    if held_out is not None:
+        lines += "rare\tsilencer\n"
+        more = f">rare\n{random_dna(500)}\n"
+        if by == "chroms":
+            source, keys = fasta(pair.read_text() + more), {f"{held_out}_chroms": ["rare"]}
+        else:
+            keys = {f"{held_out}_fasta": fasta(more)}
+    names, file = [*LABELS, "silencer"], table(lines)
+    data = FastaDataModule(source, 32, labels=names, label_file=file, **keys)
+    with pytest.raises(ValueError, match=message) as caught:
+        data.prepare_data()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_label_is_seen_if_one_of_its_records_is_trained_on(pair, fasta, table):
+    source = fasta(f"{pair.read_text()}>b\n{random_dna(500)}\n>c\n{random_dna(500, 1)}\n")
+    file = table("acs\tpromoter\ngts\tpromoter\nb\tenhancer\nc\tenhancer\n")
+    data = FastaDataModule(source, 32, labels=LABELS, label_file=file, test_chroms=["b"])
+    assert data.dataset("train").classes() == data.dataset("test").classes() | {1} == {0, 1}
+
+
 def test_tables_that_cannot_be_read(pair, tmp_path):
     absent = FastaDataModule(pair, 32, labels=LABELS, label_file=tmp_path / "absent.tsv")
     with pytest.raises(FileNotFoundError, match=r"absent\.tsv: no such file"):

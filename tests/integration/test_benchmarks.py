@@ -27,6 +27,7 @@ from benchmarks import (
 )
 from benchmarks.training_step import TrainingStep, make_network
 from seqdiff.backbones import transformer_layers
+from seqdiff.samplers import named_samplers
 from seqdiff.samplers.canvas import Memory
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,9 @@ def test_sampling_runs_and_records(tmp_path, capsys) -> None:
     plain, cached = by_name["ancestral"], by_name["cached_ancestral"]
     assert plain["evaluations"] > 3 * cached["evaluations"]
     assert all(0 < row["share_outside_the_network"] < 1 for row in by_name.values())
+    ours = {name for name, cls in named_samplers().items() if cls.__module__.startswith("seqdiff.")}
+    assert {name.partition(",")[0] for name in by_name} == ours - {"left_to_right"}
+    assert "left_to_right: not measured" in shown
     assert all(len(row["seconds_a_sequence"]) == 2 for row in by_name.values())
 
 

@@ -40,6 +40,7 @@ def commands(text: str = README) -> list[list[str]]:
 
 def check(words: list[str]) -> None:
     """Read a command as its program would, without doing it."""
+    words = words[words[0] == "PYTHONPATH=." :]
     program, *arguments = words
     if program == "seqdiff":
         args = parse(arguments)
@@ -60,8 +61,14 @@ def check(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", commands(), ids=shlex.join)
-def test_commands_are_valid(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_are_valid(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(ROOT)
+    if words[0] == "PYTHONPATH=.":
+        (function,) = re.findall(r"^def gc_content.*?\n\n", README, re.DOTALL | re.MULTILINE)
+        (tmp_path / "rewards.py").write_text(function)
+        monkeypatch.syspath_prepend(tmp_path)
     check(words)
 
 
@@ -72,6 +79,8 @@ def test_commands_are_valid(words: list[str], monkeypatch: pytest.MonkeyPatch) -
         "seqdiff train configs/no.yaml --output runs/mine",
         "seqdiff sample runs/mine --num 100 --size 1024 --out samples.fa --seed 1",
         "seqdiff fly",
+        "PYTHONPATH=. seqdiff sample a --num 1 --length 9 --out a.fa --seed 1 --sampler smc "
+        "--reward nowhere.gc_content",
         "seqdiff sample runs/mine --num 1 --length 9 --out a.fa --seed 1 --sampler fly",
         "seqdiff sample runs/mine --num 1 --length 9 --out a.fa --seed 1 --fly 3",
         "make coffee",

@@ -1,11 +1,14 @@
 """``seqdiff sample`` chooses and configures any sampler; ``seqdiff samplers`` lists them."""
 
+import re
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from seqdiff.cli import main, parse
-from seqdiff.sampler_config import build_sampler
+from seqdiff.sampler_config import build_sampler, list_options
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
@@ -104,8 +107,88 @@ def test_sequences_follow_the_sampler_and_not_the_batch_size(trained: Path, tmp_
 
 def test_samplers_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["samplers"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    *lines, empty, last = capsys.readouterr().out.splitlines()
     listed = [line.split()[0] for line in lines]
     assert listed == sorted(named_samplers()) and "first_hitting" in listed
     (line,) = (line for line in lines if line.startswith("first_hitting "))
     assert line.split(maxsplit=1)[1].startswith("The model's own law exactly, one evaluation a tok")
+    assert not empty and last == "The options of one: seqdiff samplers NAME"
+
+
+def test_options_are_listed_with_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, cls in named_samplers().items():
+        if not cls.__module__.startswith("seqdiff."):
+            continue
+        assert all(option.meaning for option in list_options(cls)), name
+        assert main(["samplers", name.replace("_", "-")]) == 0
+        shown = capsys.readouterr().out
+        flags = [line.split()[0] for line in shown.splitlines() if line.startswith("  --")]
+        assert flags == ["--" + option.replace("_", "-") for option in signature(cls).parameters]
+        assert "``" not in shown and max(map(len, shown.splitlines())) <= 110
+    assert main(["samplers", "smc"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for said in (
+        "--reward a function that can be imported, as module.function; must be given Scores rows",
+        "--num-particles an integer; default: 16",
+        "--resampling one of systematic, multinomial; default: systematic",
+        "--top-k an integer; default: none Draw among the k likeliest letters only.",
+    ):
+        assert said in shown
+    assert main(["samplers", "semi_autoregressive"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--inner a sampler that seqdiff samplers lists; default: first_hitting" in shown
+    assert "spelled like --inner.temperature" in shown
+    assert main(["samplers", f"{__name__}.{ConstantSampler.__name__}"]) == 0
+    assert "it takes none" in capsys.readouterr().out
+
+
+def test_options_of_no_sampler(fails: Callable[..., str]) -> None:
+    assert "must be one of ancestral, " in fails(["samplers", "nope"])
+
+
+def test_help_says_where_the_options_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["sample", "--help"])
+    assert "seqdiff samplers NAME lists them" in " ".join(capsys.readouterr().out.split())
+
+
+WINDOW = ["--window=4", "--stride=2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "said"),
+    [
+        ("first_hitting", ["--top_k=1.5"], "--top_k must be an integer, got 1.5; its options are"),
+        ("first_hitting", ["--top_k", "1.5"], "--top_k must be an integer, got 1.5; its options"),
+        ("smc", [], "required: reward; its options are --num_steps, "),
+        (
+            "smc",
+            ["--reward=no.such"],
+            "--reward must be a function that can be imported, as module.function, got no.such "
+            "(No module named 'no'; PYTHONPATH=. finds what lies in this folder); its",
+        ),
+        ("smc", ["--reward=math.pi"], "as module.function, got math.pi; its options are"),
+        (
+            "smc",
+            ["--reward=math.floor", "--resampling=x"],
+            "--resampling must be one of systematic, multinomial, got x; its options are",
+        ),
+        (
+            "semi_autoregressive",
+            [*WINDOW, "--inner=ancestral", "--inner.top_k=1.5"],
+            "--inner.top_k must be an integer, got 1.5; its options are",
+        ),
+        (
+            "semi_autoregressive",
+            [*WINDOW, "--inner=ancestral", "--inner.topk=1"],
+            "--inner has no option topk, only --inner.num_steps, --inner.temperature, ",
+        ),
+        ("semi_autoregressive", [*WINDOW, "--inner=nope"], "--inner must be a sampler that seqd"),
+    ],
+)
+def test_wrong_options_are_named(name: str, flags: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        build_sampler(name, flags)
+    message = str(caught.value)
+    assert f"see: seqdiff samplers {name}, and" in message
+    assert "\n" not in message and "Union" not in message and "<class" not in message

@@ -1,0 +1,88 @@
+"""What is refused as a reward, and when."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.samplers import SMCSampler
+from tests.exact.test_smc import reward, world
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (
+            lambda tokens: reward(tokens) / 0,
+            r"give numbers, got (nan|inf) from .*lambda> for \[\d, \d\]\.\.\.; -inf stan",
+        ),
+        (lambda tokens: reward(tokens) * math.nan, r"give numbers, got nan from .*lambda> for \["),
+        (
+            lambda tokens: reward(tokens) - math.inf,
+            r"^SMCSampler\.reward must be above -inf for some particle of every row, got -inf for "
+            r"all 16 of row 0; raise num_particles or num_drafts, or rule letters out by allowed$",
+        ),
+    ],
+)
+def test_a_reward_that_gives_bad_numbers(bad, message: str) -> None:
+    denoiser, process, _ = world(2, 2)
+    x_init, generator = process.prior((30, 2)), torch.Generator().manual_seed(0)
+    with pytest.raises(ValueError, match=message) as caught:
+        SMCSampler(reward=bad).sample(denoiser, process, x_init, generator=generator)
+    assert "\n" not in str(caught.value)
+
+
+TAKES = (
+    r"^SMCSampler\.reward must take ids \[n, L\] and give a tensor with one number a row, \[n\], "
+)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (
+            lambda tokens: reward(tokens)[0],
+            r"got shape \(\) from .*lambda> for 2 rows; write a fun",
+        ),
+        (lambda tokens: reward(tokens)[:1], r"got shape \(1,\) from"),
+        (lambda tokens: reward(tokens)[:, None], r"got shape \(2, 1\) from"),
+        (lambda tokens: reward(tokens).tolist(), r"got a list from"),
+        (lambda tokens: 1.0, r"got a float from"),
+        (math.floor, r"got \w+Error from math\.floor: .*; write a function like lambda ids"),
+        (str.upper, r"got TypeError from \?\.str\.upper: .* apply to a 'Tensor' object; write"),
+    ],
+)
+@pytest.mark.parametrize("allowed", [False, True])
+def test_what_is_no_reward_is_refused_before_the_network(bad, message: str, allowed: bool) -> None:
+    class Untouched(torch.nn.Module):
+        def forward(self, tokens, t=None, padding=None):
+            raise AssertionError("the network was called")
+
+    process = world(2, 2)[1]
+    letters = torch.tensor([False, True]).expand(30, 2, 2) if allowed else None
+    with pytest.raises(ValueError, match=TAKES + message) as caught:
+        SMCSampler(reward=bad).sample(
+            Denoiser(Untouched(), 2),
+            process,
+            process.prior((30, 2)),
+            generator=torch.Generator().manual_seed(0),
+            allowed=letters,
+        )
+    assert "\n" not in str(caught.value)
+
+
+def test_a_reward_is_tried_within_what_is_allowed() -> None:
+    denoiser, process, _ = world(2, 3)
+    allowed, seen = torch.tensor([[[True, False], [False, True], [True, True]]]), []
+
+    def noted(tokens: Tensor) -> Tensor:
+        seen.append(tokens)
+        return reward(tokens)
+
+    SMCSampler(reward=noted).sample(
+        denoiser, process, process.prior((1, 3)), seeds=torch.arange(1), allowed=allowed
+    )
+    assert seen[0].shape == (2, 3)
+    assert all((tokens[:, 0] == 0).all() and (tokens[:, 1] == 1).all() for tokens in seen)
