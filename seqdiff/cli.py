@@ -87,12 +87,32 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     elif own[:1] == ["sample"]:
         own, flags = split(own[1:], sample)
         own = ["sample", *own]
+    elif own and own[0] in (known := commands()):
+        own = [own[0], *respell(own[1:], known[own[0]])]
     args, unknown = build_parser().parse_known_args(own)
     if unknown:
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if flags:
         args.flags = flags
     return args
+
+
+def respell(arguments: Sequence[str], command: Command) -> list[str]:
+    """Spell a command's own options as they are declared, with underscores between words.
+
+    Args:
+        arguments: What follows the command.
+        command: Its options take a dash too.
+    """
+    parser = Parser()
+    command.add_arguments(parser)
+    words: list[str] = []
+    for word in arguments:
+        key, equals, value = word.partition("=")
+        spelled = "--" + key[2:].replace("-", "_")
+        wrong = key.startswith("--") and not parser.knows(key) and parser.knows(spelled)
+        words.append(spelled + equals + value if wrong else word)
+    return words
 
 
 def split(arguments: Sequence[str], command: Command) -> tuple[list[str], list[str]]:

@@ -64,6 +64,14 @@ def test_every_installed_command_keeps_the_contract() -> None:
         command.add_arguments(argparse.ArgumentParser())
 
 
+@pytest.mark.parametrize("spelled", ["--given-labels", "--given_labels"])
+def test_options_take_dashes_for_underscores(spelled: str, fails) -> None:
+    parsed = cli.parse(["evaluate", "runs/a-b_c", spelled, "--max-nfe=7", "--suite-folder", "a-b"])
+    assert parsed.given_labels and parsed.max_nfe == 7
+    assert parsed.directory == Path("runs/a-b_c") and parsed.suite_folder == Path("a-b")
+    assert "unrecognized arguments: --given-label" in fails(["evaluate", "r", "--given-label"])
+
+
 def test_keys_are_listed(capsys) -> None:
     assert main(["train", "--keys"]) == 0
     text = capsys.readouterr().out
