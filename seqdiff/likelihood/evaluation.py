@@ -64,16 +64,7 @@ def evaluate(
             counts at all. What ``max_nfe`` has to suffice for is known before the first network
             call if ``batches`` is a sequence.
     """
-    if estimator is None:
-        by_chain_rule = denoiser.causal and evaluations is None
-        masks = StratifiedK() if evaluations is None else StratifiedK(evaluations)
-        estimator = ChainRule() if by_chain_rule else masks
-    elif evaluations is not None:
-        raise ValueError(
-            f"evaluate.evaluations must be left to the estimator if there is one, got {evaluations}"
-            f" beside {estimator}; set it there"
-        )
-    check_kind(denoiser, estimator)
+    estimator = _choose(denoiser, estimator, evaluations)
     budget = Budget(estimator, target_se, max_nfe)
     if rows_per_call is not None:
         require_at_least("evaluate.rows_per_call", rows_per_call, 1, "None is the batch's rows")
@@ -81,24 +72,11 @@ def evaluate(
         budget.check(max([1, *(n for b in batches for n in b.loss_mask.sum(dim=-1).tolist())]))
     noise, done, parts = CounterNoise(seed), 0, []
     for batch in batches:
-        if bool((batch.loss_mask & (batch.tokens >= process.mask_id)).any()):
-            raise ValueError(
-                f"evaluate.batches must hold ids below {process.mask_id} where loss_mask is True, "
-                "got an unknown one, which would cost nothing; set loss_mask False there"
-            )
-        kept, size = batch.loss_mask.any(dim=-1), len(batch.tokens)
-        if kept.any():
-            rows = Rows(
-                batch.tokens,
-                batch.loss_mask,
-                batch.index,
-                batch.label,
-                batch.mirrored,
-                batch.padding,
-            )
+        rows, size = _counted_rows(batch, process), len(batch.tokens)
+        if len(rows.x0):
             calls = size if rows_per_call is None else rows_per_call
             work = _Work(denoiser, process, budget, noise, calls, _teller(progress, done, size))
-            parts.append(_evaluate_rows(work, rows.take(kept.nonzero().squeeze(-1))))
+            parts.append(_evaluate_rows(work, rows))
         done += size
         if progress is not None:
             progress(done)
@@ -108,6 +86,34 @@ def evaluate(
             "check the split and that the sequences are not all unknown symbols"
         )
     return Likelihood(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _choose(denoiser: Denoiser, estimator: Estimator | None, evaluations: int | None) -> Estimator:
+    """Take the estimator that is given, or the usual one of such a model."""
+    if estimator is None:
+        if denoiser.causal and evaluations is None:
+            return ChainRule()
+        estimator = StratifiedK() if evaluations is None else StratifiedK(evaluations)
+    elif evaluations is not None:
+        raise ValueError(
+            f"evaluate.evaluations must be left to the estimator if there is one, got {evaluations}"
+            f" beside {estimator}; set it there"
+        )
+    check_kind(denoiser, estimator)
+    return estimator
+
+
+def _counted_rows(batch: Batch, process: MaskedDiffusion) -> Rows:
+    """The rows of a batch that hold something to count."""
+    if bool((batch.loss_mask & (batch.tokens >= process.mask_id)).any()):
+        raise ValueError(
+            f"evaluate.batches must hold ids below {process.mask_id} where loss_mask is True, "
+            "got an unknown one, which would cost nothing; set loss_mask False there"
+        )
+    rows = Rows(
+        batch.tokens, batch.loss_mask, batch.index, batch.label, batch.mirrored, batch.padding
+    )
+    return rows.take(batch.loss_mask.any(dim=-1).nonzero().squeeze(-1))
 
 
 def _teller(
