@@ -2,13 +2,22 @@
 
 from .autoregressive import AutoregressiveTransformer
 from .caduceus import Caduceus
-from .protocol import Backbone, BoundedBackbone, LabelledBackbone, TimeConditionedBackbone
+from .protocol import (
+    Backbone,
+    BlockBackbone,
+    BlockCache,
+    BoundedBackbone,
+    LabelledBackbone,
+    TimeConditionedBackbone,
+)
 from .published_transformer import PublishedTransformer
 from .transformer import Transformer
 
 __all__ = [
     "AutoregressiveTransformer",
     "Backbone",
+    "BlockBackbone",
+    "BlockCache",
     "BoundedBackbone",
     "Caduceus",
     "LabelledBackbone",

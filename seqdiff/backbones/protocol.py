@@ -119,3 +119,95 @@ class TimeConditionedBackbone(Backbone, Protocol):
     """
 
     time_conditioned: bool
+
+
+class BlockCache(Protocol):
+    """What a network keeps of the clean blocks behind it, to score the block that comes next.
+
+    Its answers are those of ``BlockBackbone.block_logits`` for the whole row, up to rounding.
+    """
+
+    @property
+    def length(self) -> int:
+        """Tokens that lie behind; the next block begins at this position."""
+        ...
+
+    def logits(
+        self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
+    ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
+        """Score the next block; the cache stays as it is.
+
+        Args:
+            x_t: Ids in ``0..K`` of the next block, which may be cut short at its end.
+            where: Positions to score; ``None`` for all.
+
+        Returns:
+            ``[B, l, K]``; with ``where``, one row for each position in the order of
+            ``where.nonzero()``.
+        """
+        ...
+
+    def append(self, x0: Int[Tensor, "B l"]) -> None:
+        """Take in clean tokens after those behind: one or several whole blocks.
+
+        Args:
+            x0: Ids in ``0..K``.
+        """
+        ...
+
+    def take(self, rows: Int[Tensor, " b"]) -> BlockCache:
+        """Make a cache of some rows, in this order; a row may occur more than once.
+
+        The cache itself stays as it is, and neither changes when the other is appended to.
+        """
+        ...
+
+
+@runtime_checkable
+class BlockBackbone(Backbone, Protocol):
+    """A backbone that can score a block of noisy tokens given the clean blocks before it."""
+
+    def block_logits(
+        self,
+        x_t: Int[Tensor, "B L"],
+        x0: Int[Tensor, "B L"],
+        block_size: int,
+        where: Bool[Tensor, "B L"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L K"] | Float[Tensor, "N K"]:
+        """Score every position given its own block of x_t and the earlier blocks of x0, at once.
+
+        Args:
+            x_t: Corrupted ids.
+            x0: Clean ids.
+            block_size: Tokens of a block; the last may be shorter.
+            where: Positions to score; ``None`` for all.
+            padding: Positions that hold nothing, after the last token of a shorter row.
+            label: See ``LabelledBackbone``; only for a network with classes.
+
+        Returns:
+            ``[B, L, K]``; with ``where``, one row for each position in the order of
+            ``where.nonzero()``.
+        """
+        ...
+
+    def block_cache(
+        self,
+        batch_size: int,
+        block_size: int,
+        *,
+        window: int | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> BlockCache:
+        """Open an empty cache, to score a row block by block.
+
+        Args:
+            batch_size: Rows.
+            block_size: Tokens of a block.
+            window: Most tokens behind that a network which keeps them all, as attention does, may
+                look back at, a multiple of ``block_size``; of no consequence for one that keeps a
+                state.
+            label: See ``block_logits``.
+        """
+        ...
