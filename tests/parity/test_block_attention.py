@@ -43,7 +43,7 @@ def numbers(
     x_t, x0, padding = batch(length, padded)
     model.zero_grad()
     with pytest.MonkeyPatch.context() as patch, torch.set_grad_enabled(backward):
-        patch.setattr(transformer, "choose_pass", lambda _device: way)
+        patch.setattr(transformer, "choose_pass", lambda _pair: way)
         logits = model.block_logits(x_t, x0, block_size, padding=padding, label=label)
     if backward:
         weights = torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype)
@@ -125,7 +125,7 @@ def test_rows_are_what_they_would_be_alone(way: Callable) -> None:
     x_t, x0, padding = batch(200, True)
     where = (torch.arange(200) % 3 == 0).expand(5, -1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transformer, "choose_pass", lambda _device: way)
+        patch.setattr(transformer, "choose_pass", lambda _pair: way)
         together = model.block_logits(x_t, x0, 4, padding=padding)
         some = model.block_logits(x_t, x0, 4, where, padding)
         assert not together[padding].any()
@@ -139,10 +139,15 @@ def test_rows_are_what_they_would_be_alone(way: Callable) -> None:
 
 
 def test_the_rule_of_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = [block_pass.choose_pass(torch.device(kind)) for kind in ("cpu", "cuda", "mps")]
-    assert chosen == [block_pass.structured_pass, block_pass.flex_pass, block_pass.dense_pass]
+    def chosen(device: str, block_size: int) -> Callable:
+        tokens = torch.empty((1, 8), dtype=torch.int64, device=device)
+        return block_pass.choose_pass(block_pass.Pair(tokens, tokens, block_size, None))
+
+    assert chosen("cpu", 7) is block_pass.structured_pass
+    assert chosen("meta", 7) is block_pass.dense_pass
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert block_pass.choose_pass(torch.device("cpu")) is block_pass.dense_pass
+    assert chosen("cpu", 7) is block_pass.dense_pass
+    assert {chosen(device, 8) for device in ("cpu", "meta")} == {block_pass.plain_pass}
 
 
 # Work that is not done

@@ -32,7 +32,7 @@ def recomputed(
     twin.load_state_dict(model.state_dict())
     with pytest.MonkeyPatch.context() as patch:
         dense = partial(block_pass.dense_pass, window=window)
-        patch.setattr(transformer, "choose_pass", lambda _device: dense)
+        patch.setattr(transformer, "choose_pass", lambda _pair: dense)
         return twin.block_logits(x_t, x0, block_size, label=label)
 
 
