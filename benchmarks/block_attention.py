@@ -184,7 +184,7 @@ def step_memory(way: str, block_size: int, options: Namespace) -> int:
         work.step(way)
         return torch.cuda.max_memory_allocated() - resting
     sizes = map(str, (options.shape, block_size, options.vocabulary, options.batch))
-    return in_fresh_process(__name__ if __name__ != "__main__" else __spec__.name, way, *sizes)
+    return in_fresh_process("benchmarks.block_attention", way, *sizes)
 
 
 def fresh_step(way: str, at: Shape, block_size: int, vocabulary: int, batch: int) -> int:

@@ -20,6 +20,7 @@ EXACT = 1e-10
 CHUNK = 64
 LENGTHS = [200, 77, 0, 64, 3]
 LABEL = torch.tensor([1, 0, NO_LABEL, 1, 0])
+MASK, BACKWARD = block_attention._mask, block_attention._attend_backward
 
 Numbers = dict[str, Tensor]
 
@@ -194,29 +195,38 @@ def test_scores_are_about_a_quarter_of_the_masks(monkeypatch: pytest.MonkeyPatch
 # Broken twins
 
 
-def without_gate(x: Tensor) -> Tensor:
+def halves(x: Tensor) -> Tensor:
     return torch.full_like(x, 0.5)
 
 
-def test_broken_twins_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that weigh the same, a query that reads its own clean block, blocks cut one later."""
+def mask_of_twice_the_size(size: int, clean: int, block_size: int, *rest: object) -> Tensor | None:
+    return MASK(size, clean, 2 * block_size, *rest)
+
+
+def no_gradient_without_a_mask(
+    grad: Tensor, *rest: Tensor, **options: Tensor
+) -> tuple[Tensor, ...]:
+    found = BACKWARD(grad, *rest, **options)
+    return found if options.get("attn_mask") is not None else tuple(x * 0 for x in found)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "twin"),
+    [
+        (Tensor, "sigmoid", halves),
+        (block_attention, "_mask", mask_of_twice_the_size),
+        (block_attention, "_attend_backward", no_gradient_without_a_mask),
+        (block_pass, "clean_length", lambda length, size: (length - 1) // size * size - size),
+    ],
+)
+def test_broken_twins_are_far_off(
+    owner: object, name: str, twin: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts that weigh the same, other blocks, gradients of a part only, a clean block too few."""
+    monkeypatch.setattr(block_attention, "_plan", block_attention._Plan.of)
     assert gap(*both(block_size=4)) < EXACT
-    with monkeypatch.context() as patch:
-        patch.setattr(Tensor, "sigmoid", without_gate)
-        assert gap(*both(block_size=4)) > 1e-2
-    with monkeypatch.context() as patch:
-        right = block_attention._Near.of
-        of = lambda q, start, count, size, clean, block: right(  # noqa: E731
-            q, start, count, size, clean, 2 * block
-        )
-        patch.setattr(block_attention._Near, "of", of)
-        assert gap(*both(block_size=4)) > 1e-2
-    with monkeypatch.context() as patch:
-        patch.setattr(block_attention, "clean_length", lambda length, size: length // size * size)
-        patch.setattr(
-            block_pass, "clean_length", lambda length, size: (length - 1) // size * size - size
-        )
-        assert gap(*both(block_size=4)) > 1e-2
+    monkeypatch.setattr(owner, name, twin)
+    assert gap(*both(block_size=4)) > 1e-2
 
 
 # Bad input
@@ -232,10 +242,8 @@ def unchecked() -> Iterator[None]:
 
 def test_bad_calls() -> None:
     model, tokens = build(), draw_tokens(2, 8)
-    with (
-        unchecked(),
-        pytest.raises(ValueError, match=r"^Transformer\.x0 must have the shape \(2, "),
-    ):
+    other = r"^Transformer\.x0 must have the shape \(2, 8\) of x_t, got \(2, 4\); pass the row"
+    with unchecked(), pytest.raises(ValueError, match=other):
         model.block_logits(tokens, tokens[:, :4], 4)
     padding = torch.tensor([[True] + 7 * [False], 8 * [False]])
     with pytest.raises(ValueError, match=r"^Transformer\.padding must come after the last token"):
