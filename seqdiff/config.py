@@ -20,7 +20,8 @@ from jsonargparse import ArgumentParser, Namespace
 from torch import nn
 
 import seqdiff.backbones
-import seqdiff.training.baselines  # noqa: F401  (classes are listed as choices once imported)
+import seqdiff.training.baselines
+import seqdiff.training.block_objectives  # noqa: F401  (classes are choices once imported)
 from seqdiff.backbones.protocol import LabelledBackbone
 from seqdiff.config_files import config_files, one_line
 from seqdiff.data.datamodule import SequenceDataModule

@@ -164,7 +164,7 @@ def _open(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, RunCon
 def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
     vocab_size = config.data.tokenizer.vocab_size
     assert isinstance(config.backbone, Backbone)
-    process = MaskedDiffusion(vocab_size, config.schedule)
+    process = config.objective.process(vocab_size, config.schedule)
     return process, config.objective.denoiser(config.backbone, process)
 
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
+from seqdiff.block_denoiser import Prefix
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers.draws import Draws
@@ -67,6 +68,8 @@ class Canvas:
         allowed: Letters that each position may take.
         callback: Called by ``report``.
         memory: If set, a row whose tokens have not changed is not evaluated again.
+        prefix: If set, these tokens are the next block of rows that a model of block diffusion has
+            read up to here.
         step: Steps done.
     """
 
@@ -80,6 +83,7 @@ class Canvas:
     allowed: Bool[Tensor, "B L K"] | None = None
     callback: StepCallback | None = None
     memory: Memory | None = None
+    prefix: Prefix | None = None
     step: int = field(default=0, init=False)
 
     @classmethod
@@ -190,6 +194,9 @@ class Canvas:
         x_t, asked = self.x_t[chosen], where[chosen]
         padding = None if self.padding is None else self.padding[chosen]
         self.nfe[chosen] += self.denoiser.evaluations(x_t, padding, asked)
+        if self.prefix is not None:
+            prefix = self.prefix if len(chosen) == len(self.x_t) else self.prefix.take(chosen)
+            return prefix.log_probs_at(x_t, asked)
         return self.denoiser.log_probs_at(x_t, asked, t[chosen], padding)
 
     def place(self, where: Bool[Tensor, "B L"], letters: Int64[Tensor, " N"]) -> None:

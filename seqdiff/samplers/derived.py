@@ -23,7 +23,7 @@ class DerivedDenoiser(Denoiser, ABC):
     def __init__(self, denoiser: Denoiser) -> None:
         super().__init__(denoiser.backbone, denoiser.vocab_size, denoiser.schedule)
         self.denoiser = denoiser
-        self.causal = denoiser.causal
+        self.kind = denoiser.kind
 
     def forward(
         self,

@@ -37,7 +37,7 @@ class Guidance(DerivedDenoiser, ABC):
                 "0 leaves the model as it is, 1 follows Bayes' rule, more exaggerates"
             )
         self.gamma = gamma
-        self.causal = denoiser.causal
+        self.kind = denoiser.kind
 
 
 class ClassifierFree(Guidance):

@@ -96,7 +96,7 @@ def conjoin(command: str, run: Run, sampler: Sampler) -> Run:
             f"{command}.rc_consistent must be left out for sequences with one strand, got a run "
             f"with {type(tokenizer).__name__}, which has no complement; leave it out"
         )
-    if run.denoiser.causal:
+    if run.denoiser.kind == "causal":
         raise ValueError(
             f"{command}.rc_consistent must be left out for an autoregressive run, which reads from "
             "left to right only; leave it out"

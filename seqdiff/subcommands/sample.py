@@ -13,7 +13,7 @@ from seqdiff.subcommands.recording import check_trace, save_trace
 
 help = "draw sequences from a run"
 
-_DEFAULT, _DEFAULT_IF_CAUSAL = "first_hitting", "left_to_right"
+_DEFAULT = {"masked": "first_hitting", "causal": "left_to_right", "block": "block"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sampler",
         metavar="NAME",
         help="one of those that seqdiff samplers lists; seqdiff samplers NAME lists its options; "
-        "default: first_hitting, or left_to_right for an autoregressive run",
+        "default: first_hitting; left_to_right if autoregressive, block for block diffusion",
     )
     parser.add_argument(
         "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"
@@ -80,15 +80,15 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.subcommands.guiding import conjoin, guide
     from seqdiff.subcommands.terminal import choose_device
 
-    sampler = build_sampler(args.sampler or _DEFAULT, args.flags)
+    sampler = None if args.sampler is None else build_sampler(args.sampler, args.flags)
     device = choose_device(args.device)
     if args.length is not None:
         check_memory(min(args.num, args.batch_size), args.length, device)
     if args.trace is not None:
         check_room(args.num, args.length or 1)
     trained = load_run(args.directory, device=device)
-    if args.sampler is None and trained.denoiser.causal:
-        sampler = build_sampler(_DEFAULT_IF_CAUSAL, args.flags)
+    if sampler is None:
+        sampler = build_sampler(_DEFAULT[trained.denoiser.kind], args.flags)
     if args.rc_consistent:
         trained = conjoin("sample", trained, sampler)
     trained = guide("sample", trained, args.label, args.guidance)
