@@ -46,7 +46,7 @@ def deviation(values: Tensor, exact: float) -> float:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("interval", [(0.02, 1.0), (0.45, 0.95), (0.1, 0.6)], ids=str)
+@pytest.mark.parametrize("interval", [(0.1, 0.4), (0.6, 0.95)], ids=str)
 def test_terms_mean_the_integral_over_the_interval(
     size: int, interval: tuple[float, float]
 ) -> None:
@@ -64,7 +64,8 @@ def test_terms_mean_the_integral_over_the_interval(
     unweighted = terms / float(process.schedule.nelbo_weight(t)) * masked
     assert deviation(unweighted.sum(dim=-1), exact) > 8
     if size > 1:
-        other = enumerated_block_bound(network, process, ROW, shares=(0.25, 0.75))
+        shares = (0.1, 0.4) if interval == (0.6, 0.95) else (0.6, 0.95)
+        other = enumerated_block_bound(network, process, ROW, shares=shares)
         assert deviation(terms.sum(dim=-1), other) > 8
 
 
