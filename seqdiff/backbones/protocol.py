@@ -121,6 +121,7 @@ class TimeConditionedBackbone(Backbone, Protocol):
     time_conditioned: bool
 
 
+@runtime_checkable
 class BlockCache(Protocol):
     """What a network keeps of the clean blocks behind it, to score the block that comes next.
 
