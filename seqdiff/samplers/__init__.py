@@ -1,6 +1,7 @@
 """Samplers: objects that draw sequences from a denoiser and a process."""
 
 from seqdiff.samplers.ancestral import AncestralSampler
+from seqdiff.samplers.block import BlockSampler
 from seqdiff.samplers.cached_ancestral import CachedAncestralSampler
 from seqdiff.samplers.certainty import ConfidenceSampler, EntropySampler, MarginSampler
 from seqdiff.samplers.conjoining import Conjoined
@@ -28,6 +29,7 @@ from seqdiff.samplers.threshold import ThresholdSampler
 
 __all__ = [
     "AncestralSampler",
+    "BlockSampler",
     "CachedAncestralSampler",
     "Classifier",
     "ClassifierFree",
