@@ -8,6 +8,7 @@ from seqdiff.samplers.conjoining import Conjoined
 from seqdiff.samplers.entropy_budget import EntropyBudgetSampler
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.guidance import ClassifierFree, Guidance
+from seqdiff.samplers.guidance_blocks import BlockClassifierFree
 from seqdiff.samplers.guidance_classifier import (
     Classifier,
     ExactClassifierBased,
@@ -29,6 +30,7 @@ from seqdiff.samplers.threshold import ThresholdSampler
 
 __all__ = [
     "AncestralSampler",
+    "BlockClassifierFree",
     "BlockSampler",
     "CachedAncestralSampler",
     "Classifier",

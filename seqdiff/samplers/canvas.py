@@ -70,6 +70,7 @@ class Canvas:
         memory: If set, a row whose tokens have not changed is not evaluated again.
         prefix: If set, these tokens are the next block of rows that a model of block diffusion has
             read up to here.
+        length: Tokens of each row, if the sampler may leave rows shorter than they were.
         step: Steps done.
     """
 
@@ -84,6 +85,7 @@ class Canvas:
     callback: StepCallback | None = None
     memory: Memory | None = None
     prefix: Prefix | None = None
+    length: Int64[Tensor, " B"] | None = None
     step: int = field(default=0, init=False)
 
     @classmethod
