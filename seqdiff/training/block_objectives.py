@@ -85,23 +85,33 @@ class BlockNELBO(_BlockObjective):
         omega: Largest masked share, at most 1.
         time_sampler: Draws a block's place in the interval; blocks are numbered over the stream, so
             a group of it is a number of blocks.
+        search_batches: After each validation, go on in the interval whose loss varies least over
+            this many batches of the validation split, at one forward pass a batch and each of 36
+            intervals, see ``ClippedScheduleSearch``; null stays with beta and omega.
     """
 
     beta: float = 0.0
     omega: float = 1.0
     time_sampler: TimeSampler = field(default_factory=Uniform)
+    search_batches: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the size and the interval.
+        """Check the size, the interval and the number of batches.
 
         Raises:
-            ValueError: If a block holds no token, or the interval is none within [0, 1].
+            ValueError: If a block holds no token, the interval is none within [0, 1], or there are
+                too few batches for a variance.
         """
         super().__post_init__()
         if not 0 <= self.beta < self.omega <= 1:
             raise ValueError(
                 "BlockNELBO.beta and omega must satisfy 0 <= beta < omega <= 1, got "
                 f"{self.beta} and {self.omega}; 0 and 1 give the bound"
+            )
+        if self.search_batches is not None and self.search_batches < 2:
+            raise ValueError(
+                "BlockNELBO.search_batches must be at least 2, got "
+                f"{self.search_batches}; 64 is usual, null does not search"
             )
 
     def terms(
