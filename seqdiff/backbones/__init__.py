@@ -1,6 +1,7 @@
 """Networks that emit K logits a position, behind one protocol."""
 
 from .autoregressive import AutoregressiveTransformer
+from .block_mamba import BlockMamba
 from .caduceus import Caduceus
 from .protocol import (
     Backbone,
@@ -18,6 +19,7 @@ __all__ = [
     "Backbone",
     "BlockBackbone",
     "BlockCache",
+    "BlockMamba",
     "BoundedBackbone",
     "Caduceus",
     "LabelledBackbone",

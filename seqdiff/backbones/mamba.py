@@ -198,28 +198,29 @@ class BiMamba(nn.Module):
             mirrored: ``x`` and the result are stored reversed in length and in channels:
                 ``forward(x.flip(1, 2), mirrored=True) == forward(x).flip(1, 2)``.
         """
-        xz = _project_in(self.in_proj, x, padding, mirrored)
+        xz = project_in(self.in_proj, x, padding, mirrored)
         if self.combine == "add" and self.out_proj_rev is None:
             fwd, rev = self.fwd.weights(), self.rev.weights()
             y = mamba_both_ways(xz, fwd, rev, padding, mirrored=mirrored, backend=self.backend)
-            return _project_out(self.out_proj, y, mirrored, directions=2)
+            return project_out(self.out_proj, y, mirrored, directions=2)
         xz_rev = xz
         if self.in_proj_rev is not None:
-            xz_rev = _project_in(self.in_proj_rev, x, padding, mirrored)
+            xz_rev = project_in(self.in_proj_rev, x, padding, mirrored)
         y_fwd = self.fwd(xz, padding, reverse=mirrored)
         y_rev = self.rev(xz_rev, padding, reverse=not mirrored)
-        out_fwd = _project_out(self.out_proj, y_fwd, mirrored)
-        out_rev = _project_out(self.out_proj_rev or self.out_proj, y_rev, mirrored)
+        out_fwd = project_out(self.out_proj, y_fwd, mirrored)
+        out_rev = project_out(self.out_proj_rev or self.out_proj, y_rev, mirrored)
         return out_fwd + out_rev if self.combine == "add" else out_fwd * out_rev
 
 
-def _project_in(proj: nn.Linear, x: Tensor, padding: Tensor | None, mirrored: bool) -> Tensor:
+def project_in(proj: nn.Linear, x: Tensor, padding: Tensor | None, mirrored: bool) -> Tensor:
+    """Project what the directions read; zero where padded."""
     weight = proj.weight.flip(1) if mirrored else proj.weight
     xz = F.linear(x, weight, proj.bias)
     return xz if padding is None else xz.masked_fill(padding[..., None], 0)
 
 
-def _project_out(proj: nn.Linear, y: Tensor, mirrored: bool, directions: int = 1) -> Tensor:
+def project_out(proj: nn.Linear, y: Tensor, mirrored: bool, directions: int = 1) -> Tensor:
     """Project a sum over ``directions`` outputs, each of which carries the bias."""
     weight = proj.weight.flip(0) if mirrored else proj.weight
     bias = proj.bias
