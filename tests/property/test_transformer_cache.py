@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.backbones import BlockCache, Transformer, block_pass, transformer, transformer_cache
+from seqdiff.backbones import (
+    BlockBackbone,
+    BlockCache,
+    Transformer,
+    block_pass,
+    transformer,
+    transformer_cache,
+)
 from seqdiff.backbones.rotary import Rotary, rotary_frequencies
 from seqdiff.backbones.transformer_cache import TransformerCache
 from seqdiff.types import NO_LABEL
@@ -56,6 +63,7 @@ def gap(found: Tensor, wanted: Tensor) -> float:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_block_by_block_it_gives_the_logits_of_the_whole_row(block_size: int, batch: int) -> None:
     model, length = build(), 30
+    assert isinstance(model, BlockBackbone)
     x_t, x0 = draw_tokens(batch, length), draw_tokens(batch, length, 2) % K
     found = generated(model.block_cache(batch, block_size, window=48), x_t, x0, block_size)
     assert gap(found, model.block_logits(x_t, x0, block_size)) < EXACT
