@@ -90,6 +90,15 @@ def test_in_float32() -> None:
     assert gap(found, recomputed(model, x_t, x0, 4, 60)) < FLOAT32
 
 
+def test_under_autocast() -> None:
+    model = build(max_length=64).float()
+    x_t, x0 = draw_tokens(2, 40), draw_tokens(2, 40, 2) % K
+    with torch.autocast("cpu", torch.bfloat16):
+        low = generated(model.block_cache(2, 4, window=8), x_t, x0, 4)
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), recomputed(model, x_t, x0, 4, 8), atol=0.3, rtol=0.1)
+
+
 @pytest.mark.parametrize("first", [4, 20, 28, 40, 64])
 @pytest.mark.parametrize("window", [0, 8, 28])
 def test_prefixes_that_are_appended_at_once(
