@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import dataclass
 from unittest import mock
 
@@ -190,10 +189,9 @@ def step_memory(way: str, block_size: int, options: Namespace) -> int:
 def fresh_step(way: str, at: Shape, block_size: int, vocabulary: int, batch: int) -> int:
     """Take a warm step on few tokens, then the one that is measured."""
     network = make_network(at, vocabulary, 0.0)
-    Work(network, 1, 16, 4, "cpu").step(way)
+    Work(network, 1, min(16, at.length), 4, "cpu").step(way)
     work = Work(network, batch, at.length, block_size, "cpu")
-    step: Callable[[], object] = lambda: work.step(way)  # noqa: E731
-    return high_water(step)
+    return high_water(lambda: work.step(way))
 
 
 def main(arguments: list[str] | None = None) -> None:
