@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from .cpu_block_scan import Cuts, count_cuts, find_cut
+from .cpu_block_cuts import Cuts, count_cuts, find_cut
 from .cpu_conv import CHUNK, filter_at, gather, through_silu
 from .cpu_simd import LANES, fma, load, load_first, mul, store, store_first, sub
 from .cpu_tasks import next_task

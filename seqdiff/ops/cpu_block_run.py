@@ -39,6 +39,12 @@ def empty_states(like: Tensor, batch: int, count: int, A: Tensor) -> Tensor:
     return like.new_empty(batch, count, A.shape[1], A.shape[0]).mT
 
 
+def _adjacent(borders: Tensor | None) -> Tensor | None:
+    """States at borders with channels adjacent, as the kernels want them."""
+    fits = borders is None or borders.stride(2) == 1
+    return borders if fits else borders.mT.contiguous().mT
+
+
 def run_block_scan(
     inputs: tuple, cut: Cut, borders: Tensor | None, out: Tensor | None, keep: bool, *, add: bool
 ) -> Tensor:
@@ -67,7 +73,7 @@ def run_block_scan(
         cut.size,
         cut.lead(length),
         cut.through,
-        view(borders, u, 4),
+        view(_adjacent(borders), u, 4),
         view(out, u, 3, cut.reverse),
         add,
         saved.numpy(),
@@ -110,7 +116,7 @@ def run_block_scan_backward(
         cut.size,
         cut.lead(u.shape[2]),
         cut.through,
-        view(borders, u, 4),
+        view(_adjacent(borders), u, 4),
         saved.numpy(),
         view(d_out, u, 3, cut.reverse),
         view(flows, u, 4),

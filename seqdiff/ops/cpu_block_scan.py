@@ -2,110 +2,108 @@
 
 The scan runs through and leaves its state at every border of two blocks, or begins every block
 from the border before it, or from zero. A task is, as in `seqdiff.ops.cpu_scan`, a row and some
-channels; chunks end where blocks do. "Cut" is a block of tokens here, since "block" is one of
-channels.
+channels; its chunks hold several whole blocks of tokens or a part of one. A block of tokens is
+called a cut here, since a block is one of channels.
 """
 
 # Numba passes intrinsics their first argument, the typing context, by itself.
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from numba import njit
 
-from .cpu_scan import copy_vectors, make_room, walk_chunk
-from .cpu_scan_backward import walk_chunk_back
-from .cpu_scan_blocks import CHUNK, TILES, Scan, count_groups, make_maps, place, read_maps
-from .cpu_scan_buffers import Gradients, make_sums, make_tile, write_sums
-from .cpu_simd import LANES, add, load, load_first, store, store_first
+from .cpu_block_cuts import (
+    Cuts,
+    Span,
+    border_at,
+    count_groups_of_cuts,
+    find_group_of_cuts,
+    find_piece,
+    saved_place,
+)
+from .cpu_scan import advance, close_tile, copy_vectors, make_room, open_tile
+from .cpu_scan_backward import add_all_products, close_tile_back, open_tile_back, replay, reverse
+from .cpu_scan_blocks import (
+    CHUNK,
+    TILES,
+    Scan,
+    count_groups,
+    count_together,
+    make_maps,
+    place,
+    read_chunk,
+    read_maps,
+)
+from .cpu_scan_buffers import Gradients, make_sums, make_tile, write_maps, write_sums
+from .cpu_simd import LANES, add, full_like, load, store
 from .cpu_tasks import next_task
-from .cpu_tiles import buffer, read_matrix, write_matrix
+from .cpu_tiles import buffer
+from .cpu_wide import WIDE, load_rows, load_wide, store_rows
 
 
-class Cuts(NamedTuple):
-    """Where a row is cut: after ``lead`` positions, in reading order, and every ``period`` then.
-
-    ``through`` says that the scan does not begin anew there.
-    """
-
-    period: int
-    lead: int
-    through: bool
+@njit(forceinline=True)
+def _load_border(borders, span, number, n, like):
+    """As many states as ``like`` has, from n on, before a cut; zeros where there are no borders."""
+    if not borders.size:
+        return full_like(like, 0.0)
+    at, stride = border_at(borders, span, number, n)
+    return load_rows(borders, at, stride, span.width, like)
 
 
-@njit
-def count_cuts(cuts, length):
-    """How many blocks of tokens there are."""
-    return 1 + -(-max(0, length - cuts.lead) // cuts.period)
+@njit(forceinline=True)
+def _store_border(borders, span, number, n, value):
+    at, stride = border_at(borders, span, number, n)
+    store_rows(borders, at, stride, span.width, value)
 
 
-@njit
-def find_cut(cuts, length, number):
-    """First position of a block of tokens and the one after its last."""
-    first = 0 if number == 0 else cuts.lead + (number - 1) * cuts.period
-    return first, min(length, cuts.lead + number * cuts.period)
+@njit(forceinline=True)
+def _advance_pieces(cuts, span, maps, n, at, h, room, borders):
+    """Move some states over a chunk, taking or leaving them at borders."""
+    steps, driven, y = room
+    for number in range(span.number, span.last + 1):
+        begin, end, opens, closes = find_piece(cuts, span, number)
+        if opens and (number == 0 or not cuts.through):
+            h = _load_border(borders, span, number, n, h)
+        h = advance(maps, n, at, h, False, False, steps, driven, begin, end, y)
+        if closes and cuts.through:
+            _store_border(borders, span, number + 1, n, h)
+    return h
 
 
-@njit
-def saved_place(cuts, number, chunk):
-    """Where the state before a chunk other than a block's first is kept."""
-    return number * ((cuts.period - 1) // CHUNK) + chunk - 1
-
-
-@njit
-def read_border(source, b, number, block, states, target):
-    """Fill a task's states from ``source[b, number]``, (D, N); zeros where the source is absent."""
-    if not source.size:
-        target[:] = 0.0
-        return
-    size = source.itemsize
-    for tile in range(block.tiles):
-        channel, at = block.begin + tile * LANES, tile * states * LANES
-        width = min(LANES, block.end - channel)
-        if source.strides[2] != size:
-            read_matrix(source[b, number], channel, width, target, at)
-            continue
-        begin = (b * source.strides[0] + number * source.strides[1]) // size + channel
-        for n in range(states):
-            value = load_first(source, begin + n * (source.strides[3] // size), width)
-            store(target, at + n * LANES, value)
-
-
-@njit
-def write_border(target, b, number, block, states, source):
-    """Undo `read_border`."""
-    size = target.itemsize
-    for tile in range(block.tiles):
-        channel, at = block.begin + tile * LANES, tile * states * LANES
-        width = min(LANES, block.end - channel)
-        if target.strides[2] != size:
-            write_matrix(target[b, number], channel, width, source, at)
-            continue
-        begin = (b * target.strides[0] + number * target.strides[1]) // size + channel
-        for n in range(states):
-            place = begin + n * (target.strides[3] // size)
-            store_first(target, place, load(source, at + n * LANES), width)
+@njit(forceinline=True)
+def _advance_tile(scan, cuts, span, maps, tile, room, state, borders):
+    states, together = scan.A.shape[1], count_together(scan)
+    for n in range(0, together, WIDE):
+        at = (tile * states + n) * LANES
+        h = load_wide(state, at)
+        store(state, at, _advance_pieces(cuts, span, maps, n, at, h, room, borders))
+    for n in range(together, states):
+        at = (tile * states + n) * LANES
+        h = load(state, at)
+        store(state, at, _advance_pieces(cuts, span, maps, n, at, h, room, borders))
 
 
 @njit
 def _forward_row(scan, block, row, cuts, maps, state, borders, out, accumulate, saved):
     """Walk one task along its row. ``row`` is its place in ``saved``."""
-    length, states, room = scan.u.shape[2], scan.A.shape[1], make_room(scan.u)
-    b = block.batch
-    for number in range(count_cuts(cuts, length)):
-        begin, end = find_cut(cuts, length, number)
-        if number == 0 or not cuts.through:
-            read_border(borders, b, number, block, states, state)
+    length, room, b = scan.u.shape[2], make_room(scan.u), block.batch
+    for group in range(count_groups_of_cuts(cuts, length)):
+        number, last, begin, end = find_group_of_cuts(cuts, length, group)
         for first in range(begin, end, CHUNK):
             count = min(CHUNK, end - first)
-            ahead = min(CHUNK, cuts.period, length - first - count)
+            ahead = min(CHUNK, length - first - count)
             if saved.size and first > begin:
-                at = saved_place(cuts, number, (first - begin) // CHUNK)
-                copy_vectors(state, block.tiles * states, saved[b, at, row])
-            walk_chunk(scan, block, first, count, ahead, maps, state, out, accumulate, room)
-        if cuts.through:
-            write_border(borders, b, number + 1, block, states, state)
+                at = saved_place(cuts, group, (first - begin) // CHUNK)
+                copy_vectors(state, block.tiles * scan.A.shape[1], saved[b, at, row])
+            read_chunk(scan, block, first, count, maps)
+            for tile in range(block.tiles):
+                channel = block.begin + tile * LANES
+                width = min(LANES, block.end - channel)
+                span = Span(b, channel, width, first, count, length, number, last)
+                open_tile(scan, block, tile, first, count, ahead, maps, room)
+                _advance_tile(scan, cuts, span, maps, tile, room, state, borders)
+                if out.size:
+                    close_tile(scan, block, tile, first, count, ahead, out, accumulate, room)
 
 
 def block_scan_forward(
@@ -114,11 +112,11 @@ def block_scan_forward(
 ):  # fmt: skip
     """Take tasks from the counter until none is left, and fill borders (if through), out, saved.
 
-    Up to ``constant_C`` the arguments are those of `Scan`, up to ``through`` those of `Cuts`.
-    ``borders`` (Bt, n, D, N) are the states before every block; if through, the first of them, and
-    one more is filled, behind the last block. Without borders every block begins from zero.
-    ``out`` of size 0 is not wanted. ``saved`` takes the states at the starts of chunks inside
-    blocks, or has size 0.
+    Up to ``constant_C``, which like ``constant_B`` must be false, the arguments are those of
+    `Scan`, up to ``through`` those of `Cuts`. ``borders`` (Bt, n, D, N), channels adjacent, are the
+    states before every cut; if through, the first of them, and the others are filled, one of them
+    behind the last cut. Without borders every cut begins from zero. ``out`` of size 0 is not
+    wanted. ``saved`` takes the states at the starts of chunks inside cuts, or has size 0.
     """
     scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
     maps, state = make_maps(u, A.shape[1]), buffer(TILES * A.shape[1], u)
@@ -133,12 +131,61 @@ def block_scan_forward(
         _forward_row(scan, block, task % rows, cuts, maps, state, borders, out, accumulate, saved)
 
 
+@njit(forceinline=True)
+def _pieces_back(cuts, span, maps, n, at, h, carry, width, gated, borders, flows, tile, sums):
+    """Take some states forth over a chunk and their gradients back, with those of borders."""
+    held = h
+    for number in range(span.number, span.last + 1):
+        begin, end, opens, _ = find_piece(cuts, span, number)
+        if opens:
+            h = _load_border(borders, span, number, n, h)
+        h = replay(maps, n, at, h, width, False, False, gated, tile, begin, end)
+    for number in range(span.last, span.number - 1, -1):
+        begin, end, opens, closes = find_piece(cuts, span, number)
+        start = _load_border(borders, span, number, n, h) if opens else held
+        if closes and cuts.through:
+            carry = add(carry, _load_border(flows, span, number + 1, n, carry))
+        elif closes:
+            carry = full_like(carry, 0.0)
+        carry = reverse(maps, n, at, start, carry, width, False, False, tile, begin, end, sums)
+        if opens and not cuts.through and flows.size:
+            _store_border(flows, span, number, n, carry)
+        if opens and cuts.through and number == 0:
+            _store_border(flows, span, 0, n, add(carry, _load_border(flows, span, 0, n, carry)))
+    store(sums.carry, at, carry)
+    add_all_products(width, False, False, span.count, n, at, tile, sums)
+
+
+@njit(forceinline=True)
+def _tile_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
+    states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
+    for n in range(0, together, WIDE):
+        at = (number * states + n) * LANES
+        h, carry = load_wide(state, at), load_wide(sums.carry, at)
+        _pieces_back(cuts, span, maps, n, at, h, carry, WIDE, gated, borders, flows, tile, sums)
+    for n in range(together, states):
+        at = (number * states + n) * LANES
+        h, carry = load(state, at), load(sums.carry, at)
+        _pieces_back(cuts, span, maps, n, at, h, carry, 1, gated, borders, flows, tile, sums)
+
+
 @njit
-def _add_border(source, b, number, block, states, carry, scratch):
-    """Add the gradient that a border received to that of the state there."""
-    read_border(source, b, number, block, states, scratch)
-    for k in range(0, block.tiles * states * LANES, LANES):
-        store(carry, k, add(load(carry, k), load(scratch, k)))
+def _chunk_back(
+    scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads, accumulate
+):
+    """Walk one task back over a chunk, which ``span`` describes for its first tile."""
+    first, count = span.first, span.count
+    read_chunk(scan, block, first, count, maps)
+    sums.B[:] = 0.0
+    sums.C[:] = 0.0
+    for k in range(block.tiles):
+        channel = block.begin + k * LANES
+        width = min(LANES, block.end - channel)
+        own = Span(span.batch, channel, width, first, count, span.length, span.number, span.last)
+        open_tile_back(scan, block, k, first, count, maps, d_out, tile)
+        _tile_back(scan, cuts, own, maps, k, state, borders, flows, tile, sums)
+        close_tile_back(scan, block, k, first, count, maps, sums, tile, grads, accumulate)
+    write_maps(scan, block, first, count, sums, grads)
 
 
 @njit
@@ -146,31 +193,31 @@ def _backward_row(
     scan, block, row, cuts, maps, borders, saved, d_out, flows, sums, tile, state, grads, accumulate
 ):
     """Walk one task back along its row."""
-    length, states, b = scan.u.shape[2], scan.A.shape[1], block.batch
-    cut_count = count_cuts(cuts, length)
-    sums.carry[:] = 0.0
-    for number in range(cut_count - 1, -1, -1):
-        begin, end = find_cut(cuts, length, number)
-        if cuts.through:
-            _add_border(flows, b, number + 1, block, states, sums.carry, state)
-        else:
-            sums.carry[:] = 0.0
+    length, b = scan.u.shape[2], block.batch
+    for group in range(count_groups_of_cuts(cuts, length) - 1, -1, -1):
+        number, last, begin, end = find_group_of_cuts(cuts, length, group)
         for chunk in range((end - begin - 1) // CHUNK, -1, -1):
             first = begin + chunk * CHUNK
             if chunk:
-                at = saved_place(cuts, number, chunk)
-                copy_vectors(saved[b, at, row], block.tiles * states, state)
-            else:
-                read_border(borders, b, number, block, states, state)
+                at = saved_place(cuts, group, chunk)
+                copy_vectors(saved[b, at, row], block.tiles * scan.A.shape[1], state)
             count = min(CHUNK, end - first)
-            walk_chunk_back(
-                scan, block, first, count, maps, d_out, sums, tile, state, grads, accumulate
+            span = Span(b, block.begin, 0, first, count, length, number, last)
+            _chunk_back(
+                scan,
+                block,
+                span,
+                cuts,
+                maps,
+                borders,
+                d_out,
+                flows,
+                sums,
+                tile,
+                state,
+                grads,
+                accumulate,
             )
-        if flows.size and not cuts.through:
-            write_border(flows, b, number, block, states, sums.carry)
-    if cuts.through:
-        _add_border(flows, b, 0, block, states, sums.carry, state)
-        write_border(flows, b, 0, block, states, sums.carry)
 
 
 def block_scan_backward(
@@ -197,6 +244,7 @@ def block_scan_backward(
             return
         block = place(task, u.shape[1], groups)
         read_maps(scan, block, maps)
+        sums.carry[:] = 0.0
         for part in (sums.A, sums.fixed_B, sums.fixed_C, sums.D, sums.bias):
             part[:] = 0.0
         _backward_row(
