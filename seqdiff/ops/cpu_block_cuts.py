@@ -21,13 +21,13 @@ class Cuts(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One chunk of one tile: ``count`` positions of the cuts from ``number`` to ``last``."""
+    """One chunk of one tile: ``size`` positions of the cuts from ``number`` to ``last``."""
 
     batch: int
     channel: int
     width: int
     first: int
-    count: int
+    size: int
     length: int
     number: int
     last: int
@@ -71,7 +71,7 @@ def saved_place(cuts, group, chunk):
 def find_piece(cuts, span, number):
     """A cut's positions in a chunk, from and to, and whether it begins there and ends there."""
     begin, end = find_cut(cuts, span.length, number)
-    beyond = span.first + span.count
+    beyond = span.first + span.size
     return (
         max(begin, span.first) - span.first,
         min(end, beyond) - span.first,

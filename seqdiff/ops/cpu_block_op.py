@@ -9,6 +9,7 @@ from ..blocks import num_blocks
 from .cpu_bimamba_op import all_present, maps_back, maps_of
 from .cpu_block_run import (
     Cut,
+    Inputs,
     empty_states,
     run_block_conv,
     run_block_conv_backward,
@@ -17,7 +18,7 @@ from .cpu_block_run import (
 )
 from .cpu_block_tails import gather_tails, spread_tails
 from .cpu_scan_blocks import CHUNK
-from .cpu_scan_op import saved_shape
+from .cpu_scan_room import saved_shape
 from .mamba_direction import Direction
 
 _WEIGHTS = len(Direction._fields)
@@ -28,8 +29,7 @@ def mamba_blocks_cpu(
     fwd: Direction,
     rev: Direction | None,
     block_size: int,
-    states: Tensor,
-    tails: Tensor,
+    borders: tuple[Tensor, Tensor],
     padding: Tensor | None,
     *,
     through: bool,
@@ -41,8 +41,7 @@ def mamba_blocks_cpu(
         fwd: Weights of the direction from left to right.
         rev: Weights of the other; None where nobody reads the output.
         block_size: Tokens of a block.
-        states: Before every block, or before the first if through.
-        tails: Likewise.
+        borders: States and tails before every block, or before the first if through.
         padding: True where the input of the scan is to be zero.
         through: Whether blocks follow each other.
 
@@ -50,12 +49,12 @@ def mamba_blocks_cpu(
         The output ``(B, L, D)`` and, if through, the states and tails of all borders.
     """
     weights = [*all_present(fwd), *(() if rev is None else all_present(rev))]
-    given = (xz, *weights, states, tails)
+    given = (xz, *weights, *borders)
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in given)
-    out, *borders = torch.ops.seqdiff.mamba_blocks(
-        xz, weights, states, tails, padding, block_size, through, keep
-    )[:3]
-    return out.mT, *borders
+    out, states, tails, *_ = torch.ops.seqdiff.mamba_blocks(
+        xz, weights, *borders, padding, block_size, through, keep
+    )
+    return out.mT, states, tails
 
 
 def _ways(xz: Tensor, weights: list[Tensor]) -> tuple[Direction, Direction | None]:
@@ -69,9 +68,10 @@ def _halves(xz: Tensor, own: Direction) -> tuple[Tensor, Tensor | None]:
     return xz[..., :channels].mT, xz[..., channels:].mT if xz.shape[2] > channels else None
 
 
-def _scan_inputs(own: Direction, u: Tensor, mapped: Tensor, delta: Tensor, z: Tensor | None):
-    maps = maps_of(mapped, own.A.shape[1])
-    return u, delta.mT, own.A, *maps, own.D, z, own.dt_bias
+def _scan_inputs(
+    own: Direction, u: Tensor, mapped: Tensor, delta: Tensor, z: Tensor | None
+) -> Inputs:
+    return Inputs(u, delta.mT, own.A, *maps_of(mapped, own.A.shape[1]), own.D, z, own.dt_bias)
 
 
 @torch.library.custom_op("seqdiff::mamba_blocks", mutates_args=())
@@ -98,8 +98,8 @@ def _blocks(
     cuts = Cut(length if through else block_size, False, False), Cut(block_size, False, through)
     kept = _one_way(xz, fwd, cuts, borders, tails, padding, out, keep, add=False)
     if rev is not None:
-        cuts = (Cut(block_size, True, False),) * 2
-        kept += _one_way(xz, rev, cuts, None, None, padding, out, keep, add=True)
+        back = Cut(block_size, True, False)
+        kept += _one_way(xz, rev, (back, back), None, None, padding, out, keep, add=True)
     out = xz.new_empty(0, 0, 0) if out is None else out
     return [out, borders if through else xz.new_empty(0), ends, *(kept if keep else [])]
 
@@ -131,7 +131,7 @@ def _blocks_fake(xz, weights, states, tails, padding, block_size, through, keep)
     fwd, rev = _ways(xz, weights)
     x, batch, length = _halves(xz, fwd)[0], xz.shape[0], xz.shape[1]
     count, kept = length // block_size + 1, []
-    for own in (fwd, rev)[: 1 if rev is None else 2]:
+    for own in (fwd,) if rev is None else (fwd, rev):
         mapped = xz.new_empty(batch, length, own.x_proj.shape[0])
         rows, width = saved_shape(x, own.A, *maps_of(mapped, own.A.shape[1]))[2:]
         chunks = num_blocks(length, block_size) * ((block_size - 1) // CHUNK)
@@ -170,12 +170,13 @@ def _blocks_backward(
         xz, fwd, cuts, borders, tails, kept[:4], padding, d_out, flows, d_xz, add=False
     )
     if rev is not None and d_out is not None:
-        cuts = (Cut(block_size, True, False),) * 2
+        back = Cut(block_size, True, False)
         grads += _one_way_back(
-            xz, rev, cuts, None, None, kept[4:], padding, d_out, None, d_xz, add=True
+            xz, rev, (back, back), None, None, kept[4:], padding, d_out, None, d_xz, add=True
         )[0]
     elif rev is not None:
-        grads += tuple(torch.zeros_like(w) for w in rev)
+        grads += [torch.zeros_like(w) for w in weights[_WEIGHTS:]]
+    assert d_tails is not None  # tails were given
     if d_ends is not None:
         spread_tails(d_ends, block_size, _halves(d_xz, fwd)[0].mT, d_tails[:, 0])
     return [d_xz, flows[:, :1].clone() if through else flows, d_tails, *grads]
@@ -194,7 +195,7 @@ def _one_way_back(
     d_xz: Tensor,
     *,
     add: bool,
-) -> tuple[tuple[Tensor, ...], Tensor]:
+) -> tuple[list, Tensor | None]:
     u, mapped, delta, saved = kept
     (x, z), (dx, dz) = _halves(xz, own), _halves(d_xz, own)
     inputs = _scan_inputs(own, u, mapped, delta, z)
@@ -206,8 +207,7 @@ def _one_way_back(
         du.masked_fill_(padding[..., None], 0)
     filters = (x, own.conv_weight, own.conv_bias, cuts[0], tails)
     d_weight, d_bias, d_tails = run_block_conv_backward(*filters, du.mT, dx, add=add)
-    grads = Direction(d_weight, d_bias, d_x_proj, d_dt_proj, d_dt_bias, dA, dD)
-    return tuple(grads), d_tails
+    return [d_weight, d_bias, d_x_proj, d_dt_proj, d_dt_bias, dA, dD], d_tails
 
 
 @_blocks_backward.register_fake

@@ -10,7 +10,8 @@ from torch import Tensor
 from ..blocks import num_blocks
 from .cpu_runtime import block_conv_kernel, block_scan_kernel, run_tasks, view
 from .cpu_scan_blocks import CHUNK, TILES
-from .cpu_scan_op import add_up, gradient_room, saved_shape, scan_arguments
+from .cpu_scan_op import scan_arguments
+from .cpu_scan_room import add_up, gradient_room, saved_shape
 from .cpu_simd import LANES
 
 
@@ -34,6 +35,19 @@ class Cut(NamedTuple):
         )
 
 
+class Inputs(NamedTuple):
+    """What the scan reads, as ``seqdiff.ops.selective_scan`` names it; delta passes softplus."""
+
+    u: Tensor
+    delta: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor
+    z: Tensor | None
+    bias: Tensor
+
+
 def empty_states(like: Tensor, batch: int, count: int, A: Tensor) -> Tensor:
     """Room for states at borders ``(B, n, D, N)``, channels adjacent."""
     return like.new_empty(batch, count, A.shape[1], A.shape[0]).mT
@@ -41,17 +55,18 @@ def empty_states(like: Tensor, batch: int, count: int, A: Tensor) -> Tensor:
 
 def _adjacent(borders: Tensor | None) -> Tensor | None:
     """States at borders with channels adjacent, as the kernels want them."""
-    fits = borders is None or borders.stride(2) == 1
-    return borders if fits else borders.mT.contiguous().mT
+    if borders is None or borders.stride(2) == 1:
+        return borders
+    return borders.mT.contiguous().mT
 
 
 def run_block_scan(
-    inputs: tuple, cut: Cut, borders: Tensor | None, out: Tensor | None, keep: bool, *, add: bool
+    inputs: Inputs, cut: Cut, borders: Tensor | None, out: Tensor | None, keep: bool, *, add: bool
 ) -> Tensor:
     """Write the scan's output into ``out``, or add it; if through, fill all borders but the first.
 
     Args:
-        inputs: u, delta, A, B, C, D, z and the bias of delta, which passes softplus.
+        inputs: What the scan reads.
         cut: How rows are cut.
         borders: States before every block, and behind the last one if through.
         out: ``(B, D, L)``; None if nobody reads it.
@@ -83,7 +98,7 @@ def run_block_scan(
 
 
 def run_block_scan_backward(
-    inputs: tuple,
+    inputs: Inputs,
     cut: Cut,
     borders: Tensor | None,
     saved: Tensor,
@@ -131,7 +146,7 @@ def run_block_scan_backward(
 
 
 def run_block_conv(
-    x: Tensor, weight: Tensor, bias: Tensor, cut: Cut, tails: Tensor | None
+    x: Tensor, weight: Tensor, bias: Tensor | None, cut: Cut, tails: Tensor | None
 ) -> Tensor:
     """The filtered input with SiLU.
 
@@ -155,7 +170,7 @@ def run_block_conv(
 def run_block_conv_backward(
     x: Tensor,
     weight: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     cut: Cut,
     tails: Tensor | None,
     d_out: Tensor,
@@ -186,9 +201,10 @@ def run_block_conv_backward(
 
 
 def _conv_arguments(
-    x: Tensor, weight: Tensor, bias: Tensor, cut: Cut, tails: Tensor | None
+    x: Tensor, weight: Tensor, bias: Tensor | None, cut: Cut, tails: Tensor | None
 ) -> tuple:
     if tails is not None and tails.stride(-1) != 1:
         tails = tails.contiguous()
-    places = (view(x, x, 3, cut.reverse), view(weight, x, 2), view(bias[:, None], x, 2), True)
+    offset = view(None if bias is None else bias[:, None], x, 2)
+    places = (view(x, x, 3, cut.reverse), view(weight, x, 2), offset, True)
     return (*places, cut.size, cut.lead(x.shape[2]), view(tails, x, 4))

@@ -153,7 +153,7 @@ def _pieces_back(cuts, span, maps, n, at, h, carry, width, gated, borders, flows
         if opens and cuts.through and number == 0:
             _store_border(flows, span, 0, n, add(carry, _load_border(flows, span, 0, n, carry)))
     store(sums.carry, at, carry)
-    add_all_products(width, False, False, span.count, n, at, tile, sums)
+    add_all_products(width, False, False, span.size, n, at, tile, sums)
 
 
 @njit(forceinline=True)
@@ -174,7 +174,7 @@ def _chunk_back(
     scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads, accumulate
 ):
     """Walk one task back over a chunk, which ``span`` describes for its first tile."""
-    first, count = span.first, span.count
+    first, count = span.first, span.size
     read_chunk(scan, block, first, count, maps)
     sums.B[:] = 0.0
     sums.C[:] = 0.0

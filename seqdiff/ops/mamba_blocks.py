@@ -82,8 +82,7 @@ def mamba_through(
     if _fits_cpu(backend, xz, fwd, rev, start):
         from .cpu_block_op import mamba_blocks_cpu
 
-        given = (xz, fwd, rev, block_size, *start, padding)
-        y, *borders = mamba_blocks_cpu(*given, through=True)
+        y, *borders = mamba_blocks_cpu(xz, fwd, rev, block_size, start, padding, through=True)
         return y, Borders(*borders)
     u, delta, B, C, tail = _read(xz, fwd, start.tails[:, 0], padding, backend)
     y = selective_scan(
@@ -119,8 +118,8 @@ def mamba_borders(
     if _fits_cpu(backend, x, fwd, fwd, start):
         from .cpu_block_op import mamba_blocks_cpu
 
-        given = (x, fwd, None, block_size, *start, padding)
-        return Borders(*mamba_blocks_cpu(*given, through=True)[1:])
+        _, *borders = mamba_blocks_cpu(x, fwd, None, block_size, start, padding, through=True)
+        return Borders(*borders)
     u, delta, B, C, tail = _read(x, fwd, start.tails[:, 0], padding, backend)
     states = _states_at_borders(u, delta, B, C, fwd, block_size, start.states, backend)
     return Borders(states, _tails(tail, block_size, fwd.conv_weight.shape[1] - 1))
@@ -157,8 +156,7 @@ def mamba_from(
     if _fits_cpu(backend, xz, fwd, rev, borders):
         from .cpu_block_op import mamba_blocks_cpu
 
-        given = (xz, fwd, rev, block_size, *borders, padding)
-        return mamba_blocks_cpu(*given, through=False)[0]
+        return mamba_blocks_cpu(xz, fwd, rev, block_size, borders, padding, through=False)[0]
     blocks = cut(xz, block_size)
     absent = None if padding is None else cut(padding, block_size, fill=True)
     u, delta, B, C, _ = _read(blocks, fwd, borders.tails.flatten(0, 1), absent, backend)
