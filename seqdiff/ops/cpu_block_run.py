@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -46,6 +47,15 @@ class Inputs(NamedTuple):
     D: Tensor
     z: Tensor | None
     bias: Tensor
+
+
+SMALL = 1 << 15
+"""Elements below which a second thread takes longer to wake than one to do all."""
+
+
+def _run(kernel: Callable[..., None], arguments: tuple, x: Tensor, tasks: int) -> None:
+    """`run_tasks`, on this thread alone if ``x`` is small: it then takes all tasks."""
+    run_tasks(kernel, arguments, tasks if x.numel() >= SMALL else 1)
 
 
 def empty_states(like: Tensor, batch: int, count: int, A: Tensor) -> Tensor:
@@ -93,7 +103,7 @@ def run_block_scan(
         add,
         saved.numpy(),
     )
-    run_tasks(block_scan_kernel("block_scan_forward", u.dtype), arguments, batch * rows)
+    _run(block_scan_kernel("block_scan_forward", u.dtype), arguments, u, batch * rows)
     return saved
 
 
@@ -141,7 +151,7 @@ def run_block_scan_backward(
         *(view(g, u, 3) for g in (*fixed, *sums)),
     )
     tasks = u.shape[0] * saved_shape(u, A, B, C)[2]
-    run_tasks(block_scan_kernel("block_scan_backward", u.dtype), arguments, tasks)
+    _run(block_scan_kernel("block_scan_backward", u.dtype), arguments, u, tasks)
     return add_up(B, C, room)[:-1]
 
 
@@ -163,7 +173,7 @@ def run_block_conv(
         view(out, x, 3, cut.reverse),
     )
     tasks = x.shape[0] * -(-x.shape[1] // LANES)
-    run_tasks(block_conv_kernel("block_conv_forward", x.dtype), arguments, tasks)
+    _run(block_conv_kernel("block_conv_forward", x.dtype), arguments, x, tasks)
     return out
 
 
@@ -196,7 +206,7 @@ def run_block_conv_backward(
         view(d_tails, x, 4),
     )
     tasks = x.shape[0] * -(-x.shape[1] // LANES)
-    run_tasks(block_conv_kernel("block_conv_backward", x.dtype), arguments, tasks)
+    _run(block_conv_kernel("block_conv_backward", x.dtype), arguments, x, tasks)
     return d_weight.sum(0), d_bias.sum((0, 2)), d_tails
 
 
