@@ -13,7 +13,7 @@ def num_blocks(length: int, block_size: int) -> int:
 
 
 def cut(
-    x: Shaped[Tensor, "B L *rest"], block_size: int, fill: float | bool = 0
+    x: Shaped[Tensor, "B L *rest"], block_size: int, fill: int = 0
 ) -> Shaped[Tensor, "blocks size *rest"]:
     """Make every block a row of its own: those of the first row first, in order.
 

@@ -21,7 +21,7 @@ class CausalDenoiser(Denoiser):
     ``Denoiser``. Masks among the tokens are unknown symbols. The time is not told to the network.
     """
 
-    causal = True
+    kind = "causal"
 
     def __init__(self, backbone: Backbone, vocab_size: int) -> None:
         """Wrap a backbone.

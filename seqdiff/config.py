@@ -20,12 +20,13 @@ from jsonargparse import ArgumentParser, Namespace
 from torch import nn
 
 import seqdiff.backbones
-import seqdiff.training.baselines  # noqa: F401  (classes are listed as choices once imported)
+import seqdiff.training.baselines  # noqa: F401  (classes are choices once imported)
 from seqdiff.backbones.protocol import LabelledBackbone
 from seqdiff.config_files import config_files, one_line
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.schedules import LogLinear, NoiseSchedule
 from seqdiff.time_sampling import TimeSampler
+from seqdiff.training.block_objectives import BlockNELBO
 from seqdiff.training.objectives import ContinuousNELBO, Objective
 from seqdiff.training.optim import OptimConfig
 from seqdiff.training.trainer import TrainerConfig
@@ -63,6 +64,8 @@ class RunConfig:
         seed: Of the weights, the order of the data and all noise; in [0, 2^32).
         schedule: How fast tokens are masked.
         objective: What is minimised.
+        start_from: A run directory whose weights the network starts with, of the same names and
+            shapes and for the same tokenizer; null draws them from the seed.
         optim: Optimiser and learning rate.
         label_dropout: Share of training examples whose label is hidden, which lets the network be
             guided towards a label later; of no consequence without labels.
@@ -77,6 +80,7 @@ class RunConfig:
     seed: int = 0
     schedule: NoiseSchedule = field(default_factory=LogLinear)
     objective: Objective = field(default_factory=ContinuousNELBO)
+    start_from: Path | None = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     label_dropout: float = 0.1
     ema_decay: float | None = 0.9999
@@ -90,7 +94,7 @@ class RunConfig:
             TypeError: If the backbone is not a module.
             ValueError: If the seed does not fit in 32 bits, the backbone cannot be told the labels
                 of the data, the share of hidden labels is none, or sharded weights are to be
-                averaged or clipped.
+                averaged, clipped or searched with.
         """
         if not isinstance(self.backbone, nn.Module):
             raise TypeError(
@@ -112,12 +116,18 @@ class RunConfig:
             )
         if "fsdp" in self.trainer.strategy:
             clip = ("trainer.gradient_clip_val", self.trainer.gradient_clip_val)
-            for name, value in (("ema_decay", self.ema_decay), clip):
+            search = ("objective.search_batches", self.search_batches)
+            for name, value in (("ema_decay", self.ema_decay), clip, search):
                 if value is not None:
                     raise ValueError(
                         f"RunConfig.{name} must be null with sharded weights, got {value} and "
                         f"trainer.strategy={self.trainer.strategy}; set {name}=null or strategy=ddp"
                     )
+
+    @property
+    def search_batches(self) -> int | None:
+        """Batches of a search for the interval of masked shares; ``None`` without one."""
+        return self.objective.search_batches if isinstance(self.objective, BlockNELBO) else None
 
 
 def run_parser() -> ArgumentParser:

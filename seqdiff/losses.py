@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqdiff.process import MaskedDiffusion
+from seqdiff.blocks import spread
+from seqdiff.process import BlockDiffusion, MaskedDiffusion
 from seqdiff.schedules import NoiseSchedule
 
 
@@ -18,9 +19,9 @@ def weighted_mlm(
     log_probs: Float[Tensor, "B L K"],
     x0: Int[Tensor, "B L"],
     x_t: Int[Tensor, "B L"],
-    weight: Float[Tensor, " B"],
+    weight: Float[Tensor, " B"] | Float[Tensor, "B L"],
 ) -> Float[Tensor, "B L"]:
-    """Masked-language-model cross-entropy times one weight a row: what every bound here is.
+    """Masked-language-model cross-entropy times a weight: what every bound here is.
 
     With k of n positions masked at random, k uniform on 1..n, and weight n/k, the expected sum
     over a row is the NELBO (Ou et al. 2024, arXiv:2406.03736, theorem 2).
@@ -29,13 +30,13 @@ def weighted_mlm(
         log_probs: Law of x0 given x_t, in nats.
         x0: Clean ids in ``0..K``; K where unknown.
         x_t: Corrupted ids in ``0..K``.
-        weight: One a row.
+        weight: One a row, or one a token.
 
     Returns:
         Nats; 0 where the token is visible or unknown.
     """
     counted, at_x0 = _at_x0(log_probs, x0, x_t, mask_id=log_probs.shape[-1])
-    return torch.where(counted, -at_x0, 0.0) * weight.to(log_probs.dtype)[:, None]
+    return torch.where(counted, -at_x0, 0.0) * weight.to(log_probs.dtype).view(len(x0), -1)
 
 
 def nelbo(
@@ -60,6 +61,31 @@ def nelbo(
         Nats per unit time; 0 where the token is visible or unknown.
     """
     return weighted_mlm(log_probs, x0, x_t, schedule.nelbo_weight(t))
+
+
+def block_nelbo(
+    log_probs: Float[Tensor, "B L K"],
+    x0: Int[Tensor, "B L"],
+    x_t: Int[Tensor, "B L"],
+    t: Float[Tensor, "B n"],
+    process: BlockDiffusion,
+) -> Float[Tensor, "B L"]:
+    """``nelbo`` with a time for each of a row's n blocks; its mean over times is the bound.
+
+    Source: Arriola et al. 2025, arXiv:2503.09573, equations 6 to 8.
+
+    Args:
+        log_probs: Law of x0 given x_t in the same block and x0 in the earlier ones, in nats.
+        x0: Clean ids in ``0..K``; K where unknown.
+        x_t: Ids, each block's at its time.
+        t: Times in (0, 1].
+        process: The process that x_t was drawn with.
+
+    Returns:
+        Nats per unit time; 0 where the token is visible or unknown.
+    """
+    weight = process.schedule.nelbo_weight(t)
+    return weighted_mlm(log_probs, x0, x_t, spread(weight, process.block_size, x0.shape[1]))
 
 
 def discrete_nelbo(

@@ -1,8 +1,8 @@
-"""How logits become laws and scores: SUBS, which is ours, and the D3PM and SEDD baselines."""
+"""How logits become laws: SUBS, and the denoiser that losses and samplers call."""
 
 from __future__ import annotations
 
-import math
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
@@ -16,6 +16,8 @@ from seqdiff.backbones.protocol import (
     TimeConditionedBackbone,
 )
 from seqdiff.schedules import NoiseSchedule
+
+Kind = Literal["masked", "causal", "block"]
 
 
 def subs_log_probs(
@@ -34,79 +36,28 @@ def subs_log_probs(
         Log-probabilities in nats; at visible positions 0 for the token and ``-inf`` elsewhere.
     """
     vocab_size = logits.shape[-1]
-    law = _log_softmax(logits)
+    law = own_log_probs(logits)
     masked = (x_t == vocab_size)[..., None]
     copied = x_t[..., None] == torch.arange(vocab_size, device=x_t.device)
     visible = torch.where(copied, 0.0, -torch.inf).to(law.dtype)
     return torch.where(masked, law, visible)
 
 
-def subs_log_score(
-    log_probs: Float[Tensor, "B L K"], x_t: Int[Tensor, "B L"], sigma: Float[Tensor, " B"]
-) -> Float[Tensor, "B L K+1"]:
-    """The concrete score p_t(y) / p_t(x_t) that a SUBS law implies, as logarithms.
-
-    Source: Sahoo et al. 2024, arXiv:2406.07524, appendix C.3; Ou et al. 2024, arXiv:2406.03736,
-    theorem 1.
-
-    Args:
-        log_probs: Law of x0 given x_t from ``subs_log_probs``.
-        x_t: Ids in ``0..K``.
-        sigma: Total noise -log alpha(t), positive.
-
-    Returns:
-        One log-ratio for each of the K symbols and, last, the mask.
-    """
-    log_odds = _log_expm1(sigma).to(log_probs.dtype)[:, None, None]
-    masked = (x_t == log_probs.shape[-1])[..., None]
-    symbols = torch.where(masked, log_probs - log_odds, log_probs)
-    mask = torch.where(masked, 0.0, log_odds)
-    return torch.cat((symbols, mask), dim=-1)
-
-
-def d3pm_log_probs(logits: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
-    """Normalise over the K symbols and the mask: D3PM's x0-prediction, mask column kept.
-
-    Source: Austin et al. 2021, arXiv:2107.03006, section 3.3.
-    """
-    return _log_softmax(logits)
-
-
-def sedd_log_score(
-    logits: Float[Tensor, "B L V"], x_t: Int[Tensor, "B L"], sigma: Float[Tensor, " B"]
-) -> Float[Tensor, "B L V"]:
-    """Scale logits to log-scores of the absorbing process, 0 for the present token.
-
-    Source: Lou et al. 2024, arXiv:2310.16834, appendix C.2.
-
-    Args:
-        logits: Of the K symbols and, last, the mask.
-        x_t: Ids in ``0..K``.
-        sigma: Total noise -log alpha(t), positive.
-    """
-    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    num_others = logits.shape[-1] - 1
-    scores = scores - _log_expm1(sigma).to(scores.dtype)[:, None, None] - math.log(num_others)
-    return scores.scatter(-1, x_t[..., None], 0.0)
-
-
-def _log_softmax(logits: Tensor) -> Tensor:
+def own_log_probs(logits: Float[Tensor, "*n K"]) -> Float[Tensor, "*n K"]:
+    """Normalise in float32 or better."""
     return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-
-
-def _log_expm1(sigma: Tensor) -> Tensor:
-    return sigma + torch.log(-torch.expm1(-sigma))
 
 
 class Denoiser(nn.Module):
     """A backbone with its parameterization: the only thing that losses and samplers call.
 
     Attributes:
-        causal: Whether the law of a token is that given the tokens before it, and no others; see
-            ``seqdiff.causal``.
+        kind: What the law of a token is given: for ``masked``, all visible tokens; for ``causal``
+            the tokens before it, see ``seqdiff.causal``; for ``block`` the visible tokens of its
+            block and those before, see ``seqdiff.block_denoiser``.
     """
 
-    causal: bool = False
+    kind: Kind = "masked"
 
     def __init__(
         self, backbone: Backbone, vocab_size: int, schedule: NoiseSchedule | None = None
@@ -241,9 +192,22 @@ class Denoiser(nn.Module):
         if type(self).forward is not Denoiser.forward:
             law = self.log_probs_at(x_t, where, t, padding, label)
         else:
-            law = self._own_law(self._logits(x_t, t, padding, label, where))
+            law = self._own_law(self._logits_beside(x0, x_t, t, padding, label, where))
         terms = F.nll_loss(law, x0[where], reduction="none")
         return terms.new_zeros(where.shape).masked_scatter(where, terms)
+
+    def _logits_beside(
+        self,
+        x0: Tensor,
+        x_t: Tensor,
+        t: Tensor | None,
+        padding: Tensor | None,
+        label: Tensor | None,
+        where: Tensor,
+    ) -> Tensor:
+        """Scores ``[N, K]`` where x0 is known; most models have no use for it."""
+        del x0
+        return self._logits(x_t, t, padding, label, where)
 
     def _logits(
         self,
@@ -255,11 +219,7 @@ class Denoiser(nn.Module):
     ) -> Tensor:
         """Scores ``[B, L, K]``; with ``where``, ``[N, K]``."""
         backbone = self.backbone
-        if label is not None and self.num_classes is None:
-            raise ValueError(
-                f"Denoiser.label must be None, got labels for {type(backbone).__name__}, "
-                "which has no classes; use a backbone that takes num_classes"
-            )
+        self._check_label(label)
         t = self._time_input(t)
         if where is not None and isinstance(backbone, SelectiveBackbone):
             return self._checked(backbone.logits_at(x_t, where, t, padding, label))
@@ -268,6 +228,13 @@ class Denoiser(nn.Module):
         else:
             logits = self._checked(backbone(x_t, t, padding))
         return logits if where is None else logits[where]
+
+    def _check_label(self, label: Tensor | None) -> None:
+        if label is not None and self.num_classes is None:
+            raise ValueError(
+                f"Denoiser.label must be None, got labels for {type(self.backbone).__name__}, "
+                "which has no classes; use a backbone that takes num_classes"
+            )
 
     def _checked(self, logits: Tensor) -> Tensor:
         if logits.shape[-1] != self.vocab_size:
@@ -285,7 +252,7 @@ class Denoiser(nn.Module):
     def _own_law(self, logits: Tensor) -> Tensor:
         """The network's law, visible tokens or not, from logits of any positions."""
         with torch.autocast(logits.device.type, enabled=False):
-            return _log_softmax(logits)
+            return own_log_probs(logits)
 
     def _time_input(self, t: Tensor | None) -> Tensor | None:
         """What the backbone is told of the time: sigma if it is time-conditioned, else t."""

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
+from seqdiff.blocks import cut, join, spread
 from seqdiff.rng import permutation_rank
 from seqdiff.schedules import NoiseSchedule
 
@@ -134,3 +135,84 @@ class MaskedDiffusion:
     ) -> Int64[Tensor, "B L"]:
         """The law at t = 1: all mask."""
         return torch.full(shape, self.mask_id, dtype=torch.int64, device=device)
+
+
+@dataclass(frozen=True)
+class BlockDiffusion(MaskedDiffusion):
+    """Masked diffusion of each block of a row given the clean blocks before it.
+
+    Blocks are corrupted independently, each at a time of its own. Within a block, and with a model
+    that reads the blocks before it as they are, everything that holds of ``MaskedDiffusion`` holds.
+    Source: Arriola et al. 2025, arXiv:2503.09573, section 3.
+
+    Attributes:
+        block_size: L', tokens of a block; the last of a row may be shorter.
+    """
+
+    block_size: int
+
+    def __post_init__(self) -> None:
+        """Check the size too.
+
+        Raises:
+            ValueError: If a block holds no token; see ``MaskedDiffusion``.
+        """
+        super().__post_init__()
+        check_block_size("BlockDiffusion", self.block_size)
+
+    def corrupt_blocks(
+        self,
+        x0: Int[Tensor, "B L"],
+        t: Float[Tensor, "B n"],
+        *,
+        keep: Bool[Tensor, "B L"] | None = None,
+        noise: Float64[Tensor, "B L"],
+    ) -> Int64[Tensor, "B L"]:
+        """Draw x_t given x0: ``corrupt`` with a time for each of a row's n blocks.
+
+        Args:
+            x0: Clean ids in ``0..K``.
+            t: Times in [0, 1].
+            keep: Positions that stay as they are, whatever t.
+            noise: Independent uniforms in (0, 1).
+        """
+        share = spread(1 - self.schedule.alpha(t.double()), self.block_size, x0.shape[1])
+        return self._hide(x0, noise < share, keep)
+
+    def corrupt_blocks_exactly(
+        self,
+        x0: Int[Tensor, "B L"],
+        count: Int[Tensor, "B n"],
+        *,
+        keep: Bool[Tensor, "B L"],
+        noise: Float64[Tensor, "B L"],
+    ) -> Int64[Tensor, "B L"]:
+        """Mask exactly as many positions of each block: ``corrupt_exactly`` block by block.
+
+        Args:
+            x0: Clean ids in ``0..K``.
+            count: Positions to mask, at most the number that is not kept.
+            keep: Positions that stay as they are.
+            noise: Independent uniforms in (0, 1).
+        """
+        size = self.block_size
+        parts = self.corrupt_exactly(
+            cut(x0, size, self.mask_id),
+            count.flatten(),
+            keep=cut(keep, size, fill=1),
+            noise=cut(noise, size),
+        )
+        return join(parts, x0.shape[1])
+
+
+def check_block_size(owner: str, block_size: int) -> None:
+    """Refuse a block without tokens.
+
+    Raises:
+        ValueError: If the size is no integer of at least 1.
+    """
+    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
+        raise ValueError(
+            f"{owner}.block_size must be an integer of at least 1, got {block_size!r}; 4 and 16 "
+            "are usual"
+        )

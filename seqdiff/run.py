@@ -24,12 +24,11 @@ from seqdiff.data.tokenizer import Tokenizer
 from seqdiff.files import check_folder, write_bytes
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
+from seqdiff.start import CONFIG_NAME, start_weights
 from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
 from seqdiff.training.module import DiffusionModule
 from seqdiff.training.trainer import build_trainer, is_first_process
 from seqdiff.training.weights import Progress, encode_weights, load_weights, read_progress
-
-CONFIG_NAME = "run.yaml"
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,8 @@ def start_run(parsed: ParsedRun) -> Path:
         FileExistsError: If the run directory already holds a checkpoint or weights. What a run left
             that saved neither is overwritten.
         OSError: If the run directory cannot be made or written to.
-        ValueError: If the configuration does not fit together, or names no run directory.
+        ValueError: If the configuration does not fit together, names no run directory, or starts
+            from weights that do not fit.
     """
     if Path(parsed["output"]) == Path():
         raise ValueError(
@@ -134,12 +134,12 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
             move it elsewhere.
     """
     parsed, config = _open(directory, flags)
-    written = parse_run(directory / CONFIG_NAME)["output"]
-    if parsed["output"] != written:
-        raise ValueError(
-            f"resume.flags must leave output at {written}, got {parsed['output']}; "
-            f"copy {directory} first"
-        )
+    written = parse_run(directory / CONFIG_NAME)
+    for key, instead in (("output", f"copy {directory} first"), ("start_from", "drop it")):
+        if parsed[key] != written[key]:
+            raise ValueError(
+                f"resume.flags must leave {key} at {written[key]}, got {parsed[key]}; {instead}"
+            )
     return _fit(parsed, config, directory, resume=True)
 
 
@@ -164,13 +164,21 @@ def _open(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, RunCon
 def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
     vocab_size = config.data.tokenizer.vocab_size
     assert isinstance(config.backbone, Backbone)
-    process = MaskedDiffusion(vocab_size, config.schedule)
+    process = config.objective.process(vocab_size, config.schedule)
     return process, config.objective.denoiser(config.backbone, process)
+
+
+def _begin(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
+    """Compose with the weights that the run starts with."""
+    process, denoiser = _compose(config)
+    if config.start_from is not None:
+        start_weights(config.start_from, denoiser, config.data.tokenizer)
+    return process, denoiser
 
 
 def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
     """Write a run that has not been trained, and cannot be resumed."""
-    _, denoiser = _compose(config)
+    _, denoiser = _begin(config)
     _sign(parsed, config.data.tokenizer, None)
     if is_first_process():
         _write_config(directory, dump(parsed))
@@ -179,7 +187,7 @@ def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
 
 
 def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool) -> Path:
-    process, denoiser = _compose(config)
+    process, denoiser = _compose(config) if resume else _begin(config)
     module = DiffusionModule(
         denoiser,
         process,
@@ -198,6 +206,7 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         directory,
         ema_decay=config.ema_decay,
         checkpoint_every_n_steps=config.checkpoint_every_n_steps,
+        search_batches=config.search_batches,
         done=done,
         on_start=partial(_write_config, directory, dump(parsed)),
     )

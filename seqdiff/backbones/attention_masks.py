@@ -28,7 +28,10 @@ def causal_keys(padding: Bool[Tensor, "B L"]) -> Bool[Tensor, "B 1 L L"]:
 
 
 def block_diffusion_mask(
-    length: int, block_size: int, device: torch.device | None = None
+    length: int,
+    block_size: int,
+    device: torch.device | None = None,
+    window: int | None = None,
 ) -> Bool[Tensor, "M M"]:
     """Which keys of [x_t ; x0] each of its queries sees; M is 2 L.
 
@@ -40,10 +43,15 @@ def block_diffusion_mask(
         length: L, of each half.
         block_size: Tokens of a block; the last may be shorter.
         device: Where the mask goes.
+        window: Most clean tokens before its block that a query sees, a multiple of ``block_size``;
+            None for all.
     """
     position = torch.arange(2 * length, device=device)
     clean, block = position >= length, position % length // block_size
     query, key = block[:, None], block[None]
     from_clean, to_clean = clean[:, None], clean[None]
     same = (from_clean == to_clean) & (query == key)
-    return same | (to_clean & (key < query))
+    earlier = to_clean & (key < query)
+    if window is not None:
+        earlier &= query - key <= window // block_size
+    return same | earlier

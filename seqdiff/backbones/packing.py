@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,21 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 
 from .attention_masks import attended_keys, causal_keys
+
+
+@runtime_checkable
+class Mixing(Protocol):
+    """What a transformer's block asks of a layout: to spread what rows share, and to attend."""
+
+    def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
+        """Give each token what is known of its row."""
+        ...
+
+    def mix(
+        self, q: Float[Tensor, "b H l C"], k: Float[Tensor, "b H l C"], v: Float[Tensor, "b H l C"]
+    ) -> Float[Tensor, "b H l C"]:
+        """Attend: for each query the values of the keys that it sees, weighted."""
+        ...
 
 
 class Padded(NamedTuple):
@@ -56,6 +72,14 @@ class Padded(NamedTuple):
     ) -> Float[Tensor, "b H l C"]:
         """Attend: for each query the values of the keys that it sees, weighted."""
         return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, is_causal=self.causal)
+
+    def rows(self, x: Float[Tensor, "b H l C"]) -> list[Tensor]:
+        """View what is known of the tokens as batches of rows that are equally long."""
+        return [x]
+
+    def line(self, batches: Sequence[Tensor]) -> Float[Tensor, "b H l C"]:
+        """Undo ``rows``."""
+        return batches[0]
 
 
 class Packed(NamedTuple):
@@ -129,14 +153,16 @@ class Packed(NamedTuple):
         """See ``Padded``."""
         mixed = [
             F.scaled_dot_product_attention(*group, is_causal=self.causal)
-            for group in zip(*(self._rows(x) for x in (q, k, v)), strict=True)
+            for group in zip(*(self.rows(x) for x in (q, k, v)), strict=True)
         ]
-        if not mixed:
-            return v
-        tokens = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in mixed])
+        return self.line(mixed) if mixed else v
+
+    def line(self, batches: Sequence[Tensor]) -> Float[Tensor, "b H l C"]:
+        """See ``Padded``."""
+        tokens = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in batches])
         return tokens.transpose(0, 1)[None]
 
-    def _rows(self, x: Tensor) -> list[Tensor]:
+    def rows(self, x: Float[Tensor, "b H l C"]) -> list[Tensor]:
         """Cut ``[1, H, T, C]`` into views ``[rows, H, length, C]``, one for each length."""
         parts = x[0].split([rows * length for rows, length in self.groups], dim=1)
         pairs = zip(parts, self.groups, strict=True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .attention_masks import block_diffusion_mask
-from .layers import LabelEmbedding, require_positive
-from .packing import Layout, Padded, lay_out
+from .block_pass import Body, Pair, choose_pass
+from .layers import LabelEmbedding
+from .packing import Layout, lay_out
 from .rotary import Rotary, rotary_table
+from .transformer_cache import TransformerCache
 from .transformer_config import TransformerConfig
 from .transformer_hub import read_config, read_weights, write_hub
 from .transformer_hub_config import BlockDiffusionFields
@@ -142,36 +145,61 @@ class Transformer(nn.Module):
         return self.head(*self._hidden(tokens, sigma, padding, label), where)
 
     def block_logits(
-        self, x_t: Int[Tensor, "B L"], x0: Int[Tensor, "B L"], block_size: int
-    ) -> Float[Tensor, "B L K"]:
+        self,
+        x_t: Int[Tensor, "B L"],
+        x0: Int[Tensor, "B L"],
+        block_size: int,
+        where: Bool[Tensor, "B L"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L K"] | Float[Tensor, "N K"]:
         """Score every position of x_t given its own block of x_t and the earlier blocks of x0.
 
-        One pass over [x_t ; x0], whose halves share positions. Source: see
-        ``block_diffusion_mask``.
-
-        Args:
-            x_t: Corrupted ids.
-            x0: Clean ids.
-            block_size: Tokens of a block.
+        See ``BlockBackbone``; logits at padding are 0. The halves of [x_t ; x0] share positions;
+        with a block as long as the row there is no clean half, and it is the ordinary network.
+        Source: see ``block_diffusion_mask``.
 
         Raises:
             ValueError: If the block size is no positive integer, rows are longer than the context,
-                or the network is time-conditioned: a block has a noise of its own.
+                an argument has another shape than x_t, padding comes before a token, or the network
+                is time-conditioned: a block has a noise of its own.
         """
-        require_positive("Transformer", "block_size", block_size)
-        if self.time_conditioned:
-            raise ValueError(
-                "Transformer.block_logits must be asked of a time-free network, got one with "
-                "time_conditioned=True; build it with time_conditioned=False"
-            )
-        length = x_t.shape[1]
-        self.config.require_length(length)
-        positions = torch.arange(length, device=x_t.device).repeat(2)
-        mask = block_diffusion_mask(length, block_size, x_t.device)
-        both = torch.cat((x_t, x0), dim=1)
-        condition, layout = self._condition(both, None, None), Padded(positions, mask)
-        x = self._residual(both, condition, layout)
-        return self.head(x[:, :length], condition, layout)
+        self.config.require_blocks(x_t, x0, block_size, padding)
+        condition = self._condition(x_t, None, label)
+        if block_size >= x_t.shape[1]:
+            layout = lay_out(x_t, padding)
+            return self.head(self._residual(x_t, condition, layout), condition, layout, where)
+        x, layout = choose_pass(x_t.device)(
+            self._body(condition), Pair(x_t, x0, block_size, padding)
+        )
+        return self.head(x, condition, layout, where)
+
+    def block_cache(
+        self,
+        batch_size: int,
+        block_size: int,
+        *,
+        window: int | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> TransformerCache:
+        """Open an empty cache, to score rows of any length block by block; see ``BlockBackbone``.
+
+        By default the window takes what is left of the context beside a block.
+
+        Raises:
+            ValueError: If a size is no positive integer, the window no multiple of the block size,
+                labels are not as many as rows or the network has no classes, or it is
+                time-conditioned.
+        """
+        window = self.config.require_cache(batch_size, block_size, window, label)
+        weight = self.embedding.weight
+        rows = torch.empty((batch_size, 0), dtype=torch.int64, device=weight.device)
+        body = self._body(self._condition(rows, None, label))
+        return TransformerCache(body, self.head, batch_size, block_size, window)
+
+    def _body(self, condition: Tensor) -> Body:
+        blocks = cast(Sequence[AdaptiveBlock], self.blocks)
+        return Body(self.embedding, self._rotary, blocks, condition)
 
     def _hidden(
         self, tokens: Tensor, sigma: Tensor | None, padding: Tensor | None, label: Tensor | None

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from .packing import Layout
+from .packing import Layout, Mixing
 from .rotary import Rotary, rotate
 
 SINUSOID_WIDTH = 256
@@ -63,7 +63,7 @@ class Block(nn.Module):
         self,
         h: Float[Tensor, "b l D"],
         rotary: Rotary,
-        layout: Layout,
+        layout: Mixing,
     ) -> Float[Tensor, "b l D"]:
         """Mix positions.
 
@@ -76,6 +76,20 @@ class Block(nn.Module):
         q, k, v = (part.transpose(1, 2) for part in heads.unbind(2))
         mixed = layout.mix(rotate(q, rotary), rotate(k, rotary), v)
         return self.dropout(self.attn_out(mixed.transpose(1, 2).flatten(2)))
+
+    def keys_values(
+        self, h: Float[Tensor, "b l D"], rotary: Rotary
+    ) -> tuple[Float[Tensor, "b H l C"], Float[Tensor, "b H l C"]]:
+        """Give the keys and values of positions that ask nothing themselves.
+
+        Args:
+            h: Normalised activations.
+            rotary: From ``rotary_table``.
+        """
+        weight = self.attn_qkv.weight[h.shape[-1] :]
+        heads = F.linear(h, weight).unflatten(-1, (2, self.n_heads, -1))
+        k, v = (part.transpose(1, 2) for part in heads.unbind(2))
+        return rotate(k, rotary), v
 
     def feed(self, h: Float[Tensor, "b l D"]) -> Float[Tensor, "b l D"]:
         """Transform each position by itself.
@@ -125,7 +139,7 @@ class AdaptiveBlock(Block):
         x: Float[Tensor, "b l D"],
         condition: Float[Tensor, "#B C"],
         rotary: Rotary,
-        layout: Layout,
+        layout: Mixing,
     ) -> Float[Tensor, "b l D"]:
         """Add both branches to the residual stream.
 
@@ -141,6 +155,24 @@ class AdaptiveBlock(Block):
         h = self.norm1(x) * (1 + scale_attn) + shift_attn
         x = x + gate_attn * self.attend(h, rotary, layout)
         return x + gate_mlp * self.feed(self.norm2(x) * (1 + scale_mlp) + shift_mlp)
+
+    def modulated_keys_values(
+        self,
+        x: Float[Tensor, "b l D"],
+        condition: Float[Tensor, "#B width"],
+        rotary: Rotary,
+        layout: Mixing,
+    ) -> tuple[Float[Tensor, "b H l C"], Float[Tensor, "b H l C"]]:
+        """Give what ``forward`` would attend to, for a residual stream that goes no further.
+
+        Args:
+            x: See ``forward``.
+            condition: See ``forward``.
+            rotary: See ``forward``.
+            layout: See ``forward``.
+        """
+        shift, scale = layout.spread(self.modulation(condition)).chunk(6, dim=-1)[:2]
+        return self.keys_values(self.norm1(x) * (1 + scale) + shift, rotary)
 
 
 class HeadParts(nn.Module):

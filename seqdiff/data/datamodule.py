@@ -97,16 +97,17 @@ class SequenceDataModule(LightningDataModule, ABC):
         return {}
 
     def training_loader(
-        self, *, rank: int = 0, world_size: int = 1, start: int = 0
+        self, split: Split = "train", *, rank: int = 0, world_size: int = 1, start: int = 0
     ) -> DataLoader[Batch]:
-        """Read the endless training stream from a position.
+        """Read an endless stream as training does, from a position.
 
         Args:
+            split: Of its rows.
             rank: This device.
             world_size: Number of devices.
             start: Position of the first example of the first step.
         """
-        stream = TrainingStream(self.dataset("train"), self.seed)
+        stream = TrainingStream(self.dataset(split), self.seed)
         batches = StreamBatches(self.batch_size, rank=rank, world_size=world_size, start=start)
         return self._loader(stream, batches)
 

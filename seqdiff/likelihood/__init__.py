@@ -1,8 +1,10 @@
 """How well a denoiser models sequences: estimators with standard errors, in honest units."""
 
-from seqdiff.likelihood.chain import ChainRule, check_kind
+from seqdiff.likelihood.blocks import BlockBound
+from seqdiff.likelihood.chain import ChainRule
 from seqdiff.likelihood.estimator import Convention, Estimator
 from seqdiff.likelihood.evaluation import evaluate
+from seqdiff.likelihood.kinds import fit, usual_estimator
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
 from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
 from seqdiff.likelihood.result import Likelihood
@@ -10,6 +12,7 @@ from seqdiff.likelihood.stages import check_budget
 
 __all__ = [
     "BernoulliTime",
+    "BlockBound",
     "ChainRule",
     "Convention",
     "Estimator",
@@ -20,6 +23,7 @@ __all__ = [
     "RandomOrderChain",
     "StratifiedK",
     "check_budget",
-    "check_kind",
     "evaluate",
+    "fit",
+    "usual_estimator",
 ]

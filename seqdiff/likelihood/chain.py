@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from seqdiff.likelihood.estimator import Estimator, PassNoise, Query, Rows, constant
-from seqdiff.parameterization import Denoiser
+from seqdiff.parameterization import Kind
 from seqdiff.process import MaskedDiffusion
 
 
@@ -23,8 +23,12 @@ class ChainRule(Estimator):
     """
 
     name: ClassVar[str] = "chain-rule"
-    exact: ClassVar[bool] = True
-    causal: ClassVar[bool] = True
+    kind: ClassVar[Kind] = "causal"
+
+    @property
+    def exact(self) -> bool:
+        """See ``Estimator``."""
+        return True
 
     @property
     def quantity(self) -> str:
@@ -58,25 +62,3 @@ class ChainRule(Estimator):
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
         """See ``Estimator``."""
         return float(values.sum()), np.zeros(1)
-
-
-def check_kind(denoiser: Denoiser, estimator: Estimator) -> None:
-    """Refuse an estimator of another kind of model, whose numbers would mean nothing.
-
-    Args:
-        denoiser: The model.
-        estimator: What is to estimate its likelihood.
-
-    Raises:
-        ValueError: If one is autoregressive and the other is of masked diffusion.
-    """
-    if denoiser.causal and not estimator.causal:
-        raise ValueError(
-            "evaluate.estimator must be chain-rule for an autoregressive model, got "
-            f"{estimator.name}; leave it out"
-        )
-    if estimator.causal and not denoiser.causal:
-        raise ValueError(
-            f"evaluate.estimator must not be {estimator.name} for a model of masked diffusion, "
-            "whose tokens see both sides; fixed-order is its likelihood from left to right"
-        )

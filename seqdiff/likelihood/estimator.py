@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float64, Int, Int64
 from torch import Tensor
 
+from seqdiff.parameterization import Kind
 from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise
 
@@ -65,13 +66,13 @@ class Query(NamedTuple):
         x_t: Ids to show to the network.
         t: Time in [0, 1] at which the process has masked about as many tokens.
         scored: Positions whose cross-entropy is taken; masked ones, unless the model is causal.
-        weight: Factor of a row's sum.
+        weight: Factor of a row's sum, or of each token.
     """
 
     x_t: Int64[Tensor, "B L"]
     t: Float64[Tensor, " B"]
     scored: Bool[Tensor, "B L"]
-    weight: Float64[Tensor, " B"]
+    weight: Float64[Tensor, " B"] | Float64[Tensor, "B L"]
 
 
 @dataclass(frozen=True)
@@ -115,19 +116,22 @@ class Estimator(ABC):
     Attributes:
         name: On the command line.
         convention: Whose accounting it follows.
-        exact: Whether a pass has no randomness, so that a second one would tell nothing.
-        causal: Whether it is for autoregressive models, not for masked diffusion.
+        kind: Of the models that it is for.
     """
 
     name: ClassVar[str]
     convention: Convention = "exact"
-    exact: ClassVar[bool] = False
-    causal: ClassVar[bool] = False
+    kind: ClassVar[Kind] = "masked"
 
     @property
     def quantity(self) -> str:
         """What is estimated, for a table."""
         return "upper bound"
+
+    @property
+    def exact(self) -> bool:
+        """Whether a pass has no randomness, so that a second one would tell nothing."""
+        return False
 
     @abstractmethod
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from seqdiff.likelihood.chain import ChainRule, check_kind
 from seqdiff.likelihood.estimator import Estimator, PassNoise, Rows, require_at_least
+from seqdiff.likelihood.kinds import fit, usual_estimator
 from seqdiff.likelihood.masks import StratifiedK
 from seqdiff.likelihood.result import Likelihood
 from seqdiff.likelihood.stages import Budget, Passes
@@ -48,7 +48,8 @@ def evaluate(
         denoiser: In eval mode, on the device of the batches.
         batches: What to evaluate.
         process: Supplies the mask and the schedule.
-        estimator: ``None`` is ``StratifiedK``, or ``ChainRule`` for an autoregressive model.
+        estimator: ``None`` is ``StratifiedK``, or ``ChainRule`` for an autoregressive model. One by
+            masks works block by block, see ``BlockBound``, for a model of block diffusion.
         evaluations: Of a pass, 32 by default, if there is no ``estimator`` to say so.
         target_se: Standard error to reach, in nats a sequence.
         max_nfe: Most network evaluations of a sequence; comes before ``target_se``.
@@ -91,16 +92,15 @@ def evaluate(
 def _choose(denoiser: Denoiser, estimator: Estimator | None, evaluations: int | None) -> Estimator:
     """Take the estimator that is given, or the usual one of such a model."""
     if estimator is None:
-        if denoiser.causal and evaluations is None:
-            return ChainRule()
-        estimator = StratifiedK() if evaluations is None else StratifiedK(evaluations)
+        if evaluations is None:
+            return usual_estimator(denoiser)
+        estimator = StratifiedK(evaluations)
     elif evaluations is not None:
         raise ValueError(
             f"evaluate.evaluations must be left to the estimator if there is one, got {evaluations}"
             f" beside {estimator}; set it there"
         )
-    check_kind(denoiser, estimator)
-    return estimator
+    return fit(estimator, denoiser)
 
 
 def _counted_rows(batch: Batch, process: MaskedDiffusion) -> Rows:
@@ -205,7 +205,8 @@ def _one_pass(
         asked = rows.take(items)
         query = work.budget.estimator.query(asked, numbers, noise=noise, process=work.process)
         where, given = query.scored, (query.t, asked.padding, asked.label)
-        if not work.denoiser.causal:  # a visible token costs nothing
+        if work.denoiser.kind != "causal":  # a visible token costs nothing
             where = where & (query.x_t == work.process.mask_id)
         nats = work.denoiser.nats(query.x_t, asked.x0, where, *given)
-        yield (nats.sum(dim=-1, dtype=torch.float64) * query.weight).cpu().numpy()
+        weight = query.weight.view(len(nats), -1)  # one a row, or one a token
+        yield (nats.double() * weight).sum(dim=-1).cpu().numpy()

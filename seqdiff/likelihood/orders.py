@@ -89,7 +89,6 @@ class FixedOrder(Estimator):
     """
 
     name: ClassVar[str] = "fixed-order"
-    exact: ClassVar[bool] = True
     order: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +102,11 @@ class FixedOrder(Estimator):
                 f"FixedOrder.order must hold each of 0..{len(self.order) - 1} once, got "
                 f"{list(self.order)[:8]}...; None is left to right"
             )
+
+    @property
+    def exact(self) -> bool:
+        """See ``Estimator``."""
+        return True
 
     @property
     def quantity(self) -> str:

@@ -11,6 +11,14 @@ from torch import Tensor
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 
+_MODELS: dict[str, tuple[str, str]] = {
+    "masked": (
+        "one of masked diffusion",
+        "first_hitting, or any other that seqdiff samplers lists",
+    ),
+    "causal": ("an autoregressive model", "left_to_right"),
+    "block": ("one of block diffusion", "block"),
+}
 _NUMBERS = {"int": (Integral, "an integer"), "float": (Real, "a number")}
 
 
@@ -37,27 +45,20 @@ def check_numbers(sampler: object) -> None:
         )
 
 
-def check_kind(sampler: str, denoiser: Denoiser, *, causal: bool) -> None:
+def check_kind(sampler: str, denoiser: Denoiser, *, kind: str) -> None:
     """Refuse a model of another kind than the sampler's.
 
     Args:
         sampler: Its name, for the message.
         denoiser: The model.
-        causal: Whether the sampler is for autoregressive models.
+        kind: Of the models that the sampler is for.
 
     Raises:
-        ValueError: If one is autoregressive and the other is of masked diffusion.
+        ValueError: If it is another.
     """
-    if denoiser.causal and not causal:
-        raise ValueError(
-            f"{sampler}.denoiser must be one of masked diffusion, got an autoregressive model; "
-            "its sampler is left_to_right"
-        )
-    if causal and not denoiser.causal:
-        raise ValueError(
-            f"{sampler}.denoiser must be an autoregressive model, got one of masked diffusion; "
-            "its sampler is first_hitting, or any other that seqdiff samplers lists"
-        )
+    if denoiser.kind != kind:
+        wanted, (got, remedy) = _MODELS[kind][0], _MODELS[denoiser.kind]
+        raise ValueError(f"{sampler}.denoiser must be {wanted}, got {got}; its sampler is {remedy}")
 
 
 def check_request(

@@ -21,7 +21,7 @@ class LeftToRightSampler(DecodingSampler):
     which is not the model's law given that all tokens are allowed.
     """
 
-    causal = True
+    kind = "causal"
     directed = True
 
     def fill(self, canvas: Canvas) -> None:
@@ -31,7 +31,7 @@ class LeftToRightSampler(DecodingSampler):
             ValueError: If the model is one of masked diffusion, or a token to the right of a mask
                 is visible.
         """
-        check_kind(type(self).__name__, canvas.denoiser, causal=True)
+        check_kind(type(self).__name__, canvas.denoiser, kind=self.kind)
         _check_prompt(canvas)
         for end in range(1, canvas.x_t.shape[1] + 1):
             part = canvas.window(0, end)

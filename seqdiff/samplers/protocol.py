@@ -24,12 +24,12 @@ class Sampler(ABC):
     Attributes:
         directed: Whether its law depends on the end from which a row is read, even where the
             model's does not.
-        causal: Whether it is for autoregressive models, not for masked diffusion.
+        kind: Of the models that it is for.
     """
 
     # Without annotations, which the configuration parser would have to resolve.
     directed = False
-    causal = False
+    kind = "masked"
 
     def reach(self, length: int) -> int:
         """Say how many positions of a row the network is given at a time, at most.
@@ -78,7 +78,7 @@ class Sampler(ABC):
                 process's, a shape does not fit, both or neither of generator and seeds are given, a
                 visible letter is not allowed, or a masked position is allowed none.
         """
-        check_kind(type(self).__name__, denoiser, causal=self.causal)
+        check_kind(type(self).__name__, denoiser, kind=self.kind)
         check_request(x_init, process, allowed, padding, generator, seeds)
         if seeds is None:
             assert generator is not None  # by check_request
@@ -87,7 +87,7 @@ class Sampler(ABC):
         canvas = Canvas.open(denoiser, process, draws, x_init, padding, allowed, callback)
         self.fill(canvas)
         assert not canvas.masked.any()  # what ``fill`` promises
-        return SampleOutput(canvas.x_t, canvas.nfe)
+        return SampleOutput(canvas.x_t, canvas.nfe, canvas.length)
 
     @abstractmethod
     def fill(self, canvas: Canvas) -> None:

@@ -96,7 +96,7 @@ def choose_estimator(owner: str, args: argparse.Namespace) -> Estimator:
 
 
 def suit(estimator: Estimator, args: argparse.Namespace, run: Run) -> Estimator:
-    """Replace the default estimator where the run is autoregressive.
+    """Make the estimator one for the run: block by block, or exact where the run allows it.
 
     Args:
         estimator: From ``choose_estimator``.
@@ -106,10 +106,9 @@ def suit(estimator: Estimator, args: argparse.Namespace, run: Run) -> Estimator:
     Raises:
         ValueError: If the arguments ask for an estimator that cannot be the run's.
     """
-    from seqdiff.likelihood import ChainRule, check_kind
+    from seqdiff.likelihood import fit, usual_estimator
 
     asked = (args.estimator, args.evaluations, args.orders)
-    if run.denoiser.causal and asked == (None, None, None) and args.convention == "exact":
-        return ChainRule()
-    check_kind(run.denoiser, estimator)
-    return estimator
+    if asked == (None, None, None) and args.convention == "exact":
+        return usual_estimator(run.denoiser)
+    return fit(estimator, run.denoiser)

@@ -47,7 +47,7 @@ class Autoregressive(Objective):
             ValueError: If the denoiser is not causal.
         """
         del noise
-        if not denoiser.causal:
+        if denoiser.kind != "causal":
             raise ValueError(
                 "Autoregressive.denoiser must be causal, got one of masked diffusion; "
                 "make it by Autoregressive().denoiser(backbone, process)"
@@ -107,7 +107,7 @@ class MaskedLM(Objective):
         Raises:
             ValueError: If the denoiser is causal.
         """
-        if denoiser.causal:
+        if denoiser.kind == "causal":
             raise ValueError(
                 "MaskedLM.denoiser must see both sides of a token, got a causal one; "
                 "make it by MaskedLM().denoiser(backbone, process)"

@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from seqdiff.backbones.protocol import Backbone
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise
+from seqdiff.schedules import NoiseSchedule
 from seqdiff.time_sampling import TimeSampler, Uniform
 from seqdiff.types import Batch
 
@@ -23,6 +24,18 @@ class Objective(ABC):
     An objective also says what it makes of a backbone, and what its runs are validated by; masked
     diffusion, which is the default here, means a ``Denoiser`` and its bound.
     """
+
+    def process(self, vocab_size: int, schedule: NoiseSchedule) -> MaskedDiffusion:
+        """Choose how tokens are hidden.
+
+        Args:
+            vocab_size: K.
+            schedule: The run's.
+
+        Raises:
+            ValueError: If the schedule is not complete.
+        """
+        return MaskedDiffusion(vocab_size, schedule)
 
     def denoiser(self, backbone: Backbone, process: MaskedDiffusion) -> Denoiser:
         """Wrap a backbone into the model that this objective trains.
@@ -62,22 +75,30 @@ def _corrupt(process: MaskedDiffusion, batch: Batch, t: Tensor, noise: CounterNo
     return process.corrupt(batch.tokens, t, keep=~batch.loss_mask, noise=draws)
 
 
-def _bound(
+def bound(
     denoiser: Denoiser,
     process: MaskedDiffusion,
     batch: Batch,
-    x_t: Tensor,
-    t: Tensor,
-    weight: Tensor,
-) -> Tensor:
-    """What the masked tokens that count cost, times one weight a row; see ``weighted_mlm``.
+    x_t: Int[Tensor, "B L"],
+    t: Float[Tensor, " B"],
+    weight: Float[Tensor, " B"] | Float[Tensor, "B L"],
+) -> Float[Tensor, "B L"]:
+    """What the masked tokens that count cost, times a weight; see ``weighted_mlm``.
 
     Positions that a data set hides itself without asking for a loss there do not count.
+
+    Args:
+        denoiser: The model.
+        process: How tokens were hidden.
+        batch: Clean tokens.
+        x_t: Corrupted ids.
+        t: Times of the rows.
+        weight: One a row, or one a token.
     """
     mask_id = process.mask_id
     where = (x_t == mask_id) & (batch.tokens != mask_id) & batch.loss_mask
     nats = denoiser.nats(x_t, batch.tokens, where, t.float(), batch.padding, batch.label)
-    return torch.where(where, nats * weight.to(nats.dtype)[:, None], 0.0)
+    return torch.where(where, nats * weight.to(nats.dtype).view(len(nats), -1), 0.0)
 
 
 @dataclass(frozen=True)
@@ -99,7 +120,7 @@ class ContinuousNELBO(Objective):
         t, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
         x_t = _corrupt(process, batch, t, noise)
         weight = process.schedule.nelbo_weight(t) * inverse_density
-        return _bound(denoiser, process, batch, x_t, t, weight)
+        return bound(denoiser, process, batch, x_t, t, weight)
 
 
 @dataclass(frozen=True)
@@ -137,7 +158,7 @@ class DiscreteNELBO(Objective):
         s, t = step / self.num_steps, (step + 1) / self.num_steps
         x_t = _corrupt(process, batch, t, noise)
         weight = self.num_steps * process.reveal_probability(s, t) * inverse_density
-        return _bound(denoiser, process, batch, x_t, t, weight)
+        return bound(denoiser, process, batch, x_t, t, weight)
 
 
 @dataclass(frozen=True)
@@ -159,4 +180,4 @@ class WeightedMLM(Objective):
         x_t = process.corrupt_exactly(batch.tokens, count, keep=~batch.loss_mask, noise=draws)
         masked_share = count.double() / total.clamp_min(1)
         t = process.schedule.inverse(1 - masked_share)
-        return _bound(denoiser, process, batch, x_t, t, 1 / masked_share)
+        return bound(denoiser, process, batch, x_t, t, 1 / masked_share)

@@ -20,6 +20,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from seqdiff.files import replacing, write_bytes
 from seqdiff.training.callbacks import EMA, RunCheckpoint, Throughput
+from seqdiff.training.clipped_search import ClippedScheduleSearch
 from seqdiff.training.progress import StepBar
 from seqdiff.training.weights import Progress
 
@@ -184,6 +185,7 @@ def build_trainer(
     *,
     ema_decay: float | None,
     checkpoint_every_n_steps: int,
+    search_batches: int | None = None,
     done: Progress = _NOTHING,
     on_start: Callable[[], None] | None = None,
 ) -> Trainer:
@@ -194,15 +196,20 @@ def build_trainer(
         directory: The run directory.
         ema_decay: Of the exported average; ``None`` exports the parameters.
         checkpoint_every_n_steps: Optimiser steps between two savings.
+        search_batches: Of a ``ClippedScheduleSearch``; ``None`` does not search.
         done: What the run has behind it.
         on_start: Called by the first process once everything, also a checkpoint, is taken in.
 
     Raises:
-        ValueError: If nothing is left to do, the metrics are not its own, or Lightning refuses the
-            arguments, say for a device that is not there.
+        ValueError: If nothing is left to do, a search has no validation to follow, the metrics are
+            not its own, or Lightning refuses the arguments, say for a device that is not there.
     """
     ema = None if ema_decay is None else EMA(ema_decay)
     saving = RunCheckpoint(directory, every_n_steps=checkpoint_every_n_steps, ema=ema)
+    watchers = [*_watchers(config, on_start), saving, *([] if ema is None else [ema])]
+    if search_batches is not None:
+        every = config.val_check_interval
+        watchers.append(ClippedScheduleSearch(search_batches, every_n_batches=every, ema=ema))
     arguments = asdict(config)
     if config.val_check_interval is None:
         arguments["limit_val_batches"] = 0
@@ -217,7 +224,7 @@ def build_trainer(
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             logger=loggers,
-            callbacks=[*_watchers(config, on_start), saving, *([] if ema is None else [ema])],
+            callbacks=watchers,
             plugins=[AtomicCheckpointIO()],
             use_distributed_sampler=False,
             enable_model_summary=False,

@@ -33,7 +33,13 @@ _NEEDED: dict[tuple[str | int, ...], type] = {
     ("log_window", "start"): int,
 }
 _SECONDS = ("callbacks", "Timer", "time_elapsed", "train")
-_OPTIONAL = {("callbacks", "EMA", "num_updates"): Tensor, _SECONDS: float}
+_SEARCH = ("callbacks", "ClippedScheduleSearch")
+_OPTIONAL: dict[tuple[str | int, ...], type] = {
+    ("callbacks", "EMA", "num_updates"): Tensor,
+    _SECONDS: float,
+    (*_SEARCH, "beta"): float,
+    (*_SEARCH, "omega"): float,
+}
 
 
 def encode_weights(weights: dict[str, Tensor]) -> bytes:
@@ -52,16 +58,29 @@ def load_weights(path: Path, module: nn.Module) -> None:
         FileNotFoundError: If there is no file.
         ValueError: If it is damaged or does not fit.
     """
+    weights = read_weights(path)
+    check_weights(str(path), module.state_dict(), weights)
+    module.load_state_dict(weights)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileNotFoundError: If there is no file.
+        ValueError: If it is damaged.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"{path} must exist, got nothing there; train until it is saved")
     try:
-        weights = load_file(path)
+        return load_file(path)
     except SafetensorError as error:
         raise ValueError(
             f"{path} must be a whole safetensors file, got: {error}; copy it again"
         ) from error
-    check_weights(str(path), module.state_dict(), weights)
-    module.load_state_dict(weights)
 
 
 @dataclass(frozen=True)
@@ -168,9 +187,21 @@ def _at(content: object, place: Sequence[str | int]) -> object | None:
 
 
 def check_weights(
-    owner: str, expected: Mapping[str, Tensor], weights: Mapping[str, object]
+    owner: str,
+    expected: Mapping[str, Tensor],
+    weights: Mapping[str, object],
+    *,
+    to_fit: str = "the backbone of run.yaml",
+    fix: str = "use the run.yaml that was written with it",
 ) -> None:
     """Refuse tensors that have not exactly the names and shapes of others.
+
+    Args:
+        owner: Who has the tensors, for the message.
+        expected: The others.
+        weights: The tensors.
+        to_fit: What they must fit.
+        fix: What to do if they do not.
 
     Raises:
         ValueError: In one line, naming the first key that is missing, unexpected or misshapen.
@@ -180,17 +211,16 @@ def check_weights(
     misshapen = [
         k for k in expected.keys() & weights.keys() if expected[k].shape != _shape(weights[k])
     ]
-    fix = "use the run.yaml that was written with it"
     for problem, keys in (("missing", missing), ("unexpected", unexpected)):
         if keys:
             raise ValueError(
-                f"{owner} must fit the backbone of run.yaml, got {len(keys)} {problem} key(s), "
+                f"{owner} must fit {to_fit}, got {len(keys)} {problem} key(s), "
                 f"first {keys[0]}; {fix}"
             )
     if misshapen:
         key = min(misshapen)
         raise ValueError(
-            f"{owner} must fit the backbone of run.yaml, got {key} of shape "
+            f"{owner} must fit {to_fit}, got {key} of shape "
             f"{_shape(weights[key])} where {tuple(expected[key].shape)} is needed; {fix}"
         )
 

@@ -256,4 +256,4 @@ def test_other_objectives_keep_the_denoiser() -> None:
     assert type(MaskedLM().denoiser(backbone, PROCESS)) is Denoiser
     assert type(Autoregressive().denoiser(WORLD, PROCESS)) is CausalDenoiser
     assert Autoregressive().validation() == Autoregressive()
-    assert replace(LeftToRightSampler(), top_k=2).causal
+    assert replace(LeftToRightSampler(), top_k=2).kind == "causal"

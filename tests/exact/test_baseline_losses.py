@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from seqdiff.losses import d3pm_nelbo, discrete_nelbo, score_entropy
-from seqdiff.parameterization import d3pm_log_probs, subs_log_probs, subs_log_score
+from seqdiff.parameterization import subs_log_probs
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import Cosine, Linear, NoiseSchedule
+from seqdiff.score_parameterization import d3pm_log_probs, subs_log_score
 from tests.oracles import unit_quadrature
 
 K = 3

@@ -10,14 +10,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from seqdiff.losses import d3pm_nelbo, discrete_nelbo, nelbo, score_entropy
-from seqdiff.parameterization import (
-    d3pm_log_probs,
-    sedd_log_score,
-    subs_log_probs,
-    subs_log_score,
-)
+from seqdiff.parameterization import subs_log_probs
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import Linear, LogLinear
+from seqdiff.score_parameterization import d3pm_log_probs, sedd_log_score, subs_log_score
 
 
 @dataclass

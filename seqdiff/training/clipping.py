@@ -1,0 +1,164 @@
+"""Clipped intervals of masked shares, and the variance of what training estimates under each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.rng import CounterNoise
+from seqdiff.training.block_objectives import BlockNELBO
+from seqdiff.training.module import drop_labels
+from seqdiff.types import Batch
+
+_STEPS = 20  # of 0.05, in which the ends of an interval move
+_WIDTHS = (10, 12, 14, 16, 18)
+
+
+class Interval(NamedTuple):
+    """The masked share of a block is uniform on [beta, omega]."""
+
+    beta: float
+    omega: float
+
+    def __str__(self) -> str:
+        return f"U[{self.beta:g}, {self.omega:g}]"
+
+
+def clipping_grid() -> tuple[Interval, ...]:
+    """List the intervals that are searched: 35 clipped ones, then the whole one.
+
+    Widths 0.5, 0.6, 0.7, 0.8 and 0.9, in steps of 0.05. Source: Arriola et al. 2025,
+    arXiv:2503.09573, section 5.
+    """
+    clipped = [
+        Interval(low / _STEPS, (low + width) / _STEPS)
+        for width in _WIDTHS
+        for low in range(_STEPS - width + 1)
+    ]
+    return (*clipped, Interval(0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class Variances:
+    """How much an estimate varies from batch to batch, under each interval.
+
+    Attributes:
+        intervals: Which.
+        values: Sample variances.
+        standard_errors: Of those, from fourth moments; ``None`` if they were not measured.
+        num_batches: How many batches they are over.
+    """
+
+    intervals: tuple[Interval, ...]
+    values: Float64[np.ndarray, " n"]
+    standard_errors: Float64[np.ndarray, " n"] | None
+    num_batches: int
+
+    @classmethod
+    def of(cls, losses: Float64[np.ndarray, "M n"], intervals: tuple[Interval, ...]) -> Variances:
+        """Measure losses.
+
+        Args:
+            losses: One row a batch, at least two, and one column an interval.
+            intervals: Of the columns.
+        """
+        count = len(losses)
+        values = losses.var(axis=0, ddof=1)
+        fourth = ((losses - losses.mean(axis=0)) ** 4).mean(axis=0)
+        squared = (fourth - (count - 3) / (count - 1) * values**2) / count
+        return cls(intervals, values, np.sqrt(squared.clip(min=0)), count)
+
+    @property
+    def least(self) -> int:
+        """The number of the interval with the least variance, the first of several."""
+        return int(self.values.argmin())
+
+
+@dataclass(frozen=True)
+class ClippedEstimates:
+    """What a training step estimates from a batch, under any interval and with the same draws.
+
+    The terms are the objective's own and noise is a function of a row's place in its stream, so
+    that intervals differ by nothing but the map from draws to masked shares: common random numbers.
+    With beta = 0 the variance over all draws is infinite, since a masked token weighs one over the
+    share: the expected square contains the integral of 1 / share. What is measured on a finite
+    number of batches is finite, and grows with the number.
+
+    Attributes:
+        objective: With any interval.
+        denoiser: The model.
+        process: How tokens are hidden.
+        noise: Read at ``Batch.index``.
+        label_dropout: Share of examples whose label is hidden.
+        intervals: Which to compare.
+    """
+
+    objective: BlockNELBO
+    denoiser: Denoiser
+    process: MaskedDiffusion
+    noise: CounterNoise
+    label_dropout: float = 0.0
+    intervals: tuple[Interval, ...] = clipping_grid()
+
+    def _nats(self, batch: Batch, interval: Interval) -> Tensor:
+        objective = replace(self.objective, beta=interval.beta, omega=interval.omega)
+        batch = drop_labels(batch, self.label_dropout, self.noise)
+        return objective.terms(self.denoiser, self.process, batch, self.noise).sum()
+
+    @torch.no_grad()
+    def totals(self, batch: Batch) -> Float64[Tensor, " n+1"]:
+        """Give a batch's nats under each interval and, last, its counted tokens.
+
+        They add up over the parts of a batch, for instance those of several devices. It takes one
+        forward pass an interval.
+        """
+        nats = [self._nats(batch, interval).double() for interval in self.intervals]
+        return torch.stack([*nats, batch.loss_mask.sum().double()])
+
+    def variances(self, totals: Float64[Tensor, "M n+1"]) -> Variances:
+        """Give the variances of the loss, in nats per counted token, over batches.
+
+        Args:
+            totals: From ``totals``, one row a batch, at least two.
+        """
+        losses = totals[:, :-1] / totals[:, -1:].clamp_min(1)
+        return Variances.of(losses.cpu().numpy(), self.intervals)
+
+    def gradient_variances(self, batches: Iterable[Batch]) -> Iterator[float]:
+        """Give, interval by interval, the variance of the gradient of the loss over batches.
+
+        That is (1 / (M - 1)) sum_m ||g_m - mean||^2 over all parameters; Arriola et al. 2025,
+        arXiv:2503.09573, equation 10. It takes a forward and a backward pass a batch and interval.
+
+        Args:
+            batches: At least two; read once for each interval.
+        """
+        parameters = [p for p in self.denoiser.parameters() if p.requires_grad]
+        for interval in self.intervals:
+            count, squares = 0, 0.0
+            mean = torch.zeros((), dtype=torch.float64)
+            for count, batch in enumerate(batches, start=1):
+                loss = self._nats(batch, interval) / batch.loss_mask.sum().clamp_min(1)
+                gradient = _flat_gradient(loss, parameters)
+                change = gradient - mean.to(gradient.device)
+                mean = mean.to(gradient.device) + change / count
+                squares += float(change @ (gradient - mean))
+            yield squares / (count - 1)
+
+
+def _flat_gradient(loss: Tensor, parameters: list[torch.nn.Parameter]) -> Tensor:
+    """All of a gradient as one vector; 0 for parameters that the loss does not depend on."""
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    parts = [
+        torch.zeros_like(parameter) if gradient is None else gradient
+        for parameter, gradient in zip(parameters, gradients, strict=True)
+    ]
+    return torch.cat([part.double().flatten() for part in parts])

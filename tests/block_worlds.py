@@ -1,0 +1,159 @@
+"""Small models of block diffusion of which everything is known."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from seqdiff.blocks import num_blocks
+from seqdiff.process import BlockDiffusion
+from tests.oracles import Joint, OracleBackbone, all_masks, unit_quadrature
+
+
+class RecomputingCache:
+    """A ``BlockCache`` that keeps the tokens and asks about all of them again."""
+
+    def __init__(self, network: BlockWorld, block_size: int, tokens: Tensor) -> None:
+        self.network, self.block_size, self.tokens = network, block_size, tokens
+
+    @property
+    def length(self) -> int:
+        return self.tokens.shape[1]
+
+    def logits(self, x_t: Tensor, where: Tensor | None = None) -> Tensor:
+        row = torch.cat((self.tokens, x_t), dim=1)
+        logits = self.network.block_logits(row, row, self.block_size)[:, self.length :]
+        return logits if where is None else logits[where]
+
+    def append(self, x0: Tensor) -> None:
+        self.tokens = torch.cat((self.tokens, x0), dim=1)
+
+    def take(self, rows: Tensor) -> RecomputingCache:
+        return RecomputingCache(self.network, self.block_size, self.tokens[rows])
+
+
+class BlockWorld(nn.Module):
+    """Scores a block from a row whose earlier blocks are clean and whose later ones are masked."""
+
+    vocab_size: int
+    reads_noisy_prefix = False
+
+    def block_logits(
+        self,
+        x_t: Tensor,
+        x0: Tensor,
+        block_size: int,
+        where: Tensor | None = None,
+        padding: Tensor | None = None,
+        label: Tensor | None = None,
+    ) -> Tensor:
+        place = torch.arange(x_t.shape[1])
+        parts = []
+        for start in range(0, x_t.shape[1], block_size):
+            before = x_t if self.reads_noisy_prefix else x0
+            row = torch.where(place < start, before, x_t)
+            row = torch.where(place < start + block_size, row, self.vocab_size)
+            parts.append(self.score(row, start)[:, start : start + block_size])
+        logits = torch.cat(parts, dim=1)
+        return logits if where is None else logits[where]
+
+    def forward(
+        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        return self.block_logits(tokens, tokens, tokens.shape[1])
+
+    def score(self, row: Tensor, start: int) -> Tensor:
+        raise NotImplementedError
+
+    def block_cache(
+        self,
+        batch_size: int,
+        block_size: int,
+        *,
+        window: int | None = None,
+        label: Tensor | None = None,
+    ) -> RecomputingCache:
+        nothing = torch.empty((batch_size, 0), dtype=torch.int64)
+        return RecomputingCache(self, block_size, nothing)
+
+
+class BlockOracle(BlockWorld):
+    """Emits the exact conditionals of a joint table."""
+
+    def __init__(self, joint: Joint) -> None:
+        super().__init__()
+        self.vocab_size, self.oracle = joint.vocab_size, OracleBackbone(joint)
+        self.length = joint.length
+
+    def score(self, row: Tensor, start: int) -> Tensor:
+        missing = self.length - row.shape[1]
+        whole = nn.functional.pad(row, (0, missing), value=self.vocab_size)
+        return self.oracle(whole)[:, : row.shape[1]]
+
+
+class NoisyPrefixOracle(BlockOracle):
+    """Broken: reads the earlier blocks as they are corrupted."""
+
+    reads_noisy_prefix = True
+
+
+class FactorisedOracle(BlockOracle):
+    """Emits the exact conditionals given the earlier blocks alone: blind within a block."""
+
+    def score(self, row: Tensor, start: int) -> Tensor:
+        place = torch.arange(row.shape[1])
+        return super().score(torch.where(place < start, row, self.vocab_size), start)
+
+
+class BlockLookup(BlockWorld):
+    """Arbitrary conditionals: one random table of logits for every row that can be shown."""
+
+    def __init__(self, vocab_size: int, length: int, seed: int) -> None:
+        super().__init__()
+        self.vocab_size, self.base, self.length = vocab_size, vocab_size + 1, length
+        generator = torch.Generator().manual_seed(seed)
+        shape = (length, self.base**length, length, vocab_size)
+        self.table = torch.randn(shape, dtype=torch.float64, generator=generator)
+
+    def score(self, row: Tensor, start: int) -> Tensor:
+        missing = self.length - row.shape[1]
+        whole = nn.functional.pad(row, (0, missing), value=self.vocab_size)
+        powers = self.base ** torch.arange(self.length - 1, -1, -1)
+        return self.table[start, (whole * powers).sum(dim=-1)][:, : row.shape[1]]
+
+
+def mask_weights(masks: Tensor, shares: tuple[float, float]) -> Tensor:
+    """Of every mask its probability over the share, averaged over shares in an interval."""
+    nodes, weights = unit_quadrature()
+    low, high = shares
+    share = (low + (high - low) * nodes)[:, None]
+    hidden = masks.sum(dim=-1)
+    law = share**hidden * (1 - share) ** (masks.shape[1] - hidden)
+    return weights @ (law / share)
+
+
+def enumerated_block_bound(
+    network: BlockWorld,
+    process: BlockDiffusion,
+    x0: Tensor,
+    *,
+    shares: tuple[float, float] = (0.0, 1.0),
+) -> float:
+    """Sum over blocks of E over the masked share and every mask of the block: no sampling.
+
+    The share is uniform on an interval and a masked token weighs one over it.
+    """
+    size, total = process.block_size, 0.0
+    place = torch.arange(len(x0))
+    for block in range(num_blocks(len(x0), size)):
+        inside = place // size == block
+        masks = all_masks(int(inside.sum()))
+        hidden = torch.zeros((len(masks), len(x0)), dtype=torch.bool)
+        hidden[:, inside] = masks
+        clean = x0.expand(len(masks), -1)
+        x_t = torch.where(hidden, process.mask_id, clean)
+        law = network.block_logits(x_t, clean, size).log_softmax(dim=-1)
+        nats = -law.gather(-1, clean[..., None])[..., 0]
+        cost = torch.where(hidden, nats, 0.0).sum(dim=-1)
+        total += float(mask_weights(masks, shares) @ cost)
+    return total
