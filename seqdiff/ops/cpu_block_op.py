@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..blocks import num_blocks
 from .cpu_bimamba_op import all_present, maps_back, maps_of
 from .cpu_block_run import (
     Cut,
@@ -134,7 +133,7 @@ def _blocks_fake(xz, weights, states, tails, padding, block_size, through, keep)
     for own in (fwd,) if rev is None else (fwd, rev):
         mapped = xz.new_empty(batch, length, own.x_proj.shape[0])
         rows, width = saved_shape(x, own.A, *maps_of(mapped, own.A.shape[1]))[2:]
-        chunks = num_blocks(length, block_size) * ((block_size - 1) // CHUNK)
+        chunks = -(-length // block_size) * ((block_size - 1) // CHUNK)
         saved = xz.new_empty((batch, chunks, rows, width) if chunks else (0,) * 4)
         kept += [torch.empty_like(x), mapped, xz.new_empty(batch, length, len(own.D)), saved]
     return [

@@ -141,3 +141,47 @@ def test_autocast_takes_the_separate_operators():
     gap = (got - wanted).abs().max() / wanted.abs().max()
     assert 1e-4 < gap < 5e-2
     assert (coarse.states - borders.states).abs().max() < 5e-2 * borders.states.abs().max()
+
+
+WRONG = [
+    (lambda g: g | {"block_size": 5}, r"block_size must divide the length 12, got 5"),
+    (lambda g: g | {"states": g["states"][:, :, :5]}, r"states must have shape \(2, 1, 21, 5\)"),
+    (
+        lambda g: g | {"tails": g["tails"].mT},
+        r"tails must have shape \(2, 1, 3, 21\), got \(2, 1, 21",
+    ),
+    (lambda g: g | {"fwd": g["fwd"]._replace(D=g["fwd"].D[:3])}, r"D must have shape \(21,\)"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_wrong_arguments_are_named(change, message):
+    _, xz, states, tails, *rest = case(3)
+    ways = {"fwd": Direction(*rest[:7]), "rev": Direction(*rest[7:])}
+    given = change({"xz": xz, "block_size": 3, "states": states, "tails": tails, **ways})
+    start, size, fwd = Borders(given["states"], given["tails"]), given["block_size"], given["fwd"]
+    with pytest.raises(ValueError, match=rf"^mamba_(blocks|direction)\.{message}"):
+        mamba_through(xz, fwd, ways["rev"], size, start)
+    with pytest.raises(ValueError, match=rf"^mamba_(blocks|direction)\.{message}"):
+        mamba_borders(xz[..., :21], fwd, size, start)
+    with pytest.raises(ValueError, match=r"^mamba_(blocks|direction)\."):
+        mamba_from(xz, fwd, ways["rev"], size, start)
+
+
+@pytest.mark.parametrize("function", [mamba_through, mamba_borders, mamba_from])
+def test_operator_is_registered_whole(function):
+    # 64 channels fill a block, so that what is kept for the backward has no part left unwritten.
+    through, gated = function is not mamba_from, function is not mamba_borders
+    absent, xz, *rest = case(130, 260, 64, padded=True, from_borders=not through)
+    numbers(function, [absent, xz, *rest], 130, torch.float64, "auto")  # registers the operator
+    states, tails, *tensors = [t.requires_grad_() for t in rest]
+    xz = (xz if gated else xz[..., :64].contiguous()).requires_grad_()
+    tensors = tensors if gated else tensors[:7]
+    arguments = (xz, tensors, states, tails, absent, 130, through, True)
+    torch.library.opcheck(torch.ops.seqdiff.mamba_blocks, arguments)
+    with torch.no_grad():
+        out, borders, ends, *kept = torch.ops.seqdiff.mamba_blocks(*arguments)
+        flows = [torch.ones_like(t) if t.numel() else None for t in (out, borders, ends)]
+        before = borders if through else states
+        back = (xz, tensors, before, tails, kept, absent, 130, through, *flows)
+        torch.library.opcheck(torch.ops.seqdiff.mamba_blocks_backward, back)
