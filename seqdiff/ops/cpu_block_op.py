@@ -175,8 +175,8 @@ def _blocks_backward(
         )[0]
     elif rev is not None:
         grads += [torch.zeros_like(w) for w in weights[_WEIGHTS:]]
-    assert d_tails is not None  # tails were given
-    if d_ends is not None:
+    assert d_tails is not None  # as tails were given
+    if through and d_ends is not None:
         spread_tails(d_ends, block_size, _halves(d_xz, fwd)[0].mT, d_tails[:, 0])
     return [d_xz, flows[:, :1].clone() if through else flows, d_tails, *grads]
 
