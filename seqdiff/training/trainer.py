@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -161,6 +162,21 @@ class MetricsFile(Logger):
         """The run's configuration is in run.yaml."""
 
 
+def last_logged(path: Path, name: str) -> tuple[int, float] | None:
+    """Look up the last step at which a run logged a metric, and its value.
+
+    Args:
+        path: A run's metrics file, which may be missing.
+        name: The metric.
+
+    Raises:
+        ValueError: If the file holds something else.
+    """
+    rows = _rows_before(sys.maxsize, path) if path.exists() else []
+    found = [(int(step), float(value)) for step, key, value in rows if key == name]
+    return found[-1] if found else None
+
+
 def _rows_before(step: int, path: Path) -> list[list[str]]:
     """Read a metrics file; blank lines and a last line that a kill has torn are dropped."""
     with path.open(newline="", errors="replace") as file:
@@ -206,10 +222,8 @@ def build_trainer(
     """
     ema = None if ema_decay is None else EMA(ema_decay)
     saving = RunCheckpoint(directory, every_n_steps=checkpoint_every_n_steps, ema=ema)
-    watchers = [*_watchers(config, on_start), saving, *([] if ema is None else [ema])]
-    if search_batches is not None:
-        every = config.val_check_interval
-        watchers.append(ClippedScheduleSearch(search_batches, every_n_batches=every, ema=ema))
+    callbacks = [*_watchers(config, on_start), saving, *([] if ema is None else [ema])]
+    callbacks += _searches(search_batches, config, ema)
     arguments = asdict(config)
     if config.val_check_interval is None:
         arguments["limit_val_batches"] = 0
@@ -224,7 +238,7 @@ def build_trainer(
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             logger=loggers,
-            callbacks=watchers,
+            callbacks=callbacks,
             plugins=[AtomicCheckpointIO()],
             use_distributed_sampler=False,
             enable_model_summary=False,
@@ -247,6 +261,15 @@ def _watchers(config: TrainerConfig, on_start: Callable[[], None] | None) -> lis
         start = rank_zero_only(on_start)
         watchers.append(LambdaCallback(on_train_start=lambda trainer, module: start()))
     return watchers
+
+
+def _searches(
+    num_batches: int | None, config: TrainerConfig, ema: EMA | None
+) -> list[ClippedScheduleSearch]:
+    if num_batches is None:
+        return []
+    every = config.val_check_interval
+    return [ClippedScheduleSearch(num_batches, every_n_batches=every, ema=ema)]
 
 
 def _check_left(config: TrainerConfig, done: Progress) -> None:
