@@ -15,6 +15,7 @@ from .block_pass import Body, Pair, choose_pass
 from .layers import LabelEmbedding
 from .packing import Layout, lay_out
 from .rotary import Rotary, rotary_table
+from .transformer_cache import TransformerCache
 from .transformer_config import TransformerConfig
 from .transformer_hub import read_config, read_weights, write_hub
 from .transformer_hub_config import BlockDiffusionFields
@@ -154,20 +155,9 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "B L K"] | Float[Tensor, "N K"]:
         """Score every position of x_t given its own block of x_t and the earlier blocks of x0.
 
-        The halves of [x_t ; x0] share positions; with a block as long as the row there is no clean
-        half, and it is the ordinary network. Source: see ``block_diffusion_mask``.
-
-        Args:
-            x_t: Corrupted ids.
-            x0: Clean ids.
-            block_size: Tokens of a block; the last may be shorter.
-            where: Positions to score; None for all.
-            padding: Positions that hold nothing, after the last token of a shorter row; their
-                logits are 0.
-            label: See ``forward``.
-
-        Returns:
-            All logits; with ``where``, those in the order of ``where.nonzero()``.
+        See ``BlockBackbone``; logits at padding are 0. The halves of [x_t ; x0] share positions;
+        with a block as long as the row there is no clean half, and it is the ordinary network.
+        Source: see ``block_diffusion_mask``.
 
         Raises:
             ValueError: If the block size is no positive integer, rows are longer than the context,
@@ -176,14 +166,36 @@ class Transformer(nn.Module):
         """
         self.config.require_blocks(x_t, x0, block_size, padding)
         condition = self._condition(x_t, None, label)
-        if block_size >= x_t.shape[1]:
-            layout = lay_out(x_t, padding)
-            return self.head(self._residual(x_t, condition, layout), condition, layout, where)
-        blocks = cast(Sequence[AdaptiveBlock], self.blocks)
-        body = Body(self.embedding, self._rotary, blocks, condition)
         pair = Pair(x_t, x0, block_size, padding)
-        x, layout = choose_pass(x_t.device)(body, pair)
+        x, layout = choose_pass(pair)(self._body(condition), pair)
         return self.head(x, condition, layout, where)
+
+    def block_cache(
+        self,
+        batch_size: int,
+        block_size: int,
+        *,
+        window: int | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> TransformerCache:
+        """Open an empty cache, to score rows of any length block by block; see ``BlockBackbone``.
+
+        By default the window takes what is left of the context beside a block.
+
+        Raises:
+            ValueError: If a size is no positive integer, the window no multiple of the block size,
+                labels are not as many as rows or the network has no classes, or it is
+                time-conditioned.
+        """
+        window = self.config.require_cache(batch_size, block_size, window, label)
+        weight = self.embedding.weight
+        rows = torch.empty((batch_size, 0), dtype=torch.int64, device=weight.device)
+        body = self._body(self._condition(rows, None, label))
+        return TransformerCache(body, self.head, batch_size, block_size, window)
+
+    def _body(self, condition: Tensor) -> Body:
+        blocks = cast(Sequence[AdaptiveBlock], self.blocks)
+        return Body(self.embedding, self._rotary, blocks, condition)
 
     def _hidden(
         self, tokens: Tensor, sigma: Tensor | None, padding: Tensor | None, label: Tensor | None

@@ -150,6 +150,44 @@ class TransformerConfig(TransformerShape):
                 "padding; blocks are counted from the first position, so move padding to the end"
             )
 
+    def require_cache(
+        self, batch_size: int, block_size: int, window: int | None, label: Tensor | None
+    ) -> int:
+        """Check the sizes of a cache.
+
+        Args:
+            batch_size: Rows.
+            block_size: Tokens of a block.
+            window: Most tokens behind that are seen; None for as many as fit into the context.
+            label: Of each row.
+
+        Returns:
+            The window.
+
+        Raises:
+            ValueError: See ``Transformer.block_cache``.
+        """
+        self.require_time_free("block_cache")
+        require_positive(self.owner, "batch_size", batch_size)
+        require_positive(self.owner, "block_size", block_size)
+        if label is not None and len(label) != batch_size:
+            raise ValueError(
+                f"{self.owner}.label must be one class for each of batch_size = {batch_size} rows, "
+                f"got {len(label)}; repeat it"
+            )
+        if window is None:
+            return max(0, self.max_length - block_size) // block_size * block_size
+        if isinstance(window, bool) or not isinstance(window, int) or window < 0:
+            raise ValueError(
+                f"{self.owner}.window must be an integer of at least 0, got {window!r}"
+            )
+        if window % block_size:
+            raise ValueError(
+                f"{self.owner}.window must be a multiple of block_size = {block_size}, got "
+                f"{window}; {window - window % block_size} is the next below"
+            )
+        return window
+
     def require_time_free(self, method: str) -> None:
         """Check that the network is not told the noise, of which each block has its own.
 
