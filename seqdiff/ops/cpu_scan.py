@@ -108,29 +108,42 @@ def copy_vectors(source, vectors, target):
 
 
 @njit
+def make_room(u):
+    """Steps, inputs and outputs of one tile over one chunk."""
+    return buffer(CHUNK, u), buffer(CHUNK, u), buffer(CHUNK, u)
+
+
+@njit(forceinline=True)
+def walk_chunk(scan, block, first, count, ahead, maps, state, out, accumulate, room):
+    """Move a block's states over a chunk, ``ahead`` positions of the next one being expected."""
+    steps, inputs, y = room
+    read_chunk(scan, block, first, count, maps)
+    for tile in range(block.tiles):
+        channel = block.begin + tile * LANES
+        width = min(LANES, block.end - channel)
+        expect_inputs(scan, block.batch, channel, first + count, ahead)
+        read_tile(scan.delta, block.batch, channel, width, first, count, inputs)
+        make_steps(inputs, maps.bias, tile * LANES, count, scan.softplus, steps)
+        read_tile(scan.u, block.batch, channel, width, first, count, inputs)
+        enter(inputs, steps, maps.skip, tile * LANES, count, inputs, y)
+        _advance_all(scan, maps, tile, steps, inputs, count, state, y)
+        if scan.z.size:
+            read_tile(scan.z, block.batch, channel, width, first, count, inputs)
+            _gate(inputs, count, y)
+        if out.size:
+            expect_tile(out, block.batch, channel, first + count, ahead)
+            put_tile(out, block.batch, channel, width, first, count, y, accumulate, inputs)
+
+
+@njit
 def _forward_block(scan, block, row, maps, state, out, accumulate, last, saved):
     """Walk one block along the sequence. ``row`` is its place in ``saved``."""
-    length, states = scan.u.shape[2], scan.A.shape[1]
-    steps, inputs, y = buffer(CHUNK, scan.u), buffer(CHUNK, scan.u), buffer(CHUNK, scan.u)
+    length, states, room = scan.u.shape[2], scan.A.shape[1], make_room(scan.u)
     for first in range(0, length, CHUNK):
         count, ahead = min(CHUNK, length - first), min(CHUNK, length - first - CHUNK)
-        read_chunk(scan, block, first, count, maps)
         if saved.size:
             copy_vectors(state, block.tiles * states, saved[block.batch, first // CHUNK, row])
-        for tile in range(block.tiles):
-            channel = block.begin + tile * LANES
-            width = min(LANES, block.end - channel)
-            expect_inputs(scan, block.batch, channel, first + CHUNK, ahead)
-            expect_tile(out, block.batch, channel, first + CHUNK, ahead)
-            read_tile(scan.delta, block.batch, channel, width, first, count, inputs)
-            make_steps(inputs, maps.bias, tile * LANES, count, scan.softplus, steps)
-            read_tile(scan.u, block.batch, channel, width, first, count, inputs)
-            enter(inputs, steps, maps.skip, tile * LANES, count, inputs, y)
-            _advance_all(scan, maps, tile, steps, inputs, count, state, y)
-            if scan.z.size:
-                read_tile(scan.z, block.batch, channel, width, first, count, inputs)
-                _gate(inputs, count, y)
-            put_tile(out, block.batch, channel, width, first, count, y, accumulate, inputs)
+        walk_chunk(scan, block, first, count, ahead, maps, state, out, accumulate, room)
     for tile in range(block.tiles):
         channel = block.begin + tile * LANES
         width = min(LANES, block.end - channel)

@@ -21,12 +21,11 @@ from .cpu_scan_blocks import (
     count_groups,
     count_together,
     make_maps,
-    map_place,
     place,
     read_chunk,
     read_maps,
 )
-from .cpu_scan_buffers import Gradients, make_sums, make_tile
+from .cpu_scan_buffers import Gradients, make_sums, make_tile, write_maps, write_sums
 from .cpu_simd import (
     LANES,
     add,
@@ -39,7 +38,7 @@ from .cpu_simd import (
     sum_lanes,
 )
 from .cpu_tasks import next_task
-from .cpu_tiles import buffer, copy_rows, put_tile, read_tile, sigmoid, write_matrix, write_tile
+from .cpu_tiles import buffer, put_tile, read_tile, sigmoid, write_tile
 from .cpu_wide import (
     WIDE,
     add_folded,
@@ -182,61 +181,45 @@ def _finish(scan, maps, number, tile, count, sums):
     store(sums.bias, at, d_bias)
 
 
-@njit
-def _backward_block(scan, block, row, maps, saved, d_out, sums, tile, state, grads, accumulate):
-    """Walk one block back along the sequence."""
-    length, states = scan.u.shape[2], scan.A.shape[1]
+@njit(forceinline=True)
+def walk_chunk_back(scan, block, first, count, maps, d_out, sums, tile, state, grads, accumulate):
+    """Take the gradients of a block's states back over a chunk, at whose start they are known."""
     b = block.batch
-    for chunk in range(saved.shape[1] - 1, -1, -1):
-        first = chunk * CHUNK
-        count = min(CHUNK, length - first)
-        read_chunk(scan, block, first, count, maps)
-        sums.B[:] = 0.0
-        sums.C[:] = 0.0
-        copy_vectors(saved[b, chunk, row], block.tiles * states, state)
-        for number in range(block.tiles):
-            channel = block.begin + number * LANES
-            width = min(LANES, block.end - channel)
-            read_tile(scan.delta, b, channel, width, first, count, tile.delta)
-            read_tile(scan.u, b, channel, width, first, count, tile.u)
-            read_tile(d_out, b, channel, width, first, count, tile.dy)
-            if scan.z.size:
-                read_tile(scan.z, b, channel, width, first, count, tile.gate)
-            _prepare(scan, maps, number, tile, count)
-            _all_ways(scan, maps, number, state, tile, count, sums)
-            _finish(scan, maps, number, tile, count, sums)
-            write_tile(grads.u, b, channel, width, first, count, tile.driven)
-            write_tile(grads.delta, b, channel, width, first, count, tile.delta)
-            if scan.z.size:
-                put_tile(grads.z, b, channel, width, first, count, tile.gate, accumulate, tile.y)
-        _write_maps(scan, block, first, count, sums, grads)
-
-
-@njit
-def _write_maps(scan, block, first, count, sums, grads):
-    index, place = (block.batch, block.group, block.place), (0, CHUNK, 1)
-    states = scan.A.shape[1]
-    if not scan.constant_B:
-        copy_rows(sums.B, place, grads.B, map_place(grads.B, index, first), states, count)
-    if not scan.constant_C:
-        copy_rows(sums.C, place, grads.C, map_place(grads.C, index, first), states, count)
-
-
-@njit
-def _write_sums(scan, block, sums, grads):
-    states, b = scan.A.shape[1], block.batch
+    read_chunk(scan, block, first, count, maps)
+    sums.B[:] = 0.0
+    sums.C[:] = 0.0
     for number in range(block.tiles):
         channel = block.begin + number * LANES
         width = min(LANES, block.end - channel)
-        at = number * states * LANES
-        write_matrix(grads.A[b], channel, width, sums.A, at)
-        write_matrix(grads.initial[b], channel, width, sums.carry, at)
-        if scan.constant_B:
-            write_matrix(grads.fixed_B[b], channel, width, sums.fixed_B, at)
-        if scan.constant_C:
-            write_matrix(grads.fixed_C[b], channel, width, sums.fixed_C, at)
-        write_matrix(grads.D[b], channel, width, sums.D, number * LANES)
-        write_matrix(grads.bias[b], channel, width, sums.bias, number * LANES)
+        read_tile(scan.delta, b, channel, width, first, count, tile.delta)
+        read_tile(scan.u, b, channel, width, first, count, tile.u)
+        if d_out.size:
+            read_tile(d_out, b, channel, width, first, count, tile.dy)
+        else:
+            tile.dy[:] = 0.0
+        if scan.z.size:
+            read_tile(scan.z, b, channel, width, first, count, tile.gate)
+        _prepare(scan, maps, number, tile, count)
+        _all_ways(scan, maps, number, state, tile, count, sums)
+        _finish(scan, maps, number, tile, count, sums)
+        write_tile(grads.u, b, channel, width, first, count, tile.driven)
+        write_tile(grads.delta, b, channel, width, first, count, tile.delta)
+        if scan.z.size:
+            put_tile(grads.z, b, channel, width, first, count, tile.gate, accumulate, tile.y)
+    write_maps(scan, block, first, count, sums, grads)
+
+
+@njit
+def _backward_block(scan, block, row, maps, saved, d_out, sums, tile, state, grads, accumulate):
+    """Walk one block back along the sequence."""
+    length, vectors = scan.u.shape[2], block.tiles * scan.A.shape[1]
+    for chunk in range(saved.shape[1] - 1, -1, -1):
+        first = chunk * CHUNK
+        count = min(CHUNK, length - first)
+        copy_vectors(saved[block.batch, chunk, row], vectors, state)
+        walk_chunk_back(
+            scan, block, first, count, maps, d_out, sums, tile, state, grads, accumulate
+        )
 
 
 def scan_backward(
@@ -292,4 +275,4 @@ def scan_backward(
         _backward_block(
             scan, block, task % rows, maps, saved, d_out, sums, tile, state, grads, accumulate
         )
-        _write_sums(scan, block, sums, grads)
+        write_sums(scan, block, sums, grads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,18 +56,19 @@ def _same_groups(B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     return B, C
 
 
-def _groups(B: Tensor, C: Tensor) -> int:
+def count_groups(B: Tensor, C: Tensor) -> int:
+    """Groups of channels that share one B and one C."""
     return max(m.shape[1] if m.ndim == 4 else 1 for m in (B, C))
 
 
 def saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int, int]:
     """What the forward keeps: the states at chunk starts, block by block."""
-    groups = _groups(B, C)
+    groups = count_groups(B, C)
     rows = groups * blocks_per_group(u.shape[1], groups)
     return u.shape[0], -(-u.shape[2] // CHUNK), rows, TILES * A.shape[1] * LANES
 
 
-def _scan_arguments(
+def scan_arguments(
     u: Tensor,
     delta: Tensor,
     A: Tensor,
@@ -140,7 +142,7 @@ def run_scan(
     """
     last = A.new_empty(u.shape[0], *A.shape)
     saved = u.new_empty(saved_shape(u, A, B, C) if keep else (0, 0, 0, 0))
-    arguments = _scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
+    arguments = scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
     places = (view(initial, u, 3), view(out, u, 3, reverse), accumulate)
     tasks = u.shape[0] * saved_shape(u, A, B, C)[2]
     kernel = scan_kernel("scan_forward", u.dtype)
@@ -202,31 +204,55 @@ def run_scan_backward(
     Returns:
         The gradients of u, delta, A, B, C, D, the bias and the initial state.
     """
-    batch, channels, length = u.shape
-    groups, states = _groups(B, C), A.shape[1]
-    grads = [torch.empty_like(t) for t in (u, delta)]
-    by_place = (batch, groups, saved.shape[2] // groups, states, length)
-    by_row = (batch, channels, states)
-    maps = [u.new_empty(by_place if m.ndim == 4 else (0,) * 5) for m in (B, C)]
-    fixed = [u.new_empty(by_row if m.ndim == 2 else (0,) * 3) for m in (B, C)]
-    sums = [u.new_empty(batch, channels, width) for width in (states, 1, 1, states)]
+    room = gradient_room(u, delta, A, B, C)
+    (du, d_delta), maps, fixed, sums = room
     rest = (
         saved.numpy(),
         view(d_out, u, 3, reverse),
         view(d_last, u, 3),
-        *(view(g, u, 3, reverse) for g in (*grads, dz)),
+        *(view(g, u, 3, reverse) for g in (du, d_delta, dz)),
         accumulate,
         *(view(g, u, 5, reverse) for g in maps),
         *(view(g, u, 3) for g in (*fixed, *sums)),
     )
-    arguments = _scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
+    arguments = scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
     kernel = scan_kernel("scan_backward", u.dtype)
-    run_tasks(kernel, (*arguments, *rest), batch * saved.shape[2])
-    dB, dC = (
-        v.sum(2) if m.ndim == 4 else f.sum(0) for m, v, f in zip((B, C), maps, fixed, strict=True)
+    run_tasks(kernel, (*arguments, *rest), u.shape[0] * saved.shape[2])
+    return add_up(B, C, room)
+
+
+class GradientRoom(NamedTuple):
+    """Where a kernel puts gradients, see `seqdiff.ops.cpu_scan_buffers.Gradients`."""
+
+    inputs: list[Tensor]
+    maps: list[Tensor]
+    fixed: list[Tensor]
+    sums: list[Tensor]
+
+
+def gradient_room(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> GradientRoom:
+    """Room for all gradients but the gate's."""
+    batch, channels, length = u.shape
+    groups, states = count_groups(B, C), A.shape[1]
+    blocks = blocks_per_group(channels, groups)
+    by_place = (batch, groups, blocks, states, length)
+    by_row = (batch, channels, states)
+    return GradientRoom(
+        [torch.empty_like(t) for t in (u, delta)],
+        [u.new_empty(by_place if m.ndim == 4 else (0,) * 5) for m in (B, C)],
+        [u.new_empty(by_row if m.ndim == 2 else (0,) * 3) for m in (B, C)],
+        [u.new_empty(batch, channels, width) for width in (states, 1, 1, states)],
     )
-    dA, dD, d_bias, d_initial = sums
-    return [*grads, dA.sum(0), dB, dC, dD.sum((0, 2)), d_bias.sum((0, 2)), d_initial]
+
+
+def add_up(B: Tensor, C: Tensor, room: GradientRoom) -> list[Tensor]:
+    """The gradients of u, delta, A, B, C, D, the bias and the initial state, rows summed."""
+    dB, dC = (
+        v.sum(2) if m.ndim == 4 else f.sum(0)
+        for m, v, f in zip((B, C), room.maps, room.fixed, strict=True)
+    )
+    dA, dD, d_bias, d_initial = room.sums
+    return [*room.inputs, dA.sum(0), dB, dC, dD.sum((0, 2)), d_bias.sum((0, 2)), d_initial]
 
 
 @_scan_backward.register_fake

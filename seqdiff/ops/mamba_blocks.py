@@ -19,7 +19,7 @@ from ..blocks import cut, join, num_blocks
 from .causal_conv1d import BACKENDS as CONV_BACKENDS
 from .causal_conv1d import causal_conv1d
 from .dtypes import compute_dtype
-from .mamba_direction import Direction, check_direction, mamba_direction
+from .mamba_direction import Direction, check_direction, mamba_direction, one_kind_on_cpu
 from .selective_scan import selective_scan
 
 
@@ -79,6 +79,12 @@ def mamba_through(
         ValueError: See ``mamba_direction``.
     """
     check_direction(xz, fwd, padding)
+    if _fits_cpu(backend, xz, fwd, rev, start):
+        from .cpu_block_op import mamba_blocks_cpu
+
+        given = (xz, fwd, rev, block_size, *start, padding)
+        y, *borders = mamba_blocks_cpu(*given, through=True)
+        return y, Borders(*borders)
     u, delta, B, C, tail = _read(xz, fwd, start.tails[:, 0], padding, backend)
     y = selective_scan(
         *(u, delta, fwd.A, B, C, fwd.D, xz.chunk(2, dim=-1)[1].mT, fwd.dt_bias, True),
@@ -110,6 +116,11 @@ def mamba_borders(
         padding: See ``mamba_direction``.
         backend: See ``mamba_direction``.
     """
+    if _fits_cpu(backend, x, fwd, fwd, start):
+        from .cpu_block_op import mamba_blocks_cpu
+
+        given = (x, fwd, None, block_size, *start, padding)
+        return Borders(*mamba_blocks_cpu(*given, through=True)[1:])
     u, delta, B, C, tail = _read(x, fwd, start.tails[:, 0], padding, backend)
     states = _states_at_borders(u, delta, B, C, fwd, block_size, start.states, backend)
     return Borders(states, _tails(tail, block_size, fwd.conv_weight.shape[1] - 1))
@@ -143,6 +154,11 @@ def mamba_from(
         ValueError: See ``mamba_direction``.
     """
     check_direction(xz, fwd, padding)
+    if _fits_cpu(backend, xz, fwd, rev, borders):
+        from .cpu_block_op import mamba_blocks_cpu
+
+        given = (xz, fwd, rev, block_size, *borders, padding)
+        return mamba_blocks_cpu(*given, through=False)[0]
     blocks = cut(xz, block_size)
     absent = None if padding is None else cut(padding, block_size, fill=True)
     u, delta, B, C, _ = _read(blocks, fwd, borders.tails.flatten(0, 1), absent, backend)
@@ -154,6 +170,10 @@ def mamba_from(
     assert isinstance(y, Tensor)  # no last state was asked for
     length = xz.shape[1]
     return join(y.mT, length) + _backwards(xz, rev, block_size, padding, backend)
+
+
+def _fits_cpu(backend: str, x: Tensor, fwd: Direction, rev: Direction, borders: Borders) -> bool:
+    return backend in ("auto", "cpu") and one_kind_on_cpu(x, *fwd, *rev, *borders)
 
 
 def _read(

@@ -116,7 +116,7 @@ def mamba_both_ways(
     Raises:
         ValueError: See ``mamba_direction``.
     """
-    if backend in ("auto", "cpu") and _one_kind_on_cpu(xz, fwd, rev):
+    if backend in ("auto", "cpu") and one_kind_on_cpu(xz, *fwd, *rev):
         for weights in (fwd, rev):
             check_direction(xz, weights, padding)
         from .cpu_bimamba_op import mamba_both_ways_cpu
@@ -169,7 +169,8 @@ def check_direction(xz: Tensor, weights: Direction, padding: Tensor | None) -> N
             )
 
 
-def _one_kind_on_cpu(xz: Tensor, fwd: Direction, rev: Direction) -> bool:
-    kinds = {t.dtype for t in (xz, *fwd, *rev) if t is not None}
+def one_kind_on_cpu(xz: Tensor, *others: Tensor | None) -> bool:
+    """Whether the CPU's operators take these tensors as they are."""
+    kinds = {t.dtype for t in (xz, *others) if t is not None}
     plain = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
     return xz.device.type == "cpu" and plain and not torch.is_autocast_enabled("cpu")
