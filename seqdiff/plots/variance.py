@@ -44,7 +44,7 @@ def draw_variances(
         text = f"{found.values[i]:.3g}\n{interval}"
         axes.text(column, row, text, color=ink(shade), size=7, ha="center", va="center")
     marks = [(found.intervals[found.least], _LEAST, "-", "least")]
-    if in_use in found.intervals:
+    if in_use is not None and in_use in found.intervals:
         marks.append((in_use, _IN_USE, ":", "in use at the end of training"))
     for interval, color, style, label in marks:
         corner = (widths.index(_width(interval)) - 0.47, betas.index(interval.beta) - 0.47)
