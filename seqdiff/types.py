@@ -65,9 +65,12 @@ class SampleOutput(NamedTuple):
     """What a sampler returns.
 
     Attributes:
-        tokens: Ids in ``0..K-1``.
+        tokens: Ids in ``0..K-1``, and ``K`` beyond a row's ``length``.
         nfe: Network evaluations really spent on each row.
+        length: Tokens of each row, from a sampler that may end a row early; ``None`` if every row
+            is as long as it was asked for.
     """
 
     tokens: Int[Tensor, "B L"]
     nfe: Int[Tensor, " B"]
+    length: Int[Tensor, " B"] | None = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from seqdiff.blocks import num_blocks, spread
+from seqdiff.blocks import num_blocks
 from seqdiff.process import BlockDiffusion
-from tests.oracles import Joint, OracleBackbone, all_masks, mask_law, unit_quadrature
+from tests.oracles import Joint, OracleBackbone, all_masks, unit_quadrature
 
 
 class RecomputingCache:
@@ -122,6 +122,16 @@ class BlockLookup(BlockWorld):
         return self.table[start, (whole * powers).sum(dim=-1)][:, : row.shape[1]]
 
 
+def mask_weights(masks: Tensor, shares: tuple[float, float]) -> Tensor:
+    """Of every mask its probability over the share, averaged over shares in an interval."""
+    nodes, weights = unit_quadrature()
+    low, high = shares
+    share = (low + (high - low) * nodes)[:, None]
+    hidden = masks.sum(dim=-1)
+    law = share**hidden * (1 - share) ** (masks.shape[1] - hidden)
+    return weights @ (law / share)
+
+
 def enumerated_block_bound(
     network: BlockWorld,
     process: BlockDiffusion,
@@ -134,7 +144,6 @@ def enumerated_block_bound(
     The share is uniform on an interval and a masked token weighs one over it.
     """
     size, total = process.block_size, 0.0
-    nodes, weights = unit_quadrature()
     place = torch.arange(len(x0))
     for block in range(num_blocks(len(x0), size)):
         inside = place // size == block
@@ -146,13 +155,5 @@ def enumerated_block_bound(
         law = network.block_logits(x_t, clean, size).log_softmax(dim=-1)
         nats = -law.gather(-1, clean[..., None])[..., 0]
         cost = torch.where(hidden, nats, 0.0).sum(dim=-1)
-        low, high = shares
-        for node, weight in zip(nodes, weights, strict=True):
-            share = float(low + (high - low) * node)
-            total += float(weight * (mask_law(masks, 1 - share) @ cost) / share)
+        total += float(mask_weights(masks, shares) @ cost)
     return total
-
-
-def one_time_a_row(t: Tensor, process: BlockDiffusion, length: int) -> Tensor:
-    """Broken: the first block's time for all of a row."""
-    return spread(t[:, :1].expand_as(t), process.block_size, length)

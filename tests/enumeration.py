@@ -67,7 +67,7 @@ class GivenLetters(Draws):
     def _none(self, *_: object) -> NoReturn:
         raise AssertionError("only letters are drawn from shared noise")
 
-    levels = cells = coins = window = copies = repeated = _none
+    levels = cells = coins = window = take = copies = repeated = _none
 
 
 class ReplayedDraws(Draws):
@@ -112,6 +112,11 @@ class ReplayedDraws(Draws):
 
     def window(self, start: int) -> Draws:
         return self
+
+    def take(self, rows: Tensor) -> Draws:
+        some = ReplayedDraws([])
+        some.paths = [self.paths[row] for row in rows.tolist()]
+        return some
 
     def repeated(self, count: int) -> Draws:
         return GivenLetters(self.quantile)

@@ -1,12 +1,14 @@
 """Samplers: objects that draw sequences from a denoiser and a process."""
 
 from seqdiff.samplers.ancestral import AncestralSampler
+from seqdiff.samplers.block import BlockSampler
 from seqdiff.samplers.cached_ancestral import CachedAncestralSampler
 from seqdiff.samplers.certainty import ConfidenceSampler, EntropySampler, MarginSampler
 from seqdiff.samplers.conjoining import Conjoined
 from seqdiff.samplers.entropy_budget import EntropyBudgetSampler
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.guidance import ClassifierFree, Guidance
+from seqdiff.samplers.guidance_blocks import BlockClassifierFree
 from seqdiff.samplers.guidance_classifier import (
     Classifier,
     ExactClassifierBased,
@@ -28,6 +30,8 @@ from seqdiff.samplers.threshold import ThresholdSampler
 
 __all__ = [
     "AncestralSampler",
+    "BlockClassifierFree",
+    "BlockSampler",
     "CachedAncestralSampler",
     "Classifier",
     "ClassifierFree",

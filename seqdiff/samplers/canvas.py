@@ -70,6 +70,7 @@ class Canvas:
         memory: If set, a row whose tokens have not changed is not evaluated again.
         prefix: If set, these tokens are the next block of rows that a model of block diffusion has
             read up to here.
+        length: Tokens of each row, if the sampler may leave rows shorter than they were.
         step: Steps done.
     """
 
@@ -84,6 +85,7 @@ class Canvas:
     callback: StepCallback | None = None
     memory: Memory | None = None
     prefix: Prefix | None = None
+    length: Int64[Tensor, " B"] | None = None
     step: int = field(default=0, init=False)
 
     @classmethod
@@ -220,14 +222,56 @@ class Canvas:
     def window(self, start: int, end: int) -> Canvas:
         """A canvas of the positions ``start..end-1``: what is done to it is done to this one."""
         part, before = slice(start, end), self.step
+        x_t = self.x_t[:, part]
         return Canvas(
             self.denoiser,
             self.process,
             self.draws.window(start),
-            self.x_t[:, part],
-            self.masked[:, part],
+            x_t,
+            self.free[:, part] & (x_t == self.process.mask_id),
             self.nfe,
             None if self.padding is None else self.padding[:, part],
             None if self.allowed is None else self.allowed[:, part],
             lambda step, _x_t: self.report(before + step),
         )
+
+    def fill_block(
+        self,
+        rows: Int64[Tensor, " b"],
+        start: int,
+        end: int,
+        prefix: Prefix,
+        fill: Callable[[Canvas], None],
+    ) -> None:
+        """Fill the positions ``start..end-1`` of some rows as the next block of a prefix.
+
+        The work does not depend on the length of the rows.
+
+        Args:
+            rows: Which.
+            start: Where the prefix ends.
+            end: At most a block later; none of the positions is padding.
+            prefix: Of these rows.
+            fill: Fills the canvas of the block.
+        """
+        before = self.step
+
+        def show(step: int, x_t: Tensor) -> None:
+            self.x_t[rows, start:end] = x_t
+            self.report(before + step)
+
+        part = Canvas(
+            self.denoiser,
+            self.process,
+            self.draws.take(rows).window(start),
+            self.x_t[rows, start:end],
+            self.free[rows, start:end],
+            torch.zeros_like(rows),
+            None,
+            None if self.allowed is None else self.allowed[rows, start:end],
+            show,
+            prefix=prefix,
+        )
+        fill(part)
+        self.x_t[rows, start:end] = part.x_t
+        self.nfe[rows] += part.nfe

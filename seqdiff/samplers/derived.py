@@ -18,9 +18,18 @@ class DerivedDenoiser(Denoiser, ABC):
 
     Args:
         denoiser: The other, itself derived or not.
+
+    Raises:
+        ValueError: If it is one of block diffusion, which also remembers the blocks behind it.
     """
 
     def __init__(self, denoiser: Denoiser) -> None:
+        if denoiser.kind == "block":
+            raise ValueError(
+                f"{type(self).__name__}.denoiser must not be one of block diffusion, which reads "
+                f"clean blocks apart from noisy ones, got a {type(denoiser).__name__}; "
+                "BlockClassifierFree guides those to a label"
+            )
         super().__init__(denoiser.backbone, denoiser.vocab_size, denoiser.schedule)
         self.denoiser = denoiser
         self.kind = denoiser.kind

@@ -76,6 +76,10 @@ class Draws(ABC):
         """The draws of the positions from ``start`` on, counted from there."""
 
     @abstractmethod
+    def take(self, rows: Int64[Tensor, " b"]) -> Draws:
+        """The draws of some rows, in this order."""
+
+    @abstractmethod
     def repeated(self, count: int) -> Draws:
         """Draws for ``count`` rows in each row's place, which all have the noise of that row."""
 
@@ -136,6 +140,10 @@ class SeededDraws(Draws):
     def window(self, start: int) -> SeededDraws:
         """See ``Draws``."""
         return replace(self, offset=self.offset + start)
+
+    def take(self, rows: Int64[Tensor, " b"]) -> SeededDraws:
+        """See ``Draws``."""
+        return replace(self, seeds=self.seeds[rows])
 
     def repeated(self, count: int) -> SeededDraws:
         """See ``Draws``."""

@@ -14,6 +14,57 @@ from seqdiff.samplers.derived import DerivedDenoiser
 from seqdiff.types import NO_LABEL
 
 
+def check_gamma(owner: str, gamma: float) -> None:
+    """Refuse a strength that is out of range.
+
+    Args:
+        owner: Who was given it, for the message.
+        gamma: The strength.
+
+    Raises:
+        ValueError: If it is negative or not finite.
+    """
+    if not 0 <= gamma < math.inf:
+        raise ValueError(
+            f"{owner}.gamma must be finite and at least 0, got {gamma}; "
+            "0 leaves the model as it is, 1 follows Bayes' rule, more exaggerates"
+        )
+
+
+def check_label(owner: str, label: int, known: int | None) -> None:
+    """Refuse a label that a network does not know.
+
+    Args:
+        owner: Who was given it, for the message.
+        label: The class.
+        known: Classes of the network, if it has any.
+
+    Raises:
+        ValueError: If it has no such class.
+    """
+    if known is None or not 0 <= label < known:
+        raise ValueError(
+            f"{owner}.label must be a class of the network, which has {known or 'none'},"
+            f" got {label}; "
+            + ("train with data.labels" if known is None else f"choose one of 0..{known - 1}")
+        )
+
+
+def mix(
+    with_label: Float[Tensor, "*n K"], without: Float[Tensor, "*n K"], gamma: float
+) -> Float[Tensor, "*n K"]:
+    """Give ``p(x | label)^gamma p(x)^(1 - gamma)``, normalised; what either rules out stays so.
+
+    Args:
+        with_label: Log-probabilities in nats.
+        without: The same without the label.
+        gamma: Strength.
+    """
+    possible = with_label.isfinite() & without.isfinite()
+    mixed = gamma * with_label + (1 - gamma) * without
+    return torch.where(possible, mixed, -torch.inf).log_softmax(dim=-1)
+
+
 class Guidance(DerivedDenoiser, ABC):
     """A denoiser that steers another: give it to a sampler in the other's place.
 
@@ -31,11 +82,7 @@ class Guidance(DerivedDenoiser, ABC):
 
     def __init__(self, denoiser: Denoiser, gamma: float) -> None:
         super().__init__(denoiser)
-        if not 0 <= gamma < math.inf:
-            raise ValueError(
-                f"{type(self).__name__}.gamma must be finite and at least 0, got {gamma}; "
-                "0 leaves the model as it is, 1 follows Bayes' rule, more exaggerates"
-            )
+        check_gamma(type(self).__name__, gamma)
         self.gamma = gamma
         self.kind = denoiser.kind
 
@@ -60,13 +107,7 @@ class ClassifierFree(Guidance):
 
     def __init__(self, denoiser: Denoiser, label: int, gamma: float = 1.0) -> None:
         super().__init__(denoiser, gamma)
-        known = denoiser.num_classes
-        if known is None or not 0 <= label < known:
-            raise ValueError(
-                f"ClassifierFree.label must be a class of the network, which has {known or 'none'},"
-                f" got {label}; "
-                + ("train with data.labels" if known is None else f"choose one of 0..{known - 1}")
-            )
+        check_label(type(self).__name__, label, denoiser.num_classes)
         self.label = label
 
     def evaluations(
@@ -109,7 +150,4 @@ class ClassifierFree(Guidance):
             None if padding is None else torch.cat((padding, padding)),
             torch.cat((wanted, torch.full_like(wanted, NO_LABEL))),
         )
-        with_label, without = both.chunk(2)
-        possible = with_label.isfinite() & without.isfinite()
-        mixed = self.gamma * with_label + (1 - self.gamma) * without
-        return torch.where(possible, mixed, -torch.inf).log_softmax(dim=-1)
+        return mix(*both.chunk(2), self.gamma)

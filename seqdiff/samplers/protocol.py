@@ -87,7 +87,7 @@ class Sampler(ABC):
         canvas = Canvas.open(denoiser, process, draws, x_init, padding, allowed, callback)
         self.fill(canvas)
         assert not canvas.masked.any()  # what ``fill`` promises
-        return SampleOutput(canvas.x_t, canvas.nfe)
+        return SampleOutput(canvas.x_t, canvas.nfe, canvas.length)
 
     @abstractmethod
     def fill(self, canvas: Canvas) -> None:

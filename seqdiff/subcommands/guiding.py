@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from seqdiff.block_denoiser import BlockDenoiser
 from seqdiff.data.tokenizer import StrandTokenizer
 from seqdiff.run import Run
-from seqdiff.samplers import ClassifierFree, Conjoined, Sampler
+from seqdiff.samplers import BlockClassifierFree, ClassifierFree, Conjoined, Sampler
 
 
 def guide(command: str, run: Run, label: str | None, gamma: float | None = None) -> Run:
@@ -45,7 +46,8 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
         )
     if label is None or known is None:
         return run
-    return replace(run, denoiser=ClassifierFree(run.denoiser, known.index(label), strength).eval())
+    guided = BlockClassifierFree if isinstance(run.denoiser, BlockDenoiser) else ClassifierFree
+    return replace(run, denoiser=guided(run.denoiser, known.index(label), strength).eval())
 
 
 def choose_labels(command: str, run: Run, *, given: bool) -> bool | None:
@@ -96,10 +98,11 @@ def conjoin(command: str, run: Run, sampler: Sampler) -> Run:
             f"{command}.rc_consistent must be left out for sequences with one strand, got a run "
             f"with {type(tokenizer).__name__}, which has no complement; leave it out"
         )
-    if run.denoiser.kind == "causal":
+    if run.denoiser.kind != "masked":
+        what = {"causal": "an autoregressive run", "block": "a run of block diffusion"}
         raise ValueError(
-            f"{command}.rc_consistent must be left out for an autoregressive run, which reads from "
-            "left to right only; leave it out"
+            f"{command}.rc_consistent must be left out for {what[run.denoiser.kind]}, which reads "
+            "from left to right only; leave it out"
         )
     if sampler.directed:
         raise ValueError(

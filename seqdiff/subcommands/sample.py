@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seqdiff.commands import find_writer
 from seqdiff.files import check_apart, check_parent, replacing
 from seqdiff.subcommands.common import add_device, check_count, check_guidance, check_seed
 from seqdiff.subcommands.given import add_given, check_given, read_given
 from seqdiff.subcommands.recording import check_trace, save_trace
+
+if TYPE_CHECKING:
+    from seqdiff.samplers import Sampler
 
 help = "draw sequences from a run"
 
@@ -61,6 +66,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(flags=[])
 
 
+def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
+    """Build the first of some samplers that takes the options; which it will be, the run decides.
+
+    Raises:
+        ValueError: What the first one says, if none does.
+    """
+    from seqdiff.sampler_config import build_sampler
+
+    complaints = []
+    for name in names:
+        try:
+            return build_sampler(name, flags)
+        except ValueError as error:
+            complaints.append(error)
+    raise complaints[0]
+
+
 def run(args: argparse.Namespace) -> None:
     """See ``Command``."""
     for name in ("num", "batch_size"):
@@ -80,14 +102,15 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.subcommands.guiding import conjoin, guide
     from seqdiff.subcommands.terminal import choose_device
 
-    sampler = None if args.sampler is None else build_sampler(args.sampler, args.flags)
+    wanted = _DEFAULT.values() if args.sampler is None else [args.sampler]
+    sampler = _first_fit(wanted, args.flags)
     device = choose_device(args.device)
     if args.length is not None:
         check_memory(min(args.num, args.batch_size), args.length, device)
     if args.trace is not None:
         check_room(args.num, args.length or 1)
     trained = load_run(args.directory, device=device)
-    if sampler is None:
+    if args.sampler is None:
         sampler = build_sampler(_DEFAULT[trained.denoiser.kind], args.flags)
     if args.rc_consistent:
         trained = conjoin("sample", trained, sampler)

@@ -154,15 +154,15 @@ def test_one_block_a_row_is_masked_diffusion() -> None:
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("estimator", [StratifiedK(8), ExactK(8)], ids=["stratified", "exact-k"])
 def test_the_estimator_means_the_bound(size: int, estimator: StratifiedK | ExactK) -> None:
-    """20,000 rows; an error of five standard errors in 1e-6 of runs, a lost block is 100 off."""
+    """4,000 rows; five standard errors are exceeded in 1e-6 of runs, another cut is ten off."""
     network, row = BlockLookup(K, L, seed=4), JOINT.sequences[37]
-    process, rows = BlockDiffusion(K, Linear(), size), row.expand(20_000, -1)
+    process, rows = BlockDiffusion(K, Linear(), size), row.expand(4_000, -1)
     result = evaluate(model(network, size), [batch_of(rows)], process=process, estimator=estimator)
     exact = enumerated_block_bound(network, process, row)
     spread = float(result.nats.std()) / len(rows) ** 0.5
     assert abs(float(result.nats.mean()) - exact) < 5 * spread
     inside = np.mean((result.nats - exact) ** 2) / np.mean(result.standard_error**2)
-    assert 0.95 < inside < 1.05  # the standard error is honest
+    assert 0.85 < inside < 1.15  # the standard error is honest
     wrong = enumerated_block_bound(network, replace(process, block_size=size + 1), row)
     assert abs(float(result.nats.mean()) - wrong) > 10 * spread
 

@@ -1,0 +1,137 @@
+"""What block objectives estimate, and that every block has a noise of its own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from seqdiff.block_denoiser import BlockDenoiser
+from seqdiff.process import BlockDiffusion
+from seqdiff.rng import CounterNoise
+from seqdiff.schedules import Cosine, Linear
+from seqdiff.time_sampling import Stratified, TimeSampler, Uniform
+from seqdiff.training.block_objectives import BlockNELBO, BlockWeightedMLM
+from seqdiff.training.objectives import Objective
+from seqdiff.types import Batch
+from tests.block_worlds import BlockLookup, enumerated_block_bound, mask_weights
+from tests.oracles import all_masks
+
+K, L, ROWS = 2, 6, 200_000
+ROW = torch.tensor([1, 0, 0, 1, 1, 0])
+FALSE_ALARM = 4.9  # standard errors: two-sided 1e-6
+
+
+def draw(objective: Objective, process: BlockDiffusion, seed: int = 11) -> tuple[Tensor, Tensor]:
+    """Terms of many copies of one row, and where they were masked."""
+    seen: list[Tensor] = []
+
+    class Watching(BlockDenoiser):
+        def nats(self, x_t: Tensor, *given: object, **more: object) -> Tensor:
+            seen.append(x_t)
+            return super().nats(x_t, *given, **more)  # pyright: ignore[reportArgumentType]
+
+    model = Watching(BlockLookup(K, L, seed=6), K, process.block_size)
+    tokens = ROW.expand(ROWS, -1)
+    batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.arange(ROWS))
+    terms = objective.terms(model, process, batch, CounterNoise(seed))
+    return terms, seen[0] == K
+
+
+def deviation(values: Tensor, exact: float) -> float:
+    """In standard errors of the mean."""
+    return abs(float(values.mean()) - exact) / (float(values.std()) / math.sqrt(len(values)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("interval", [(0.1, 0.4), (0.6, 0.95)], ids=str)
+def test_terms_mean_the_integral_over_the_interval(
+    size: int, interval: tuple[float, float]
+) -> None:
+    """False alarm 1e-6; power beyond .999 against no weight, and against another interval.
+
+    With a share near 0 the variance would be infinite. With one token a block every interval has
+    the same mean.
+    """
+    process = BlockDiffusion(K, Cosine(), size)
+    terms, masked = draw(BlockNELBO(size, *interval), process)
+    network = BlockLookup(K, L, seed=6)
+    exact = enumerated_block_bound(network, process, ROW, shares=interval)
+    assert deviation(terms.sum(dim=-1), exact) < FALSE_ALARM
+    t = process.schedule.inverse(1 - torch.tensor(sum(interval) / 2, dtype=torch.float64))
+    unweighted = terms / float(process.schedule.nelbo_weight(t)) * masked
+    assert deviation(unweighted.sum(dim=-1), exact) > 8
+    if size > 1:
+        shares = (0.1, 0.4) if interval == (0.6, 0.95) else (0.6, 0.95)
+        other = enumerated_block_bound(network, process, ROW, shares=shares)
+        assert deviation(terms.sum(dim=-1), other) > 8
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 6])
+def test_exact_counts_mean_the_bound(size: int) -> None:
+    """False alarm 1e-6; a mean over masked tokens alone is more than 20 standard errors off."""
+    process = BlockDiffusion(K, Linear(), size)
+    terms, masked = draw(BlockWeightedMLM(size), process)
+    exact = enumerated_block_bound(BlockLookup(K, L, seed=6), process, ROW)
+    assert deviation(terms.sum(dim=-1), exact) < FALSE_ALARM
+    counts = masked.unflatten(1, (-1, size)).sum(dim=-1) if L % size == 0 else None
+    if counts is not None:
+        assert (counts >= 1).all()
+        weight = (size / counts).repeat_interleave(size, dim=1)
+        mean_over_masked = (terms / weight / counts.repeat_interleave(size, dim=1)).sum(dim=-1)
+        assert deviation(mean_over_masked, exact) > 20
+
+
+def joint_law(masked: Tensor) -> Tensor:
+    """How often each pattern of masks was seen."""
+    code = (masked * 2 ** torch.arange(L - 1, -1, -1)).sum(dim=-1)
+    return torch.bincount(code, minlength=2**L).double() / len(masked)
+
+
+def expected_law(size: int, interval: tuple[float, float], *, one_time: bool = False) -> Tensor:
+    """Of every pattern; blocks are independent unless they share one time."""
+    masks = all_masks(L)
+    if one_time:
+        return pattern_law(masks, interval)
+    parts = [pattern_law(part, interval) for part in masks.split(size, dim=1)]
+    return torch.stack(parts).prod(dim=0)
+
+
+def pattern_law(masks: Tensor, interval: tuple[float, float]) -> Tensor:
+    """P(pattern) with the share uniform on the interval."""
+    low, high = interval
+    share = (low + (high - low) * (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)[:, None]
+    hidden = masks.sum(dim=-1)
+    return (share**hidden * (1 - share) ** (masks.shape[1] - hidden)).mean(dim=0)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("sampler", [Uniform(), Stratified(3 * 7)], ids=["uniform", "stratified"])
+def test_every_block_has_a_noise_of_its_own(size: int, sampler: TimeSampler) -> None:
+    """False alarm 1e-6 over 64 cells; one time a row is more than 20 standard errors off.
+
+    Blocks of one group of stratified times are slightly dependent: strata are not shared.
+    """
+    interval = (0.2, 0.9)
+    process = BlockDiffusion(K, Linear(), size)
+    _, masked = draw(BlockNELBO(size, *interval, sampler), process)
+    found, right = joint_law(masked), expected_law(size, interval)
+    error = (right * (1 - right) / ROWS).sqrt()
+    off = ((found - right) / error).abs().max()
+    if isinstance(sampler, Uniform):
+        assert float(off) < 5.7
+    else:
+        marginal = masked[:, :size].double().mean()
+        assert abs(float(marginal) - 0.55) < 0.01
+    wrong = expected_law(size, interval, one_time=True)
+    assert float(((found - wrong) / error).abs().max()) > 20
+
+
+def test_the_weights_of_the_enumeration_add_up() -> None:
+    """The sum over masks of weight times masked tokens is their number: E[masked / share] = n."""
+    for interval in ((0.0, 1.0), (0.3, 0.8)):
+        masks = all_masks(3)
+        total = float(mask_weights(masks, interval) @ masks.sum(dim=-1).double())
+        assert total == pytest.approx(3, abs=1e-10)
