@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from seqdiff.training.clipping import Interval, Variances
 
@@ -71,13 +74,15 @@ def build_grid(report: Report, title: str) -> Table:
         title: Above the table.
     """
     found = report.found
-    table = Table(title=f"{title}: {report.title}", caption="\n".join(_notes(report)))
+    above, below = Text(f"{title}\n{report.title}"), Text("\n".join(_notes(report)))
+    table = Table(title=above, caption=below, box=SIMPLE_HEAD, pad_edge=False)
     widths = sorted({round(omega - beta, 2) for beta, omega in found.intervals})
-    table.add_column("beta", justify="right")
+    table.add_column("beta", justify="right", no_wrap=True)
     for width in widths:
-        table.add_column(f"width {width:g}", justify="right")
+        table.add_column(f"width {width:g}", justify="right", overflow="fold")
+    scale = _scale(found)
     cells = {
-        (interval.beta, round(interval.omega - interval.beta, 2)): _cell(found, i)
+        (interval.beta, round(interval.omega - interval.beta, 2)): _cell(found, i, scale)
         for i, interval in enumerate(found.intervals)
     }
     for beta in sorted({interval.beta for interval in found.intervals}):
@@ -85,11 +90,22 @@ def build_grid(report: Report, title: str) -> Table:
     return table
 
 
-def _cell(found: Variances, number: int) -> str:
-    errors = found.standard_errors
-    error = "" if errors is None else f" ± {errors[number]:.1g}"
-    text = f"{found.values[number]:.3g}{error}"
-    return f"[bold]{text} *[/bold]" if number == found.least else text
+def _scale(found: Variances) -> int:
+    """The power of ten of the least, so that cells are short."""
+    least = float(found.values[found.least])
+    return math.floor(math.log10(least)) if least > 0 else 0
+
+
+def _cell(found: Variances, number: int, scale: int) -> str:
+    errors, unit = found.standard_errors, 10.0**scale
+    error = "" if errors is None else f" ±{_plain(errors[number] / unit, 1)}"
+    text = f"{_plain(found.values[number] / unit, 3)}{error}"
+    return f"[bold]{text}*[/bold]" if number == found.least else text
+
+
+def _plain(number: float, digits: int) -> str:
+    """Round to significant digits, without an exponent where there is room."""
+    return f"{float(f'{number:.{digits}g}'):g}"
 
 
 def _notes(report: Report) -> list[str]:
@@ -97,12 +113,13 @@ def _notes(report: Report) -> list[str]:
     least = found.intervals[found.least]
     ratio = found.values[found.least] / found.values[-1]
     notes = [
-        f"{report.unit}; masked shares are uniform on [beta, beta + width]",
+        f"in 1e{_scale(found)} {report.unit}",
+        "masked shares are uniform on [beta, beta + width]",
         f"* least: {least}, {ratio:.3g} times that of the whole interval",
-        "with beta 0 the true variance is infinite: such numbers are of these batches alone",
+        "with beta 0 the true variance is infinite: these are of the batches alone",
     ]
     if found.standard_errors is not None:
-        notes.append("± SE is over batches, which are the same for all intervals, draws included")
+        notes.append("± SE is over batches, the same for all intervals, draws included")
     if report.in_use is None:
-        return [*notes, "the run was not trained in an interval: it masked exact numbers of tokens"]
+        return [*notes, "the run was trained in none: it masked exact numbers of tokens"]
     return [*notes, f"the run trained in {report.in_use} from step {report.since} on"]

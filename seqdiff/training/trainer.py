@@ -222,15 +222,11 @@ def build_trainer(
     """
     ema = None if ema_decay is None else EMA(ema_decay)
     saving = RunCheckpoint(directory, every_n_steps=checkpoint_every_n_steps, ema=ema)
-    callbacks = [*_watchers(config, on_start), saving, *([] if ema is None else [ema])]
-    callbacks += _searches(search_batches, config, ema)
+    others = _of_weights(ema, search_batches, config.val_check_interval)
     arguments = asdict(config)
     if config.val_check_interval is None:
         arguments["limit_val_batches"] = 0
-    loggers = [
-        MetricsFile(directory / METRICS_NAME, first_step=done.step),
-        TensorBoardLogger(directory, name="", version="tensorboard", purge_step=done.step),
-    ]
+    loggers = _loggers(directory, done.step)
     try:
         trainer = Trainer(
             **arguments,
@@ -238,7 +234,7 @@ def build_trainer(
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             logger=loggers,
-            callbacks=callbacks,
+            callbacks=[*_watchers(config, on_start), saving, *others],
             plugins=[AtomicCheckpointIO()],
             use_distributed_sampler=False,
             enable_model_summary=False,
@@ -263,13 +259,21 @@ def _watchers(config: TrainerConfig, on_start: Callable[[], None] | None) -> lis
     return watchers
 
 
-def _searches(
-    num_batches: int | None, config: TrainerConfig, ema: EMA | None
-) -> list[ClippedScheduleSearch]:
-    if num_batches is None:
-        return []
-    every = config.val_check_interval
-    return [ClippedScheduleSearch(num_batches, every_n_batches=every, ema=ema)]
+def _of_weights(
+    ema: EMA | None, search_batches: int | None, every_n_batches: int | None
+) -> list[Callback]:
+    """The average, and what is searched with it."""
+    found: list[Callback] = [] if ema is None else [ema]
+    if search_batches is not None:
+        search = ClippedScheduleSearch(search_batches, every_n_batches=every_n_batches, ema=ema)
+        found.append(search)
+    return found
+
+
+def _loggers(directory: Path, first_step: int) -> list[Logger]:
+    metrics = MetricsFile(directory / METRICS_NAME, first_step=first_step)
+    board = TensorBoardLogger(directory, name="", version="tensorboard", purge_step=first_step)
+    return [metrics, board]
 
 
 def _check_left(config: TrainerConfig, done: Progress) -> None:

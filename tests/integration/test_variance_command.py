@@ -4,6 +4,7 @@ import json
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgba
@@ -39,9 +40,8 @@ def estimates(run: Path) -> tuple[ClippedEstimates, list]:
 
 
 def test_the_table_and_the_numbers(
-    blocks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+    blocks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
     out = tmp_path / "v.json"
     command = ["variance", str(blocks), "--split", "test", "--batches", "5", "--json", str(out)]
     assert main(command) == 0
@@ -56,10 +56,15 @@ def test_the_table_and_the_numbers(
     least = expected.intervals[expected.least]
     assert content["least"] == {"beta": least.beta, "omega": least.omega}
     shown = capsys.readouterr().out
-    assert shown.count(" *") == 2 and f"* least: {least}, " in shown
-    assert f"{expected.values[expected.least]:.3g} ± " in shown
-    shown = " ".join(shown.split())  # titles are broken into lines
+    scale = 10 ** np.floor(np.log10(expected.values[expected.least]))
+    value, error = (v[expected.least] / scale for v in (expected.values, expected.standard_errors))
+    shown = " ".join(shown.split())  # titles and cells are broken into lines
+    assert f" {value:.3g} ±{float(f'{error:.1g}'):g}* " in shown and shown.count("*") == 2
+    assert f"* least: {least}, " in shown and expected.values[-1] > 10 * scale
+    assert f" {float(f'{expected.values[-1] / scale:.3g}'):g} ±" in shown
+    assert f"in 1e{np.log10(scale):.0f} nats² per token²" in shown
     assert "blocks of 3, 5 batches of 8 rows" in shown
+    assert "shares are uniform on [beta, beta + width]" in shown
     logged = (blocks / "metrics.csv").read_text().splitlines()
     (beta,), (omega,) = (
         [float(line.split(",")[2]) for line in logged if line.startswith(f"4,train/{name},")]
