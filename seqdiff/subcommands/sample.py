@@ -43,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"
     )
+    parser.add_argument(
+        "--stop",
+        metavar="SYMBOL",
+        help="end a sequence with this symbol, before --length; for runs of block diffusion",
+    )
     parser.add_argument("--label", metavar="NAME", help="class to draw, for a run with labels")
     parser.add_argument(
         "--guidance",
@@ -99,6 +104,7 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.sampler_config import build_sampler
     from seqdiff.samplers.recorder import Recorder, check_room
     from seqdiff.subcommands.drawing import check_memory, draw
+    from seqdiff.subcommands.growing import fit_sampler
     from seqdiff.subcommands.guiding import conjoin, guide
     from seqdiff.subcommands.terminal import choose_device
 
@@ -115,12 +121,13 @@ def run(args: argparse.Namespace) -> None:
     if args.rc_consistent:
         trained = conjoin("sample", trained, sampler)
     trained = guide("sample", trained, args.label, args.guidance)
+    sampler = fit_sampler(sampler, trained, stop=args.stop, extrapolate=args.extrapolate)
     templates = read_given(args, trained, sampler)
-    names, lengths = templates.names, templates.lengths
+    names = templates.names
     recorder = Recorder() if args.trace is not None else None
     if recorder is not None:
-        check_room(len(names), max(lengths))
-    sequences = draw(
+        check_room(len(names), max(templates.lengths))
+    sequences, lengths = draw(
         trained, sampler, templates, seed=args.seed, batch_size=args.batch_size, recorder=recorder
     )
     with replacing(args.out) as temporary:
