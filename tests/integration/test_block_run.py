@@ -1,0 +1,170 @@
+"""Runs of block diffusion from the command line: trained, resumed, bounded, sampled."""
+
+import csv
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from seqdiff.block_denoiser import BlockDenoiser
+from seqdiff.cli import main
+from seqdiff.process import BlockDiffusion
+from seqdiff.run import load_run
+from tests.integration.conftest import write_config
+from tests.integration.toy_domain import ALPHABET
+
+SIZE = 4
+NETS = {
+    "transformer": ("seqdiff.backbones.Transformer", {"n_heads": 2, "dropout": 0.0}),
+    "mamba": ("seqdiff.backbones.BlockMamba", {"d_state": 4}),
+}
+
+
+def write(folder: Path, net: str) -> Path:
+    config = write_config(folder)
+    content = yaml.safe_load(config.read_text())
+    class_path, sizes = NETS[net]
+    content["backbone"] = {
+        "class_path": class_path,
+        "init_args": {"d_model": 16, "n_layer": 2, **sizes},
+    }
+    content["objective"] = {
+        "class_path": "seqdiff.training.block_objectives.BlockNELBO",
+        "init_args": {"block_size": SIZE, "beta": 0.3},
+    }
+    content["optim"] = {"lr": 5e-3, "warmup_steps": 5}
+    content["trainer"] = {"max_steps": 120, "val_check_interval": 60}
+    config.write_text(yaml.safe_dump(content))
+    return config
+
+
+@pytest.fixture(scope="module", params=NETS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    assert main(["train", str(write(folder, request.param))]) == 0
+    return folder / "run"
+
+
+def rows(run: Path, name: str) -> list[float]:
+    with (run / "metrics.csv").open() as stream:
+        return [float(row["value"]) for row in csv.DictReader(stream) if row["name"] == name]
+
+
+def evaluated(run: Path, out: Path, *flags: str) -> dict:
+    assert main(["evaluate", str(run), "--json", str(out), *flags]) == 0
+    return json.loads(out.read_text())
+
+
+def test_a_run_is_of_its_blocks(run: Path) -> None:
+    trained = load_run(run)
+    assert isinstance(trained.denoiser, BlockDenoiser) and trained.denoiser.block_size == SIZE
+    assert isinstance(trained.process, BlockDiffusion) and trained.process.block_size == SIZE
+    assert len(rows(run, "val/nats_per_token")) == 2
+    assert rows(run, "train/nats_per_token")[-1] < 1.4, "more than a uniform guess, 1.79 nats"
+
+
+def test_evaluation_bounds_block_by_block(run: Path, tmp_path: Path, capsys) -> None:
+    """Against every mask of a block, each of which is as likely as its number is."""
+    content = evaluated(run, tmp_path / "a.json", "--evaluations", "64")
+    row = content["rows"][0]
+    assert row["name"] == f"model, upper bound, blocks of {SIZE}"
+    assert "estimator block-bound, 64 evaluations a sequence" in capsys.readouterr().out
+    trained = load_run(run)
+    total, count = 0.0, 0
+    masks = torch.tensor(list(itertools.product([False, True], repeat=SIZE)))
+    for batch in trained.datamodule.evaluation_loader("test"):
+        for tokens, counted in zip(batch.tokens, batch.loss_mask, strict=True):
+            total += sum(block_cost(trained.denoiser, tokens, counted, masks, b) for b in range(3))
+            count += int(counted.sum())
+    assert row["num_tokens"] == count
+    error = max(4.9 * row["bits_per_token_estimator_error"] * math.log(2), 1e-6)
+    assert abs(row["nats_per_token"] - total / count) < error
+
+
+def block_cost(
+    denoiser: BlockDenoiser,
+    tokens: torch.Tensor,
+    counted: torch.Tensor,
+    masks: torch.Tensor,
+    b: int,
+) -> float:
+    """The bound of one block: n / k times the cost, averaged over k and the masks of k tokens."""
+    inside = slice(b * SIZE, (b + 1) * SIZE)
+    eligible = counted[inside]
+    chosen = masks[(masks & ~eligible).sum(dim=-1) == 0]
+    chosen, n = chosen[chosen.any(dim=-1)], int(eligible.sum())
+    if n == 0:
+        return 0.0
+    clean = tokens.expand(len(chosen), -1)
+    hidden = torch.zeros_like(clean, dtype=torch.bool)
+    hidden[:, inside] = chosen
+    x_t = clean.masked_fill(hidden, len(ALPHABET))
+    with torch.no_grad():
+        nats = denoiser.nats(x_t, clean, hidden).double().sum(dim=-1)
+    k = chosen.sum(dim=-1)
+    of_this_k = torch.bincount(k, minlength=n + 1)[k]
+    return float((nats * n / k / of_this_k / n).sum())
+
+
+def test_samples_follow_the_ring(run: Path, tmp_path: Path, toy_writer: None) -> None:
+    out = tmp_path / "a.ring"
+    flags = ["--num", "20", "--length", "31", "--seed", "1", "--out", str(out)]
+    assert main(["sample", str(run), *flags]) == 0
+    strings = [line.split()[1] for line in out.read_text().splitlines()]
+    assert [len(string) for string in strings] == [31] * 20
+    if "mamba" not in str(run):
+        return  # this network has learned these few rows by heart
+    pairs = [pair for string in strings for pair in itertools.pairwise(string)]
+    steps = [(ALPHABET.index(b) - ALPHABET.index(a)) % 6 for a, b in pairs]
+    assert sum(step in (1, 2, 4, 5) for step in steps) > 0.8 * len(steps), "of 6, two never occur"
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_a_resumed_run_is_the_same(net: str, tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, cut):
+        folder.mkdir()
+    flags = ["--trainer.max_steps", "20", "--checkpoint_every_n_steps", "10"]
+    assert main(["train", str(write(whole, net)), *flags, "--optim.schedule", "constant"]) == 0
+    short = ["--trainer.max_steps", "10", "--optim.schedule", "constant"]
+    assert main(["train", str(write(cut, net)), *short]) == 0
+    assert main(["train", "--resume", str(cut / "run"), "--trainer.max_steps", "20"]) == 0
+    weights = [load_run(folder / "run").denoiser.state_dict() for folder in (whole, cut)]
+    for name, weight in weights[0].items():
+        assert torch.equal(weight, weights[1][name]), name
+
+
+def test_what_does_not_go_together_is_refused(
+    run: Path, tmp_path: Path, toy_writer: None, capsys
+) -> None:
+    def complaint(*arguments: str) -> str:
+        assert main(list(arguments)) == 2
+        return capsys.readouterr().err
+
+    out = str(tmp_path / "a.ring")
+    sample = ["sample", str(run), "--num", "1", "--length", "8", "--seed", "1", "--out", out]
+    assert "must be one of masked diffusion, got one of block diffusion; its sampler is block" in (
+        complaint(*sample, "--sampler", "ancestral")
+    )
+    assert "must be bernoulli-time, exact-k, stratified-k for a model of block diffusion" in (
+        complaint("evaluate", str(run), "--estimator", "fixed-order")
+    )
+    config = write(tmp_path, "mamba")
+    assert "block_size must be an integer of at least 1, got 0" in (
+        complaint("train", str(config), "--objective.init_args.block_size", "0")
+    )
+    assert "beta and omega must satisfy 0 <= beta < omega <= 1, got 0.9 and 0.5" in (
+        complaint(
+            *("train", str(config), "--objective.init_args.beta", "0.9"),
+            *("--objective.init_args.omega", "0.5"),
+        )
+    )
+    flag = "seqdiff.backbones.Caduceus"
+    assert "must score blocks given the clean ones before them, got Caduceus" in (
+        complaint("train", str(config), "--backbone", flag, "--backbone.d_model", "8")
+    )
+    assert not Path(out).exists() and not (tmp_path / "run").exists()
