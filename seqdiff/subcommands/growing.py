@@ -21,8 +21,8 @@ def fit_sampler(sampler: Sampler, run: Run, *, stop: str | None, extrapolate: bo
         extrapolate: Whether to look back further than the run has learnt to.
 
     Raises:
-        ValueError: If there is a symbol to stop at and the sampler or the tokenizer does not know
-            what to do with it.
+        ValueError: If the sampler does not fit the run, or there is a symbol to stop at and the
+            sampler or the tokenizer does not know what to do with it.
     """
     if not isinstance(sampler, BlockSampler):
         if stop is not None:
@@ -31,9 +31,9 @@ def fit_sampler(sampler: Sampler, run: Run, *, stop: str | None, extrapolate: bo
                 f"rows as long as they are, got {stop!r}; it is for runs of block diffusion"
             )
         return sampler
+    size = sampler.check(run.denoiser, run.process)
     limits = [run.max_length, None if extrapolate else run.datamodule.context_length]
     known = [limit for limit in limits if limit is not None]
-    size = getattr(run.denoiser, "block_size", 1)  # other models refuse the sampler themselves
     if sampler.window is None and known and min(known) >= 2 * size:
         sampler = replace(sampler, window=min(known))
     if stop is None:

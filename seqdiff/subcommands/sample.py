@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,17 +76,19 @@ def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
     """Build the first of some samplers that takes the options; which it will be, the run decides.
 
     Raises:
-        ValueError: What the first one says, if none does.
+        ValueError: If none does: what the first one says that has all of these options, or else
+            what the first one says.
     """
-    from seqdiff.sampler_config import build_sampler
+    from seqdiff.sampler_config import build_sampler, choose_sampler
 
+    given = {flag.removeprefix("--").partition("=")[0].partition(".")[0] for flag in flags}
     complaints = []
     for name in names:
         try:
             return build_sampler(name, flags)
         except ValueError as error:
-            complaints.append(error)
-    raise complaints[0]
+            complaints.append((given - set(signature(choose_sampler(name)).parameters), error))
+    raise next((error for unknown, error in complaints if not unknown), complaints[0][1])
 
 
 def run(args: argparse.Namespace) -> None:
