@@ -26,7 +26,7 @@ from .common import Ratio, begin, make_parser, positive, print_table, refuse, wr
 
 GOAL = 5.0
 SYMBOLS = 27
-DIFFER = 0.02
+DIFFER, SHARPER = 0.02, 1.5
 SIZES, BATCHES = (4, 16), (1, 16)
 
 
@@ -81,7 +81,8 @@ def make_network(shape: tuple[int, int, int], length: int) -> Transformer:
     ).eval()
     with torch.no_grad():
         for weight in network.parameters():
-            weight.add_(torch.randn_like(weight) * 0.02)
+            if weight.dim() > 1:
+                weight.copy_(torch.randn_like(weight) * SHARPER / weight.shape[-1] ** 0.5)
     return network
 
 

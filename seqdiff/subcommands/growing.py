@@ -56,7 +56,8 @@ def find_symbol(text: str, tokenizer: Tokenizer) -> int:
     Raises:
         ValueError: If it is no single symbol.
     """
-    known = [i for i in range(tokenizer.vocab_size) if tokenizer.decode(np.array([i])) == text]
+    every = range(tokenizer.vocab_size) if text else ()
+    known = [i for i in every if tokenizer.decode(np.array([i])) == text]
     ids = known if len(known) == 1 else tokenizer.encode(text).tolist()
     if len(ids) == 1 and ids[0] < tokenizer.vocab_size:
         return int(ids[0])
