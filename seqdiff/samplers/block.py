@@ -23,12 +23,13 @@ _WHOLE_ROWS = (SemiAutoregressiveSampler, SMCSampler)
 class BlockSampler(Sampler):
     """For block diffusion: fills block after block given the clean ones before; any sampler inside.
 
-    The network keeps what it needs of finished blocks, so a block costs the same wherever it lies;
-    what the sampler itself does for a block does not depend on the length of the row either.
-    Visible tokens may be anywhere: a prompt of any length, another for each row, or gaps to fill.
-    Tokens to the right of a block are not seen from it, so with those the law is the one that this
-    order gives, block by block, and not the model's law given all that is visible. A row that has
-    no masks left leaves the batch. Source: Arriola et al. 2025, arXiv:2503.09573, section 3.
+    The network keeps what it needs of finished blocks: a state, so that a block costs the same
+    wherever it lies, or as many tokens as its window holds. What the sampler itself does for a
+    block does not depend on the length of the row. Visible tokens may be anywhere: a prompt of any
+    length, another for each row, or gaps to fill. Tokens to the right of a block are not seen from
+    it, so with those the law is the one that this order gives, block by block, and not the model's
+    law given all that is visible. A row that has no masks left leaves the batch. Source: Arriola et
+    al. 2025, arXiv:2503.09573, section 3.
 
     A row may end before it is full, ``SampleOutput.length`` says where: with the first stop symbol
     that was drawn, which stays its last token, or after a block that leaves its end monotonous. It

@@ -200,6 +200,24 @@ def test_guided_blocks_have_the_mixed_law(size: int, gamma: float) -> None:
     assert torch.equal(found.nfe[:1], plain.nfe[:1] * laws_asked)
 
 
+def test_guided_blocks_are_bounded_given_clean_ones() -> None:
+    """The costs that likelihoods are made of."""
+    world, gamma = LabelledBlocks(K, L), 1.5
+    guided = BlockClassifierFree(BlockDenoiser(world, K, 2), 0, gamma)
+    x0 = torch.tensor(list(itertools.product(range(K), repeat=L)))
+    hidden = torch.tensor([True, False, True, True]).expand_as(x0)
+    x_t = x0.masked_fill(hidden, K)
+    label = torch.zeros(len(x0), dtype=torch.int64)
+    parts = (world.block_logits(x_t, x0, 2, label=given) for given in (label, None))
+    with_label, without = (part.log_softmax(dim=-1) for part in parts)
+    mixed = (gamma * with_label + (1 - gamma) * without).log_softmax(dim=-1)
+    wanted = -mixed.gather(-1, x0[..., None])[..., 0]
+    found = guided.nats(x_t, x0, hidden)
+    torch.testing.assert_close(found[hidden], wanted[hidden])
+    noisy = -guided.log_probs_at(x_t, hidden).gather(-1, x0[hidden][:, None])[:, 0]
+    assert not torch.allclose(found[hidden], noisy), "the twin that reads corrupted blocks"
+
+
 # Stop rules
 
 
