@@ -11,7 +11,6 @@ from seqdiff.block_denoiser import BlockDenoiser, Prefix
 from seqdiff.process import BlockDiffusion
 from seqdiff.samplers import (
     AncestralSampler,
-    BlockClassifierFree,
     BlockSampler,
     ConfidenceSampler,
     FirstHittingSampler,
@@ -21,7 +20,8 @@ from seqdiff.samplers.growth import Growth
 from seqdiff.samplers.stopping import StopRules
 from seqdiff.schedules import Linear
 from tests import laws
-from tests.block_worlds import BlockLookup, BlockOracle, LabelledBlocks
+from tests.block_laws import by_blocks
+from tests.block_worlds import BlockLookup, BlockOracle
 from tests.enumeration import Law, Tokens, distance, joint_law, outcomes
 from tests.oracles import Joint
 
@@ -37,44 +37,6 @@ def process(size: int) -> BlockDiffusion:
 
 def lookup(size: int, seed: int = 3) -> BlockDenoiser:
     return BlockDenoiser(BlockLookup(K, L, seed=seed), K, size)
-
-
-def fill(inner: Sampler, x: Tokens, table: laws.Table) -> Law:
-    """What a sampler makes of a block, from the laws of every state of the block."""
-    if isinstance(inner, FirstHittingSampler):
-        return laws.random_order(x, table, K)
-    if isinstance(inner, ConfidenceSampler):
-        best = lambda hidden, law: [max(hidden, key=lambda i: max(law[i]))]  # noqa: E731
-        return laws.chosen_order(x, table, K, best)
-    law: Law = {x: 1.0}
-    for step in range(inner.num_steps):
-        law = laws.push(law, laws.step(table, K, 1 / (inner.num_steps - step)))
-    return law
-
-
-def by_blocks(
-    denoiser: BlockDenoiser,
-    inner: Sampler,
-    x_init: Tokens,
-    seen: Callable[[Tokens], Tokens] = lambda behind: behind,
-) -> Law:
-    """Fill block after block; a block's laws are looked up beside what is ``seen`` behind it."""
-    table = laws.table(denoiser, K, len(x_init))
-    law: Law = {x_init: 1.0}
-    for start in range(0, len(x_init), denoiser.block_size):
-        block = range(start, min(start + denoiser.block_size, len(x_init)))
-
-        def kernel(x: Tokens, block: range = block) -> Law:
-            behind, ahead = x[: block.start], x[block.stop :]
-            states = itertools.product(range(K + 1), repeat=len(block))
-            own = {
-                state: [table[seen(behind) + state + ahead][i] for i in block] for state in states
-            }
-            found = fill(inner, x[block.start : block.stop], own)
-            return {behind + state + ahead: chance for state, chance in found.items()}
-
-        law = laws.push(law, kernel)
-    return law
 
 
 def blank(length: int = L) -> torch.Tensor:
@@ -178,44 +140,6 @@ def test_allowed_letters_restrict_each_law() -> None:
     free = by_blocks(denoiser, FirstHittingSampler(), (K,) * L)
     ours, theirs = (laws.push(law, lambda x: {x[:2]: 1.0}) for law in (found, free))
     assert distance(ours, theirs) < EXACT, "a block does not know what a later one is allowed"
-
-
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.5])
-@pytest.mark.parametrize("size", [1, 2])
-def test_guided_blocks_have_the_mixed_law(size: int, gamma: float) -> None:
-    """p(x | label)^gamma p(x)^(1 - gamma), normalised, for every token given what is visible."""
-    world = LabelledBlocks(K, L)
-    model = BlockDenoiser(world, K, size)
-    guided = BlockClassifierFree(model, 1, gamma)
-    states = torch.tensor(list(itertools.product(range(K + 1), repeat=L)))
-    with_label = model(states, label=torch.ones(len(states), dtype=torch.int64))
-    mixed = (gamma * with_label.exp().log() + (1 - gamma) * model(states)).log_softmax(dim=-1)
-    hidden = states == K
-    torch.testing.assert_close(guided(states)[hidden], mixed[hidden])
-    found = outcomes(BlockSampler(), guided, process(size), blank())
-    assert distance(found.law, by_blocks(guided, FirstHittingSampler(), (K,) * L)) < EXACT
-    plain = outcomes(BlockSampler(), model, process(size), blank())
-    assert (distance(found.law, plain.law) < EXACT) == (gamma == 0)
-    laws_asked = 1 if gamma in (0, 1) else 2
-    assert torch.equal(found.nfe[:1], plain.nfe[:1] * laws_asked)
-
-
-def test_guided_blocks_are_bounded_given_clean_ones() -> None:
-    """The costs that likelihoods are made of."""
-    world, gamma = LabelledBlocks(K, L), 1.5
-    guided = BlockClassifierFree(BlockDenoiser(world, K, 2), 0, gamma)
-    x0 = torch.tensor(list(itertools.product(range(K), repeat=L)))
-    hidden = torch.tensor([True, False, True, True]).expand_as(x0)
-    x_t = x0.masked_fill(hidden, K)
-    label = torch.zeros(len(x0), dtype=torch.int64)
-    parts = (world.block_logits(x_t, x0, 2, label=given) for given in (label, None))
-    with_label, without = (part.log_softmax(dim=-1) for part in parts)
-    mixed = (gamma * with_label + (1 - gamma) * without).log_softmax(dim=-1)
-    wanted = -mixed.gather(-1, x0[..., None])[..., 0]
-    found = guided.nats(x_t, x0, hidden)
-    torch.testing.assert_close(found[hidden], wanted[hidden])
-    noisy = -guided.log_probs_at(x_t, hidden).gather(-1, x0[hidden][:, None])[:, 0]
-    assert not torch.allclose(found[hidden], noisy), "the twin that reads corrupted blocks"
 
 
 # Stop rules
