@@ -9,6 +9,7 @@ each part only needs what the whole gives.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -89,21 +90,6 @@ class _Near(NamedTuple):
     clean: int
     mask: Tensor | None
 
-    @classmethod
-    def of(
-        cls, q: Tensor, start: int, chunks: int, size: int, clean: int, block_size: int
-    ) -> _Near:
-        """Find the mask; chunks of a noisy row that have no clean keys are one block."""
-        if size <= block_size and not clean:
-            return cls(start, chunks, size, clean, None)
-        block = torch.arange(size, device=q.device) // block_size
-        seen = block <= block[:, None]
-        if clean:
-            own = block == block[:, None]
-            seen = torch.cat(((seen & ~own)[:, :clean], own), dim=1)
-        mask = torch.zeros(seen.shape, dtype=q.dtype, device=q.device)
-        return cls(start, chunks, size, clean, mask.masked_fill(~seen, -torch.inf))
-
     def fold(self, x: Tensor, size: int) -> Tensor:
         """Make each chunk a row, cut to a size."""
         if self.chunks == 1:
@@ -138,25 +124,45 @@ class _Plan(NamedTuple):
     length: int
 
     @classmethod
-    def of(cls, q: Tensor, clean: Tensor, block_size: int, noisy: bool) -> _Plan:
-        """Cut a row into whole chunks and a rest."""
-        length, behind = q.shape[2], clean.shape[2]
+    def of(
+        cls, length: int, behind: int, block_size: int, noisy: bool, dtype: torch.dtype
+    ) -> _Plan:
+        """Cut a row, which reads some clean tokens if it is noisy, into whole chunks and a rest."""
         chunk = block_size * max(1, CHUNK // block_size)
         with_clean = noisy and chunk > block_size
         whole = (min(length, behind) if with_clean else length) // chunk
         start = whole * chunk
         rest, near = length - start, []
         if whole:
-            near.append(_Near.of(q, 0, whole, chunk, chunk * with_clean, block_size))
+            clean = chunk * with_clean
+            near.append(_Near(0, whole, chunk, clean, _mask(chunk, clean, block_size, dtype)))
         if rest:
-            left = behind - start if with_clean else 0
-            near.append(_Near.of(q, start, 1, rest, left, block_size))
+            clean = behind - start if with_clean else 0
+            near.append(_Near(start, 1, rest, clean, _mask(rest, clean, block_size, dtype)))
         return cls(tuple(near), chunk, length)
 
     def far(self) -> Iterator[tuple[slice, slice]]:
         """Queries, and the keys of all chunks before theirs."""
         for start in range(self.chunk, self.length, self.chunk):
             yield slice(start, min(start + self.chunk, self.length)), slice(0, start)
+
+
+def _mask(size: int, clean: int, block_size: int, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the scores within a chunk; if it is noisy, clean keys come first.
+
+    A chunk of a noisy row that has no clean keys is one block.
+    """
+    if size <= block_size and not clean:
+        return None
+    block = torch.arange(size) // block_size
+    seen = block <= block[:, None]
+    if clean:
+        own = block == block[:, None]
+        seen = torch.cat(((seen & ~own)[:, :clean], own), dim=1)
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, -torch.inf)
+
+
+_plan = lru_cache(maxsize=64)(_Plan.of)
 
 
 class _BlockAttention(torch.autograd.Function):
@@ -173,7 +179,7 @@ class _BlockAttention(torch.autograd.Function):
         block_size: int,
         noisy: bool,
     ) -> Tensor:
-        plan = _Plan.of(q, clean_k, block_size, noisy)
+        plan = _plan(q.shape[2], clean_k.shape[2], block_size, noisy, q.dtype)
         parts = []
         for near in plan.near:
             keys, values = near.keys(clean_k, k), near.keys(clean_v, v)
@@ -198,17 +204,11 @@ class _BlockAttention(torch.autograd.Function):
         for near in ctx.plan.near:
             here = slice(near.start, near.start + near.chunks * near.size)
             keys, values = near.keys(clean_k, k), near.keys(clean_v, v)
-            whole = (near.fold(x, near.size) for x in (grad, q))
-            given, asked = whole
+            given, asked, mixed, weights = (near.fold(x, near.size) for x in (grad, q, out, norm))
             dmixed = _attend_backward(
-                given,
-                asked,
-                keys,
-                values,
-                near.fold(out, near.size),
-                near.fold(norm, near.size)[..., 0],
-                0.0,
-                False,
+                *(given, asked, keys, values, mixed, weights[..., 0]),
+                dropout_p=0.0,
+                is_causal=False,
                 attn_mask=near.mask,
             )
             dq[:, :, here] = near.unfold(dmixed[0])
@@ -220,15 +220,11 @@ class _BlockAttention(torch.autograd.Function):
             (clean_k, clean_v, dclean_k, dclean_v) if ctx.noisy else (k, v, dk, dv)
         )
         for here, before in ctx.plan.far():
+            given, asked, mixed, weights = (x[:, :, here] for x in (grad, q, out, norm))
             dmixed = _attend_backward(
-                grad[:, :, here],
-                q[:, :, here],
-                far_k[:, :, before],
-                far_v[:, :, before],
-                out[:, :, here],
-                norm[:, :, here, 0],
-                0.0,
-                False,
+                *(given, asked, far_k[:, :, before], far_v[:, :, before], mixed, weights[..., 0]),
+                dropout_p=0.0,
+                is_causal=False,
             )
             dq[:, :, here] += dmixed[0]
             dfar_k[:, :, before] += dmixed[1]

@@ -55,17 +55,41 @@ Hidden = tuple[Tensor, Layout]
 Pass = Callable[[Body, Pair], Hidden]
 
 
-def choose_pass(device: torch.device) -> Pass:
-    """Choose the fastest that is known to be right: see each of them.
+def choose_pass(pair: Pair) -> Pass:
+    """Choose what is fastest: see each of them.
 
     Args:
-        device: Where the tokens are.
+        pair: What is to be read.
     """
-    if device.type == "cuda":
+    device = pair.x_t.device.type
+    if pair.block_size >= pair.x_t.shape[1]:
+        return plain_pass
+    if device == "cuda":
         return flex_pass
-    if device.type == "cpu" and not torch.compiler.is_compiling():
+    if device == "cpu" and not torch.compiler.is_compiling():
         return structured_pass
     return dense_pass
+
+
+def plain_pass(body: Body, pair: Pair) -> Hidden:
+    """Go over x_t alone, where a block is as long as the row.
+
+    Args:
+        body: Of the network.
+        pair: What is read.
+
+    Returns:
+        The residual stream of x_t before the head, and how it lies.
+    """
+    layout = lay_out(pair.x_t, pair.padding)
+    return _through(body, layout.pack(pair.x_t), layout), layout
+
+
+def _through(body: Body, tokens: Tensor, layout: Layout | Flexible) -> Tensor:
+    x, rotary = body.embedding(tokens), body.rotary(layout.positions)
+    for block in body.blocks:
+        x = block(x, body.condition, rotary, layout)
+    return x
 
 
 # One row of both halves
@@ -80,7 +104,7 @@ def dense_pass(body: Body, pair: Pair, window: int | None = None) -> Hidden:
         window: See ``block_diffusion_mask``.
 
     Returns:
-        The residual stream of x_t before the head, and how it lies.
+        See ``plain_pass``.
     """
     place = torch.arange(pair.x_t.shape[1], device=pair.x_t.device)
     mask = block_diffusion_mask(len(place), pair.block_size, place.device, window)
@@ -121,7 +145,7 @@ def flex_pass(body: Body, pair: Pair) -> Hidden:
         pair: What is read.
 
     Returns:
-        See ``dense_pass``.
+        See ``plain_pass``.
     """
     length = pair.x_t.shape[1]
     behind = clean_length(length, pair.block_size)
@@ -134,9 +158,7 @@ def flex_pass(body: Body, pair: Pair) -> Hidden:
 def _one_row(body: Body, pair: Pair, layout: Padded | Flexible) -> Hidden:
     length = pair.x_t.shape[1]
     both = torch.cat((pair.x_t, pair.x0), dim=1)[:, : len(layout.positions)]
-    x, rotary = body.embedding(both), body.rotary(layout.positions)
-    for block in body.blocks:
-        x = block(x, body.condition, rotary, layout)
+    x = _through(body, both, layout)
     return x[:, :length], Padded(layout.positions[:length], padding=pair.padding)
 
 
@@ -234,16 +256,14 @@ def structured_pass(body: Body, pair: Pair) -> Hidden:
         pair: What is read.
 
     Returns:
-        See ``dense_pass``.
+        See ``plain_pass``.
     """
     layout = lay_out(pair.x_t, pair.padding)
-    x, rotary = body.embedding(layout.pack(pair.x_t)), body.rotary(layout.positions)
     clean = _before_the_last_block(layout, pair.block_size)
     tokens = clean.pack(pair.x0)[:, : len(clean.positions)]
     if not tokens.shape[1]:
-        for block in body.blocks:
-            x = block(x, body.condition, rotary, layout)
-        return x, layout
+        return plain_pass(body, pair)
+    x, rotary = body.embedding(layout.pack(pair.x_t)), body.rotary(layout.positions)
     x0, turned = body.embedding(tokens), body.rotary(clean.positions)
     reading = _Clean(clean, pair.block_size, [])
     for block in body.blocks:

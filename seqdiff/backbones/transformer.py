@@ -166,12 +166,8 @@ class Transformer(nn.Module):
         """
         self.config.require_blocks(x_t, x0, block_size, padding)
         condition = self._condition(x_t, None, label)
-        if block_size >= x_t.shape[1]:
-            layout = lay_out(x_t, padding)
-            return self.head(self._residual(x_t, condition, layout), condition, layout, where)
-        x, layout = choose_pass(x_t.device)(
-            self._body(condition), Pair(x_t, x0, block_size, padding)
-        )
+        pair = Pair(x_t, x0, block_size, padding)
+        x, layout = choose_pass(pair)(self._body(condition), pair)
         return self.head(x, condition, layout, where)
 
     def block_cache(

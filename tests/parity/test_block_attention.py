@@ -20,6 +20,7 @@ EXACT = 1e-10
 CHUNK = 64
 LENGTHS = [200, 77, 0, 64, 3]
 LABEL = torch.tensor([1, 0, NO_LABEL, 1, 0])
+MASK, BACKWARD = block_attention._mask, block_attention._attend_backward
 
 Numbers = dict[str, Tensor]
 
@@ -43,7 +44,7 @@ def numbers(
     x_t, x0, padding = batch(length, padded)
     model.zero_grad()
     with pytest.MonkeyPatch.context() as patch, torch.set_grad_enabled(backward):
-        patch.setattr(transformer, "choose_pass", lambda _device: way)
+        patch.setattr(transformer, "choose_pass", lambda _pair: way)
         logits = model.block_logits(x_t, x0, block_size, padding=padding, label=label)
     if backward:
         weights = torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype)
@@ -125,7 +126,7 @@ def test_rows_are_what_they_would_be_alone(way: Callable) -> None:
     x_t, x0, padding = batch(200, True)
     where = (torch.arange(200) % 3 == 0).expand(5, -1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transformer, "choose_pass", lambda _device: way)
+        patch.setattr(transformer, "choose_pass", lambda _pair: way)
         together = model.block_logits(x_t, x0, 4, padding=padding)
         some = model.block_logits(x_t, x0, 4, where, padding)
         assert not together[padding].any()
@@ -139,10 +140,15 @@ def test_rows_are_what_they_would_be_alone(way: Callable) -> None:
 
 
 def test_the_rule_of_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = [block_pass.choose_pass(torch.device(kind)) for kind in ("cpu", "cuda", "mps")]
-    assert chosen == [block_pass.structured_pass, block_pass.flex_pass, block_pass.dense_pass]
+    def chosen(device: str, block_size: int) -> Callable:
+        tokens = torch.empty((1, 8), dtype=torch.int64, device=device)
+        return block_pass.choose_pass(block_pass.Pair(tokens, tokens, block_size, None))
+
+    assert chosen("cpu", 7) is block_pass.structured_pass
+    assert chosen("meta", 7) is block_pass.dense_pass
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert block_pass.choose_pass(torch.device("cpu")) is block_pass.dense_pass
+    assert chosen("cpu", 7) is block_pass.dense_pass
+    assert {chosen(device, 8) for device in ("cpu", "meta")} == {block_pass.plain_pass}
 
 
 # Work that is not done
@@ -189,29 +195,38 @@ def test_scores_are_about_a_quarter_of_the_masks(monkeypatch: pytest.MonkeyPatch
 # Broken twins
 
 
-def without_gate(x: Tensor) -> Tensor:
+def halves(x: Tensor) -> Tensor:
     return torch.full_like(x, 0.5)
 
 
-def test_broken_twins_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that weigh the same, a query that reads its own clean block, blocks cut one later."""
+def mask_of_twice_the_size(size: int, clean: int, block_size: int, *rest: object) -> Tensor | None:
+    return MASK(size, clean, 2 * block_size, *rest)
+
+
+def no_gradient_without_a_mask(
+    grad: Tensor, *rest: Tensor, **options: Tensor
+) -> tuple[Tensor, ...]:
+    found = BACKWARD(grad, *rest, **options)
+    return found if options.get("attn_mask") is not None else tuple(x * 0 for x in found)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "twin"),
+    [
+        (Tensor, "sigmoid", halves),
+        (block_attention, "_mask", mask_of_twice_the_size),
+        (block_attention, "_attend_backward", no_gradient_without_a_mask),
+        (block_pass, "clean_length", lambda length, size: (length - 1) // size * size - size),
+    ],
+)
+def test_broken_twins_are_far_off(
+    owner: object, name: str, twin: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts that weigh the same, other blocks, gradients of a part only, a clean block too few."""
+    monkeypatch.setattr(block_attention, "_plan", block_attention._Plan.of)
     assert gap(*both(block_size=4)) < EXACT
-    with monkeypatch.context() as patch:
-        patch.setattr(Tensor, "sigmoid", without_gate)
-        assert gap(*both(block_size=4)) > 1e-2
-    with monkeypatch.context() as patch:
-        right = block_attention._Near.of
-        of = lambda q, start, count, size, clean, block: right(  # noqa: E731
-            q, start, count, size, clean, 2 * block
-        )
-        patch.setattr(block_attention._Near, "of", of)
-        assert gap(*both(block_size=4)) > 1e-2
-    with monkeypatch.context() as patch:
-        patch.setattr(block_attention, "clean_length", lambda length, size: length // size * size)
-        patch.setattr(
-            block_pass, "clean_length", lambda length, size: (length - 1) // size * size - size
-        )
-        assert gap(*both(block_size=4)) > 1e-2
+    monkeypatch.setattr(owner, name, twin)
+    assert gap(*both(block_size=4)) > 1e-2
 
 
 # Bad input
@@ -227,10 +242,8 @@ def unchecked() -> Iterator[None]:
 
 def test_bad_calls() -> None:
     model, tokens = build(), draw_tokens(2, 8)
-    with (
-        unchecked(),
-        pytest.raises(ValueError, match=r"^Transformer\.x0 must have the shape \(2, "),
-    ):
+    other = r"^Transformer\.x0 must have the shape \(2, 8\) of x_t, got \(2, 4\); pass the row"
+    with unchecked(), pytest.raises(ValueError, match=other):
         model.block_logits(tokens, tokens[:, :4], 4)
     padding = torch.tensor([[True] + 7 * [False], 8 * [False]])
     with pytest.raises(ValueError, match=r"^Transformer\.padding must come after the last token"):

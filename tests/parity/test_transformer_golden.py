@@ -167,7 +167,7 @@ def test_other_block_masks_are_far_off(bd3lm: Golden, monkeypatch: pytest.Monkey
         return mask
 
     twice = lambda n, size, *rest: right(n, 2 * size, *rest)  # noqa: E731
-    monkeypatch.setattr(transformer, "choose_pass", lambda _device: block_pass.dense_pass)
+    monkeypatch.setattr(transformer, "choose_pass", lambda _pair: block_pass.dense_pass)
     assert bd3lm.gap(model) < 1e-5
     for twin in (full, leaking, twice):
         monkeypatch.setattr(block_pass, "block_diffusion_mask", twin)

@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.backbones import BlockCache, Transformer, block_pass, transformer, transformer_cache
+from seqdiff.backbones import (
+    BlockBackbone,
+    BlockCache,
+    Transformer,
+    block_pass,
+    transformer,
+    transformer_cache,
+)
 from seqdiff.backbones.rotary import Rotary, rotary_frequencies
 from seqdiff.backbones.transformer_cache import TransformerCache
 from seqdiff.types import NO_LABEL
@@ -32,7 +39,7 @@ def recomputed(
     twin.load_state_dict(model.state_dict())
     with pytest.MonkeyPatch.context() as patch:
         dense = partial(block_pass.dense_pass, window=window)
-        patch.setattr(transformer, "choose_pass", lambda _device: dense)
+        patch.setattr(transformer, "choose_pass", lambda _pair: dense)
         return twin.block_logits(x_t, x0, block_size, label=label)
 
 
@@ -56,6 +63,7 @@ def gap(found: Tensor, wanted: Tensor) -> float:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_block_by_block_it_gives_the_logits_of_the_whole_row(block_size: int, batch: int) -> None:
     model, length = build(), 30
+    assert isinstance(model, BlockBackbone)
     x_t, x0 = draw_tokens(batch, length), draw_tokens(batch, length, 2) % K
     found = generated(model.block_cache(batch, block_size, window=48), x_t, x0, block_size)
     assert gap(found, model.block_logits(x_t, x0, block_size)) < EXACT
@@ -80,6 +88,15 @@ def test_in_float32() -> None:
     x_t, x0 = draw_tokens(3, LONG), draw_tokens(3, LONG, 2) % K
     found = generated(model.block_cache(3, 4), x_t, x0, 4)
     assert gap(found, recomputed(model, x_t, x0, 4, 60)) < FLOAT32
+
+
+def test_under_autocast() -> None:
+    model = build(max_length=64).float()
+    x_t, x0 = draw_tokens(2, 40), draw_tokens(2, 40, 2) % K
+    with torch.autocast("cpu", torch.bfloat16):
+        low = generated(model.block_cache(2, 4, window=8), x_t, x0, 4)
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), recomputed(model, x_t, x0, 4, 8), atol=0.3, rtol=0.1)
 
 
 @pytest.mark.parametrize("first", [4, 20, 28, 40, 64])

@@ -1,0 +1,235 @@
+"""What the empty parts of block diffusion's mask cost in a training step, for some block sizes.
+
+Forward, cross entropy at the masked tokens and backward of ``Transformer.block_logits``, with one
+dense mask over [x_t ; x0], in the structured form, and with FlexAttention. The last has no backward
+on the CPU: there it takes part in a forward pass of its own, compiled. Logits and gradients are
+compared before anything is timed; peak memory is that of one step in a process of its own. Run
+``python -m benchmarks.block_attention``.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from dataclasses import dataclass
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seqdiff.backbones import Transformer, block_pass, transformer
+from seqdiff.backbones.block_pass import Pass, dense_pass, flex_pass, plain_pass, structured_pass
+
+from .common import (
+    Ratio,
+    Side,
+    begin,
+    interleave,
+    make_parser,
+    positive,
+    print_table,
+    refuse,
+    require_same,
+    write_json,
+)
+from .peak_memory import high_water, in_fresh_process
+from .transformer_step import shape
+from .transformer_training import Shape, make_network
+
+TOLERANCE = 1e-4
+BASELINE = "dense"
+SMALL = Shape(768, 2, 12, 1024)
+WAYS: dict[str, Pass] = {"dense": dense_pass, "structured": structured_pass, "flex": flex_pass}
+
+
+class Work:
+    """A network, and one batch of which half the tokens are masked.
+
+    Args:
+        network: Its gradients are written over.
+        batch: Rows.
+        length: Tokens of a row.
+        block_size: Tokens of a block.
+        device: ``cpu`` or ``cuda``; there the activations are in bfloat16.
+    """
+
+    def __init__(
+        self, network: Transformer, batch: int, length: int, block_size: int, device: str
+    ) -> None:
+        self.network, self.block_size = network.to(device), block_size
+        source = torch.Generator().manual_seed(0)
+        self.x0 = torch.randint(network.config.num_logits, (batch, length), generator=source)
+        self.x0 = self.x0.to(device)
+        self.where = (torch.rand(batch, length, generator=source) < 0.5).to(device)
+        self.x_t = self.x0.masked_fill(self.where, network.config.num_logits)
+        self.autocast = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
+
+    def logits(self, way: str) -> Tensor:
+        """Score the masked tokens."""
+        chosen = WAYS[way] if way == BASELINE or self.block_size < self.x0.shape[1] else plain_pass
+        with mock.patch.object(transformer, "choose_pass", lambda _pair: chosen), self.autocast:
+            return self.network.block_logits(self.x_t, self.x0, self.block_size, self.where).float()
+
+    def forward(self, way: str) -> Tensor:
+        """Score them without a graph."""
+        with torch.no_grad():
+            return self.logits(way)
+
+    def step(self, way: str) -> Tensor:
+        """Forward and backward."""
+        self.network.zero_grad()
+        logits = self.logits(way)
+        F.cross_entropy(logits, self.x0[self.where]).backward()
+        return logits.detach()
+
+    def numbers(self, way: str) -> dict[str, Tensor]:
+        """The logits and every gradient."""
+        found = {"logits": self.step(way)}
+        named = self.network.named_parameters()
+        return found | {n: p.grad.clone() for n, p in named if p.grad is not None}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way for one block size.
+
+    Attributes:
+        block_size: Tokens of a block.
+        what: ``step`` or ``forward``.
+        way: Which.
+        times: Its own, and those of the dense mask.
+        gap: Largest to the results with the dense mask.
+        peak_bytes: High water of one step.
+    """
+
+    block_size: int
+    what: str
+    way: str
+    times: Ratio
+    gap: float
+    peak_bytes: int | None
+
+    def cells(self) -> tuple[str, ...]:
+        """What is printed."""
+        return (
+            f"{self.block_size} {self.what}",
+            self.way,
+            f"{1e3 * self.times.seconds:.0f}",
+            str(self.times),
+            "-" if self.peak_bytes is None else f"{self.peak_bytes / 2**20:.0f}",
+            f"{self.gap:.0e}",
+        )
+
+    def record(self) -> dict[str, object]:
+        """What goes into the JSON file."""
+        about = {"block_size": self.block_size, "what": self.what, "way": self.way}
+        return {
+            **about,
+            **self.times.record(),
+            "largest_gap": self.gap,
+            "peak_bytes": self.peak_bytes,
+        }
+
+
+def measure(block_size: int, options: Namespace) -> list[Row]:
+    """Check and time all ways for one block size."""
+    at, device = options.shape, options.device
+    network = make_network(at, options.vocabulary, 0.0)
+    work = Work(network, options.batch, at.length, block_size, device)
+    limit = 0.1 if device == "cuda" else TOLERANCE
+    trained = [way for way in WAYS if way != "flex" or device == "cuda"]
+    wanted = work.numbers(BASELINE)
+    gaps = {
+        way: require_same(f"{block_size}, {way} and {BASELINE}", work.numbers(way), wanted, limit)
+        for way in trained
+    }
+    sides = [Side(way, lambda way=way: work.step(way)) for way in trained]
+    seconds = interleave(sides, options.pairs, device)
+    rows = [
+        Row(
+            *(block_size, "step", way, Ratio(seconds[way], seconds[BASELINE]), gaps[way]),
+            peak_bytes=step_memory(way, block_size, options),
+        )
+        for way in trained
+    ]
+    return rows if device == "cuda" else rows + forward_rows(work, wanted["logits"], options)
+
+
+def forward_rows(work: Work, wanted: Tensor, options: Namespace) -> list[Row]:
+    """Check and time the forward pass of every way on the CPU."""
+    rows = []
+    with mock.patch.object(block_pass, "flex_attention", torch.compile(block_pass.flex_attention)):
+        for way in WAYS:
+            what = f"{work.block_size}, forward of {way} and {BASELINE}"
+            found = {"logits": work.forward(way)}
+            rows.append((way, require_same(what, found, {"logits": wanted}, TOLERANCE)))
+        sides = [Side(way, lambda way=way: work.forward(way)) for way in WAYS]
+        seconds = interleave(sides, options.pairs)
+    return [
+        Row(work.block_size, "forward", way, Ratio(seconds[way], seconds[BASELINE]), gap, None)
+        for way, gap in rows
+    ]
+
+
+def step_memory(way: str, block_size: int, options: Namespace) -> int:
+    """Bytes of one step's high water: on the CPU from a fresh process."""
+    if options.device == "cuda":
+        network = make_network(options.shape, options.vocabulary, 0.0)
+        work = Work(network, options.batch, options.shape.length, block_size, "cuda")
+        work.step(way)
+        torch.cuda.reset_peak_memory_stats()
+        resting = torch.cuda.memory_allocated()
+        work.step(way)
+        return torch.cuda.max_memory_allocated() - resting
+    sizes = map(str, (options.shape, block_size, options.vocabulary, options.batch))
+    return in_fresh_process("benchmarks.block_attention", way, *sizes)
+
+
+def fresh_step(way: str, at: Shape, block_size: int, vocabulary: int, batch: int) -> int:
+    """Take a warm step on few tokens, then the one that is measured."""
+    network = make_network(at, vocabulary, 0.0)
+    Work(network, 1, min(16, at.length), 4, "cpu").step(way)
+    work = Work(network, batch, at.length, block_size, "cpu")
+    return high_water(lambda: work.step(way))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table and, if asked, write it as JSON."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--shape", type=shape, default=SMALL, help=f"by default {SMALL}")
+    parser.add_argument("--block", type=positive, nargs="+", help="4, 16, 64 and the whole row")
+    parser.add_argument("--vocabulary", type=positive, default=512)
+    parser.add_argument("--batch", type=positive, default=1)
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        refuse("block_attention: --device cuda needs a CUDA device, and PyTorch sees none")
+    described = begin(options.device)
+    sizes = options.block or [4, 16, 64, options.shape.length]
+    if max(sizes) > options.shape.length:
+        refuse(
+            f"block_attention: --block must be at most the length {options.shape.length}, got "
+            f"{max(sizes)}"
+        )
+    rows = [row for size in sizes for row in measure(size, options)]
+    print(f"{options.shape}, {options.batch} rows, vocabulary {options.vocabulary:,}", end="")
+    print("; flex has no backward on the CPU" if options.device == "cpu" else "; bfloat16")
+    print_table(
+        ("block", "way", "ms", f"{BASELINE} / this, over pairs", "peak MiB", "gap"),
+        [row.cells() for row in rows],
+    )
+    settings = {
+        "shape": str(options.shape),
+        **{name: getattr(options, name) for name in ("vocabulary", "batch", "pairs", "device")},
+    }
+    records = [row.record() for row in rows]
+    write_json(options.json, "block_attention", described, settings, records)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] and sys.argv[1] in WAYS:  # a process of its own, see ``step_memory``
+        way, at, *sizes = sys.argv[1:]
+        print(fresh_step(way, shape(at), *map(int, sizes)))
+    else:
+        main()
