@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> None:
     console = Console()
     console.print(build_table(result, data))
     blanks = Blanks(_NUM_SAMPLES, data.length, trained.process.mask_id)
-    sequences = draw(trained, FirstHittingSampler(), blanks, seed=_SEED, batch_size=_NUM_SAMPLES)
+    drawn = draw(trained, FirstHittingSampler(), blanks, seed=_SEED, batch_size=_NUM_SAMPLES)
     samples = trained.directory / "samples.fa"
-    write_samples(samples, sequences, [f"sample_{i}" for i in range(_NUM_SAMPLES)])
+    write_samples(samples, drawn.sequences, [f"sample_{i}" for i in range(_NUM_SAMPLES)])
     console.print(
         next_lines(trained.directory, samples, data.length), highlight=False, soft_wrap=True
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
+from seqdiff.backbones.protocol import BlockBackbone
 from seqdiff.blocks import num_blocks
 from seqdiff.process import BlockDiffusion
 from tests.oracles import Joint, OracleBackbone, all_masks, unit_quadrature
@@ -13,8 +16,15 @@ from tests.oracles import Joint, OracleBackbone, all_masks, unit_quadrature
 class RecomputingCache:
     """A ``BlockCache`` that keeps the tokens and asks about all of them again."""
 
-    def __init__(self, network: BlockWorld, block_size: int, tokens: Tensor) -> None:
-        self.network, self.block_size, self.tokens = network, block_size, tokens
+    def __init__(
+        self,
+        network: BlockBackbone,
+        block_size: int,
+        tokens: Tensor,
+        label: Tensor | None = None,
+    ) -> None:
+        self.network, self.block_size = network, block_size
+        self.tokens, self.label = tokens, label
 
     @property
     def length(self) -> int:
@@ -22,14 +32,16 @@ class RecomputingCache:
 
     def logits(self, x_t: Tensor, where: Tensor | None = None) -> Tensor:
         row = torch.cat((self.tokens, x_t), dim=1)
-        logits = self.network.block_logits(row, row, self.block_size)[:, self.length :]
+        logits = self.network.block_logits(row, row, self.block_size, label=self.label)
+        logits = logits[:, self.length :]
         return logits if where is None else logits[where]
 
     def append(self, x0: Tensor) -> None:
         self.tokens = torch.cat((self.tokens, x0), dim=1)
 
     def take(self, rows: Tensor) -> RecomputingCache:
-        return RecomputingCache(self.network, self.block_size, self.tokens[rows])
+        label = None if self.label is None else self.label[rows]
+        return type(self)(self.network, self.block_size, self.tokens[rows], label)
 
 
 class BlockWorld(nn.Module):
@@ -74,7 +86,7 @@ class BlockWorld(nn.Module):
         label: Tensor | None = None,
     ) -> RecomputingCache:
         nothing = torch.empty((batch_size, 0), dtype=torch.int64)
-        return RecomputingCache(self, block_size, nothing)
+        return RecomputingCache(self, block_size, nothing, label)
 
 
 class BlockOracle(BlockWorld):
@@ -157,3 +169,74 @@ def enumerated_block_bound(
         cost = torch.where(hidden, nats, 0.0).sum(dim=-1)
         total += float(mask_weights(masks, shares) @ cost)
     return total
+
+
+class LabelledBlocks(BlockWorld):
+    """A table of its own for rows with each of two labels, and for rows without."""
+
+    num_classes = 2
+
+    def __init__(self, vocab_size: int, length: int) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        tables = [BlockLookup(vocab_size, length, seed=seed) for seed in range(3)]
+        self.tables = nn.ModuleList(tables)
+
+    def block_logits(
+        self,
+        x_t: Tensor,
+        x0: Tensor,
+        block_size: int,
+        where: Tensor | None = None,
+        padding: Tensor | None = None,
+        label: Tensor | None = None,
+    ) -> Tensor:
+        every = torch.stack([table.block_logits(x_t, x0, block_size) for table in self.tables])
+        chosen = torch.full_like(x_t[:, 0], -1) if label is None else label
+        logits = every[chosen, torch.arange(len(x_t))]
+        return logits if where is None else logits[where]
+
+
+class ChainOfBlocks(BlockWorld):
+    """Scores every token of a block by the last token of the block before: nothing grows."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        generator = torch.Generator().manual_seed(0)
+        self.table = torch.randn(
+            (vocab_size + 1, vocab_size), dtype=torch.float64, generator=generator
+        )
+
+    def score(self, row: Tensor, start: int) -> Tensor:
+        last = row[:, start - 1] if start else torch.full_like(row[:, 0], self.vocab_size)
+        return self.table[last][:, None].expand(-1, row.shape[1], -1)
+
+    def block_cache(
+        self,
+        batch_size: int,
+        block_size: int,
+        *,
+        window: int | None = None,
+        label: Tensor | None = None,
+    ) -> LastToken:
+        return LastToken(self, torch.full((batch_size,), self.vocab_size))
+
+
+@dataclass
+class LastToken:
+    """The cache of a ``ChainOfBlocks``."""
+
+    network: ChainOfBlocks
+    last: Tensor
+    length: int = 0
+
+    def logits(self, x_t: Tensor, where: Tensor | None = None) -> Tensor:
+        logits = self.network.table[self.last][:, None].expand(-1, x_t.shape[1], -1)
+        return logits if where is None else logits[where]
+
+    def append(self, x0: Tensor) -> None:
+        self.last, self.length = x0[:, -1], self.length + x0.shape[1]
+
+    def take(self, rows: Tensor) -> LastToken:
+        return LastToken(self.network, self.last[rows], self.length)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from seqdiff.block_denoiser import BlockDenoiser
-from seqdiff.process import BlockDiffusion
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import BlockDiffusion, MaskedDiffusion
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.checks import check_kind, check_numbers
 from seqdiff.samplers.first_hitting import FirstHittingSampler
@@ -22,12 +23,13 @@ _WHOLE_ROWS = (SemiAutoregressiveSampler, SMCSampler)
 class BlockSampler(Sampler):
     """For block diffusion: fills block after block given the clean ones before; any sampler inside.
 
-    The network keeps what it needs of finished blocks, so a block costs the same wherever it lies;
-    what the sampler itself does for a block does not depend on the length of the row either.
-    Visible tokens may be anywhere: a prompt of any length, another for each row, or gaps to fill.
-    Tokens to the right of a block are not seen from it, so with those the law is the one that this
-    order gives, block by block, and not the model's law given all that is visible. A row that has
-    no masks left leaves the batch. Source: Arriola et al. 2025, arXiv:2503.09573, section 3.
+    The network keeps what it needs of finished blocks: a state, so that a block costs the same
+    wherever it lies, or as many tokens as its window holds. What the sampler itself does for a
+    block does not depend on the length of the row. Visible tokens may be anywhere: a prompt of any
+    length, another for each row, or gaps to fill. Tokens to the right of a block are not seen from
+    it, so with those the law is the one that this order gives, block by block, and not the model's
+    law given all that is visible. A row that has no masks left leaves the batch. Source: Arriola et
+    al. 2025, arXiv:2503.09573, section 3.
 
     A row may end before it is full, ``SampleOutput.length`` says where: with the first stop symbol
     that was drawn, which stays its last token, or after a block that leaves its end monotonous. It
@@ -81,6 +83,10 @@ class BlockSampler(Sampler):
                 "256 is published"
             )
 
+    @property
+    def _rules(self) -> StopRules:
+        return StopRules(self.stop_id, self.min_entropy, self.entropy_window)
+
     def reach(self, length: int) -> int:
         """See ``Sampler``."""
         return length if self.window is None else min(length, self.window)
@@ -93,14 +99,13 @@ class BlockSampler(Sampler):
                 does not hold two blocks, padding is not at the end of rows, or a stop rule does not
                 fit the symbols.
         """
-        check_kind(type(self).__name__, canvas.denoiser, kind=self.kind)
-        rules = StopRules(self.stop_id, self.min_entropy, self.entropy_window)
-        behind = self._check(canvas, rules)
+        size, rules = self.check(canvas.denoiser, canvas.process), self._rules
         end = real_tokens(canvas)
         if not rules.idle:
             canvas.length = end
         if not bool(canvas.masked.any()):
             return
+        behind = None if self.window is None else (self.window // size - 1) * size
         growth = Growth.begin(canvas, end, behind)
         for block in range(growth.num_blocks):
             growth.leave(block)
@@ -110,19 +115,31 @@ class BlockSampler(Sampler):
                 if not rules.idle:
                     growth.stop(block, rules)
 
-    def _check(self, canvas: Canvas, rules: StopRules) -> int | None:
-        """Refuse what does not fit the model; give the tokens to look back at."""
-        rules.check(type(self).__name__, canvas.process.vocab_size)
-        assert isinstance(canvas.denoiser, BlockDenoiser)  # by its kind
-        size = canvas.denoiser.block_size
-        if isinstance(canvas.process, BlockDiffusion) and canvas.process.block_size != size:
+    def check(self, denoiser: Denoiser, process: MaskedDiffusion) -> int:
+        """Refuse what does not fit the model.
+
+        Args:
+            denoiser: The model.
+            process: The process it was trained for.
+
+        Returns:
+            The tokens of a block.
+
+        Raises:
+            ValueError: See ``fill``.
+        """
+        check_kind(type(self).__name__, denoiser, kind=self.kind)
+        assert isinstance(denoiser, BlockDenoiser)  # by its kind
+        size = denoiser.block_size
+        if isinstance(process, BlockDiffusion) and process.block_size != size:
             raise ValueError(
                 f"BlockSampler.process must have blocks of {size} like the model, got "
-                f"{canvas.process.block_size}; take the process that it was trained for"
+                f"{process.block_size}; take the process that it was trained for"
             )
         if self.window is not None and self.window < 2 * size:
             raise ValueError(
                 f"BlockSampler.window must hold two blocks of {size} tokens, got {self.window}; "
                 "the length of the training rows is a good choice"
             )
-        return None if self.window is None else (self.window // size - 1) * size
+        self._rules.check(type(self).__name__, process.vocab_size)
+        return size

@@ -150,4 +150,5 @@ class ClassifierFree(Guidance):
             None if padding is None else torch.cat((padding, padding)),
             torch.cat((wanted, torch.full_like(wanted, NO_LABEL))),
         )
-        return mix(*both.chunk(2), self.gamma)
+        with_label, without = both.chunk(2)
+        return mix(with_label, without, self.gamma)

@@ -88,7 +88,7 @@ class BlockClassifierFree(BlockDenoiser):
         """
         self._refuse(label)
         assert isinstance(self.backbone, BlockBackbone)
-        device = next(self.parameters()).device
+        device = next(self.parameters(), torch.empty(0)).device
         caches = [
             self.backbone.block_cache(
                 batch_size,

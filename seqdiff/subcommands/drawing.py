@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from seqdiff.subcommands.terminal import progress
 
 # A token's id and, for two symbols, their probabilities and noise: what any sampler holds at least.
 _BYTES_PER_TOKEN = 64
+_SECONDS_BETWEEN_LOOKS = 0.1
 
 
 def check_memory(sequences: int, length: int, device: torch.device) -> None:
@@ -40,6 +43,18 @@ def check_memory(sequences: int, length: int, device: torch.device) -> None:
         ) from error
 
 
+class Drawn(NamedTuple):
+    """What was drawn.
+
+    Attributes:
+        sequences: Decoded.
+        lengths: Tokens of each.
+    """
+
+    sequences: list[str]
+    lengths: list[int]
+
+
 def draw(
     run: Run,
     sampler: Sampler,
@@ -48,7 +63,7 @@ def draw(
     seed: int,
     batch_size: int,
     recorder: Recorder | None = None,
-) -> list[str]:
+) -> Drawn:
     """Draw decoded sequences under a progress bar.
 
     Only sequences of one length share a batch, so none is padded.
@@ -63,17 +78,21 @@ def draw(
     """
     num = len(templates.names)
     seeds = row_seeds(num, torch.Generator().manual_seed(seed))
-    sequences = [""] * num
+    sequences, lengths = [""] * num, [0] * num
     done = 0
     reached = 0.0  # never falls, though a sampler may hide tokens again
+    due = 0.0  # looking at all tokens after each step would take time like their number squared
 
     def show(step: int, x_t: Int[Tensor, "B L"]) -> None:
-        nonlocal reached
+        nonlocal reached, due
+        if recorder is not None:
+            recorder(step, x_t)
+        if time.monotonic() < due:
+            return
         known = (x_t != run.process.mask_id).double().mean(dim=1).sum()
         reached = max(reached, done + float(known))
         bar.update(task, completed=reached)
-        if recorder is not None:
-            recorder(step, x_t)
+        due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
 
     with progress() as bar:
         task = bar.add_task("sampling", total=num)
@@ -89,11 +108,14 @@ def draw(
                 allowed=allowed,
                 callback=show,
             )
-            for number, row in zip(numbers, drawn.tokens.cpu().numpy(), strict=True):
-                sequences[number] = run.tokenizer.decode(row)
+            full = [x_init.shape[1]] * len(numbers)
+            ends = full if drawn.length is None else drawn.length.tolist()
+            for number, end, row in zip(numbers, ends, drawn.tokens.cpu().numpy(), strict=True):
+                lengths[number] = end
+                sequences[number] = run.tokenizer.decode(row[:end])
             done += len(numbers)
             bar.update(task, completed=done)
-    return sequences
+    return Drawn(sequences, lengths)
 
 
 def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:

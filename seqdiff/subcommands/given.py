@@ -117,6 +117,8 @@ def check_context(
         "or slide a window: --sampler semi_autoregressive "
         f"--window {window} --stride {max(1, window // 2)}"
     )
+    if sampler.kind == "block":
+        slide = f"or let it look back less far: --window {window}"
     if bound is not None and seen > bound:
         raise ValueError(
             f"{owner} must be at most {bound:,} {unit}s, all that the network of {run.directory} "

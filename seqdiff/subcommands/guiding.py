@@ -46,8 +46,10 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
         )
     if label is None or known is None:
         return run
-    guided = BlockClassifierFree if isinstance(run.denoiser, BlockDenoiser) else ClassifierFree
-    return replace(run, denoiser=guided(run.denoiser, known.index(label), strength).eval())
+    model, number = run.denoiser, known.index(label)
+    if isinstance(model, BlockDenoiser):
+        return replace(run, denoiser=BlockClassifierFree(model, number, strength).eval())
+    return replace(run, denoiser=ClassifierFree(model, number, strength).eval())
 
 
 def choose_labels(command: str, run: Run, *, given: bool) -> bool | None:

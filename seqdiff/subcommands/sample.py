@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"
     )
+    parser.add_argument(
+        "--stop",
+        metavar="SYMBOL",
+        help="end a sequence with this symbol, before --length; for runs of block diffusion",
+    )
     parser.add_argument("--label", metavar="NAME", help="class to draw, for a run with labels")
     parser.add_argument(
         "--guidance",
@@ -70,17 +76,19 @@ def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
     """Build the first of some samplers that takes the options; which it will be, the run decides.
 
     Raises:
-        ValueError: What the first one says, if none does.
+        ValueError: If none does: what the first one says that has all of these options, or else
+            what the first one says.
     """
-    from seqdiff.sampler_config import build_sampler
+    from seqdiff.sampler_config import build_sampler, choose_sampler
 
+    given = {flag.removeprefix("--").partition("=")[0].partition(".")[0] for flag in flags}
     complaints = []
     for name in names:
         try:
             return build_sampler(name, flags)
         except ValueError as error:
-            complaints.append(error)
-    raise complaints[0]
+            complaints.append((given - set(signature(choose_sampler(name)).parameters), error))
+    raise next((error for unknown, error in complaints if not unknown), complaints[0][1])
 
 
 def run(args: argparse.Namespace) -> None:
@@ -99,6 +107,7 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.sampler_config import build_sampler
     from seqdiff.samplers.recorder import Recorder, check_room
     from seqdiff.subcommands.drawing import check_memory, draw
+    from seqdiff.subcommands.growing import fit_sampler
     from seqdiff.subcommands.guiding import conjoin, guide
     from seqdiff.subcommands.terminal import choose_device
 
@@ -115,12 +124,13 @@ def run(args: argparse.Namespace) -> None:
     if args.rc_consistent:
         trained = conjoin("sample", trained, sampler)
     trained = guide("sample", trained, args.label, args.guidance)
+    sampler = fit_sampler(sampler, trained, stop=args.stop, extrapolate=args.extrapolate)
     templates = read_given(args, trained, sampler)
-    names, lengths = templates.names, templates.lengths
+    names = templates.names
     recorder = Recorder() if args.trace is not None else None
     if recorder is not None:
-        check_room(len(names), max(lengths))
-    sequences = draw(
+        check_room(len(names), max(templates.lengths))
+    sequences, lengths = draw(
         trained, sampler, templates, seed=args.seed, batch_size=args.batch_size, recorder=recorder
     )
     with replacing(args.out) as temporary:

@@ -11,6 +11,7 @@ import torch
 from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import (
     AncestralSampler,
+    BlockSampler,
     EntropySampler,
     FirstHittingSampler,
     PredictorCorrectorSampler,
@@ -161,6 +162,9 @@ def test_bad_settings() -> None:
             lambda: SemiAutoregressiveSampler(4, 2, AncestralSampler),
             "SemiAutoregressiveSampler.inner must be a sampler, got <class",
         ),
+        (lambda: BlockSampler(3), "BlockSampler.inner must be a sampler, got 3; build one"),
+        (lambda: BlockSampler(stop_id=1.5), "BlockSampler.stop_id must be an integer, got 1.5"),
+        (lambda: BlockSampler(min_entropy="a"), "BlockSampler.min_entropy must be a number, got"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

@@ -49,7 +49,8 @@ def check(words: list[str]) -> None:
         if getattr(args, "config", None) is not None:
             parse_run(args.config, args.flags)
         if hasattr(args, "sampler"):
-            build_sampler(args.sampler or "first_hitting", args.flags)
+            default = "block" if "runs/blocks" in arguments else "first_hitting"
+            build_sampler(args.sampler or default, args.flags)
     elif program == "make":
         targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(arguments) <= set(targets), words

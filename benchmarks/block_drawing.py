@@ -1,0 +1,74 @@
+"""Drawing blocks from some place of a row on, as the sampler does; for its benchmarks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from seqdiff.block_denoiser import BlockDenoiser
+from seqdiff.process import BlockDiffusion
+from seqdiff.samplers import FirstHittingSampler
+from seqdiff.samplers.canvas import Canvas
+from seqdiff.samplers.draws import SeededDraws
+from seqdiff.samplers.growth import Growth, real_tokens
+from seqdiff.schedules import LogLinear
+
+_PIECE = 4096
+
+
+class Drawing:
+    """Rows that are known up to a place, and the blocks after it to draw, as often as wanted.
+
+    Args:
+        denoiser: The model.
+        inner: Fills each block.
+        start: Tokens known, whole blocks.
+        blocks: To draw.
+        rows: Rows.
+    """
+
+    def __init__(
+        self,
+        denoiser: BlockDenoiser,
+        inner: FirstHittingSampler,
+        start: int,
+        blocks: int,
+        rows: int = 1,
+    ) -> None:
+        size, symbols = denoiser.block_size, denoiser.vocab_size
+        assert start % size == 0
+        self.inner, self.first, self.blocks = inner, start // size, blocks
+        self.tokens = rows * blocks * size
+        x_init = torch.full((rows, start + blocks * size), symbols)
+        source = torch.Generator().manual_seed(0)
+        x_init[:, :start] = torch.randint(symbols, (rows, start), generator=source)
+        self.x_init = x_init
+        process = BlockDiffusion(symbols, LogLinear(), size)
+        draws = SeededDraws(torch.arange(rows))
+        canvas = Canvas.open(denoiser, process, draws, x_init)
+        self.growth = Growth.begin(canvas, real_tokens(canvas), None)
+        for block in range(0, self.first + 1, max(1, _PIECE // size)):
+            self.growth.catch_up(block)  # in pieces, so that memory stays small
+        self.growth.catch_up(self.first)
+
+    @torch.no_grad()
+    def seconds(self) -> tuple[float, Int64[Tensor, "B L"]]:
+        """Draw the blocks; each is taken in.
+
+        Returns:
+            The time, and what was drawn.
+        """
+        known, every = self.growth, torch.arange(len(self.x_init))
+        known.canvas.x_t.copy_(self.x_init)
+        growth = replace(known, prefix=known.prefix.take(every))
+        start = time.perf_counter()
+        for block in range(self.first, self.first + self.blocks):
+            growth.leave(block)
+            growth.fill(block, self.inner)
+            growth.catch_up(block + 1)
+        spent = time.perf_counter() - start
+        return spent, growth.canvas.x_t[:, self.first * growth.size :].clone()

@@ -1,0 +1,163 @@
+"""Block diffusion with and without its cache: tokens/s of rows of 1,024 tokens.
+
+Both sides draw the same blocks of one transformer with the same seeds, token by token, and take
+them in; their tokens are compared before anything is reported. One keeps keys and values of the
+clean blocks. The other keeps the tokens and reads all of them again for each evaluation, in one
+clean pass, which is less work than the training pass over both halves. Blocks are drawn in the
+middle of equal parts of the row, where the cost of all of it is met on average. Run
+``python -m benchmarks.block_sampling``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from seqdiff.backbones import Transformer
+from seqdiff.backbones.protocol import BlockCache
+from seqdiff.block_denoiser import BlockDenoiser, Prefix
+from seqdiff.samplers import FirstHittingSampler
+
+from .block_drawing import Drawing
+from .common import Ratio, begin, make_parser, positive, print_table, refuse, write_json
+
+GOAL = 5.0
+SYMBOLS = 27
+DIFFER, SHARPER = 0.02, 1.5
+SIZES, BATCHES = (4, 16), (1, 16)
+
+
+@dataclass
+class TokensOnly:
+    """A ``BlockCache`` that keeps the tokens and reads all of them again."""
+
+    network: Transformer
+    size: int
+    tokens: Int64[Tensor, "B p"]
+
+    @property
+    def length(self) -> int:
+        """See ``BlockCache``."""
+        return self.tokens.shape[1]
+
+    def logits(
+        self, x_t: Int64[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
+    ) -> Float[Tensor, ...]:
+        """See ``BlockCache``."""
+        cache: BlockCache = self.network.block_cache(len(x_t), self.size)
+        if self.length:
+            cache.append(self.tokens)
+        return cache.logits(x_t, where)
+
+    def append(self, x0: Int64[Tensor, "B l"]) -> None:
+        """See ``BlockCache``."""
+        self.tokens = torch.cat((self.tokens, x0), dim=1)
+
+    def take(self, rows: Int64[Tensor, " b"]) -> TokensOnly:
+        """See ``BlockCache``."""
+        return TokensOnly(self.network, self.size, self.tokens[rows])
+
+
+class Recomputing(BlockDenoiser):
+    """The same model without its cache."""
+
+    def start(
+        self, batch_size: int, *, window: int | None = None, label: Tensor | None = None
+    ) -> Prefix:
+        """See ``BlockDenoiser``."""
+        assert isinstance(self.backbone, Transformer)
+        nothing = torch.empty((batch_size, 0), dtype=torch.int64)
+        return Prefix(self, TokensOnly(self.backbone, self.block_size, nothing))
+
+
+def make_network(shape: tuple[int, int, int], length: int) -> Transformer:
+    """A transformer whose letters depend on those before them, the same at every call."""
+    torch.manual_seed(0)
+    network = Transformer(
+        *shape, num_embeddings=SYMBOLS + 1, num_logits=SYMBOLS, max_length=length
+    ).eval()
+    with torch.no_grad():
+        for weight in network.parameters():
+            if weight.dim() > 1:
+                weight.copy_(torch.randn_like(weight) * SHARPER / weight.shape[-1] ** 0.5)
+    return network
+
+
+def compare(
+    network: Transformer, size: int, rows: int, places: list[int], pairs: int
+) -> tuple[Ratio, float]:
+    """Time both sides in turns at all places.
+
+    Returns:
+        Seconds a token, and the share of tokens that rounding turned.
+
+    Raises:
+        SystemExit: If the two sides draw tokens that rounding does not explain.
+    """
+    inner = FirstHittingSampler()
+    drawings = [
+        [Drawing(kind(network, SYMBOLS, size).eval(), inner, place, 1, rows) for place in places]
+        for kind in (BlockDenoiser, Recomputing)
+    ]
+    tokens = sum(drawing.tokens for drawing in drawings[0])
+    found = [[drawing.seconds()[1] for drawing in side] for side in drawings]
+    differ = sum(int((a != b).sum()) for a, b in zip(*found, strict=True)) / tokens
+    if differ > DIFFER:
+        raise SystemExit(
+            f"block_sampling: {differ:.1%} of the tokens differ with and without cache, more than "
+            "rounding explains; nothing is reported"
+        )
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for pair in range(pairs):
+        for side in (1, 0) if pair % 2 else (0, 1):
+            seconds[side].append(sum(drawing.seconds()[0] for drawing in drawings[side]) / tokens)
+    return Ratio(*seconds), differ
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print one line for each block size and batch and, if asked, write them as JSON."""
+    parser = make_parser(__doc__)
+    parser.set_defaults(pairs=3)
+    parser.add_argument("--length", type=positive, default=1024, help="tokens of a row")
+    parser.add_argument("--places", type=positive, default=4, help="where in the row, at how many")
+    parser.add_argument("--width", type=positive, default=256, help="of the network")
+    parser.add_argument("--layers", type=positive, default=4, help="of the network")
+    parser.add_argument("--heads", type=positive, default=4, help="of the network")
+    options = parser.parse_args(arguments)
+    part = options.length // options.places
+    if part < 2 * max(SIZES):
+        refuse(
+            f"block_sampling.length must hold {2 * max(SIZES)} tokens for each of the "
+            f"{options.places} places, got {options.length}; raise it"
+        )
+    described = begin()
+    network = make_network((options.width, options.layers, options.heads), options.length)
+    results: list[dict[str, object]] = []
+    rows: list[tuple[str, ...]] = []
+    for size in SIZES:
+        places = [(place * part + part // 2) // size * size for place in range(options.places)]
+        for batch in BATCHES:
+            ratio, differ = compare(network, size, batch, places, options.pairs)
+            rows.append(
+                (
+                    f"blocks of {size}, batch {batch}",
+                    f"{1 / ratio.seconds:,.0f}",
+                    f"{1 / ratio.their_seconds:,.0f}",
+                    str(ratio),
+                    f"{differ:.2%}",
+                )
+            )
+            results.append(
+                {"block_size": size, "batch": batch, "tokens_that_differ": differ} | ratio.record()
+            )
+    print_table(("tokens/s", "with cache", "without", "ratio", "turned by rounding"), rows)
+    print(f"asked: at least {GOAL:.0f}x at 1,024 tokens")
+    settings = {name: value for name, value in vars(options).items() if name != "json"}
+    write_json(options.json, "block_sampling", described, settings, results)
+
+
+if __name__ == "__main__":
+    main()

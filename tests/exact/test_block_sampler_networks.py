@@ -1,0 +1,106 @@
+"""Block diffusion's sampler on our own networks: what they keep changes no token."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from seqdiff.backbones import BlockMamba, Transformer
+from seqdiff.block_denoiser import BlockDenoiser
+from seqdiff.process import BlockDiffusion
+from seqdiff.samplers import BlockClassifierFree, BlockSampler, FirstHittingSampler
+from seqdiff.schedules import Linear
+from tests.block_worlds import RecomputingCache
+
+K, L, SIZE, CLASSES = 5, 22, 4, 3
+PROCESS = BlockDiffusion(K, Linear(), SIZE)
+
+
+def make(name: str) -> torch.nn.Module:
+    """Random weights, large enough that every token depends on those before it."""
+    torch.manual_seed(1)
+    sizes = {"num_embeddings": K + 1, "num_logits": K, "num_classes": CLASSES}
+    if name == "transformer":
+        network = Transformer(16, 2, 2, max_length=32, dropout=0.0, **sizes)
+    else:
+        network = BlockMamba(16, 2, backend="reference", **sizes)
+    with torch.no_grad():
+        for weight in network.parameters():
+            if weight.dim() > 1:
+                weight.copy_(torch.randn_like(weight) * 1.5 / weight.shape[-1] ** 0.5)
+    return network.double().eval()
+
+
+class Recomputing(torch.nn.Module):
+    """A network that keeps tokens and nothing else."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network, self.num_classes = network, CLASSES
+        self.block_logits = network.block_logits
+
+    def forward(self, tokens: Tensor, t: Tensor | None = None) -> Tensor:
+        return self.network(tokens)
+
+    def block_cache(self, batch_size, block_size, *, window=None, label=None) -> RecomputingCache:
+        nothing = torch.empty((batch_size, 0), dtype=torch.int64)
+        return RecomputingCache(self.network, block_size, nothing, label)
+
+
+def rows() -> Tensor:
+    """Blank rows, prompts of several lengths, and tokens to the right."""
+    x_init = torch.full((12, L), K)
+    given = torch.randint(K, (12, L), generator=torch.Generator().manual_seed(0))
+    for row, length in enumerate([0, 0, 3, 4, 9, 12, 13, 21, 8, 1]):
+        x_init[row, :length] = given[row, :length]
+    x_init[10, 11:17] = given[10, 11:17]
+    x_init[11, 0::3] = given[11, 0::3]
+    return x_init
+
+
+def sample(network: torch.nn.Module, guided: float | None, **options) -> tuple[Tensor, Tensor]:
+    denoiser = BlockDenoiser(network, K, SIZE)
+    if guided is not None:
+        denoiser = BlockClassifierFree(denoiser, 1, guided)
+    sampler = BlockSampler(FirstHittingSampler(), **options)
+    found = sampler.sample(denoiser.eval(), PROCESS, rows(), seeds=torch.arange(12))
+    return found.tokens, found.nfe
+
+
+@pytest.mark.parametrize("guided", [None, 1.0, 2.0])
+@pytest.mark.parametrize("name", ["transformer", "mamba"])
+def test_what_a_network_keeps_changes_no_token(name: str, guided: float | None) -> None:
+    """Beside a network that reads the whole row again; rows stop, and leave, at different places.
+
+    The logits differ by rounding in float64, which moves one token in 1e12 draws.
+    """
+    network = make(name)
+    for options in ({}, {"stop_id": 2}, {"min_entropy": 0.8, "entropy_window": 6}):
+        kept, spent = sample(network, guided, **options)
+        again, same = sample(Recomputing(network), guided, **options)
+        assert torch.equal(kept, again) and torch.equal(spent, same)
+    blind, _ = sample(network, guided, window=2 * SIZE)
+    whole, _ = sample(network, guided)
+    assert torch.equal(blind, whole) == (name == "mamba"), "a state has no window"
+    assert torch.equal(blind[:, : 2 * SIZE], whole[:, : 2 * SIZE])
+
+
+@pytest.mark.parametrize("name", ["transformer", "mamba"])
+def test_rows_do_not_depend_on_their_batch(name: str) -> None:
+    network, seeds = make(name), torch.arange(12)
+    sampler, denoiser = BlockSampler(stop_id=2), BlockDenoiser(network, K, SIZE)
+    whole = sampler.sample(denoiser, PROCESS, rows(), seeds=seeds)
+    for row in range(12):
+        one = slice(row, row + 1)
+        alone = sampler.sample(denoiser, PROCESS, rows()[one], seeds=seeds[one])
+        assert torch.equal(alone.tokens[0], whole.tokens[row])
+        assert alone.nfe[0] == whole.nfe[row]
+
+
+def test_a_row_may_be_longer_than_the_context() -> None:
+    """It begins with the tokens of a shorter one, and the window slides on."""
+    denoiser = BlockDenoiser(make("transformer"), K, SIZE)
+    long, short = (
+        BlockSampler().sample(denoiser, PROCESS, PROCESS.prior((3, n)), seeds=torch.arange(3))
+        for n in (4 * 32, 60)
+    )
+    assert (long.tokens < K).all() and torch.equal(long.tokens[:, :60], short.tokens)
