@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,10 +12,13 @@ from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
 from seqdiff.data.templates import Templates
-from seqdiff.run import Run
+from seqdiff.run import Run, load_run
+from seqdiff.sampler_config import build_sampler
 from seqdiff.samplers import Recorder, Sampler
 from seqdiff.samplers.draws import row_seeds
 from seqdiff.subcommands.terminal import progress
+
+_DEFAULT, _DEFAULT_IF_CAUSAL = "first_hitting", "left_to_right"
 
 # A token's id and, for two symbols, their probabilities and noise: what any sampler holds at least.
 _BYTES_PER_TOKEN = 64
@@ -38,6 +42,28 @@ def check_memory(sequences: int, length: int, device: torch.device) -> None:
             f"sample.length must fit in the memory of {device}, got {sequences} of {length:,} "
             "tokens at a time; lower --length or --batch_size"
         ) from error
+
+
+def open_run(
+    directory: Path, sampler: str | None, flags: Sequence[str], device: torch.device
+) -> tuple[Run, Sampler]:
+    """Build the sampler that is asked for, then load the run.
+
+    Args:
+        directory: Of the run.
+        sampler: Its name; ``None`` is the default of such a run.
+        flags: The sampler's options.
+        device: Where the network goes.
+
+    Raises:
+        FileNotFoundError: See ``load_run``.
+        ValueError: See ``build_sampler`` and ``load_run``.
+    """
+    chosen = build_sampler(sampler or _DEFAULT, flags)
+    trained = load_run(directory, device=device)
+    if sampler is None and trained.denoiser.causal:
+        chosen = build_sampler(_DEFAULT_IF_CAUSAL, flags)
+    return trained, chosen
 
 
 def draw(

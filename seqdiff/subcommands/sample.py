@@ -13,8 +13,6 @@ from seqdiff.subcommands.recording import check_trace, save_trace
 
 help = "draw sequences from a run"
 
-_DEFAULT, _DEFAULT_IF_CAUSAL = "first_hitting", "left_to_right"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See ``Command``."""
@@ -73,22 +71,17 @@ def run(args: argparse.Namespace) -> None:
     check_apart("sample.out", args.out, {"--infill": args.infill})
     if args.trace is not None:
         check_trace(args.trace, args.out)
-    from seqdiff.run import load_run
-    from seqdiff.sampler_config import build_sampler
     from seqdiff.samplers.recorder import Recorder, check_room
-    from seqdiff.subcommands.drawing import check_memory, draw
+    from seqdiff.subcommands.drawing import check_memory, draw, open_run
     from seqdiff.subcommands.guiding import conjoin, guide
     from seqdiff.subcommands.terminal import choose_device
 
-    sampler = build_sampler(args.sampler or _DEFAULT, args.flags)
     device = choose_device(args.device)
     if args.length is not None:
         check_memory(min(args.num, args.batch_size), args.length, device)
     if args.trace is not None:
         check_room(args.num, args.length or 1)
-    trained = load_run(args.directory, device=device)
-    if args.sampler is None and trained.denoiser.causal:
-        sampler = build_sampler(_DEFAULT_IF_CAUSAL, args.flags)
+    trained, sampler = open_run(args.directory, args.sampler, args.flags, device)
     if args.rc_consistent:
         trained = conjoin("sample", trained, sampler)
     trained = guide("sample", trained, args.label, args.guidance)
