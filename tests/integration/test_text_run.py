@@ -80,7 +80,8 @@ def test_text_to_text(corpus: Path, tmp_path: Path) -> None:
         assert lines[0].split("\t")[3] == "bits/byte"
         assert len(lines) == (5 if "--jsonl" in flags else 2)
         length = "32" if "--jsonl" in flags else str(len(corpus.read_text()))
-        assert lines[1].split("\t")[:2] == ["document_1", length]
+        name = "sample_0" if "--jsonl" in flags else "document_1"
+        assert lines[1].split("\t")[:2] == [name, length]
 
 
 def test_resume_across_epochs_is_bit_identical(corpus: Path, tmp_path: Path) -> None:
