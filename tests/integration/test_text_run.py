@@ -217,3 +217,31 @@ def test_real_text(real_data: Path, tmp_path: Path) -> None:
     model = rows["model, upper bound"]
     composition = rows["n-gram order 0"]["bits_per_token"]
     assert model["bits_per_token"] + 5 * model["bits_per_token_error"] < composition
+
+
+TOKENIZERS = (
+    "; choose from text.subwords.BertTokenizer, text.subwords.GPT2Tokenizer, "
+    "text.subwords.JSONTokenizer, text.tokenizers.ByteTokenizer, "
+    "text.tokenizers.CharacterTokenizer, text.tokenizers.Text8Tokenizer"
+)
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--data.tokenizer=CharTokenizer", f"import path string: CharTokenizer{TOKENIZERS}"),
+        (
+            "--data.tokenizer=text.tokenizers.ByteTokeniser",
+            f"has no attribute 'ByteTokeniser'{TOKENIZERS}",
+        ),
+        ("--data.tokenizer=os.path.join", f"a subclass of TextTokenizer{TOKENIZERS}"),
+        ("--data.tokenizer.vocabulary=x", "'vocabulary' is not accepted; drop it, the class takes"),
+        ("--data.length=long", "Expected a <class 'int'>. Got value: long"),
+    ],
+)
+def test_a_misspelt_tokenizer_is_answered_by_the_choices(
+    corpus: Path, tmp_path: Path, fails: Callable[[list[str]], str], flag: str, said: str
+) -> None:
+    message = fails([*train(corpus, tmp_path / "run"), flag])
+    assert said in message
+    assert not (tmp_path / "run").exists()
