@@ -269,9 +269,9 @@ def _hint_of_argument(owner: type, name: str) -> str:
         base = get_type_hints(owner.__init__).get(name)
     except NameError:  # of an outside class, imported for type checkers alone
         return ""
-    abstract = isinstance(base, type) and inspect.isabstract(base)
-    known = _paths(_subclasses(base)) if abstract else []
-    return f"; choose from {', '.join(known)}" if known else ""
+    if not (isinstance(base, type) and inspect.isabstract(base)):
+        return ""
+    return f"; choose from {', '.join(_paths(_subclasses(base)))}"
 
 
 def _hint(message: str) -> str:

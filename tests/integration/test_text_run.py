@@ -231,7 +231,7 @@ TOKENIZERS += [f"tokenizers.{name}Tokenizer" for name in ("Byte", "Character", "
             "--data.tokenizer=text.tokenizers.ByteTokeniser",
             "has no attribute 'ByteTokeniser'; choose from ",
         ),
-        ("--data.tokenizer=os.path.join", "a subclass of TextTokenizer; choose from "),
+        ("--data.tokenizer=collections.OrderedDict", "a subclass of TextTokenizer; choose from "),
         ("--data.tokenizer.vocabulary=x", "'vocabulary' is not accepted; drop it, the class takes"),
         ("--data.length=long", "Expected a <class 'int'>. Got value: long"),
     ],
