@@ -114,7 +114,10 @@ class ZeroShot:
             rows = f"rows: {text.length:,} tokens, wrapped: documents end to end{between}"
             counts = "all positions count, separators too"
         else:
-            rows = f"rows: a document each, not wrapped, at most {text.length:,} tokens"
+            each = (
+                "a document or a piece of one" if text.long_documents == "split" else "a document"
+            )
+            rows = f"rows: {each} each, not wrapped, at most {text.length:,} tokens"
             counts = "padding is neither attended to nor counted"
         counts += "; BOS and EOS of a row count" if framed else "; rows have no BOS and EOS"
         published = (
@@ -211,8 +214,9 @@ def _open(wanted: _Set, part: Part, origin: str, data: TextDataModule) -> SuiteS
         rows = WrappedRows(store, documents, layout, keep_tail=True)
         cut = 0
     else:
-        rows = DocumentRows(store, documents, layout)
-        cut = int((store.lengths > layout.body).sum())
+        split = data.long_documents == "split"
+        rows = DocumentRows(store, documents, layout, split=split)
+        cut = 0 if split else int((store.lengths > layout.body).sum())
         origin += f", {cut:,} documents cut" * bool(cut)
     mend = DETOKENIZERS[part.detokenizer]
     size = 0 if cut else sum(len(mend(text).encode()) for text in part.source.documents())

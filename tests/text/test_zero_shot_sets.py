@@ -12,7 +12,7 @@ import pytest
 
 from seqdiff.data.suite import MissingSet, SuiteSet, UnfitSet
 from text import zero_shot
-from text.datamodule import TextDataModule
+from text.datamodule import LongDocuments, TextDataModule
 from text.detokenizers import DETOKENIZERS
 from text.encoding import UnspellableError
 from text.published import PUBLISHED
@@ -112,6 +112,22 @@ def test_a_set_that_does_not_encode_is_left_for_the_others(
     assert (ptb.name, ptb.origin) == ("ptb", str(tmp_path / "ptb.txt"))
     assert re.match(r".*ptb.txt: document 2: .* got 'X' at offset 2", ptb.reason)
     assert ptb.published == {"AR": 82.05, "SEDD": 100.09, "MDLM": 95.26}
+
+
+@pytest.mark.parametrize(("long", "counted"), [("split", 39), ("truncate", 19)])
+def test_long_documents_are_split_or_cut_as_in_training(
+    tmp_path: Path, long: LongDocuments, counted: int
+) -> None:
+    (tmp_path / "ag_news.txt").write_text("x" * 36 + "\nabc\n")
+    data = TextDataModule(ByteTokenizer(), 16, "x.txt", wrap=False, long_documents=long)
+    (found,), _ = suite.find(data, tmp_path)
+    assert isinstance(found, SuiteSet)
+    _, held = found.dataset.rows(np.arange(len(found.dataset)))
+    assert held.sum() == counted and found.num_documents == 2
+    assert found.origin.endswith("1 documents cut") == (long == "truncate")
+    assert found.units_per_token == (1 if long == "split" else None)
+    each = "a document or a piece of one" if long == "split" else "a document"
+    assert f"rows: {each} each, not wrapped, at most 16 tokens" in suite.notes(data)
 
 
 def test_what_is_not_the_tokenizers_fault_is_no_reason_to_go_on(tmp_path: Path) -> None:
