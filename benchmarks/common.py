@@ -27,7 +27,7 @@ from torch import Tensor
 
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = (
-    *("seqdiff", "torch", "numpy", "numba", "pyfaidx"),
+    *("seqdiff", "torch", "numpy", "numba", "pyfaidx", "tokenizers"),
     *("mambapy", "triton", "mamba-ssm", "causal-conv1d"),
 )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqdiff.backbones import Caduceus
+from seqdiff.backbones.caduceus_config import CaduceusConfig
 
 # Ids of A C G T and [MASK] among the published tokens, in the order of ours.
 HUB_IDS = (7, 8, 9, 10, 3)
@@ -21,17 +24,24 @@ class PublishedCaduceus(nn.Module):
     is equivariant to the reverse complement, it is so here. Everything can be trained on.
 
     Attributes:
-        checkpoint: Where the weights came from; whoever loads a run reads it again.
+        checkpoint: Where the weights came from.
         network: In published ids.
     """
 
     def __init__(
-        self, checkpoint: str, *, num_embeddings: int, num_logits: int, backend: str = "auto"
+        self,
+        checkpoint: str,
+        published_shape: CaduceusConfig | None = None,
+        *,
+        num_embeddings: int,
+        num_logits: int,
+        backend: str = "auto",
     ) -> None:
         """Load a checkpoint, strictly.
 
         Args:
             checkpoint: Folder that holds config.json and model.safetensors.
+            published_shape: See ``PublishedBackbone``; a run sets it.
             num_embeddings: 5.
             num_logits: 4.
             backend: See ``Caduceus``.
@@ -47,7 +57,10 @@ class PublishedCaduceus(nn.Module):
                 "PublishedCaduceus must be used on data of 4 tokens, A C G T, got "
                 f"{num_logits}; choose another backbone"
             )
-        network = Caduceus.from_hub(checkpoint, backend=backend)
+        if published_shape is None:
+            network = Caduceus.from_hub(checkpoint, backend=backend)
+        else:
+            network = Caduceus.of(published_shape, backend=backend)
         complement = network.config.complement
         other_strand = None if complement is None else tuple(complement[i] for i in HUB_IDS[:4])
         small = network.config.num_embeddings <= _LAST_TOKEN
@@ -61,6 +74,11 @@ class PublishedCaduceus(nn.Module):
         self.network = network
         self.hub_ids: Tensor
         self.register_buffer("hub_ids", torch.tensor(HUB_IDS), persistent=False)
+
+    @property
+    def published_shape(self) -> dict[str, object]:
+        """See ``seqdiff.backbones.protocol.PublishedBackbone``."""
+        return asdict(self.network.config)
 
     def forward(
         self,

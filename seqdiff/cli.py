@@ -85,17 +85,25 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if own[:1] == ["train"]:
         own, flags = train.split(own[1:])
         own = ["train", *own]
-    elif own[:1] == ["sample"]:
-        own, flags = split(own[1:], sample)
-        own = ["sample", *own]
-    elif own and own[0] in (known := commands()):
-        own = [own[0], *respell(own[1:], known[own[0]])]
+    elif own and (command := commands().get(own[0])) is not None:
+        if takes_flags(command):
+            words, flags = split(own[1:], command)
+        else:
+            words = respell(own[1:], command)
+        own = [own[0], *words]
     args, unknown = build_parser().parse_known_args(own)
     if unknown:
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if flags:
         args.flags = flags
     return args
+
+
+def takes_flags(command: Command) -> bool:
+    """Whether options that a command does not declare go to what it configures, as ``flags``."""
+    parser = Parser()
+    command.add_arguments(parser)
+    return parser.get_default("flags") is not None
 
 
 def respell(arguments: Sequence[str], command: Command) -> list[str]:

@@ -33,7 +33,11 @@ class Command(Protocol):
     help: str
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
+        """Declare the arguments.
+
+        With ``parser.set_defaults(flags=[])`` options that are not declared are no error: ``flags``
+        holds them as ``--key=value``, for what the command configures, such as a sampler.
+        """
         ...
 
     def run(self, args: argparse.Namespace) -> None:

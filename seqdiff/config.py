@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from argparse import SUPPRESS, ArgumentError
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -248,6 +248,13 @@ def _is_network(candidate: type) -> bool:
     return set(_LINKED) <= set(inspect.signature(candidate.__init__).parameters)
 
 
+def _paths(classes: Iterable[type]) -> list[str]:
+    """Import paths of those of some classes that can be built."""
+    return sorted(
+        {f"{c.__module__}.{c.__qualname__}" for c in classes if not inspect.isabstract(c)}
+    )
+
+
 def _choices(key: str) -> list[str]:
     """Import paths of the classes that a key may name."""
     bases: dict[str, type] = {
@@ -257,20 +264,36 @@ def _choices(key: str) -> list[str]:
         "time_sampler": TimeSampler,
         "backbone": nn.Module,
     }
-    found = [c for c in _subclasses(bases[key]) if not inspect.isabstract(c)]
-    if key == "backbone":
-        found = [c for c in found if _is_network(c)]
-    return sorted({f"{c.__module__}.{c.__qualname__}" for c in found})
+    found = _subclasses(bases[key])
+    return _paths(c for c in found if key != "backbone" or _is_network(c))
+
+
+def _imported(path: str) -> type:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def _hint_of_argument(owner: type, name: str) -> str:
+    """List the classes that an argument of a class may be, if it is declared as an abstract one."""
+    try:
+        base = get_type_hints(owner.__init__).get(name)
+    except NameError:  # of an outside class, imported for type checkers alone
+        return ""
+    if not (isinstance(base, type) and inspect.isabstract(base)):
+        return ""
+    return f"; choose from {', '.join(_paths(_subclasses(base)))}"
 
 
 def _hint(message: str) -> str:
     """Say what would have been valid."""
     option = re.search(r"class_path '([\w.]+)': Option '\w+' is not accepted", message)
     if option:
-        module, _, name = option[1].rpartition(".")
-        names = inspect.signature(getattr(import_module(module), name).__init__).parameters
-        linked = ("self", *_LINKED, _LINKED_IF_LABELLED)
-        return f"; choose from {', '.join(n for n in names if n not in linked)}"
+        linked = (*_LINKED, _LINKED_IF_LABELLED)
+        names = [n for n in inspect.signature(_imported(option[1])).parameters if n not in linked]
+        return f"; choose from {', '.join(names)}" if names else "; drop it, the class takes none"
+    argument = re.search(r"class_path '([\w.]+)': Parser key \"(\w+)\": (?!.*Parser key)", message)
+    if argument:
+        return _hint_of_argument(_imported(argument[1]), argument[2])
     keys = re.findall(r'Parser key "(?:[\w.]+\.)?(\w+)"', message)
     if keys and keys[-1] in ("data", "schedule", "objective", "time_sampler", "backbone"):
         return f"; choose from {', '.join(_choices(keys[-1])) or 'your own import path'}"

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from seqdiff.backbones.protocol import Backbone, BoundedBackbone
+from seqdiff.backbones.protocol import Backbone, BoundedBackbone, PublishedBackbone
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SequenceDataset
@@ -116,6 +116,10 @@ def start_run(parsed: ParsedRun) -> Path:
             f"RunConfig.output must not hold weights already, got {directory / WEIGHTS_NAME} "
             f"without a {CHECKPOINT_NAME} to go on from; choose another --output"
         )
+    if isinstance(
+        config.backbone, PublishedBackbone
+    ):  # so that the run needs no folder but its own
+        parsed["backbone"]["init_args"]["published_shape"] = config.backbone.published_shape
     if config.trainer.max_steps == 0:
         return _keep(parsed, config, directory)
     return _fit(parsed, config, directory, resume=False)

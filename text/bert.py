@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from typing import TypedDict
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .pretrained import load_model, load_tokenizer
+from .pretrained import build_model, load_model, load_tokenizer
 
 # Heads of pre-training that masked diffusion has no use for.
 _OTHER_HEADS = ("cls.seq_relationship.", "bert.pooler.")
+
+
+class BertShape(TypedDict):
+    """What builds a BERT without its folder.
+
+    Attributes:
+        config: What its config.json says.
+        mask_token_id: Its id of ``[MASK]``.
+    """
+
+    config: dict[str, object]
+    mask_token_id: int
 
 
 class BertBackbone(nn.Module):
@@ -23,15 +38,24 @@ class BertBackbone(nn.Module):
         network: ``BertForMaskedLM`` of transformers.
         mask_token_id: BERT's id of ``[MASK]``.
         vocab_size: K.
+        published_shape: See ``seqdiff.backbones.protocol.PublishedBackbone``.
         width: Of the encoder's states.
         max_length: Most tokens that it reads at once.
     """
 
-    def __init__(self, checkpoint: str, *, num_embeddings: int, num_logits: int) -> None:
+    def __init__(
+        self,
+        checkpoint: str,
+        published_shape: BertShape | None = None,
+        *,
+        num_embeddings: int,
+        num_logits: int,
+    ) -> None:
         """Load a checkpoint, strictly.
 
         Args:
             checkpoint: A folder with config.json, safetensors and a tokenizer, or a hub name.
+            published_shape: See ``PublishedBackbone``; a run sets it.
             num_embeddings: K + 1.
             num_logits: K, the size of BERT's vocabulary, special tokens included.
 
@@ -41,8 +65,12 @@ class BertBackbone(nn.Module):
         """
         super().__init__()
         owner = "BertBackbone.checkpoint"
-        mask_token_id = load_tokenizer(owner, checkpoint).mask_token_id
-        network = load_model(owner, checkpoint, "AutoModelForMaskedLM", beside=_OTHER_HEADS)
+        if published_shape is None:
+            mask_token_id = load_tokenizer(owner, checkpoint).mask_token_id
+            network = load_model(owner, checkpoint, "AutoModelForMaskedLM", beside=_OTHER_HEADS)
+        else:
+            mask_token_id = published_shape["mask_token_id"]
+            network = build_model(owner, published_shape["config"], "BertForMaskedLM")
         if network.config.model_type != "bert" or mask_token_id is None:
             raise ValueError(
                 f"{owner} must be a BERT whose tokenizer has a mask token, got {checkpoint} of "
@@ -57,6 +85,10 @@ class BertBackbone(nn.Module):
         self.checkpoint = checkpoint
         self.network: nn.Module = network.train()  # its dropout follows this module's mode
         self.mask_token_id: int = mask_token_id
+        self.published_shape: BertShape = {
+            "config": json.loads(network.config.to_json_string()),
+            "mask_token_id": mask_token_id,
+        }
         self.vocab_size: int = size
         self.width: int = network.config.hidden_size
         self.max_length: int = network.config.max_position_embeddings

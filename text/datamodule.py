@@ -22,7 +22,7 @@ from .shards import TokenStore
 from .splits import check_shares, deal
 from .tokenizers import TextTokenizer
 
-LongDocuments = Literal["refuse", "truncate"]
+LongDocuments = Literal["refuse", "truncate", "split"]
 
 _BLOCK_ROWS = 1024
 _BASELINE_TOKENS = 1 << 22
@@ -53,7 +53,8 @@ class TextDataModule(SequenceDataModule):
         split_seed: Chooses which documents go where; part of what the data is, so it does not
             follow the run's seed.
         wrap: Lay documents end to end; or else give each a row.
-        long_documents: What becomes of an unwrapped document longer than a row: refused, or cut.
+        long_documents: What becomes of an unwrapped document longer than a row: refused, cut, or
+            split into as many rows as it takes.
         document: What a document of a .txt file is: ``file``, ``line``, or ``paragraph``, which an
             empty line ends.
         field: Field of a .jsonl line, or column of a .parquet file, that holds the text.
@@ -240,7 +241,8 @@ class TextDataModule(SequenceDataModule):
             found = WrappedRows(store, documents, layout, keep_tail=split != "train")
         else:
             self._check_lengths(part, store, documents, layout)
-            found = DocumentRows(store, documents, layout)
+            split_up = self.long_documents == "split"
+            found = DocumentRows(store, documents, layout, split=split_up)
         if len(found) == 0:
             raise ValueError(
                 f"TextDataModule: the {split} split holds no row of {self.length} tokens, got "
@@ -260,7 +262,7 @@ class TextDataModule(SequenceDataModule):
                 f"TextDataModule.length must hold every document, {layout.body} of {self.length} "
                 f"tokens being for text, got {int((lengths > layout.body).sum()):,} longer ones in "
                 f"{part.source.name}, the longest of {int(lengths[longest]):,} tokens; raise "
-                "data.length, set data.long_documents to truncate, or data.wrap to true"
+                "data.length, set data.long_documents to split or truncate, or data.wrap to true"
             )
 
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NamedTuple
 
 from .extra import require
 
@@ -33,6 +33,18 @@ class Reading:
 
     document: Unit = "line"
     field: str = "text"
+
+
+class Document(NamedTuple):
+    """A document as a file has it.
+
+    Attributes:
+        text: What it says.
+        name: ``name`` or else ``id`` of a .jsonl line, as a line of text; ``None`` without any.
+    """
+
+    text: str
+    name: str | None = None
 
 
 def kind(path: Path) -> str:
@@ -62,31 +74,37 @@ def read_documents(path: Path, reading: Reading) -> Iterator[str]:
         ValueError: If the file is damaged, not UTF-8, or a line or row has no text in the field,
             with the place.
     """
+    for document in read_named(path, reading):
+        yield document.text
+
+
+def read_named(path: Path, reading: Reading) -> Iterator[Document]:
+    """Stream what ``read_documents`` does, with names where there are any."""
     readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
     for document in readers[kind(path)](path, reading):
-        if document.strip():
+        if document.text.strip():
             yield document
 
 
-def _read_txt(path: Path, reading: Reading) -> Iterator[str]:
+def _read_txt(path: Path, reading: Reading) -> Iterator[Document]:
     lines = _lines(path)
     if reading.document == "line":
         for _, line in lines:
-            yield line.rstrip("\r\n")
+            yield Document(line.rstrip("\r\n"))
     elif reading.document == "file":
-        yield "".join(line for _, line in lines)
+        yield Document("".join(line for _, line in lines))
     else:
         parts: list[str] = []
         for _, line in lines:
             if line.strip():
                 parts.append(line)
             elif parts:
-                yield "".join(parts).rstrip("\r\n")
+                yield Document("".join(parts).rstrip("\r\n"))
                 parts = []
-        yield "".join(parts).rstrip("\r\n")
+        yield Document("".join(parts).rstrip("\r\n"))
 
 
-def _read_jsonl(path: Path, reading: Reading) -> Iterator[str]:
+def _read_jsonl(path: Path, reading: Reading) -> Iterator[Document]:
     for number, line in _lines(path):
         if not line.strip():
             continue
@@ -109,7 +127,17 @@ def _read_jsonl(path: Path, reading: Reading) -> Iterator[str]:
                 f"{where}: must have text in the field {reading.field!r}, got {got}; "
                 "set the field, or correct the line"
             )
-        yield _checked(record[reading.field], where)
+        yield Document(_checked(record[reading.field], where), _name(record, reading))
+
+
+def _name(record: dict[str, object], reading: Reading) -> str | None:
+    for key in ("name", "id"):
+        value = record.get(key)
+        if key != reading.field and isinstance(value, str | int) and not isinstance(value, bool):
+            name = str(value).encode("utf-8", "replace").decode()
+            if words := name.split():
+                return " ".join(words)
+    return None
 
 
 def _checked(text: str, where: str) -> str:
@@ -124,7 +152,7 @@ def _checked(text: str, where: str) -> str:
     return text
 
 
-def _read_parquet(path: Path, reading: Reading) -> Iterator[str]:
+def _read_parquet(path: Path, reading: Reading) -> Iterator[Document]:
     parquet = require("pyarrow.parquet", "text.documents")
     arrow = require("pyarrow", "text.documents")
     try:
@@ -142,7 +170,7 @@ def _read_parquet(path: Path, reading: Reading) -> Iterator[str]:
                         f"{path}: must hold text in column {reading.field!r}, got "
                         f"{type(text).__name__} in row {row}; drop the row, or set the field"
                     )
-                yield text
+                yield Document(text)
                 row += 1
     except (arrow.ArrowInvalid, OSError) as error:
         raise ValueError(

@@ -18,6 +18,10 @@ from .shards import write_shard
 from .tokenizers import TextTokenizer
 
 
+class UnspellableError(ValueError):
+    """A document that a tokenizer does not encode, which another would."""
+
+
 @dataclass(frozen=True)
 class Block:
     """Consecutive documents of a corpus.
@@ -52,7 +56,7 @@ class Encoder:
 
         Raises:
             OSError: If the shard cannot be written.
-            ValueError: If a document does not encode.
+            UnspellableError: If a document does not encode.
         """
         mend = DETOKENIZERS[self.detokenizer]
         texts = [mend(document) for document in block.documents]
@@ -78,7 +82,8 @@ class Encoder:
             try:
                 self.tokenizer.encode(text)
             except ValueError as own:
-                return ValueError(f"{block.source}: document {block.first + place + 1}: {own}")
+                number = block.first + place + 1
+                return UnspellableError(f"{block.source}: document {number}: {own}")
         return error
 
 
@@ -97,7 +102,7 @@ def encode_blocks(
 
     Raises:
         OSError: If a shard cannot be written, or a process was killed.
-        ValueError: If a document does not encode.
+        UnspellableError: If a document does not encode.
     """
     if num_processes <= 1:
         for path, block in jobs:

@@ -127,15 +127,7 @@ def generative_perplexity(
         ValueError: If a sample holds no token, an id is not the model's, or no token is predicted.
     """
     _check(samples, vocab_size)
-    lead = np.empty(0, np.int64) if bos is None else np.array([bos])
-    rows = [torch.from_numpy(np.concatenate((lead, sample))) for sample in samples]
-    parts = windows([len(row) for row in rows], context)
-    if not parts:
-        raise ValueError(
-            "generative_perplexity.samples must hold a token to predict, got single tokens and no "
-            "bos token; draw longer samples"
-        )
-    parts.sort(key=lambda part: part.end - part.start, reverse=True)
+    rows, parts = _cut(samples, bos, context)
     nats, tokens, calls = np.zeros((3, len(rows)))
     for first in range(0, len(parts), batch_size):
         together = parts[first : first + batch_size]
@@ -155,6 +147,21 @@ def generative_perplexity(
         np.full_like(exact, np.inf),
     )
     return GenerativePerplexity(likelihood, np.array([unigram_entropy(s) for s in samples]))
+
+
+def _cut(
+    samples: Sequence[np.ndarray], bos: int | None, context: int | None
+) -> tuple[list[Tensor], list[Window]]:
+    """What the model reads of each sample, and its windows, the longest first."""
+    lead = np.empty(0, np.int64) if bos is None else np.array([bos])
+    rows = [torch.from_numpy(np.concatenate((lead, sample))) for sample in samples]
+    parts = windows([len(row) for row in rows], context)
+    if not parts:
+        raise ValueError(
+            "generative_perplexity.samples must hold a token to predict, got single tokens and no "
+            "bos token; draw longer samples"
+        )
+    return rows, sorted(parts, key=lambda part: part.end - part.start, reverse=True)
 
 
 def _check(samples: Sequence[np.ndarray], vocab_size: int) -> None:

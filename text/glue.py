@@ -138,6 +138,23 @@ class Recipe:
     weight_decay: float = 0.01
     clip: float = 1.0
 
+    def optimiser(
+        self, model: nn.Module, lr: float, steps: int
+    ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Build the optimiser, and what follows the learning rate from step to step.
+
+        Args:
+            model: What is fine-tuned.
+            lr: Peak learning rate.
+            steps: Of the whole fine-tuning.
+        """
+        warm = max(1, round(0.06 * steps))
+        adam = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=self.weight_decay)
+        rate = torch.optim.lr_scheduler.LambdaLR(
+            adam, lambda step: min((step + 1) / warm, (steps - step) / max(1, steps - warm))
+        )
+        return adam, rate
+
 
 def fine_tune(
     encoder: nn.Module,
@@ -167,15 +184,11 @@ def fine_tune(
     """
     device = next(encoder.parameters()).device
     steps = recipe.epochs * -(-len(train.labels) // recipe.batch_size)
-    warm = max(1, round(0.06 * steps))
     shuffle, found = np.random.default_rng(seed), []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         model = Classifier(copy.deepcopy(encoder), width).to(device)
-        adam = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=recipe.weight_decay)
-        rate = torch.optim.lr_scheduler.LambdaLR(
-            adam, lambda step: min((step + 1) / warm, (steps - step) / max(1, steps - warm))
-        )
+        adam, rate = recipe.optimiser(model, lr, steps)
         for _ in range(recipe.epochs):
             model.train()
             order = shuffle.permutation(len(train.labels))

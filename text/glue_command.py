@@ -90,7 +90,8 @@ def _outcomes(
     from .glue import Recipe, encode, fine_tune, summarise
     from .pretrained import load_tokenizer
 
-    tokenizer = load_tokenizer("glue.model", backbone.checkpoint)
+    owner = f"glue.model: the checkpoint of {args.model}, for its tokenizer,"
+    tokenizer = load_tokenizer(owner, backbone.checkpoint)
     rows = [encode(tokenizer, part, args.max_length) for part in (train, dev)]
     outcomes = []
     with progress() as bar:

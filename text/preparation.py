@@ -47,8 +47,8 @@ def prepare(
 
     Raises:
         OSError: If the cache cannot be written.
-        ValueError: If a file is not sound, see ``read_documents``, there is no document, or one
-            does not encode.
+        UnspellableError: If a document does not encode.
+        ValueError: If a file is not sound, see ``read_documents``, or there is no document.
     """
     root = make_cache_folder()
     options = [str(VERSION), detokenizer, tokenizer.fingerprint, str(_SHARD_CHARACTERS)]

@@ -52,6 +52,21 @@ def load_model(owner: str, name: str, auto_class: str, *, beside: tuple[str, ...
     return model.eval()
 
 
+def build_model(owner: str, config: object, model_class: str):
+    """Build a model of transformers whose weights are yet to be loaded, in float32.
+
+    Args:
+        owner: Who was given the configuration, for the messages.
+        config: What its config.json says.
+        model_class: For example ``BertForMaskedLM``.
+
+    Raises:
+        ValueError: If transformers is not installed.
+    """
+    loader = getattr(require("transformers", owner), model_class)
+    return loader(loader.config_class.from_dict(config))
+
+
 def load_tokenizer(owner: str, name: str):
     """Load the tokenizer beside a model of transformers.
 

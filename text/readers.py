@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from seqdiff.data.reader import Record
 
-from .documents import UNITS, Reading, kind, read_documents
+from .documents import UNITS, Reading, kind, read_named
 
 if TYPE_CHECKING:
     from seqdiff.data.tokenizer import Tokenizer
@@ -71,11 +71,11 @@ class TextReader:
             )
         reading = Reading(**{self.option: getattr(args, self.option)})
         records = []
-        for number, document in enumerate(read_documents(path, reading), start=1):
-            ids = tokenizer.encode(document)
+        for number, document in enumerate(read_named(path, reading), start=1):
+            ids = tokenizer.encode(document.text)
             if tokenizer.frame is not None:
                 ids = np.concatenate([[tokenizer.frame[0]], ids, [tokenizer.frame[1]]])
-            records.append(Record(f"document_{number}", (ids,)))
+            records.append(Record(document.name or f"document_{number}", (ids,)))
         if not records:
             raise ValueError(f"{path}: must hold a document with text, got none; check the file")
         return records

@@ -142,20 +142,33 @@ class DocumentRows(SequenceDataset):
     """One document a row, framed, then padding that is neither attended to nor counted."""
 
     def __init__(
-        self, store: TokenStore, documents: Int64[np.ndarray, " _"], layout: Layout
+        self,
+        store: TokenStore,
+        documents: Int64[np.ndarray, " _"],
+        layout: Layout,
+        *,
+        split: bool = False,
     ) -> None:
-        """Choose documents; of one longer than a row the beginning is kept.
+        """Choose documents.
 
         Args:
             store: Where they are.
             documents: Which, in order.
             layout: Of a row.
+            split: Give a document longer than a row as many rows as it takes, each framed; or else
+                keep its beginning.
         """
         self.store, self.documents, self.layout = store, documents, layout
+        pieces = np.ones(len(documents), dtype=np.int64)
+        if split:
+            pieces = np.maximum(1, -(-store.lengths[documents] // layout.body))
+        self._document = np.repeat(documents, pieces)
+        piece = np.arange(len(self._document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        self._first = piece * layout.body
 
     def __len__(self) -> int:
-        """Count the documents."""
-        return len(self.documents)
+        """Count the rows."""
+        return len(self._document)
 
     @property
     def num_counted(self) -> int:
@@ -164,7 +177,8 @@ class DocumentRows(SequenceDataset):
         return bodies + len(self) * (self.layout.length - self.layout.body)
 
     def _sizes(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
-        return np.minimum(self.store.lengths[self.documents[indices]], self.layout.body)
+        left = self.store.lengths[self._document[indices]] - self._first[indices]
+        return np.minimum(left, self.layout.body)
 
     def rows(
         self, indices: Int64[np.ndarray, " B"]
@@ -172,8 +186,9 @@ class DocumentRows(SequenceDataset):
         """Fetch rows; all but the padding counts, the frame too."""
         tokens, bodies = self.layout.empty(len(indices))
         sizes = self._sizes(indices)
-        for body, document, size in zip(bodies, self.documents[indices], sizes, strict=True):
-            body[:size] = self.store.read(int(document), 0, int(size))
+        places = (self._document[indices].tolist(), self._first[indices].tolist(), sizes.tolist())
+        for body, document, first, size in zip(bodies, *places, strict=True):
+            body[:size] = self.store.read(document, first, first + size)
         self.layout.close(tokens, sizes)
         return tokens, ~self.layout.padding(sizes)
 

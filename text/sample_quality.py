@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from seqdiff.subcommands.common import add_device, check_count
 
+from .drawn_samples import Drawing, add_drawing, refuse_drawing
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -19,8 +21,13 @@ help = "perplexity of samples under another model, beside their unigram entropy"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See ``seqdiff.commands.Command``."""
     parser.add_argument(
-        "samples", type=Path, metavar="SAMPLES", help=".txt, a sample a line, or .jsonl, a key text"
+        "samples",
+        type=Path,
+        metavar="RUN_OR_FILE",
+        help="run directory to draw from; or a file: .txt, a sample a line or as seqdiff sample "
+        "writes it, or .jsonl, a key text",
     )
+    add_drawing(parser)
     parser.add_argument(
         "--model",
         default="openai-community/gpt2-large",
@@ -29,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "default: openai-community/gpt2-large",
     )
     parser.add_argument(
-        "--batch_size", type=int, default=8, metavar="B", help="windows of a call; default: 8"
+        "--batch_size",
+        type=int,
+        default=8,
+        metavar="B",
+        help="windows of a call, and samples drawn at a time; default: 8",
     )
     add_device(parser)
 
@@ -41,9 +52,7 @@ def run(args: argparse.Namespace) -> None:
         ValueError: If the samples or the model cannot be used.
     """
     check_count("generative-perplexity.batch_size", args.batch_size)
-    from .samples import read_samples
-
-    texts = read_samples("generative-perplexity.samples", args.samples)
+    texts = [] if args.samples.is_dir() else _read(args)
     from rich.console import Console
 
     from seqdiff.subcommands.terminal import choose_device, progress
@@ -51,8 +60,11 @@ def run(args: argparse.Namespace) -> None:
     from .generative_perplexity import generative_perplexity, windows
     from .judge import Judge
 
-    device = choose_device(args.device)
+    device, title = choose_device(args.device), str(args.samples)
+    drawing = None if texts else Drawing.open("generative-perplexity", args, device)
     judge = Judge.load("generative-perplexity.model", args.model)
+    if drawing is not None:
+        texts, title = drawing.draw(args.batch_size), str(drawing)
     samples = judge.encode(texts)
     lead = judge.bos is not None
     with progress() as bar:
@@ -68,7 +80,20 @@ def run(args: argparse.Namespace) -> None:
             progress=lambda count: bar.advance(task, count),
         )
     notes = conventions(judge.bos_name, judge.context)
-    Console().print(build_table(result, f"{args.samples} under {args.model}", notes))
+    Console().print(build_table(result, f"{title} under {args.model}", notes))
+
+
+def _read(args: argparse.Namespace) -> list[str]:
+    if not args.samples.exists():
+        raise FileNotFoundError(
+            f"generative-perplexity.samples must be a run directory or a file, got {args.samples}, "
+            "which is neither; check the path"
+        )
+    from .samples import read_samples
+
+    texts = read_samples("generative-perplexity.samples", args.samples)
+    refuse_drawing("generative-perplexity", args)
+    return texts
 
 
 def conventions(bos_name: str | None, context: int | None) -> tuple[str, ...]:

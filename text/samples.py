@@ -1,17 +1,19 @@
-"""Samples from text files: one a line, or one JSON object a line."""
+"""Samples from text files: one a line, one JSON object a line, or a listing."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import re
 from pathlib import Path
+
+from .listing import is_listing, parse_listing
 
 
 def read_samples(owner: str, path: Path) -> list[str]:
-    """Read every sample of a file, ``.txt`` (one a line) or ``.jsonl`` (a key ``text``).
+    """Read every sample of a file.
 
-    Either may be gzipped (``.gz``).
+    It is a ``.jsonl`` (a key ``text``), or a ``.txt``: a sample a line, or the listing that
+    ``seqdiff sample`` writes. Either may be gzipped (``.gz``).
 
     Args:
         owner: Who was given the path, for the messages.
@@ -19,31 +21,22 @@ def read_samples(owner: str, path: Path) -> list[str]:
 
     Raises:
         FileNotFoundError: If there is none.
-        ValueError: If its suffix is another, it is not UTF-8, it holds no sample, or a line none.
+        ValueError: If its suffix is another, it is not UTF-8, it holds no sample, or an empty one.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{owner} must be an existing file, got {path}; check the path")
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if suffix not in (".txt", ".jsonl"):
         raise ValueError(
-            f"{owner} must end in .txt (a sample a line) or .jsonl (a key text), or in those and "
-            f".gz, got {path}; rename it"
+            f"{owner} must end in .txt (a sample a line, or a listing) or .jsonl (a key text), or "
+            f"in those and .gz, got {path}; rename it"
         )
-    content = _bytes(owner, path)
-    try:
-        lines = content.decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{owner} must be UTF-8, got byte 0x{content[error.start]:02x} at offset "
-            f"{error.start} of {path}; convert it"
-        ) from error
+    content = _decode(owner, path)
+    if suffix == ".txt" and is_listing(content):
+        return _from_listing(owner, path, content)
+    lines = content.split("\n")
     if lines[-1] == "":
         lines.pop()
-    if suffix == ".txt" and re.fullmatch("--- .* ---", lines[0] if lines else ""):
-        raise ValueError(
-            f"{owner} must hold a sample a line, got the listing {path}, where a sample may take "
-            "several; sample to a .jsonl file"
-        )
     samples = [
         _text(owner, path, number, line.removesuffix("\r"), suffix)
         for number, line in enumerate(lines, start=1)
@@ -51,6 +44,33 @@ def read_samples(owner: str, path: Path) -> list[str]:
     if not samples:
         raise ValueError(f"{owner} must hold a sample, got the empty file {path}; sample first")
     return samples
+
+
+def _decode(owner: str, path: Path) -> str:
+    content = _bytes(owner, path)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{owner} must be UTF-8, got byte 0x{content[error.start]:02x} at offset "
+            f"{error.start} of {path}; convert it"
+        ) from error
+
+
+def _from_listing(owner: str, path: Path, content: str) -> list[str]:
+    try:
+        samples = parse_listing(content)
+    except ValueError as error:
+        raise ValueError(
+            f"{owner} must be a whole listing, got {path}: {error}; sample again, or to a .jsonl"
+        ) from error
+    for name, text in samples:
+        if not text:
+            raise ValueError(
+                f"{owner} must hold a sample under every name, got none under {name} of {path}; "
+                "drop it, and say that the model drew an empty sample"
+            )
+    return [text for _, text in samples]
 
 
 def _bytes(owner: str, path: Path) -> bytes:

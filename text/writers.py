@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from .listing import format_listing
+
 
 def write_txt(path: Path, sequences: list[str], names: list[str]) -> None:
-    """Write each sample under a line with its name, and an empty line after it.
-
-    A sample may hold line breaks and empty lines of its own: use .jsonl for a program to read.
+    """Write a listing, see ``text.listing``; other programs read .jsonl more easily.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    blocks = [f"--- {name} ---\n{s}\n\n" for name, s in zip(names, sequences, strict=True)]
-    path.write_text("".join(blocks), encoding="utf-8", newline="\n")
+    path.write_text(format_listing(names, sequences), encoding="utf-8", newline="\n")
 
 
 def write_jsonl(path: Path, sequences: list[str], names: list[str]) -> None:

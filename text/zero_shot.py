@@ -14,12 +14,13 @@ import numpy as np
 
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import Split
-from seqdiff.data.suite import MissingSet, SuiteSet
+from seqdiff.data.suite import MissingSet, SuiteSet, UnfitSet
 
 from .corpora import Files, Part, published_part
 from .datamodule import TextDataModule
 from .detokenizers import DETOKENIZERS
 from .documents import SUFFIXES, Reading
+from .encoding import UnspellableError
 from .hub import short, why_offline
 from .preparation import prepare
 from .published import PUBLISHED, load_from_hub, local_copy
@@ -37,6 +38,11 @@ class _Set:
     name: str
     corpora: tuple[str, ...]
     perplexities: tuple[float, float, float]
+
+    @property
+    def published(self) -> dict[str, float]:
+        """Perplexity of each model."""
+        return dict(zip(MODELS, self.perplexities, strict=True))
 
     @property
     def split(self) -> Split:
@@ -73,8 +79,8 @@ class ZeroShot:
 
     def find(
         self, data: SequenceDataModule, folder: Path | None
-    ) -> tuple[list[SuiteSet], list[MissingSet]]:
-        """Tokenise the sets that are at hand.
+    ) -> tuple[list[SuiteSet | UnfitSet], list[MissingSet]]:
+        """Tokenise the sets that are at hand; one that does not encode is left for the others.
 
         Args:
             data: Of the run.
@@ -84,13 +90,19 @@ class ZeroShot:
         Raises:
             ValueError: If the data is no text, two copies compete, or a copy is not sound.
         """
-        checked, found, missing = _text(data), [], []
+        checked = _text(data)
+        found: list[SuiteSet | UnfitSet] = []
+        missing: list[MissingSet] = []
         for wanted in SETS:
             at_hand = _from_folder(wanted, folder) if folder else _from_corpora(wanted)
             if isinstance(at_hand, MissingSet):
                 missing.append(at_hand)
-            else:
+                continue
+            try:
                 found.append(_open(wanted, *at_hand, checked))
+            except UnspellableError as error:
+                _, origin = at_hand
+                found.append(UnfitSet(wanted.name, origin, str(error), wanted.published))
         return found, missing
 
     def notes(self, data: SequenceDataModule) -> tuple[str, ...]:
@@ -102,7 +114,10 @@ class ZeroShot:
             rows = f"rows: {text.length:,} tokens, wrapped: documents end to end{between}"
             counts = "all positions count, separators too"
         else:
-            rows = f"rows: a document each, not wrapped, at most {text.length:,} tokens"
+            each = (
+                "a document or a piece of one" if text.long_documents == "split" else "a document"
+            )
+            rows = f"rows: {each} each, not wrapped, at most {text.length:,} tokens"
             counts = "padding is neither attended to nor counted"
         counts += "; BOS and EOS of a row count" if framed else "; rows have no BOS and EOS"
         published = (
@@ -199,8 +214,9 @@ def _open(wanted: _Set, part: Part, origin: str, data: TextDataModule) -> SuiteS
         rows = WrappedRows(store, documents, layout, keep_tail=True)
         cut = 0
     else:
-        rows = DocumentRows(store, documents, layout)
-        cut = int((store.lengths > layout.body).sum())
+        split = data.long_documents == "split"
+        rows = DocumentRows(store, documents, layout, split=split)
+        cut = 0 if split else int((store.lengths > layout.body).sum())
         origin += f", {cut:,} documents cut" * bool(cut)
     mend = DETOKENIZERS[part.detokenizer]
     size = 0 if cut else sum(len(mend(text).encode()) for text in part.source.documents())
@@ -210,7 +226,7 @@ def _open(wanted: _Set, part: Part, origin: str, data: TextDataModule) -> SuiteS
         dataset=rows,
         num_documents=len(documents),
         units_per_token=None if cut else size / rows.num_counted,
-        published=dict(zip(MODELS, wanted.perplexities, strict=True)),
+        published=wanted.published,
     )
 
 

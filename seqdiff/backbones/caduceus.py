@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -241,6 +242,18 @@ class Caduceus(nn.Module):
         return [(forward, head), (backward, complemented)]
 
     @classmethod
+    def of(cls, config: CaduceusConfig, *, backend: str = "auto") -> Caduceus:
+        """Build the network of a configuration.
+
+        Args:
+            config: Everything but the weights.
+            backend: As in the constructor.
+        """
+        fields = asdict(config)
+        mamba = fields.pop("mamba")
+        return cls(**fields, **mamba, backend=backend)
+
+    @classmethod
     def from_hub(cls, directory: str | Path, *, backend: str = "auto") -> Caduceus:
         """Load a published network; its forward then takes and scores the published ids.
 
@@ -254,30 +267,7 @@ class Caduceus(nn.Module):
                 weights do not fit it.
         """
         config = read_config(directory)
-        mamba = config.mamba
-        model = cls(
-            config.d_model,
-            config.n_layer,
-            num_embeddings=config.num_embeddings,
-            num_logits=config.num_logits,
-            complement=config.complement,
-            variant=config.variant,
-            tied=config.tied,
-            combine=config.combine,
-            norm=config.norm,
-            norm_eps=config.norm_eps,
-            swap_strands=config.swap_strands,
-            d_state=mamba.d_state,
-            d_conv=mamba.d_conv,
-            expand=mamba.expand,
-            dt_rank=mamba.dt_rank,
-            dt_min=mamba.dt_min,
-            dt_max=mamba.dt_max,
-            dt_init_floor=mamba.dt_init_floor,
-            conv_bias=mamba.conv_bias,
-            bias=mamba.bias,
-            backend=backend,
-        )
+        model = cls.of(config, backend=backend)
         model.load_state_dict(read_weights(directory, config, model.state_dict()))
         return model
 

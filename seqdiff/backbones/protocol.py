@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
@@ -103,6 +104,20 @@ class SelectiveBackbone(Backbone, Protocol):
         Returns:
             One row for each position, in the order of ``where.nonzero()``.
         """
+        ...
+
+
+@runtime_checkable
+class PublishedBackbone(Protocol):
+    """A backbone that is built from a folder or a name on the hub.
+
+    Its constructor also takes ``published_shape``. With it nothing is read and the weights are any:
+    whoever gives it has them. A run writes it down, and so does not need the folder again.
+    """
+
+    @property
+    def published_shape(self) -> Mapping[str, object]:
+        """What the constructor takes to build the same network again, as YAML can hold it."""
         ...
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+
 import torch
 
 from .transformer import Transformer
+from .transformer_config import TransformerConfig
 from .transformer_hub import read_config
 
 
@@ -16,8 +19,8 @@ class PublishedTransformer(Transformer):
     ``Denoiser`` gives the same law. Everything can be trained on.
 
     Args:
-        checkpoint: Folder that holds config.json and model.safetensors. Whoever loads the run
-            reads it again.
+        checkpoint: Folder that holds config.json and model.safetensors.
+        published_shape: See ``PublishedBackbone``; a run sets it.
         num_embeddings: K + 1; the last id is the mask, here as there.
         num_logits: K.
 
@@ -27,7 +30,18 @@ class PublishedTransformer(Transformer):
             configuration, or the vocabulary has another size.
     """
 
-    def __init__(self, checkpoint: str, *, num_embeddings: int, num_logits: int) -> None:
+    def __init__(
+        self,
+        checkpoint: str,
+        published_shape: TransformerConfig | None = None,
+        *,
+        num_embeddings: int,
+        num_logits: int,
+    ) -> None:
+        if published_shape is not None:
+            super().__init__(**asdict(published_shape))
+            self.checkpoint = checkpoint
+            return
         config, block_fields = read_config(checkpoint)
         if block_fields is not None:
             raise ValueError(
@@ -43,19 +57,14 @@ class PublishedTransformer(Transformer):
             )
         published = Transformer.from_hub(checkpoint)
         with torch.device("meta"):
-            super().__init__(
-                config.d_model,
-                config.n_layer,
-                config.n_heads,
-                num_embeddings=num_embeddings,
-                num_logits=num_logits,
-                cond_dim=config.cond_dim,
-                dropout=config.dropout,
-                max_length=config.max_length,
-                time_conditioned=config.time_conditioned,
-            )
+            super().__init__(**asdict(replace(config, num_logits=num_logits)))
         self.checkpoint = checkpoint
         state = published.state_dict()
         for name in ("head.linear.weight", "head.linear.bias"):
             state[name] = state[name][:num_logits].clone()
         self.load_state_dict(state, assign=True)
+
+    @property
+    def published_shape(self) -> dict[str, object]:
+        """See ``PublishedBackbone``."""
+        return asdict(self.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -14,10 +15,12 @@ from .block_mixing import begin, read_borders, read_clean, read_noisy
 if TYPE_CHECKING:
     from .block_mamba import BlockMamba
 
+PIECE = 1024  # tokens that are read at once, so that a long prompt takes no more memory
+
 
 @dataclass
 class StateCache:
-    """See ``BlockCache``.
+    """See ``BlockCache``; there is no gradient.
 
     Attributes:
         network: Whose cache it is.
@@ -48,6 +51,7 @@ class StateCache:
         borders = [begin(layer, batch_size) for layer in network.stack]
         return cls(network, block_size, label, borders)
 
+    @torch.no_grad()
     def logits(
         self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
     ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
@@ -66,6 +70,7 @@ class StateCache:
             x = read_noisy(layer, x, self.block_size, borders)
         return self.network.score(x, where)
 
+    @torch.no_grad()
     def append(self, x0: Int[Tensor, "B l"]) -> None:
         """Take in clean tokens after those behind: one or several whole blocks.
 
@@ -76,6 +81,12 @@ class StateCache:
             ValueError: If a block is not whole, or there is another number of rows.
         """
         self._check("x0", x0, x0.shape[1] % self.block_size == 0, "a multiple of")
+        for piece in x0.split(max(1, PIECE // self.block_size) * self.block_size, dim=1):
+            self._pass(piece)
+        self.length += x0.shape[1]
+
+    def _pass(self, x0: Tensor) -> None:
+        """Go on from the borders to the end of some tokens."""
         x, passed = self.network.embed(x0, self.label), []
         for layer, start in zip(self.network.stack, self.borders, strict=True):
             if layer is self.network.stack[-1]:
@@ -84,7 +95,6 @@ class StateCache:
                 x, borders = read_clean(layer, x, self.block_size, start)
             passed.append(Borders(*(part[:, -1:].clone() for part in borders)))
         self.borders = passed
-        self.length += x0.shape[1]
 
     def take(self, rows: Int[Tensor, " b"]) -> StateCache:
         """Make a cache of some rows, in this order; a row may occur more than once.

@@ -33,6 +33,22 @@ class SuiteSet:
     published: dict[str, float]
 
 
+class UnfitSet(NamedTuple):
+    """A set that is at hand and that a run's tokenizer cannot spell.
+
+    Attributes:
+        name: What reports call it.
+        origin: Where it lies.
+        reason: What cannot be spelled, and where.
+        published: See ``SuiteSet``.
+    """
+
+    name: str
+    origin: str
+    reason: str
+    published: dict[str, float]
+
+
 class MissingSet(NamedTuple):
     """A set that is not at hand.
 
@@ -61,7 +77,7 @@ class Suite(Protocol):
 
     def find(
         self, data: SequenceDataModule, folder: Path | None
-    ) -> tuple[list[SuiteSet], list[MissingSet]]:
+    ) -> tuple[list[SuiteSet | UnfitSet], list[MissingSet]]:
         """Open what is at hand.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,8 +133,11 @@ def _evaluate_suite(
     """Print the table of a suite beside published numbers; give what JSON says of it."""
     from rich.console import Console
 
+    from seqdiff.data.suite import UnfitSet
     from seqdiff.subcommands.suite_table import (
         build_suite_table,
+        describe_row,
+        describe_unfit,
         evaluate_set,
         lines_below,
         open_sets,
@@ -141,10 +145,17 @@ def _evaluate_suite(
 
     sets, missing = open_sets(suite, trained, args.suite_folder)
     budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
-    rows = [
-        evaluate_set(trained, found, args.limit, estimator=estimator, seed=args.seed, **budget)
-        for found in sets
-    ]
+    rows = []
+    for found in sets:
+        if isinstance(found, UnfitSet):
+            rows.append(found)
+            print(describe_unfit(found), file=sys.stderr)
+            continue
+        row = evaluate_set(
+            trained, found, args.limit, estimator=estimator, seed=args.seed, **budget
+        )
+        rows.append(row)
+        print(describe_row(row), file=sys.stderr)
     notes = suite.notes(trained.datamodule)
     console = Console()
     title = f"{args.directory}, suite {args.suite}"
@@ -159,6 +170,7 @@ def _evaluate_suite(
         "notes": notes,
         "limit": args.limit,
         "unit": suite.unit,
-        "sets": [vars(row) for row in rows],
+        "sets": [vars(row) for row in rows if not isinstance(row, UnfitSet)],
+        "not_evaluable": [row._asdict() for row in rows if isinstance(row, UnfitSet)],
         "missing": [one._asdict() for one in missing],
     }

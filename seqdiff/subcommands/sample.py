@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +13,9 @@ from seqdiff.subcommands.given import add_given, check_given, read_given
 from seqdiff.subcommands.recording import check_trace, save_trace
 
 if TYPE_CHECKING:
-    from seqdiff.samplers import Sampler
+    pass
 
 help = "draw sequences from a run"
-
-_DEFAULT = {"masked": "first_hitting", "causal": "left_to_right", "block": "block"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,25 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(flags=[])
 
 
-def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
-    """Build the first of some samplers that takes the options; which it will be, the run decides.
-
-    Raises:
-        ValueError: If none does: what the first one says that has all of these options, or else
-            what the first one says.
-    """
-    from seqdiff.sampler_config import build_sampler, choose_sampler
-
-    given = {flag.removeprefix("--").partition("=")[0].partition(".")[0] for flag in flags}
-    complaints = []
-    for name in names:
-        try:
-            return build_sampler(name, flags)
-        except ValueError as error:
-            complaints.append((given - set(signature(choose_sampler(name)).parameters), error))
-    raise next((error for unknown, error in complaints if not unknown), complaints[0][1])
-
-
 def run(args: argparse.Namespace) -> None:
     """See ``Command``."""
     for name in ("num", "batch_size"):
@@ -103,24 +80,19 @@ def run(args: argparse.Namespace) -> None:
     check_apart("sample.out", args.out, {"--infill": args.infill})
     if args.trace is not None:
         check_trace(args.trace, args.out)
-    from seqdiff.run import load_run
-    from seqdiff.sampler_config import build_sampler
     from seqdiff.samplers.recorder import Recorder, check_room
     from seqdiff.subcommands.drawing import check_memory, draw
     from seqdiff.subcommands.growing import fit_sampler
     from seqdiff.subcommands.guiding import conjoin, guide
+    from seqdiff.subcommands.opening import open_run
     from seqdiff.subcommands.terminal import choose_device
 
-    wanted = _DEFAULT.values() if args.sampler is None else [args.sampler]
-    sampler = _first_fit(wanted, args.flags)
     device = choose_device(args.device)
     if args.length is not None:
         check_memory(min(args.num, args.batch_size), args.length, device)
     if args.trace is not None:
         check_room(args.num, args.length or 1)
-    trained = load_run(args.directory, device=device)
-    if args.sampler is None:
-        sampler = build_sampler(_DEFAULT[trained.denoiser.kind], args.flags)
+    trained, sampler = open_run(args.directory, args.sampler, args.flags, device)
     if args.rc_consistent:
         trained = conjoin("sample", trained, sampler)
     trained = guide("sample", trained, args.label, args.guidance)

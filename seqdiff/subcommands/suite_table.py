@@ -10,7 +10,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from seqdiff.data.suite import MissingSet, Suite, SuiteSet
+from seqdiff.data.suite import MissingSet, Suite, SuiteSet, UnfitSet
 from seqdiff.likelihood import Estimator
 from seqdiff.run import Run
 from seqdiff.subcommands.likelihood_table import estimate_batches
@@ -37,7 +37,7 @@ class SuiteRow:
 
 def open_sets(
     suite: Suite, run: Run, folder: Path | None
-) -> tuple[list[SuiteSet], list[MissingSet]]:
+) -> tuple[list[SuiteSet | UnfitSet], list[MissingSet]]:
     """Find the sets of a suite, before anything slow.
 
     Args:
@@ -47,7 +47,7 @@ def open_sets(
 
     Raises:
         FileNotFoundError: If no set is at hand, or there is no such folder.
-        ValueError: See ``Suite.find``.
+        ValueError: If the run can spell none of them; see ``Suite.find`` too.
     """
     if folder is not None and not folder.is_dir():
         raise FileNotFoundError(
@@ -59,6 +59,11 @@ def open_sets(
         raise FileNotFoundError(
             f"evaluate.suite must find at least one of its sets, got none; put a copy of one "
             f"at its path: {places}"
+        )
+    if all(isinstance(one, UnfitSet) for one in found):
+        reasons = "; ".join(one.reason for one in found if isinstance(one, UnfitSet))
+        raise ValueError(
+            f"evaluate.suite must have a set that {run.directory} can spell, got none: {reasons}"
         )
     return found, missing
 
@@ -110,13 +115,31 @@ def evaluate_set(
     )
 
 
+def describe_row(row: SuiteRow) -> str:
+    """Say in a line what a set came to, before the whole table is there."""
+    error = "" if math.isinf(row.perplexity_error) else f" ± {_short(row.perplexity_error)}"
+    return (
+        f"{row.name}: {row.num_tokens:,} tokens, {row.nats_per_token:.4f} nats/token, perplexity "
+        f"{_short(row.perplexity)}{error}"
+    )
+
+
+def describe_unfit(one: UnfitSet) -> str:
+    """Say in a line why a set is not evaluated."""
+    return f"{one.name}: not evaluable, {one.reason}"
+
+
 def build_suite_table(
-    rows: Sequence[SuiteRow], suite: Suite, estimator: Estimator, title: str, notes: Sequence[str]
+    rows: Sequence[SuiteRow | UnfitSet],
+    suite: Suite,
+    estimator: Estimator,
+    title: str,
+    notes: Sequence[str],
 ) -> Table:
     """Lay the rows out for a terminal of 80 columns.
 
     Args:
-        rows: From ``evaluate_set``.
+        rows: From ``evaluate_set``, and the sets that are not evaluable, which have no numbers.
         suite: Whose sets they are.
         estimator: What estimated them.
         title: Above the table.
@@ -140,33 +163,39 @@ def build_suite_table(
     for heading in (*own, *suite.models):
         table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
-        bits = "" if row.bits_per_unit is None else f"{row.bits_per_unit:.4f}"
-        table.add_row(
-            row.name,
-            f"{row.num_rows:,}",
-            f"{row.num_tokens:,}",
-            f"{row.nats_per_token:.4f}",
-            _short(row.perplexity),
-            "" if math.isinf(row.perplexity_error) else _short(row.perplexity_error),
-            bits,
-            *(f"{row.published[model]:.2f}" for model in suite.models),
-        )
+        numbers = ("NA",) * len(own) if isinstance(row, UnfitSet) else _numbers(row)
+        published = (f"{row.published[model]:.2f}" for model in suite.models)
+        table.add_row(row.name, *numbers, *published)
     return table
+
+
+def _numbers(row: SuiteRow) -> tuple[str, ...]:
+    return (
+        f"{row.num_rows:,}",
+        f"{row.num_tokens:,}",
+        f"{row.nats_per_token:.4f}",
+        _short(row.perplexity),
+        "" if math.isinf(row.perplexity_error) else _short(row.perplexity_error),
+        "" if row.bits_per_unit is None else f"{row.bits_per_unit:.4f}",
+    )
 
 
 def _short(number: float) -> str:
     return f"{number:.2f}" if number < 1e5 else f"{number:.1e}"
 
 
-def lines_below(rows: Sequence[SuiteRow], missing: Sequence[MissingSet]) -> list[str]:
-    """Say where each set came from, and which are missing.
+def lines_below(rows: Sequence[SuiteRow | UnfitSet], missing: Sequence[MissingSet]) -> list[str]:
+    """Say where each set came from, and which are not evaluable or missing.
 
     Args:
-        rows: What was evaluated.
+        rows: What was at hand.
         missing: What was not.
     """
     found: list[str] = []
     for row in rows:
+        if isinstance(row, UnfitSet):
+            found.append(describe_unfit(row))
+            continue
         part = row.num_rows < row.of_rows
         chosen = f"{row.num_rows:,} of {row.of_rows:,} rows, evenly spaced; " * part
         found.append(f"{row.name}: {chosen}{row.num_documents:,} documents, {row.origin}")

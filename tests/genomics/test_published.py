@@ -84,7 +84,10 @@ def test_a_run_of_it_scores_dna(hub: Path, tmp_path: Path, capsys: pytest.Captur
     assert main([*command, "--trainer.max_steps=0"]) == 0
     (tmp_path / "a.fa").write_text(">a\nACGTTNGCA\n")
     score = ["score", str(run), "--fasta", str(tmp_path / "a.fa"), "--out", str(out)]
+    hub.rename(tmp_path / "gone")
     assert main([*score, "--estimator=fixed-order"]) == 0
+    assert isinstance(load_run(run).denoiser.backbone, PublishedCaduceus), "without the folder"
+    (tmp_path / "gone").rename(hub)
     nats = float(out.read_text().splitlines()[1].split("\t")[2])
     network = Caduceus.from_hub(hub)
     row, total = torch.from_numpy(DNATokenizer().encode("ACGTTNGCA")).long(), 0.0
@@ -94,7 +97,6 @@ def test_a_run_of_it_scores_dna(hub: Path, tmp_path: Path, capsys: pytest.Captur
         law = network(HUB[shown][None])[0, place, 7:11].log_softmax(-1)
         total -= law[row[place]].item() if row[place] < 4 else 0.0
     assert nats == pytest.approx(total, rel=1e-4)
-    assert isinstance(load_run(run).denoiser.backbone, PublishedCaduceus)
 
 
 @pytest.mark.usefixtures("unchecked")

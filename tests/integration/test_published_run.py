@@ -110,6 +110,33 @@ def test_training_goes_on_from_it_and_is_published_again(hub: Path, tmp_path: Pa
     assert torch.equal(again.eval()(tokens), moved(tokens))
 
 
+def test_a_run_stands_on_its_own_when_the_folder_and_the_run_have_moved(
+    hub: Path, tmp_path: Path, fails: Callable[[list[str]], str]
+) -> None:
+    (tmp_path / "corpus.txt").write_text(LINES)
+    flags = ["--trainer.val_check_interval=null", "--optim.warmup_steps=1"]
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    assert main(make(hub, straight, "--trainer.max_steps=4", *flags)) == 0
+    assert main(make(hub, stopped, "--trainer.max_steps=2", *flags)) == 0
+    written = yaml.safe_load((stopped / "run.yaml").read_text())["backbone"]
+    hub.rename(tmp_path / "gone")
+    assert main(["train", "--resume", str(stopped), "--trainer.max_steps=4"]) == 0
+    straight.rename(tmp_path / "moved")
+    alone, gone_on = load_run(tmp_path / "moved"), load_run(stopped)
+    assert isinstance(alone.denoiser.backbone, PublishedTransformer)
+    wanted, found = alone.denoiser.state_dict(), gone_on.denoiser.state_dict()
+    assert wanted.keys() == found.keys()
+    assert all(torch.equal(wanted[name], found[name]) for name in wanted), "bit-identical"
+    again = yaml.safe_load((stopped / "run.yaml").read_text())["backbone"]
+    assert again == written and written["init_args"]["checkpoint"] == str(hub)
+
+    content = yaml.safe_load((stopped / "run.yaml").read_text())
+    del content["backbone"]["init_args"]["published_shape"]
+    (stopped / "run.yaml").write_text(yaml.safe_dump(content))
+    said = fails(["evaluate", str(stopped)])
+    assert f"{hub / 'config.json'} is not there" in said, "the twin that keeps no shape"
+
+
 def test_a_time_conditioned_one_is_told_sigma(hub: Path) -> None:
     published(timed=True).to_hub(hub)
     net = PublishedTransformer(str(hub), num_embeddings=V, num_logits=V - 1).eval()

@@ -80,7 +80,8 @@ def test_text_to_text(corpus: Path, tmp_path: Path) -> None:
         assert lines[0].split("\t")[3] == "bits/byte"
         assert len(lines) == (5 if "--jsonl" in flags else 2)
         length = "32" if "--jsonl" in flags else str(len(corpus.read_text()))
-        assert lines[1].split("\t")[:2] == ["document_1", length]
+        name = "sample_0" if "--jsonl" in flags else "document_1"
+        assert lines[1].split("\t")[:2] == [name, length]
 
 
 def test_resume_across_epochs_is_bit_identical(corpus: Path, tmp_path: Path) -> None:
@@ -216,3 +217,34 @@ def test_real_text(real_data: Path, tmp_path: Path) -> None:
     model = rows["model, upper bound"]
     composition = rows["n-gram order 0"]["bits_per_token"]
     assert model["bits_per_token"] + 5 * model["bits_per_token_error"] < composition
+
+
+TOKENIZERS = ["subwords.BertTokenizer", "subwords.GPT2Tokenizer", "subwords.JSONTokenizer"]
+TOKENIZERS += [f"tokenizers.{name}Tokenizer" for name in ("Byte", "Character", "Text8")]
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--data.tokenizer=CharTokenizer", "import path string: CharTokenizer; choose from "),
+        (
+            "--data.tokenizer=text.tokenizers.ByteTokeniser",
+            "has no attribute 'ByteTokeniser'; choose from ",
+        ),
+        ("--data.tokenizer=collections.OrderedDict", "a subclass of TextTokenizer; choose from "),
+        ("--data.tokenizer.vocabulary=x", "'vocabulary' is not accepted; drop it, the class takes"),
+        ("--data.length=long", "Expected a <class 'int'>. Got value: long"),
+    ],
+)
+def test_a_misspelt_tokenizer_is_answered_by_the_choices(
+    corpus: Path, tmp_path: Path, fails: Callable[[list[str]], str], flag: str, said: str
+) -> None:
+    message = fails([*train(corpus, tmp_path / "run"), flag])
+    assert said in message
+    choices = message.partition("; choose from ")[2].split(", ")
+    if "choose from" in said:
+        assert {f"text.{name}" for name in TOKENIZERS} <= set(choices)
+        assert not {
+            name for name in choices if name.endswith((".TextTokenizer", ".SubwordTokenizer"))
+        }
+    assert not (tmp_path / "run").exists()

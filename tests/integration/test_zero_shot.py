@@ -12,6 +12,7 @@ import yaml
 from seqdiff.cli import main
 from seqdiff.likelihood import StratifiedK, evaluate
 from seqdiff.run import load_run
+from seqdiff.subcommands import suite_table
 from text import zero_shot
 from text.datamodule import TextDataModule
 from text.detokenizers import DETOKENIZERS
@@ -240,6 +241,62 @@ def test_documents_a_row_are_cut_and_an_autoregressive_run_is_exact(
     assert ptb["bits_per_unit"] == pytest.approx(ptb["nats_per_token"] / math.log(2), rel=1e-12)
     assert lambada["origin"].endswith(", 3 documents cut") and lambada["bits_per_unit"] is None
     assert "rows: a document each, not wrapped, at most 32 tokens" in found["notes"]
+
+
+def test_a_set_that_the_run_cannot_spell_is_listed_and_the_others_go_on(
+    folder: Path, tmp_path: Path, fails: Callable[[list[str]], str], capsys
+) -> None:
+    """A run on the characters of PTB, of the documents of training and no others."""
+    mended = [DETOKENIZERS["ptb"](line) for line in PTB]
+    alphabet = "".join(sorted(set("".join([*mended, "sentence to train on, short 0123456789"]))))
+    flags = ["--data.tokenizer=text.tokenizers.CharacterTokenizer"]
+    flags.append(f"--data.tokenizer.characters={alphabet}")
+    run, copies = train(tmp_path, folder, *flags), tmp_path / "copies"
+    copies.mkdir()
+    for name in ("ptb.valid.txt", "lambada_test.jsonl"):
+        (copies / name).write_bytes((folder / name).read_bytes())
+    (copies / "wikitext.valid.txt").write_text(" the <unk> of it \n")
+    capsys.readouterr()
+    found = suite(run, tmp_path / "s.json", "--suite_folder", str(copies), *QUICK)
+    assert list(found["sets"]) == ["ptb"]
+    own = model_row(run, tmp_path / "e.json", *QUICK)
+    assert found["sets"]["ptb"]["nats_per_token"] == own["nats_per_token"]
+    bad, quotes = found["not_evaluable"]
+    assert (bad["name"], quotes["name"]) == ("wikitext", "lambada")
+    assert bad["origin"] == str(copies / "wikitext.valid.txt")
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    (row,) = [words for words in map(str.split, lines) if words[:1] == ["wikitext"]]
+    assert row == ["wikitext", *["NA"] * 6, "25.75", "34.28", "32.83"]
+    reason = f"wikitext: not evaluable, {copies / 'wikitext.valid.txt'}: document 1: "
+    assert [line for line in lines if line.startswith(reason) and "got '<' at offset" in line]
+    assert reason in said.err, "before the table"
+
+    (copies / "ptb.valid.txt").unlink()
+    out = tmp_path / "none.json"
+    command = ["evaluate", str(run), "--suite", "zero_shot", "--suite_folder", str(copies)]
+    said = fails([*command, "--json", str(out)])
+    assert f"must have a set that {run} can spell, got none: " in said and "got '<'" in said
+    assert not out.exists()
+
+
+def test_a_set_is_reported_before_the_next_is_begun(
+    run: Path, folder: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second set fails: what the first came to has been said."""
+    real = suite_table.evaluate_set
+
+    def interrupted(run, found, *rest, **options):
+        if found.name == "lambada":
+            raise KeyboardInterrupt
+        return real(run, found, *rest, **options)
+
+    monkeypatch.setattr(suite_table, "evaluate_set", interrupted)
+    command = ["evaluate", str(run), "--suite", "zero_shot", "--suite_folder", str(folder), *QUICK]
+    assert main(command) == 130
+    own = model_row(run, tmp_path / "e.json", *QUICK)
+    said = capsys.readouterr().err
+    assert f"ptb: {own['num_tokens']} tokens, {own['nats_per_token']:.4f} nats/token, " in said
 
 
 @pytest.mark.parametrize("wrap", [True, False])

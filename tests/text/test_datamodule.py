@@ -154,6 +154,9 @@ def test_a_document_a_row(bert, write) -> None:
     )
     cut = module(path, length=4, long_documents="truncate", **options)
     assert (2, 4, 5, 3) in set(map(tuple, batches(cut, 1)[0].tokens.tolist()))
+    split = module(path, length=4, long_documents="split", **options)
+    rows = split.dataset("train").rows(np.arange(len(split.dataset("train"))))[0].tolist()
+    assert sorted(rows) == [[2, 4, 4, 3], [2, 4, 5, 3], [2, 6, 3, 8], [2, 7, 3, 8]]
 
 
 def test_a_published_corpus_brings_its_splits(monkeypatch, tmp_path) -> None:
@@ -206,7 +209,7 @@ def test_text_is_not_read_before_a_split_is(tmp_path) -> None:
         ({"num_processes": 0}, r"num_processes must be at least 1, got 0; set data.num_processes"),
         ({"batch_size": 0}, r"TextDataModule.batch_size must be at least 1, got 0"),
         ({"split": (0.5, 0.1, 0.1)}, r"split must be three shares"),
-        ({"long_documents": "drop"}, r"long_documents must be one of refuse, truncate, got 'drop'"),
+        ({"long_documents": "drop"}, r"must be one of refuse, truncate, split, got 'drop'"),
         ({"document": "page"}, r"document must be one of file, line, paragraph, got 'page'; set"),
     ],
 )

@@ -1,4 +1,5 @@
 import gzip
+import json
 import os
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from text.documents import Reading, kind, read_documents
+from text.documents import Reading, kind, read_documents, read_named
 
 
 def read(path: Path, document="line", field="text") -> list[str]:
@@ -110,3 +111,24 @@ def test_a_file_is_streamed(write) -> None:
     assert next(stream) == "good"
     with pytest.raises(ValueError, match="offset 5"):
         next(stream)
+
+
+def test_names_of_a_jsonl(write) -> None:
+    records = [
+        {"text": "a", "name": "first\tof two\n", "id": 7},
+        {"text": "b", "id": 7},
+        {"text": "c", "name": None, "id": "x"},
+        {"text": "d", "name": True, "id": 1.5},
+        {"text": " ", "name": "blank"},
+        {"text": "e", "name": " ", "id": "\ud800"},
+        {"text": "f", "name": ["no"]},
+    ]
+    path = write("a.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    found = [(one.text, one.name) for one in read_named(path, Reading())]
+    names = ["first of two", "7", "x", None, "?", None]
+    assert found == list(zip("abcdef", names, strict=True))
+    assert list(read_documents(path, Reading())) == list("abcdef")
+    assert [one.name for one in read_named(path, Reading(field="text"))] == names
+    (tmp := path.parent / "b.jsonl").write_text('{"name": "the text", "id": "i"}\n')
+    assert list(read_named(tmp, Reading(field="name"))) == [("the text", "i")]
+    assert list(read_named(write("a.txt", "x\n"), Reading())) == [("x", None)]

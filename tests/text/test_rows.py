@@ -88,6 +88,29 @@ def test_a_document_a_row(documents, layout, data) -> None:
     assert found.num_counted == loss_mask.sum()
 
 
+@settings(deadline=None)
+@given(documents=DOCUMENTS, layout=LAYOUTS, data=st.data())
+def test_a_long_document_in_as_many_rows_as_it_takes(documents, layout, data) -> None:
+    order = np.array(data.draw(st.permutations(range(len(documents)))))
+    found = DocumentRows(Store(documents), order, layout, split=True)
+    rows = []
+    for place in order:
+        for first in range(0, len(documents[place]), layout.body):
+            body = documents[place][first : first + layout.body]
+            whole = body if layout.frame is None else [50, *body, 51]
+            rows.append(whole + [PAD] * (layout.length - len(whole)))
+    assert len(found) == len(rows)
+    some = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=5)))
+    tokens, loss_mask = found.rows(some)
+    assert tokens.tolist() == [rows[i] for i in some]
+    assert loss_mask.tolist() == [[t != PAD for t in rows[i]] for i in some]
+    assert (found.padding(some) == ~loss_mask).all()
+    assert found.num_counted == sum(t != PAD for row in rows for t in row)
+    truncated = DocumentRows(Store(documents), order, layout)
+    longer = any(len(document) > layout.body for document in documents)
+    assert (truncated.num_counted < found.num_counted) == longer, "the twin that loses text"
+
+
 def test_an_epoch_lays_whole_documents_in_another_order() -> None:
     documents = [[i] * (1 + i % 4) for i in range(40)]
     layout = Layout(5, None, 77, PAD)

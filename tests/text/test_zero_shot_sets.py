@@ -1,6 +1,7 @@
 """Where the zero-shot sets are found, and how a table speaks of them."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seqdiff.data.suite import MissingSet
+from seqdiff.data.suite import MissingSet, SuiteSet, UnfitSet
 from text import zero_shot
-from text.datamodule import TextDataModule
+from text.datamodule import LongDocuments, TextDataModule
 from text.detokenizers import DETOKENIZERS
+from text.encoding import UnspellableError
 from text.published import PUBLISHED
 from text.tokenizers import ByteTokenizer, CharacterTokenizer
 from text.zero_shot import SETS, suite
@@ -58,6 +60,7 @@ def test_the_seven_sets_of_the_papers_with_splits_and_detokenizers() -> None:
 def test_a_set_from_the_hub(hub: Path) -> None:
     found, missing = suite.find(DATA, None)
     (ptb,) = found
+    assert isinstance(ptb, SuiteSet)
     assert ptb.origin == f"{hub} on the hub, split valid"
     mended = "".join(DETOKENIZERS["ptb"](text) + "\n" for text in ("it 's N more", "no"))
     tokens, counts = ptb.dataset.rows(np.arange(len(ptb.dataset)))
@@ -96,8 +99,40 @@ def test_names_of_copies(tmp_path: Path) -> None:
         (tmp_path / name).unlink()
 
 
-def test_a_set_that_does_not_encode_is_named_before_anything_is_evaluated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_a_set_that_does_not_encode_is_left_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int
+) -> None:
+    monkeypatch.setattr("text.preparation._SHARD_CHARACTERS", 4)
     (tmp_path / "ptb.txt").write_text("abc\nabX\n")
+    (tmp_path / "pubmed.txt").write_text("abc\n")
+    data = TextDataModule(CharacterTokenizer("abc"), 16, "x.txt", num_processes=num_processes)
+    (ptb, pubmed), _ = suite.find(data, tmp_path)
+    assert isinstance(ptb, UnfitSet) and isinstance(pubmed, SuiteSet)
+    assert (ptb.name, ptb.origin) == ("ptb", str(tmp_path / "ptb.txt"))
+    assert re.match(r".*ptb.txt: document 2: .* got 'X' at offset 2", ptb.reason)
+    assert ptb.published == {"AR": 82.05, "SEDD": 100.09, "MDLM": 95.26}
+
+
+@pytest.mark.parametrize(("long", "counted"), [("split", 39), ("truncate", 19)])
+def test_long_documents_are_split_or_cut_as_in_training(
+    tmp_path: Path, long: LongDocuments, counted: int
+) -> None:
+    (tmp_path / "ag_news.txt").write_text("x" * 36 + "\nabc\n")
+    data = TextDataModule(ByteTokenizer(), 16, "x.txt", wrap=False, long_documents=long)
+    (found,), _ = suite.find(data, tmp_path)
+    assert isinstance(found, SuiteSet)
+    _, held = found.dataset.rows(np.arange(len(found.dataset)))
+    assert held.sum() == counted and found.num_documents == 2
+    assert found.origin.endswith("1 documents cut") == (long == "truncate")
+    assert found.units_per_token == (1 if long == "split" else None)
+    each = "a document or a piece of one" if long == "split" else "a document"
+    assert f"rows: {each} each, not wrapped, at most 16 tokens" in suite.notes(data)
+
+
+def test_what_is_not_the_tokenizers_fault_is_no_reason_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "ptb.txt").write_bytes(b"ab\xe4\n")
     data = TextDataModule(CharacterTokenizer("abc"), 16, "x.txt")
-    with pytest.raises(ValueError, match=r"ptb.txt: document 2: .* got 'X' at offset 2"):
+    with pytest.raises(ValueError, match=r"ptb.txt: must be UTF-8") as refused:
         suite.find(data, tmp_path)
+    assert not isinstance(refused.value, UnspellableError)

@@ -102,16 +102,17 @@ def test_another_vocabulary_and_another_network_are_refused(
 @pytest.mark.parametrize(
     "objective", ["objectives.ContinuousNELBO", "baselines.MaskedLM"], ids=["mdlm", "mlm"]
 )
-def test_masked_diffusion_goes_on_from_the_checkpoint(
-    checkpoint: Path, tmp_path: Path, objective: str
+def test_masked_diffusion_goes_on_from_the_checkpoint_which_may_then_go(
+    checkpoint: Path, tmp_path: Path, objective: str, capsys
 ) -> None:
+    folder = save_bert(tmp_path / "bert")
     content = {
         **BASE,
         "output": str(tmp_path / "run"),
         "data": {"class_path": f"{HERE}.WordData"},
         "backbone": {
             "class_path": "text.bert.BertBackbone",
-            "init_args": {"checkpoint": str(checkpoint)},
+            "init_args": {"checkpoint": str(folder)},
         },
         "objective": {"class_path": f"seqdiff.training.{objective}"},
         "trainer": {**BASE["trainer"], "max_steps": 3},
@@ -124,4 +125,15 @@ def test_masked_diffusion_goes_on_from_the_checkpoint(
     before = dict(load(checkpoint).named_parameters())
     moved = {name: (w - before[name]).abs().max() for name, w in trained.named_parameters()}
     assert 0 < max(moved.values()) < 0.05, "a few steps from the published weights"
-    assert main(["evaluate", str(tmp_path / "run"), "--evaluations", "2"]) == 0
+    table = ["evaluate", str(tmp_path / "run"), "--evaluations", "2"]
+    capsys.readouterr()
+    assert main(table) == 0
+    with_folder = capsys.readouterr().out
+    (tmp_path / "bert").rename(tmp_path / "gone")
+    assert main(table) == 0 and capsys.readouterr().out == with_folder
+    (tmp_path / "run").rename(tmp_path / "moved")
+    alone = load_run(tmp_path / "moved").denoiser.backbone
+    assert isinstance(alone, BertBackbone) and alone.mask_token_id == MASK
+    assert torch.equal(alone(TOKENS), trained(TOKENS))
+    (tmp_path / "moved").rename(tmp_path / "run")
+    assert main(["train", "--resume", str(tmp_path / "run"), "--trainer.max_steps=4"]) == 0

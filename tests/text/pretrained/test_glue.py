@@ -265,3 +265,25 @@ def test_bad_arguments(checkpoint: Path, command, files, fails, flags, said) -> 
 
 def test_a_run_on_another_network_is_refused(trained: Path, command, files, fails) -> None:
     assert "must be a run on text.bert.BertBackbone, got" in fails([*command, str(trained), *files])
+
+
+def test_a_run_whose_checkpoint_is_gone_says_whose_it_was(
+    tmp_path: Path, command: list[str], files: list[str], fails
+) -> None:
+    folder, run = save_bert(tmp_path / "bert"), tmp_path / "run"
+    content = {
+        **BASE,
+        "output": str(run),
+        "data": {"class_path": f"{HERE}.WordData"},
+        "backbone": {
+            "class_path": "text.bert.BertBackbone",
+            "init_args": {"checkpoint": str(folder)},
+        },
+        "trainer": {**BASE["trainer"], "max_steps": 0},
+    }
+    (tmp_path / "bert.yaml").write_text(yaml.safe_dump(content))
+    assert main(["train", str(tmp_path / "bert.yaml")]) == 0
+    folder.rename(tmp_path / "gone")
+    said = fails([*command, str(run), *files, "--max_length", "24"])
+    assert f"glue.model: the checkpoint of {run}, for its tokenizer, must be a model's" in said
+    assert f"got '{folder}'" in said

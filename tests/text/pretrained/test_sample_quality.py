@@ -81,12 +81,17 @@ def test_the_command_is_an_entry_point() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("no.txt", None, "must be an existing file, got"),
-        ("a.fa", b"x", "must end in .txt (a sample a line) or .jsonl (a key text), or in those"),
+        ("no.txt", None, "must be a run directory or a file, got"),
+        (
+            "a.fa",
+            b"x",
+            "must end in .txt (a sample a line, or a listing) or .jsonl (a key text), or",
+        ),
         ("a.txt", b"", "must hold a sample, got the empty file"),
         ("a.txt", b"one\n\nthree\n", "must hold a sample in every line, got none in line 2 of"),
         ("a.txt", b"caf\xc3\xa9\nc\xe9\n", "must be UTF-8, got byte 0xe9 at offset 7 of"),
-        ("a.txt", b"--- sample_0 ---\nab\n\n", "got the listing"),
+        ("a.txt", b"--- sample_0 ---\nab\n", "must follow each sample, got none after 'sample_0'"),
+        ("a.txt", b"--- x ---\nab\n\n--- y ---\n\n\n", "got none under y of"),
         ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "got none in line 2 of"),
         ("a.jsonl", b'{"text": "a"\n', "must hold a JSON object a line, got: Expecting"),
         ("a.txt.gz", b"plain", "must be gzip, got"),

@@ -1,0 +1,54 @@
+"""Open a run to draw from it, with the sampler that is asked for or that such a run has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from inspect import signature
+from pathlib import Path
+
+import torch
+
+from seqdiff.run import Run, load_run
+from seqdiff.sampler_config import build_sampler, choose_sampler
+from seqdiff.samplers import Sampler
+
+_DEFAULT = {"masked": "first_hitting", "causal": "left_to_right", "block": "block"}
+
+
+def open_run(
+    directory: Path, sampler: str | None, flags: Sequence[str], device: torch.device
+) -> tuple[Run, Sampler]:
+    """Build the sampler that is asked for, then load the run.
+
+    Args:
+        directory: Of the run.
+        sampler: Its name; ``None`` is the default of such a run.
+        flags: The sampler's options.
+        device: Where the network goes.
+
+    Raises:
+        FileNotFoundError: See ``load_run``.
+        ValueError: See ``build_sampler`` and ``load_run``.
+    """
+    chosen = _first_fit(_DEFAULT.values() if sampler is None else [sampler], flags)
+    trained = load_run(directory, device=device)
+    if sampler is None:
+        chosen = build_sampler(_DEFAULT[trained.denoiser.kind], flags)
+    return trained, chosen
+
+
+def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
+    """Build the first of some samplers that takes the options; which it will be, the run decides.
+
+    Raises:
+        ValueError: If none does: what the first one says that has all of these options, or else
+            what the first one says.
+    """
+    given = {flag.removeprefix("--").partition("=")[0].partition(".")[0] for flag in flags}
+    complaints = []
+    for name in names:
+        try:
+            return build_sampler(name, flags)
+        except ValueError as error:
+            complaints.append((given - set(signature(choose_sampler(name)).parameters), error))
+    raise next((error for unknown, error in complaints if not unknown), complaints[0][1])

@@ -1,0 +1,62 @@
+"""A listing of samples is read back to the same samples, whatever they hold."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from text import listing
+from text.listing import format_listing, parse_listing
+from text.samples import read_samples
+from text.writers import write_jsonl, write_txt
+
+SAMPLES = [
+    "one line",
+    "two\nlines\n",
+    "\n\nempty lines around\n\n\n",
+    "as if\n\n--- sample_9 ---\nit ended\n\n",
+    "--- sample_1 ---",
+    ">--- quoted --- \n>--- quoted ---\n>>--- twice ---",
+    "\r carriage return\r\n\u2028 and a line separator \x0b",
+    " ",
+]
+NAMES = [f"sample_{number}" for number in range(len(SAMPLES))]
+pieces = st.sampled_from(["\n", "--- a ---", ">", "--- ", " ---", "x", "\r", "\n\n", "\u2028"])
+texts = st.lists(st.lists(pieces).map("".join) | st.text(), min_size=1)
+
+
+@given(samples=texts)
+@example(samples=SAMPLES)
+def test_round_trip(samples: list[str]) -> None:
+    names = [f"chr {number}" for number in range(len(samples))]
+    assert parse_listing(format_listing(names, samples)) == list(zip(names, samples, strict=True))
+
+
+def test_a_twin_that_does_not_quote_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_LIKE_A_NAME", listing.re.compile("(never)"))
+    assert len(parse_listing(format_listing(["a"], [SAMPLES[3]]))) == 2
+
+
+def test_a_person_sees_the_text_as_it_is() -> None:
+    listed = format_listing(["a", "b"], ["One,\ntwo --- three.", "x"])
+    assert listed == "--- a ---\nOne,\ntwo --- three.\n\n--- b ---\nx\n\n"
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz", ".jsonl", ".jsonl.gz"])
+def test_what_sample_writes_is_read(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"samples{suffix}"
+    (write_txt if ".txt" in suffix else write_jsonl)(path, SAMPLES, NAMES)
+    if suffix.endswith(".gz"):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert read_samples("x", path) == SAMPLES
+
+
+def test_a_file_that_only_looks_like_a_listing_further_down_is_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("first\n--- second ---\nthird\n")
+    assert read_samples("x", path) == ["first", "--- second ---", "third"]
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": "--- x ---\n"}) + "\n")
+    assert read_samples("x", tmp_path / "b.jsonl") == ["--- x ---\n"]
