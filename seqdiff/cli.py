@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import NoReturn
 
 from seqdiff.commands import Command
-from seqdiff.subcommands import evaluate, plot, sample, samplers, score, train
+from seqdiff.subcommands import evaluate, plot, sample, samplers, score, train, variance
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
 _STANDARD_OUTPUT = 1
@@ -49,6 +49,7 @@ def commands() -> dict[str, Command]:
         "samplers": samplers,
         "score": score,
         "plot": plot,
+        "variance": variance,
     }
     for entry in sorted(entry_points(group="seqdiff.commands"), key=lambda entry: entry.name):
         if entry.name in found:

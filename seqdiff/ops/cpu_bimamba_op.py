@@ -14,12 +14,12 @@ def mamba_both_ways_cpu(
     xz: Tensor, fwd: Direction, rev: Direction, padding: Tensor | None, mirrored: bool
 ) -> Tensor:
     """``seqdiff.ops.mamba_direction.mamba_both_ways`` for one floating dtype on the CPU."""
-    tensors = [*_all_present(fwd), *_all_present(rev)]
+    tensors = [*all_present(fwd), *all_present(rev)]
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (xz, *tensors))
     return torch.ops.seqdiff.mamba_both_ways(xz, tensors, padding, mirrored, keep)[0].mT
 
 
-def _all_present(weights: Direction) -> list[Tensor]:
+def all_present(weights: Direction) -> list[Tensor]:
     """The weights with a bias of zero where there is none."""
     bias = weights.conv_bias
     bias = torch.zeros_like(weights.D) if bias is None else bias
@@ -27,13 +27,13 @@ def _all_present(weights: Direction) -> list[Tensor]:
     return [conv_weight, bias, *rest]
 
 
-def _halves(xz: Tensor) -> tuple[Tensor, Tensor]:
+def halves(xz: Tensor) -> tuple[Tensor, Tensor]:
     """Input and gate as ``(B, D, L)``."""
     x, z = xz.chunk(2, dim=-1)
     return x.mT, z.mT
 
 
-def _maps(mapped: Tensor, states: int) -> tuple[Tensor, Tensor]:
+def maps_of(mapped: Tensor, states: int) -> tuple[Tensor, Tensor]:
     """B and C as ``(B, 1, N, L)``, views of the projected channels ``(B, L, R + 2 N)``."""
     B, C = mapped[..., -2 * states : -states], mapped[..., -states:]
     return B.mT[:, None], C.mT[:, None]
@@ -45,7 +45,7 @@ def _both_ways(
 ) -> list[Tensor]:
     """The sum, then, if ``keep``, each direction's convolved input, maps, steps and states."""
     half = len(weights) // 2
-    out = torch.empty_like(_halves(xz)[0])
+    out = torch.empty_like(halves(xz)[0])
     kept = []
     for way, own in enumerate((Direction(*weights[:half]), Direction(*weights[half:]))):
         kept += _one_way(xz, own, padding, mirrored != bool(way), keep, out, accumulate=bool(way))
@@ -62,29 +62,29 @@ def _one_way(
     *,
     accumulate: bool,
 ) -> list[Tensor]:
-    x, z = _halves(xz)
+    x, z = halves(xz)
     u = run_conv(x, own.conv_weight, own.conv_bias, True, reverse)
     if padding is not None:
         u.masked_fill_(padding[:, None], 0)
     mapped = u.mT @ own.x_proj.mT
     delta = mapped[..., : own.dt_proj.shape[1]] @ own.dt_proj.mT
-    inputs = (u, delta.mT, own.A, *_maps(mapped, own.A.shape[1]), own.D, z, own.dt_bias)
+    inputs = (u, delta.mT, own.A, *maps_of(mapped, own.A.shape[1]), own.D, z, own.dt_bias)
     _, states = run_scan(*inputs, None, True, reverse, keep, out, accumulate=accumulate)
     return [u, mapped, delta, states]
 
 
 @_both_ways.register_fake
 def _both_ways_fake(xz, weights, padding, mirrored, keep):
-    from .cpu_scan_op import saved_shape
+    from .cpu_scan_room import saved_shape
 
     batch, length, width = xz.shape
     half = len(weights) // 2
-    out = torch.empty_like(_halves(xz)[0])
+    out = torch.empty_like(halves(xz)[0])
     kept = []
     for own in (Direction(*weights[:half]), Direction(*weights[half:])):
         mapped = xz.new_empty(batch, length, own.x_proj.shape[0])
         delta = xz.new_empty(batch, length, width // 2)
-        shape = saved_shape(out, own.A, *_maps(mapped, own.A.shape[1]))
+        shape = saved_shape(out, own.A, *maps_of(mapped, own.A.shape[1]))
         kept += [torch.empty_like(out), mapped, delta, xz.new_empty(shape)]
     return [out, *(kept if keep else [])]
 
@@ -123,27 +123,45 @@ def _one_way_back(
     accumulate: bool,
 ) -> Direction:
     u, mapped, delta, states = kept
-    rank, width = own.dt_proj.shape[1], own.A.shape[1]
-    (x, z), (dx, dz) = _halves(xz), _halves(d_xz)
-    inputs = (u, delta.mT, own.A, *_maps(mapped, width), own.D, z, own.dt_bias)
+    (x, z), (dx, dz) = halves(xz), halves(d_xz)
+    inputs = (u, delta.mT, own.A, *maps_of(mapped, own.A.shape[1]), own.D, z, own.dt_bias)
     du, d_delta, dA, dB, dC, dD, d_dt_bias, _ = run_scan_backward(
         *inputs, True, reverse, states, d_out, None, dz, accumulate=accumulate
     )
-    # With the rank, the smallest side, in front, PyTorch's products are up to five times faster.
-    dt, d_delta = mapped[..., :rank], d_delta.mT.flatten(0, 1)
-    d_dt_proj = torch.bmm(dt.mT, d_delta.view_as(delta)).sum(0).mT.contiguous()
-    d_mapped = torch.empty_like(mapped)
-    d_mapped[..., :rank] = (own.dt_proj.mT @ d_delta.mT).mT.view_as(dt)
-    for target, grad in zip(_maps(d_mapped, width), (dB, dC), strict=True):
-        target.copy_(grad)
-    flat, channels = d_mapped.flatten(0, 1), u.mT.flatten(0, 1)
-    du = du.mT.flatten(0, 1).addmm_(flat, own.x_proj).view_as(delta)
+    du, d_x_proj, d_dt_proj = maps_back(own, u, mapped, du, d_delta, dB, dC)
     if padding is not None:
         du.masked_fill_(padding[..., None], 0)
     d_conv_weight, d_conv_bias = run_conv_backward(
         x, own.conv_weight, own.conv_bias, True, reverse, du.mT, dx, accumulate=accumulate
     )
-    return Direction(d_conv_weight, d_conv_bias, flat.mT @ channels, d_dt_proj, d_dt_bias, dA, dD)
+    return Direction(d_conv_weight, d_conv_bias, d_x_proj, d_dt_proj, d_dt_bias, dA, dD)
+
+
+def maps_back(
+    own: Direction,
+    u: Tensor,
+    mapped: Tensor,
+    du: Tensor,
+    d_delta: Tensor,
+    dB: Tensor,
+    dC: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """From the scan's gradients through the projections that depend on its input.
+
+    Returns:
+        The whole gradient of u, ``(B, L, D)``, and those of ``x_proj`` and ``dt_proj``.
+    """
+    rank, width = own.dt_proj.shape[1], own.A.shape[1]
+    # With the rank, the smallest side, in front, PyTorch's products are up to five times faster.
+    dt, d_delta = mapped[..., :rank], d_delta.mT.flatten(0, 1)
+    d_dt_proj = torch.bmm(dt.mT, d_delta.view(*u.mT.shape)).sum(0).mT.contiguous()
+    d_mapped = torch.empty_like(mapped)
+    d_mapped[..., :rank] = (own.dt_proj.mT @ d_delta.mT).mT.view_as(dt)
+    for target, grad in zip(maps_of(d_mapped, width), (dB, dC), strict=True):
+        target.copy_(grad)
+    flat, channels = d_mapped.flatten(0, 1), u.mT.flatten(0, 1)
+    du = du.mT.flatten(0, 1).addmm_(flat, own.x_proj).view(u.mT.shape)
+    return du, flat.mT @ channels, d_dt_proj
 
 
 @_both_ways_backward.register_fake

@@ -14,7 +14,7 @@ from .cpu_simd import LANES, add, fma, full_like, load, mul, store, sub
 from .cpu_tasks import next_task
 from .cpu_tiles import buffer, put_tile, read_matrix, read_tile, sigmoid, write_matrix, write_tile
 
-_CHUNK = 64
+CHUNK = 64
 
 
 @njit(forceinline=True)
@@ -28,7 +28,7 @@ def _read_window(x, batch, channel, width, first, count, taps, window):
 
 
 @njit(forceinline=True)
-def _filter(window, weights, bias, taps, i):
+def filter_at(window, weights, bias, taps, i):
     """The filtered value at the chunk's position i."""
     value = load(bias, 0)
     for w in range(taps):
@@ -49,7 +49,7 @@ def conv_forward(counter, x, weight, bias, silu, out):
     """
     batches, channels, length = x.shape
     taps, tiles = weight.shape[1], -(-channels // LANES)
-    window, result = buffer(_CHUNK + taps, x), buffer(_CHUNK, x)
+    window, result = buffer(CHUNK + taps, x), buffer(CHUNK, x)
     weights, offset = buffer(taps, x), buffer(1, x)
     while True:
         task = next_task(counter)
@@ -60,27 +60,27 @@ def conv_forward(counter, x, weight, bias, silu, out):
         read_matrix(weight, channel, width, weights, 0)
         if bias.size:
             read_matrix(bias, channel, width, offset, 0)
-        for first in range(0, length, _CHUNK):
-            count = min(_CHUNK, length - first)
+        for first in range(0, length, CHUNK):
+            count = min(CHUNK, length - first)
             _read_window(x, batch, channel, width, first, count, taps, window)
             for i in range(count):
-                value = _filter(window, weights, offset, taps, i)
+                value = filter_at(window, weights, offset, taps, i)
                 store(result, i * LANES, mul(value, sigmoid(value)) if silu else value)
             write_tile(out, batch, channel, width, first, count, result)
 
 
 @njit(forceinline=True)
-def _through_silu(window, weights, bias, taps, count, slopes):
+def through_silu(window, weights, bias, taps, count, slopes):
     """Multiply the output's gradients by SiLU's slope, in place."""
     for i in range(count):
-        value = _filter(window, weights, bias, taps, i)
+        value = filter_at(window, weights, bias, taps, i)
         s = sigmoid(value)
         slope = fma(mul(value, s), sub(full_like(s, 1.0), s), s)
         store(slopes, i * LANES, mul(load(slopes, i * LANES), slope))
 
 
 @njit(forceinline=True)
-def _gather(slopes, weights, taps, count, window, dx, d_weights, d_bias):
+def gather(slopes, weights, taps, count, window, dx, d_weights, d_bias):
     """From gradients before the activation to those of x, the filter and the bias."""
     sum_bias = load(d_bias, 0)
     for i in range(count):
@@ -117,8 +117,8 @@ def conv_backward(counter, x, weight, bias, silu, d_out, dx, accumulate, d_weigh
     """
     batches, channels, length = x.shape
     taps, tiles = weight.shape[1], -(-channels // LANES)
-    window, slopes = buffer(_CHUNK + taps, x), buffer(_CHUNK + taps, x)
-    result, weights, offset = buffer(_CHUNK, x), buffer(taps, x), buffer(1, x)
+    window, slopes = buffer(CHUNK + taps, x), buffer(CHUNK + taps, x)
+    result, weights, offset = buffer(CHUNK, x), buffer(taps, x), buffer(1, x)
     sum_weights, sum_bias = buffer(taps, x), buffer(1, x)
     while True:
         task = next_task(counter)
@@ -132,16 +132,16 @@ def conv_backward(counter, x, weight, bias, silu, d_out, dx, accumulate, d_weigh
         slopes[:] = 0.0
         sum_weights[:] = 0.0
         sum_bias[:] = 0.0
-        for chunk in range((length - 1) // _CHUNK, -1, -1):
-            first = chunk * _CHUNK
-            count = min(_CHUNK, length - first)
+        for chunk in range((length - 1) // CHUNK, -1, -1):
+            first = chunk * CHUNK
+            count = min(CHUNK, length - first)
             for w in range(taps - 2, -1, -1):
                 store(slopes, (count + w) * LANES, load(slopes, w * LANES))
             _read_window(x, batch, channel, width, first, count, taps, window)
             read_tile(d_out, batch, channel, width, first, count, slopes)
             if silu:
-                _through_silu(window, weights, offset, taps, count, slopes)
-            _gather(slopes, weights, taps, count, window, result, sum_weights, sum_bias)
+                through_silu(window, weights, offset, taps, count, slopes)
+            gather(slopes, weights, taps, count, window, result, sum_weights, sum_bias)
             put_tile(dx, batch, channel, width, first, count, result, accumulate, window)
         write_matrix(d_weight[batch], channel, width, sum_weights, 0)
         write_matrix(d_bias[batch], channel, width, sum_bias, 0)

@@ -70,6 +70,34 @@ def conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
 
 
 @functools.cache
+def block_scan_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    """``"block_scan_forward"`` or ``"block_scan_backward"`` compiled for a dtype."""
+    from .cpu_block_scan import block_scan_backward, block_scan_forward
+
+    scalar = types.float32 if dtype == torch.float32 else types.float64
+    saved = types.Array(scalar, 4, "C")
+    inputs = [*_arrays(dtype, 3, 3, 2, 4, 4, 2, 3, 2), *(types.boolean,) * 3]
+    inputs += [types.int64, types.int64, types.boolean, *_arrays(dtype, 4)]
+    if name == "block_scan_forward":
+        arguments = [*inputs, *_arrays(dtype, 3), types.boolean, saved]
+        return _compile(block_scan_forward, dtype, arguments)
+    rows, sums = _arrays(dtype, 3, 4, 3, 3, 3), _arrays(dtype, 5, 5, 3, 3, 3, 3, 3, 3)
+    return _compile(block_scan_backward, dtype, [*inputs, saved, *rows, types.boolean, *sums])
+
+
+@functools.cache
+def block_conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    """``"block_conv_forward"`` or ``"block_conv_backward"`` compiled for a dtype."""
+    from .cpu_block_conv import block_conv_backward, block_conv_forward
+
+    inputs = [*_arrays(dtype, 3, 2, 2), types.boolean, types.int64, types.int64]
+    if name == "block_conv_forward":
+        return _compile(block_conv_forward, dtype, [*inputs, *_arrays(dtype, 4, 3)])
+    rows, sums = _arrays(dtype, 4, 3, 3), _arrays(dtype, 3, 3, 4)
+    return _compile(block_conv_backward, dtype, [*inputs, *rows, types.boolean, *sums])
+
+
+@functools.cache
 def norm_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """``"norm_forward"`` or ``"norm_backward"`` compiled for a dtype."""
     from .cpu_norm import norm_backward, norm_forward

@@ -63,11 +63,11 @@ def enter(u, steps, skip, start, count, driven, y):
 
 
 @njit(forceinline=True)
-def _advance(maps, n, at, h, constant_B, constant_C, steps, driven, count, y):
-    """Move states n, n + 1, ... (as many as h holds) over a chunk, and add what they emit to y."""
+def advance(maps, n, at, h, constant_B, constant_C, steps, driven, begin, end, y):
+    """Move states n, n + 1, ... (as many as h holds) over positions; add what they emit to y."""
     rate = load_like(maps.rates, at, h)
     fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
-    for i in range(count):
+    for i in range(begin, end):
         k, here = i * LANES, n * CHUNK + i
         decay = exp2(mul(repeat(load(steps, k), h), rate))
         inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, h)
@@ -85,11 +85,12 @@ def _advance_all(scan, maps, tile, steps, driven, count, state, y):
     for n in range(0, together, WIDE):
         at = (tile * states + n) * LANES
         h = load_wide(state, at)
-        store(state, at, _advance(maps, n, at, h, False, False, steps, driven, count, y))
+        store(state, at, advance(maps, n, at, h, False, False, steps, driven, 0, count, y))
     for n in range(together, states):
         at = (tile * states + n) * LANES
         h = load(state, at)
-        store(state, at, _advance(maps, n, at, h, constant_B, constant_C, steps, driven, count, y))
+        fixed = (constant_B, constant_C)
+        store(state, at, advance(maps, n, at, h, *fixed, steps, driven, 0, count, y))
 
 
 @njit(forceinline=True)
@@ -108,29 +109,50 @@ def copy_vectors(source, vectors, target):
 
 
 @njit
+def make_room(u):
+    """Steps, inputs and outputs of one tile over one chunk."""
+    return buffer(CHUNK, u), buffer(CHUNK, u), buffer(CHUNK, u)
+
+
+@njit(forceinline=True)
+def open_tile(scan, block, tile, first, count, ahead, maps, room):
+    """Fill in a tile's steps, driven inputs and skipped outputs; expect the next chunk's."""
+    steps, inputs, y = room
+    channel = block.begin + tile * LANES
+    width = min(LANES, block.end - channel)
+    expect_inputs(scan, block.batch, channel, first + count, ahead)
+    read_tile(scan.delta, block.batch, channel, width, first, count, inputs)
+    make_steps(inputs, maps.bias, tile * LANES, count, scan.softplus, steps)
+    read_tile(scan.u, block.batch, channel, width, first, count, inputs)
+    enter(inputs, steps, maps.skip, tile * LANES, count, inputs, y)
+
+
+@njit(forceinline=True)
+def close_tile(scan, block, tile, first, count, ahead, out, accumulate, room):
+    """Gate a tile's outputs and write them, or add them."""
+    _, inputs, y = room
+    channel = block.begin + tile * LANES
+    width = min(LANES, block.end - channel)
+    expect_tile(out, block.batch, channel, first + count, ahead)
+    if scan.z.size:
+        read_tile(scan.z, block.batch, channel, width, first, count, inputs)
+        _gate(inputs, count, y)
+    put_tile(out, block.batch, channel, width, first, count, y, accumulate, inputs)
+
+
+@njit
 def _forward_block(scan, block, row, maps, state, out, accumulate, last, saved):
     """Walk one block along the sequence. ``row`` is its place in ``saved``."""
-    length, states = scan.u.shape[2], scan.A.shape[1]
-    steps, inputs, y = buffer(CHUNK, scan.u), buffer(CHUNK, scan.u), buffer(CHUNK, scan.u)
+    length, states, room = scan.u.shape[2], scan.A.shape[1], make_room(scan.u)
     for first in range(0, length, CHUNK):
         count, ahead = min(CHUNK, length - first), min(CHUNK, length - first - CHUNK)
-        read_chunk(scan, block, first, count, maps)
         if saved.size:
             copy_vectors(state, block.tiles * states, saved[block.batch, first // CHUNK, row])
+        read_chunk(scan, block, first, count, maps)
         for tile in range(block.tiles):
-            channel = block.begin + tile * LANES
-            width = min(LANES, block.end - channel)
-            expect_inputs(scan, block.batch, channel, first + CHUNK, ahead)
-            expect_tile(out, block.batch, channel, first + CHUNK, ahead)
-            read_tile(scan.delta, block.batch, channel, width, first, count, inputs)
-            make_steps(inputs, maps.bias, tile * LANES, count, scan.softplus, steps)
-            read_tile(scan.u, block.batch, channel, width, first, count, inputs)
-            enter(inputs, steps, maps.skip, tile * LANES, count, inputs, y)
-            _advance_all(scan, maps, tile, steps, inputs, count, state, y)
-            if scan.z.size:
-                read_tile(scan.z, block.batch, channel, width, first, count, inputs)
-                _gate(inputs, count, y)
-            put_tile(out, block.batch, channel, width, first, count, y, accumulate, inputs)
+            open_tile(scan, block, tile, first, count, ahead, maps, room)
+            _advance_all(scan, maps, tile, room[0], room[1], count, state, room[2])
+            close_tile(scan, block, tile, first, count, ahead, out, accumulate, room)
     for tile in range(block.tiles):
         channel = block.begin + tile * LANES
         width = min(LANES, block.end - channel)

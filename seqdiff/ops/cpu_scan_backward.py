@@ -21,12 +21,11 @@ from .cpu_scan_blocks import (
     count_groups,
     count_together,
     make_maps,
-    map_place,
     place,
     read_chunk,
     read_maps,
 )
-from .cpu_scan_buffers import Gradients, make_sums, make_tile
+from .cpu_scan_buffers import Gradients, make_sums, make_tile, write_maps, write_sums
 from .cpu_simd import (
     LANES,
     add,
@@ -39,7 +38,7 @@ from .cpu_simd import (
     sum_lanes,
 )
 from .cpu_tasks import next_task
-from .cpu_tiles import buffer, copy_rows, put_tile, read_tile, sigmoid, write_matrix, write_tile
+from .cpu_tiles import buffer, put_tile, read_tile, sigmoid, write_tile
 from .cpu_wide import (
     WIDE,
     add_folded,
@@ -55,12 +54,11 @@ _LN2 = math.log(2.0)
 
 
 @njit(forceinline=True)
-def _replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, count):
-    """Recompute ``width`` states over the chunk: decays, values and their share of y."""
+def replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, begin, end):
+    """Recompute ``width`` states over positions: decays, values after each and their share of y."""
     rate = load_like(maps.rates, at, h)
     fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
-    store(tile.states, 0, h)
-    for i in range(count):
+    for i in range(begin, end):
         k, here = i * LANES, n * CHUNK + i
         decay = exp2(mul(repeat(load(tile.steps, k), h), rate))
         inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, h)
@@ -70,18 +68,19 @@ def _replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, count):
         if gated:
             outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, h)
             store(tile.y, k, fma_each(outflow, h, load(tile.y, k)))
+    return h
 
 
 @njit(forceinline=True)
-def _reverse(maps, n, at, carry, width, constant_B, constant_C, tile, count, sums):
-    """Send ``width`` states' gradients G back through the chunk.
+def reverse(maps, n, at, start, carry, width, constant_B, constant_C, tile, begin, end, sums):
+    """Send ``width`` states' gradients G back through positions that begin with states ``start``.
 
     Leaves ``delta u G`` in ``decays`` and ``dy h`` in ``states``, one vector further.
     """
     rate, d_rate = load_like(maps.rates, at, carry), load_like(sums.A, at, carry)
     fixed_B, fixed_C = load_like(maps.B_lanes, at, carry), load_like(maps.C_lanes, at, carry)
-    h = load_like(tile.states, count * LANES * width, carry)
-    for i in range(count - 1, -1, -1):
+    h = load_like(tile.states, end * LANES * width, carry)
+    for i in range(end - 1, begin - 1, -1):
         k, here = i * LANES, n * CHUNK + i
         inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, carry)
         outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, carry)
@@ -92,17 +91,17 @@ def _reverse(maps, n, at, carry, width, constant_B, constant_C, tile, count, sum
         for_B = mul(flow, repeat(load(tile.driven, k), carry))
         store(tile.decays, k * width, fold_wide(for_B))
         store(tile.states, (k + LANES) * width, fold_wide(mul(dy, h)))
-        h = load_like(tile.states, k * width, carry)
+        h = load_like(tile.states, k * width, carry) if i > begin else start
         through = mul(carry, h)
         store(tile.d_steps, k, fma_each(through, rate, load(tile.d_steps, k)))
         d_rate = fma(through, repeat(load(tile.steps, k), carry), d_rate)
-    store(sums.carry, at, carry)
     store(sums.A, at, d_rate)
+    return carry
 
 
 @njit(forceinline=True)
 def _add_products(products, start, width, constant, count, n, at, maps, fixed):
-    """Add what `_reverse` left of ``width`` states to the gradient of their map."""
+    """Add what `reverse` left of ``width`` states to the gradient of their map."""
     if width == WIDE:
         for i in range(0, count, 4):
             place = start + i * width * LANES
@@ -119,13 +118,21 @@ def _add_products(products, start, width, constant, count, n, at, maps, fixed):
 
 
 @njit(forceinline=True)
-def _both_ways(maps, n, at, h, carry, width, constant_B, constant_C, gated, tile, count, sums):
-    """Take ``width`` states forth and back through the chunk."""
-    _replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, count)
-    _reverse(maps, n, at, carry, width, constant_B, constant_C, tile, count, sums)
+def add_all_products(width, constant_B, constant_C, count, n, at, tile, sums):
+    """Add what `reverse` left of ``width`` states over a whole chunk to B's and C's gradients."""
     _add_products(tile.decays, 0, width, constant_B, count, n, at, sums.B, sums.fixed_B)
     start = width * LANES
     _add_products(tile.states, start, width, constant_C, count, n, at, sums.C, sums.fixed_C)
+
+
+@njit(forceinline=True)
+def _both_ways(maps, n, at, h, carry, width, constant_B, constant_C, gated, tile, count, sums):
+    """Take ``width`` states forth and back through the chunk."""
+    fixed = (constant_B, constant_C)
+    replay(maps, n, at, h, width, *fixed, gated, tile, 0, count)
+    carry = reverse(maps, n, at, h, carry, width, *fixed, tile, 0, count, sums)
+    store(sums.carry, at, carry)
+    add_all_products(width, *fixed, count, n, at, tile, sums)
 
 
 @njit(forceinline=True)
@@ -182,61 +189,50 @@ def _finish(scan, maps, number, tile, count, sums):
     store(sums.bias, at, d_bias)
 
 
+@njit(forceinline=True)
+def open_tile_back(scan, block, number, first, count, maps, d_out, tile):
+    """Fill in what the recurrence of a tile needs; no gradient of the output is one of zero."""
+    b, channel = block.batch, block.begin + number * LANES
+    width = min(LANES, block.end - channel)
+    read_tile(scan.delta, b, channel, width, first, count, tile.delta)
+    read_tile(scan.u, b, channel, width, first, count, tile.u)
+    if d_out.size:
+        read_tile(d_out, b, channel, width, first, count, tile.dy)
+    else:
+        tile.dy[:] = 0.0
+    if scan.z.size:
+        read_tile(scan.z, b, channel, width, first, count, tile.gate)
+    _prepare(scan, maps, number, tile, count)
+
+
+@njit(forceinline=True)
+def close_tile_back(scan, block, number, first, count, maps, sums, tile, grads, accumulate):
+    """Write a tile's gradients; the gate's may be added."""
+    b, channel = block.batch, block.begin + number * LANES
+    width = min(LANES, block.end - channel)
+    _finish(scan, maps, number, tile, count, sums)
+    write_tile(grads.u, b, channel, width, first, count, tile.driven)
+    write_tile(grads.delta, b, channel, width, first, count, tile.delta)
+    if scan.z.size:
+        put_tile(grads.z, b, channel, width, first, count, tile.gate, accumulate, tile.y)
+
+
 @njit
 def _backward_block(scan, block, row, maps, saved, d_out, sums, tile, state, grads, accumulate):
     """Walk one block back along the sequence."""
-    length, states = scan.u.shape[2], scan.A.shape[1]
-    b = block.batch
+    length, vectors = scan.u.shape[2], block.tiles * scan.A.shape[1]
     for chunk in range(saved.shape[1] - 1, -1, -1):
         first = chunk * CHUNK
         count = min(CHUNK, length - first)
+        copy_vectors(saved[block.batch, chunk, row], vectors, state)
         read_chunk(scan, block, first, count, maps)
         sums.B[:] = 0.0
         sums.C[:] = 0.0
-        copy_vectors(saved[b, chunk, row], block.tiles * states, state)
         for number in range(block.tiles):
-            channel = block.begin + number * LANES
-            width = min(LANES, block.end - channel)
-            read_tile(scan.delta, b, channel, width, first, count, tile.delta)
-            read_tile(scan.u, b, channel, width, first, count, tile.u)
-            read_tile(d_out, b, channel, width, first, count, tile.dy)
-            if scan.z.size:
-                read_tile(scan.z, b, channel, width, first, count, tile.gate)
-            _prepare(scan, maps, number, tile, count)
+            open_tile_back(scan, block, number, first, count, maps, d_out, tile)
             _all_ways(scan, maps, number, state, tile, count, sums)
-            _finish(scan, maps, number, tile, count, sums)
-            write_tile(grads.u, b, channel, width, first, count, tile.driven)
-            write_tile(grads.delta, b, channel, width, first, count, tile.delta)
-            if scan.z.size:
-                put_tile(grads.z, b, channel, width, first, count, tile.gate, accumulate, tile.y)
-        _write_maps(scan, block, first, count, sums, grads)
-
-
-@njit
-def _write_maps(scan, block, first, count, sums, grads):
-    index, place = (block.batch, block.group, block.place), (0, CHUNK, 1)
-    states = scan.A.shape[1]
-    if not scan.constant_B:
-        copy_rows(sums.B, place, grads.B, map_place(grads.B, index, first), states, count)
-    if not scan.constant_C:
-        copy_rows(sums.C, place, grads.C, map_place(grads.C, index, first), states, count)
-
-
-@njit
-def _write_sums(scan, block, sums, grads):
-    states, b = scan.A.shape[1], block.batch
-    for number in range(block.tiles):
-        channel = block.begin + number * LANES
-        width = min(LANES, block.end - channel)
-        at = number * states * LANES
-        write_matrix(grads.A[b], channel, width, sums.A, at)
-        write_matrix(grads.initial[b], channel, width, sums.carry, at)
-        if scan.constant_B:
-            write_matrix(grads.fixed_B[b], channel, width, sums.fixed_B, at)
-        if scan.constant_C:
-            write_matrix(grads.fixed_C[b], channel, width, sums.fixed_C, at)
-        write_matrix(grads.D[b], channel, width, sums.D, number * LANES)
-        write_matrix(grads.bias[b], channel, width, sums.bias, number * LANES)
+            close_tile_back(scan, block, number, first, count, maps, sums, tile, grads, accumulate)
+        write_maps(scan, block, first, count, sums, grads)
 
 
 def scan_backward(
@@ -292,4 +288,4 @@ def scan_backward(
         _backward_block(
             scan, block, task % rows, maps, saved, d_out, sums, tile, state, grads, accumulate
         )
-        _write_sums(scan, block, sums, grads)
+        write_sums(scan, block, sums, grads)

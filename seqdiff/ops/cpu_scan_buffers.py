@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .cpu_scan_blocks import CHUNK, TILES
-from .cpu_tiles import buffer
+from .cpu_scan_blocks import CHUNK, TILES, map_place
+from .cpu_simd import LANES
+from .cpu_tiles import buffer, copy_rows, write_matrix
 from .cpu_wide import WIDE
 
 
@@ -93,3 +94,32 @@ def make_tile(u):
         buffer(CHUNK * WIDE, u),
         buffer((CHUNK + 1) * WIDE, u),
     )
+
+
+@njit
+def write_maps(scan, block, first, count, sums, grads):
+    """Write the present chunk's gradients of B and C."""
+    index, place = (block.batch, block.group, block.place), (0, CHUNK, 1)
+    states = scan.A.shape[1]
+    if not scan.constant_B:
+        copy_rows(sums.B, place, grads.B, map_place(grads.B, index, first), states, count)
+    if not scan.constant_C:
+        copy_rows(sums.C, place, grads.C, map_place(grads.C, index, first), states, count)
+
+
+@njit
+def write_sums(scan, block, sums, grads):
+    """Write a block's gradients that are sums over the sequence."""
+    states, b = scan.A.shape[1], block.batch
+    for number in range(block.tiles):
+        channel = block.begin + number * LANES
+        width = min(LANES, block.end - channel)
+        at = number * states * LANES
+        write_matrix(grads.A[b], channel, width, sums.A, at)
+        write_matrix(grads.initial[b], channel, width, sums.carry, at)
+        if scan.constant_B:
+            write_matrix(grads.fixed_B[b], channel, width, sums.fixed_B, at)
+        if scan.constant_C:
+            write_matrix(grads.fixed_C[b], channel, width, sums.fixed_C, at)
+        write_matrix(grads.D[b], channel, width, sums.D, number * LANES)
+        write_matrix(grads.bias[b], channel, width, sums.bias, number * LANES)

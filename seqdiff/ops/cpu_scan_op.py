@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from .cpu_runtime import run_tasks, scan_kernel, view
-from .cpu_scan_blocks import CHUNK, TILES, blocks_per_group
-from .cpu_simd import LANES
+from .cpu_scan_room import add_up, gradient_room, saved_shape
 from .scan_inputs import ScanInputs
 
 
@@ -55,18 +54,7 @@ def _same_groups(B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     return B, C
 
 
-def _groups(B: Tensor, C: Tensor) -> int:
-    return max(m.shape[1] if m.ndim == 4 else 1 for m in (B, C))
-
-
-def saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int, int]:
-    """What the forward keeps: the states at chunk starts, block by block."""
-    groups = _groups(B, C)
-    rows = groups * blocks_per_group(u.shape[1], groups)
-    return u.shape[0], -(-u.shape[2] // CHUNK), rows, TILES * A.shape[1] * LANES
-
-
-def _scan_arguments(
+def scan_arguments(
     u: Tensor,
     delta: Tensor,
     A: Tensor,
@@ -140,7 +128,7 @@ def run_scan(
     """
     last = A.new_empty(u.shape[0], *A.shape)
     saved = u.new_empty(saved_shape(u, A, B, C) if keep else (0, 0, 0, 0))
-    arguments = _scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
+    arguments = scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
     places = (view(initial, u, 3), view(out, u, 3, reverse), accumulate)
     tasks = u.shape[0] * saved_shape(u, A, B, C)[2]
     kernel = scan_kernel("scan_forward", u.dtype)
@@ -202,31 +190,21 @@ def run_scan_backward(
     Returns:
         The gradients of u, delta, A, B, C, D, the bias and the initial state.
     """
-    batch, channels, length = u.shape
-    groups, states = _groups(B, C), A.shape[1]
-    grads = [torch.empty_like(t) for t in (u, delta)]
-    by_place = (batch, groups, saved.shape[2] // groups, states, length)
-    by_row = (batch, channels, states)
-    maps = [u.new_empty(by_place if m.ndim == 4 else (0,) * 5) for m in (B, C)]
-    fixed = [u.new_empty(by_row if m.ndim == 2 else (0,) * 3) for m in (B, C)]
-    sums = [u.new_empty(batch, channels, width) for width in (states, 1, 1, states)]
+    room = gradient_room(u, delta, A, B, C)
+    (du, d_delta), maps, fixed, sums = room
     rest = (
         saved.numpy(),
         view(d_out, u, 3, reverse),
         view(d_last, u, 3),
-        *(view(g, u, 3, reverse) for g in (*grads, dz)),
+        *(view(g, u, 3, reverse) for g in (du, d_delta, dz)),
         accumulate,
         *(view(g, u, 5, reverse) for g in maps),
         *(view(g, u, 3) for g in (*fixed, *sums)),
     )
-    arguments = _scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
+    arguments = scan_arguments(u, delta, A, B, C, D, z, delta_bias, softplus, reverse)
     kernel = scan_kernel("scan_backward", u.dtype)
-    run_tasks(kernel, (*arguments, *rest), batch * saved.shape[2])
-    dB, dC = (
-        v.sum(2) if m.ndim == 4 else f.sum(0) for m, v, f in zip((B, C), maps, fixed, strict=True)
-    )
-    dA, dD, d_bias, d_initial = sums
-    return [*grads, dA.sum(0), dB, dC, dD.sum((0, 2)), d_bias.sum((0, 2)), d_initial]
+    run_tasks(kernel, (*arguments, *rest), u.shape[0] * saved.shape[2])
+    return add_up(B, C, room)
 
 
 @_scan_backward.register_fake

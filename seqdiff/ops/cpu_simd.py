@@ -113,18 +113,30 @@ def _call_masked(builder, name, array_type, result, values):
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, full_name), values)
 
 
+def emit_load_first(context, builder, array_type, array, offset, count):
+    """Emit a load of the lanes below a count; the others are zero."""
+    pointer = vector_pointer(context, builder, array_type, array, offset)
+    vector, align = VectorType(array_type.dtype), ir.IntType(32)(array_type.dtype.bitwidth // 8)
+    values = [pointer, align, _lanes_below(builder, count), constant(vector, 0.0)]
+    return _call_masked(builder, "load", array_type, llvm_vector(vector), values)
+
+
+def emit_store_first(context, builder, array_type, array, offset, value, count):
+    """Emit a store of the lanes below a count."""
+    pointer = vector_pointer(context, builder, array_type, array, offset)
+    align = ir.IntType(32)(array_type.dtype.bitwidth // 8)
+    values = [value, pointer, align, _lanes_below(builder, count)]
+    _call_masked(builder, "store", array_type, ir.VoidType(), values)
+
+
 @intrinsic
 def load_first(typingctx, array, offset, count):
     """`load` of the lanes below ``count``; the others are zero and their memory is not touched."""
-    vector = VectorType(array.dtype)
 
     def codegen(context, builder, signature, args):
-        pointer = vector_pointer(context, builder, signature.args[0], *args[:2])
-        align = ir.IntType(32)(array.dtype.bitwidth // 8)
-        values = [pointer, align, _lanes_below(builder, args[2]), constant(vector, 0.0)]
-        return _call_masked(builder, "load", array, llvm_vector(vector), values)
+        return emit_load_first(context, builder, array, *args)
 
-    return vector(array, types.intp, types.intp), codegen
+    return VectorType(array.dtype)(array, types.intp, types.intp), codegen
 
 
 @intrinsic
@@ -132,10 +144,7 @@ def store_first(typingctx, array, offset, value, count):
     """`store` of the lanes below ``count``."""
 
     def codegen(context, builder, signature, args):
-        pointer = vector_pointer(context, builder, signature.args[0], *args[:2])
-        align = ir.IntType(32)(array.dtype.bitwidth // 8)
-        values = [args[2], pointer, align, _lanes_below(builder, args[3])]
-        _call_masked(builder, "store", array, ir.VoidType(), values)
+        emit_store_first(context, builder, array, *args)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, value, types.intp), codegen

@@ -9,7 +9,16 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from .cpu_simd import LANES, VectorType, call_fma, fold, splat_value, vector_pointer
+from .cpu_simd import (
+    LANES,
+    VectorType,
+    call_fma,
+    emit_load_first,
+    emit_store_first,
+    fold,
+    splat_value,
+    vector_pointer,
+)
 
 WIDE = 4
 
@@ -54,6 +63,37 @@ def load_like(typingctx, array, offset, like):
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
 
     return like(array, types.intp, like), codegen
+
+
+@intrinsic
+def load_rows(typingctx, array, offset, stride, count, like):
+    """As many vectors as ``like`` has, ``stride`` elements apart, by their first lanes.
+
+    Lanes from ``count`` on are zero and their memory is not touched.
+    """
+
+    def codegen(context, builder, signature, args):
+        place, parts = args[1], []
+        for _ in range(like.vectors):
+            parts.append(emit_load_first(context, builder, array, args[0], place, args[3]))
+            place = builder.add(place, args[2])
+        return _join(builder, parts)
+
+    return like(array, types.intp, types.intp, types.intp, like), codegen
+
+
+@intrinsic
+def store_rows(typingctx, array, offset, stride, count, value):
+    """Write vectors ``stride`` elements apart, of each the lanes below ``count``."""
+
+    def codegen(context, builder, signature, args):
+        place = args[1]
+        for part in _split(builder, args[4]):
+            emit_store_first(context, builder, array, args[0], place, part, args[3])
+            place = builder.add(place, args[2])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, types.intp, value), codegen
 
 
 @intrinsic

@@ -4,6 +4,9 @@ The direction from left to right runs through all clean blocks of a row and leav
 the end of its convolution's input at every border between two of them; any other tokens of a block
 can then be read from the border before it. The direction from right to left begins anew at the end
 of every block, and so knows of no later one.
+
+On the CPU in float32 and float64 either is one operator, as ``mamba_both_ways`` is, and as that
+without a second derivative; that takes ``backend="reference"``.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from ..blocks import cut, join, num_blocks
 from .causal_conv1d import BACKENDS as CONV_BACKENDS
 from .causal_conv1d import causal_conv1d
 from .dtypes import compute_dtype
-from .mamba_direction import Direction, check_direction, mamba_direction
+from .mamba_direction import Direction, check_direction, mamba_direction, one_kind_on_cpu
 from .selective_scan import selective_scan
 
 
@@ -76,9 +79,17 @@ def mamba_through(
         behind the last block.
 
     Raises:
-        ValueError: See ``mamba_direction``.
+        ValueError: Blocks are not whole or there is not one border; and see ``mamba_direction``.
     """
     check_direction(xz, fwd, padding)
+    check_direction(xz, rev, padding)
+    _check_whole(xz, block_size)
+    _check_borders(start, len(xz), 1, fwd)
+    if _fits_cpu(backend, xz, fwd, rev, start):
+        from .cpu_block_op import mamba_blocks_cpu
+
+        y, *borders = mamba_blocks_cpu(xz, fwd, rev, block_size, start, padding, through=True)
+        return y, Borders(*borders)
     u, delta, B, C, tail = _read(xz, fwd, start.tails[:, 0], padding, backend)
     y = selective_scan(
         *(u, delta, fwd.A, B, C, fwd.D, xz.chunk(2, dim=-1)[1].mT, fwd.dt_bias, True),
@@ -109,7 +120,18 @@ def mamba_borders(
         start: See ``mamba_through``.
         padding: See ``mamba_direction``.
         backend: See ``mamba_direction``.
+
+    Raises:
+        ValueError: See ``mamba_through``.
     """
+    check_direction(x, fwd, padding, gated=False)
+    _check_whole(x, block_size)
+    _check_borders(start, len(x), 1, fwd)
+    if _fits_cpu(backend, x, fwd, fwd, start):
+        from .cpu_block_op import mamba_blocks_cpu
+
+        _, *borders = mamba_blocks_cpu(x, fwd, None, block_size, start, padding, through=True)
+        return Borders(*borders)
     u, delta, B, C, tail = _read(x, fwd, start.tails[:, 0], padding, backend)
     states = _states_at_borders(u, delta, B, C, fwd, block_size, start.states, backend)
     return Borders(states, _tails(tail, block_size, fwd.conv_weight.shape[1] - 1))
@@ -140,9 +162,15 @@ def mamba_from(
         The sum of both directions.
 
     Raises:
-        ValueError: See ``mamba_direction``.
+        ValueError: There are not as many borders as blocks; and see ``mamba_direction``.
     """
     check_direction(xz, fwd, padding)
+    check_direction(xz, rev, padding)
+    _check_borders(borders, len(xz), num_blocks(xz.shape[1], block_size), fwd)
+    if _fits_cpu(backend, xz, fwd, rev, borders):
+        from .cpu_block_op import mamba_blocks_cpu
+
+        return mamba_blocks_cpu(xz, fwd, rev, block_size, borders, padding, through=False)[0]
     blocks = cut(xz, block_size)
     absent = None if padding is None else cut(padding, block_size, fill=True)
     u, delta, B, C, _ = _read(blocks, fwd, borders.tails.flatten(0, 1), absent, backend)
@@ -154,6 +182,29 @@ def mamba_from(
     assert isinstance(y, Tensor)  # no last state was asked for
     length = xz.shape[1]
     return join(y.mT, length) + _backwards(xz, rev, block_size, padding, backend)
+
+
+def _check_whole(x: Tensor, block_size: int) -> None:
+    if x.shape[1] % block_size:
+        raise ValueError(
+            f"mamba_blocks.block_size must divide the length {x.shape[1]}, got {block_size}"
+        )
+
+
+def _check_borders(borders: Borders, batch: int, count: int, own: Direction) -> None:
+    channels, states = own.A.shape
+    expected = {
+        "states": (batch, count, channels, states),
+        "tails": (batch, count, own.conv_weight.shape[1] - 1, channels),
+    }
+    for name, shape in expected.items():
+        found = tuple(getattr(borders, name).shape)
+        if found != shape:
+            raise ValueError(f"mamba_blocks.{name} must have shape {shape}, got {found}")
+
+
+def _fits_cpu(backend: str, x: Tensor, fwd: Direction, rev: Direction, borders: Borders) -> bool:
+    return backend in ("auto", "cpu") and one_kind_on_cpu(x, *fwd, *rev, *borders)
 
 
 def _read(

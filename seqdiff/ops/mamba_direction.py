@@ -116,7 +116,7 @@ def mamba_both_ways(
     Raises:
         ValueError: See ``mamba_direction``.
     """
-    if backend in ("auto", "cpu") and _one_kind_on_cpu(xz, fwd, rev):
+    if backend in ("auto", "cpu") and one_kind_on_cpu(xz, *fwd, *rev):
         for weights in (fwd, rev):
             check_direction(xz, weights, padding)
         from .cpu_bimamba_op import mamba_both_ways_cpu
@@ -127,18 +127,27 @@ def mamba_both_ways(
     return y_fwd + y_rev
 
 
-def check_direction(xz: Tensor, weights: Direction, padding: Tensor | None) -> None:
+def check_direction(
+    xz: Tensor, weights: Direction, padding: Tensor | None, *, gated: bool = True
+) -> None:
     """Refuse what the kernels cannot run, naming the argument.
+
+    Args:
+        xz: Input and gate side by side.
+        weights: The direction's.
+        padding: Of the shape of ``xz`` without channels.
+        gated: Whether there is a gate.
 
     Raises:
         ValueError: A shape is wrong, or a tensor lies on another device than ``xz``.
     """
-    if xz.ndim != 3 or xz.shape[1] < 1 or xz.shape[2] % 2:
+    parts = 2 if gated else 1
+    if xz.ndim != 3 or xz.shape[1] < 1 or xz.shape[2] % parts:
         raise ValueError(
-            "mamba_direction.xz must have shape (batch, length >= 1, 2 * channels), "
+            f"mamba_direction.xz must have shape (batch, length >= 1, {parts} * channels), "
             f"got {tuple(xz.shape)}"
         )
-    channels = xz.shape[2] // 2
+    channels = xz.shape[2] // parts
     taps, rank, states = (
         m.shape[-1] if m.ndim == 2 else 0 for m in (weights.conv_weight, weights.dt_proj, weights.A)
     )
@@ -169,7 +178,8 @@ def check_direction(xz: Tensor, weights: Direction, padding: Tensor | None) -> N
             )
 
 
-def _one_kind_on_cpu(xz: Tensor, fwd: Direction, rev: Direction) -> bool:
-    kinds = {t.dtype for t in (xz, *fwd, *rev) if t is not None}
+def one_kind_on_cpu(xz: Tensor, *others: Tensor | None) -> bool:
+    """Whether the CPU's operators take these tensors as they are."""
+    kinds = {t.dtype for t in (xz, *others) if t is not None}
     plain = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
     return xz.device.type == "cpu" and plain and not torch.is_autocast_enabled("cpu")

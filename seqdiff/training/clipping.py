@@ -114,7 +114,7 @@ class ClippedEstimates:
         return objective.terms(self.denoiser, self.process, batch, self.noise).sum()
 
     @torch.no_grad()
-    def totals(self, batch: Batch) -> Float64[Tensor, " n+1"]:
+    def totals(self, batch: Batch) -> Float64[Tensor, " columns"]:
         """Give a batch's nats under each interval and, last, its counted tokens.
 
         They add up over the parts of a batch, for instance those of several devices. It takes one
@@ -123,7 +123,7 @@ class ClippedEstimates:
         nats = [self._nats(batch, interval).double() for interval in self.intervals]
         return torch.stack([*nats, batch.loss_mask.sum().double()])
 
-    def variances(self, totals: Float64[Tensor, "M n+1"]) -> Variances:
+    def variances(self, totals: Float64[Tensor, "M columns"]) -> Variances:
         """Give the variances of the loss, in nats per counted token, over batches.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -161,6 +162,21 @@ class MetricsFile(Logger):
         """The run's configuration is in run.yaml."""
 
 
+def last_logged(path: Path, name: str) -> tuple[int, float] | None:
+    """Look up the last step at which a run logged a metric, and its value.
+
+    Args:
+        path: A run's metrics file, which may be missing.
+        name: The metric.
+
+    Raises:
+        ValueError: If the file holds something else.
+    """
+    rows = _rows_before(sys.maxsize, path) if path.exists() else []
+    found = [(int(step), float(value)) for step, key, value in rows if key == name]
+    return found[-1] if found else None
+
+
 def _rows_before(step: int, path: Path) -> list[list[str]]:
     """Read a metrics file; blank lines and a last line that a kill has torn are dropped."""
     with path.open(newline="", errors="replace") as file:
@@ -206,17 +222,11 @@ def build_trainer(
     """
     ema = None if ema_decay is None else EMA(ema_decay)
     saving = RunCheckpoint(directory, every_n_steps=checkpoint_every_n_steps, ema=ema)
-    watchers = [*_watchers(config, on_start), saving, *([] if ema is None else [ema])]
-    if search_batches is not None:
-        every = config.val_check_interval
-        watchers.append(ClippedScheduleSearch(search_batches, every_n_batches=every, ema=ema))
+    others = _of_weights(ema, search_batches, config.val_check_interval)
     arguments = asdict(config)
     if config.val_check_interval is None:
         arguments["limit_val_batches"] = 0
-    loggers = [
-        MetricsFile(directory / METRICS_NAME, first_step=done.step),
-        TensorBoardLogger(directory, name="", version="tensorboard", purge_step=done.step),
-    ]
+    loggers = _loggers(directory, done.step)
     try:
         trainer = Trainer(
             **arguments,
@@ -224,7 +234,7 @@ def build_trainer(
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             logger=loggers,
-            callbacks=watchers,
+            callbacks=[*_watchers(config, on_start), saving, *others],
             plugins=[AtomicCheckpointIO()],
             use_distributed_sampler=False,
             enable_model_summary=False,
@@ -247,6 +257,23 @@ def _watchers(config: TrainerConfig, on_start: Callable[[], None] | None) -> lis
         start = rank_zero_only(on_start)
         watchers.append(LambdaCallback(on_train_start=lambda trainer, module: start()))
     return watchers
+
+
+def _of_weights(
+    ema: EMA | None, search_batches: int | None, every_n_batches: int | None
+) -> list[Callback]:
+    """The average, and what is searched with it."""
+    found: list[Callback] = [] if ema is None else [ema]
+    if search_batches is not None:
+        search = ClippedScheduleSearch(search_batches, every_n_batches=every_n_batches, ema=ema)
+        found.append(search)
+    return found
+
+
+def _loggers(directory: Path, first_step: int) -> list[Logger]:
+    metrics = MetricsFile(directory / METRICS_NAME, first_step=first_step)
+    board = TensorBoardLogger(directory, name="", version="tensorboard", purge_step=first_step)
+    return [metrics, board]
 
 
 def _check_left(config: TrainerConfig, done: Progress) -> None:

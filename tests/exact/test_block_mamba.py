@@ -123,7 +123,7 @@ def test_padded_rows_are_worth_what_they_are_alone(block_size: int) -> None:
         own = slice(row, row + 1), slice(length)
         alone = network.block_logits(x_t[own], x0[own], block_size)
         torch.testing.assert_close(logits[own], alone, **EXACT)
-        seen = max(seen, float((unheeded[own] - alone).abs().max()))
+        seen = max(seen, (unheeded[own] - alone).abs().max().item())
     assert (seen > 1e-3) == (block_size > 1)  # blocks of one token have no room for padding
 
 

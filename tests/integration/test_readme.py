@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 TEXT = ROOT / "configs" / "experiment" / "text" / "bytes.yaml"
 README = (ROOT / "README.md").read_text()
 FASTA = ROOT / "configs" / "experiment" / "genomics" / "fasta.yaml"
+BLOCKS = ROOT / "configs" / "experiment" / "text" / "wap_block4.yaml"
+SECTIONS = {"Your own text": TEXT, "Block diffusion": BLOCKS}
 PROSE = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
 INLINE = re.findall(r"`([^`]+)`", PROSE)
 CHOICES = [shlex.split(code) for code in INLINE if code.startswith("--data.test_")]
@@ -97,12 +99,12 @@ def test_a_rotten_command_would_be_found(broken: str, monkeypatch: pytest.Monkey
 
 def test_keys_in_prose_exist() -> None:
     shown = [
-        (TEXT if section.startswith("Your own text") else FASTA, shlex.split(code))
+        (SECTIONS.get(section.partition("\n")[0], FASTA), shlex.split(code))
         for section in re.split(r"^## ", PROSE, flags=re.MULTILINE)
         for code in re.findall(r"`(--[^`]+)`", section)
     ]
     assert len(shown) >= 2 and len(CHOICES) == 2
-    assert {config for config, _ in shown} == {FASTA, TEXT}
+    assert {config for config, _ in shown} == {FASTA, TEXT, BLOCKS}
     for config, flags in shown:
         parse_run(config, flags)
 

@@ -13,10 +13,12 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64, Integer
 from torch import Tensor, nn
 
+from seqdiff.blocks import cut, join
 from seqdiff.data.datamodule import SequenceDataModule, Split
 from seqdiff.data.dataset import SequenceDataset
 from seqdiff.data.reader import Record
 from seqdiff.data.tokenizer import Tokenizer
+from tests.block_worlds import RecomputingCache
 
 ALPHABET = "uvwxyz"
 
@@ -124,6 +126,37 @@ class ToyNet(nn.Module):
     ) -> Float[Tensor, "B L K"]:
         hidden = torch.relu(self.mix(self.embedding(tokens).mT).mT)
         return self.head(self.norm(hidden))
+
+
+class ToyBlockNet(ToyNet):
+    """Also reads the last clean token before a block."""
+
+    def block_logits(
+        self,
+        x_t: Int[Tensor, "B L"],
+        x0: Int[Tensor, "B L"],
+        block_size: int,
+        where: Bool[Tensor, "B L"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B L K"] | Float[Tensor, "N K"]:
+        mask, length = self.embedding.num_embeddings - 1, x_t.shape[1]
+        own = self.mix(self.embedding(cut(x_t, block_size, fill=mask)).mT).mT
+        last = nn.functional.pad(x0, (1, 0), value=mask)[:, :length:block_size]
+        before = self.embedding(last).flatten(0, 1)[:, None]
+        logits = join(self.head(self.norm(torch.relu(own + before))), length)
+        return logits if where is None else logits[where]
+
+    def block_cache(
+        self,
+        batch_size: int,
+        block_size: int,
+        *,
+        window: int | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> RecomputingCache:
+        nothing = torch.empty((batch_size, 0), dtype=torch.int64)
+        return RecomputingCache(self, block_size, nothing)
 
 
 class DropoutNet(ToyNet):
