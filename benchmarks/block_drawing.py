@@ -31,6 +31,7 @@ class Drawing:
         rows: Rows.
     """
 
+    @torch.no_grad()
     def __init__(
         self,
         denoiser: BlockDenoiser,

@@ -162,7 +162,7 @@ def shown_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_python_blocks_run(shown_folders: Path, capsys) -> None:
-    first, likelihoods, tilted, second, third = (_run(block) for block in blocks("python"))
+    first, likelihoods, tilted, second, cached, third = map(_run, blocks("python"))
     vocab_size, *drawn = capsys.readouterr().out.splitlines()[:2]
     drawn = drawn[0].split()
     assert int(vocab_size) == MASK_ID == 4
@@ -176,6 +176,7 @@ def test_python_blocks_run(shown_folders: Path, capsys) -> None:
     assert second["logits"].shape == torch.Size([1, 5, 16])
     assert second["word_logits"].shape == torch.Size([1, 3, 50258])
     assert "[1, 5, 16]" in README and "[1, 3, 50258]" in README
+    assert cached["logits"].shape == torch.Size([2, 32, 4]) and cached["cache"].length == 12
     assert third["sequences"] == ["CGT", "ACG"]
 
 
