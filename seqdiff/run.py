@@ -16,11 +16,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from seqdiff.backbones.protocol import Backbone, BoundedBackbone, PublishedBackbone
+from seqdiff.backbones.protocol import (
+    Backbone,
+    BoundedBackbone,
+    PublishedBackbone,
+    RunTokens,
+    TokenizedBackbone,
+)
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SequenceDataset
-from seqdiff.data.tokenizer import Tokenizer
+from seqdiff.data.tokenizer import Tokenizer, token_names
 from seqdiff.files import check_folder, write_bytes
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
@@ -79,7 +85,7 @@ def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Ru
     directory = Path(directory)
     _, config = _open(directory)
     process, denoiser = _compose(config)
-    load_weights(directory / WEIGHTS_NAME, denoiser)
+    load_weights(directory / WEIGHTS_NAME, denoiser, config.data.tokenizer.fingerprint)
     return Run(directory, config, process, denoiser.eval().to(device))
 
 
@@ -116,10 +122,15 @@ def start_run(parsed: ParsedRun) -> Path:
             f"RunConfig.output must not hold weights already, got {directory / WEIGHTS_NAME} "
             f"without a {CHECKPOINT_NAME} to go on from; choose another --output"
         )
-    if isinstance(
-        config.backbone, PublishedBackbone
-    ):  # so that the run needs no folder but its own
-        parsed["backbone"]["init_args"]["published_shape"] = config.backbone.published_shape
+    _check_tokens(config)
+    if isinstance(config.backbone, PublishedBackbone):
+        options = parsed["backbone"]["init_args"]
+        if options.get("published_shape") is not None:
+            raise ValueError(
+                "RunConfig.backbone.published_shape must be left out of what starts a run, got one "
+                "for weights that are not here; drop it, the checkpoint has it"
+            )
+        options["published_shape"] = config.backbone.published_shape  # the run needs no folder
     if config.trainer.max_steps == 0:
         return _keep(parsed, config, directory)
     return _fit(parsed, config, directory, resume=False)
@@ -165,6 +176,16 @@ def _open(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, RunCon
     return parsed, config
 
 
+def _check_tokens(config: RunConfig) -> None:
+    """Compare a published network with the tokenizer."""
+    if isinstance(config.backbone, TokenizedBackbone):
+        tokenizer = config.data.tokenizer
+        name = f"{type(tokenizer).__name__} of fingerprint {tokenizer.fingerprint[:12]}"
+        config.backbone.check_tokens(
+            RunTokens(name, partial(token_names, tokenizer), tokenizer.encode)
+        )
+
+
 def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
     vocab_size = config.data.tokenizer.vocab_size
     assert isinstance(config.backbone, Backbone)
@@ -178,7 +199,8 @@ def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
     _sign(parsed, config.data.tokenizer, None)
     if is_first_process():
         _write_config(directory, dump(parsed))
-        write_bytes(directory / WEIGHTS_NAME, encode_weights(denoiser.state_dict()))
+        weights = encode_weights(denoiser.state_dict(), config.data.tokenizer.fingerprint)
+        write_bytes(directory / WEIGHTS_NAME, weights)
     return directory
 
 
@@ -204,6 +226,7 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         checkpoint_every_n_steps=config.checkpoint_every_n_steps,
         done=done,
         on_start=partial(_write_config, directory, dump(parsed)),
+        tokenizer=config.data.tokenizer.fingerprint,
     )
     if is_first_process():  # The others wait for it before Lightning opens their data.
         _check_length(config.backbone, config.data.dataset("train"))

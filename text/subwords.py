@@ -89,6 +89,11 @@ class SubwordTokenizer(TextTokenizer):
         return self._loaded.fingerprint if published is None else published.fingerprint
 
     @property
+    def ids(self) -> dict[str, int]:
+        """See ``seqdiff.data.tokenizer.VocabularyTokenizer``."""
+        return self._loaded.ids
+
+    @property
     def frame(self) -> tuple[int, int] | None:
         """Ids of the special tokens that open and close a row.
 
@@ -97,7 +102,7 @@ class SubwordTokenizer(TextTokenizer):
         """
         if self.special is None:
             return None
-        ids = self._loaded.ids
+        ids = self.ids
         for name in self.special:
             if name not in ids:
                 raise ValueError(

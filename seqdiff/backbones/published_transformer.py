@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
 
+from .hub_tokens import check_tokens, read_tokens
+from .protocol import RunTokens
 from .transformer import Transformer
 from .transformer_config import TransformerConfig
 from .transformer_hub import read_config
@@ -68,3 +71,9 @@ class PublishedTransformer(Transformer):
     def published_shape(self) -> dict[str, object]:
         """See ``PublishedBackbone``."""
         return asdict(self.config)
+
+    def check_tokens(self, run: RunTokens) -> None:
+        """See ``TokenizedBackbone``; a folder without files of a tokenizer says nothing."""
+        found = read_tokens(Path(self.checkpoint))
+        if found is not None:
+            check_tokens("PublishedTransformer.checkpoint", *found, run)

@@ -184,6 +184,7 @@ def build_trainer(
     *,
     ema_decay: float | None,
     checkpoint_every_n_steps: int,
+    tokenizer: str,
     done: Progress = _NOTHING,
     on_start: Callable[[], None] | None = None,
 ) -> Trainer:
@@ -194,6 +195,7 @@ def build_trainer(
         directory: The run directory.
         ema_decay: Of the exported average; ``None`` exports the parameters.
         checkpoint_every_n_steps: Optimiser steps between two savings.
+        tokenizer: Fingerprint of the tokenizer, kept with the weights.
         done: What the run has behind it.
         on_start: Called by the first process once everything, also a checkpoint, is taken in.
 
@@ -202,7 +204,9 @@ def build_trainer(
             arguments, say for a device that is not there.
     """
     ema = None if ema_decay is None else EMA(ema_decay)
-    saving = RunCheckpoint(directory, every_n_steps=checkpoint_every_n_steps, ema=ema)
+    saving = RunCheckpoint(
+        directory, every_n_steps=checkpoint_every_n_steps, ema=ema, tokenizer=tokenizer
+    )
     arguments = asdict(config)
     if config.val_check_interval is None:
         arguments["limit_val_batches"] = 0
