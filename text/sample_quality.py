@@ -84,6 +84,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _read(args: argparse.Namespace) -> list[str]:
+    if not args.samples.exists():
+        raise FileNotFoundError(
+            f"generative-perplexity.samples must be a run directory or a file, got {args.samples}, "
+            "which is neither; check the path"
+        )
     from .samples import read_samples
 
     texts = read_samples("generative-perplexity.samples", args.samples)

@@ -81,7 +81,7 @@ def test_the_command_is_an_entry_point() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("no.txt", None, "must be an existing file, got"),
+        ("no.txt", None, "must be a run directory or a file, got"),
         (
             "a.fa",
             b"x",
