@@ -281,6 +281,10 @@ def _hint(message: str) -> str:
         linked = (*_LINKED, _LINKED_IF_LABELLED)
         names = [n for n in inspect.signature(_imported(option[1])).parameters if n not in linked]
         return f"; choose from {', '.join(names)}" if names else "; drop it, the class takes none"
+    listed = re.search(r"<class 'str'>.*value: \[(?:'([^']*)'|(\w+))\]$", message)
+    if listed:
+        word = listed[1] or listed[2]
+        return f"""; quote what is no list twice, as in '"[{word}]"'; in YAML once: "[{word}]\""""
     argument = re.search(r"class_path '([\w.]+)': Parser key \"(\w+)\": (?!.*Parser key)", message)
     if argument:
         return _hint_of_argument(_imported(argument[1]), argument[2])

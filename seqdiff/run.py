@@ -24,6 +24,7 @@ from seqdiff.backbones.protocol import (
     TokenizedBackbone,
 )
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
+from seqdiff.config_paths import make_absolute
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SequenceDataset
 from seqdiff.data.tokenizer import Tokenizer, token_names
@@ -92,6 +93,8 @@ def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Ru
 def start_run(parsed: ParsedRun) -> Path:
     """Train from the beginning; with ``max_steps`` 0, keep the network as it is built.
 
+    Files are written down by absolute names, so that the run can be used from any folder.
+
     Args:
         parsed: From ``parse_run``.
 
@@ -110,6 +113,7 @@ def start_run(parsed: ParsedRun) -> Path:
             "set output, for example to runs/first"
         )
     check_folder("RunConfig.output", Path(parsed["output"]))
+    make_absolute(parsed)
     config = instantiate(parsed)
     directory = config.output
     if is_first_process() and (directory / CHECKPOINT_NAME).exists():
@@ -155,6 +159,7 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
             f"resume.flags must leave output at {written}, got {parsed['output']}; "
             f"copy {directory} first"
         )
+    make_absolute(parsed)
     return _fit(parsed, config, directory, resume=True)
 
 

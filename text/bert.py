@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seqdiff.backbones.hub_tokens import check_tokens
 from seqdiff.backbones.protocol import RunTokens
+from seqdiff.files import names_files
 
 from .pretrained import build_model, load_model, load_tokenizer
 
@@ -97,6 +98,11 @@ class BertBackbone(nn.Module):
         self.vocab_size: int = size
         self.width: int = network.config.hidden_size
         self.max_length: int = network.config.max_position_embeddings
+
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.config_paths.Located``."""
+        return argument == "checkpoint" and names_files(value)
 
     @property
     def encoder(self) -> nn.Module:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ..files import names_files
 from .hub_tokens import check_tokens, read_tokens
 from .protocol import RunTokens
 from .transformer import Transformer
@@ -66,6 +67,11 @@ class PublishedTransformer(Transformer):
         for name in ("head.linear.weight", "head.linear.bias"):
             state[name] = state[name][:num_logits].clone()
         self.load_state_dict(state, assign=True)
+
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.config_paths.Located``."""
+        return argument == "checkpoint" and names_files(value)
 
     @property
     def published_shape(self) -> dict[str, object]:
