@@ -87,7 +87,7 @@ def test_one_file_in_two_splits_is_refused(lines, tmp_path) -> None:
 
 def test_a_copy_of_the_training_text_is_refused(lines, write) -> None:
     copy = write("copy/other.txt", "\n".join(LINES))
-    with pytest.raises(ValueError, match=r"data.valid must hold .* lines.txt and its copy .*other"):
+    with pytest.raises(ValueError, match=r"data.valid must hold .*lines.txt and its copy .*other"):
         module(lines, valid=str(copy)).dataset("train")
     packed = write("packed.txt.gz", gzip.compress(lines.read_bytes()))
     with pytest.raises(ValueError, match=r"data.test .*lines.txt and .*packed.txt.gz with the sam"):
