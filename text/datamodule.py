@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt64
 
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, Split
@@ -196,7 +196,7 @@ class TextDataModule(SequenceDataModule):
         for split, part in parts.items():
             documents = np.arange(len(stores[part.source, part.detokenizer]))
             chosen[split] = part, documents[part.first : part.last]
-        hashes = {
+        hashes: dict[Split, UInt64[np.ndarray, " _"]] = {
             split: stores[part.source, part.detokenizer].hashes[ids]
             for split, (part, ids) in chosen.items()
         }

@@ -96,7 +96,7 @@ def test_a_copy_of_the_training_text_is_refused(lines, write) -> None:
     with pytest.raises(ValueError, match=r"data.valid .*lines.txt and .*table.jsonl with the"):
         module(lines, valid=str(table)).dataset("train")
     less = write("less.jsonl", LINES[:-1])
-    assert len(module(lines, valid=str(less), split=(1, 0, 0)).dataset("valid"))
+    assert len(module(lines, valid=str(less), split=(1.0, 0.0, 0.0)).dataset("valid"))
 
 
 def batches(data: TextDataModule, steps: int, **where):

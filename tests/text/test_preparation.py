@@ -114,12 +114,11 @@ def test_the_key_is_content_tokenizer_and_options(lines, write, cache) -> None:
     assert count() == 5
 
 
-def test_what_an_older_detokenizer_mended_is_not_used(write, cache, monkeypatch) -> None:
+def test_what_an_older_detokenizer_mended_is_not_used(write, monkeypatch) -> None:
     path = source(write("a.txt", "it does n't"))
-    monkeypatch.setitem(DETOKENIZERS, "ptb", str.upper)
-    assert texts(prepare(path, ByteTokenizer(), detokenizer="ptb")) == ["IT DOES N'T"]
-    monkeypatch.undo()
-    monkeypatch.setenv("SEQDIFF_CACHE", str(cache))
+    with monkeypatch.context() as older:
+        older.setitem(DETOKENIZERS, "ptb", str.upper)
+        assert texts(prepare(path, ByteTokenizer(), detokenizer="ptb")) == ["IT DOES N'T"]
     monkeypatch.setattr(preparation, "VERSION", preparation.VERSION + 1)
     assert texts(prepare(path, ByteTokenizer(), detokenizer="ptb")) == ["it doesn't"]
 

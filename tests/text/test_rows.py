@@ -194,7 +194,9 @@ def test_what_is_said_of_rows(
 
 def test_a_frame_without_names_is_said_to_count() -> None:
     class Framed(ByteTokenizer):
-        frame = (1, 2)
+        @property
+        def frame(self) -> tuple[int, int]:
+            return 1, 2
 
     _, counts = describe_rows(Framed(), 8, wrap=True, split=False)
     assert counts.endswith("; BOS and EOS of a row count")

@@ -178,7 +178,9 @@ def test_another_vocabulary_under_a_published_name(cache: Path) -> None:
 class Unread(Source):
     """A corpus that is not to be read."""
 
-    name = "unread"
+    @property
+    def name(self) -> str:
+        return "unread"
 
     def documents(self) -> Iterator[str]:
         raise AssertionError("tokenised before the special tokens were looked for")

@@ -15,7 +15,7 @@ from seqdiff.data.suite import MissingSet, SuiteSet, UnfitSet
 from text import zero_shot
 from text.datamodule import LongDocuments, TextDataModule
 from text.detokenizers import DETOKENIZERS
-from text.documents import Reading, read_documents
+from text.documents import Edges, Reading, read_documents
 from text.encoding import UnspellableError
 from text.published import PUBLISHED, hub_documents
 from text.tokenizers import ByteTokenizer, CharacterTokenizer
@@ -177,11 +177,12 @@ def test_a_set_is_the_same_text_from_any_kind_of_file(tmp_path: Path, name: str)
 
 def test_rows_of_the_hub_are_the_same_text(tmp_path: Path) -> None:
     table = Dataset.from_dict({"text": ROWS})
-    for edges, wanted in (
+    cases: tuple[tuple[Edges, list[str]], ...] = (
         ("line", [ROWS[0], ROWS[2], ROWS[4]]),
         ("trimmed", [row.strip() for row in ROWS[::2]]),
         ("kept", ROWS[::2]),
-    ):
+    )
+    for edges, wanted in cases:
         assert list(hub_documents(table, "text", edges)) == wanted
         (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": r}) + "\n" for r in ROWS))
         assert list(read_documents(tmp_path / "a.jsonl", Reading(edges=edges))) == wanted
