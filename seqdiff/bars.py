@@ -1,4 +1,4 @@
-"""Progress bars that leave nothing on the terminal unless they were shown to their end."""
+"""Progress bars that an error takes away."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ class Bar(Progress):
 
     def __init__(self, *columns: str | ProgressColumn, disable: bool = False) -> None:
         super().__init__(*columns, console=Console(stderr=True), disable=disable)
-
-    def stop(self) -> None:
-        """Leave the bar as it is; one that never started leaves no line either."""
-        if self.live.is_started:
-            super().stop()
 
     def discard(self) -> None:
         """Take the bar away."""

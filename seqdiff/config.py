@@ -22,7 +22,7 @@ from torch import nn
 import seqdiff.backbones
 import seqdiff.training.baselines  # noqa: F401  (classes are listed as choices once imported)
 from seqdiff.backbones.protocol import LabelledBackbone
-from seqdiff.config_files import config_files, one_line
+from seqdiff.config_files import config_files, one_line, unquote
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.schedules import LogLinear, NoiseSchedule
 from seqdiff.time_sampling import TimeSampler
@@ -196,6 +196,7 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
                 f"it follows from data.{'labels' if name == _LINKED_IF_LABELLED else 'tokenizer'}"
             )
     del parsed["config"], parsed["base"]
+    unquote(parsed)
     return parsed.clone(with_meta=False)
 
 

@@ -229,29 +229,6 @@ def test_real_text(real_data: Path, tmp_path: Path) -> None:
     assert model["bits_per_token"] + 5 * model["bits_per_token_error"] < composition
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_an_error_stands_alone_and_a_success_says_no_blank_line(
-    corpus: Path, tmp_path: Path, capsys
-) -> None:
-    causal = ["--backbone=seqdiff.backbones.AutoregressiveTransformer", "--backbone.d_model=16"]
-    causal += ["--backbone.n_layer=1", "--backbone.n_heads=2", "--objective=Autoregressive"]
-    small = [flag for flag in SMALL if not flag.startswith("--backbone")]
-    given = [f"--data.train={corpus}", f"--output={tmp_path / 'run'}", "--trainer.max_steps=1"]
-    assert main(["train", CONFIG, *given, *small, *causal]) == 0
-    assert capsys.readouterr().err == ""
-    draw = ["sample", str(tmp_path / "run"), "--num=2", "--length=8", "--seed=1"]
-    draw += [f"--out={tmp_path / 's.txt'}"]
-    assert main([*draw, "--sampler=ancestral"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("seqdiff: error: ") and said.count("\n") == 1
-    assert main(draw) == 0
-    assert [line[:8] for line in capsys.readouterr().err.splitlines()] == ["sampling"]
-    (tmp_path / "empty.txt").write_text("\n")
-    assert main(train(tmp_path / "empty.txt", tmp_path / "none")) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("seqdiff: error: ") and said.count("\n") == 1
-
-
 TOKENIZERS = ["subwords.BertTokenizer", "subwords.GPT2Tokenizer", "subwords.JSONTokenizer"]
 TOKENIZERS += [f"tokenizers.{name}Tokenizer" for name in ("Byte", "Character", "Text8")]
 
@@ -282,37 +259,3 @@ def test_a_misspelt_tokenizer_is_answered_by_the_choices(
             name for name in choices if name.endswith((".TextTokenizer", ".SubwordTokenizer"))
         }
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_does_not_depend_on_the_folder_it_was_typed_in(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files, globs and vocabularies that are there; the hub's names stay as they are."""
-    words = "\n".join(["[UNK]", "[CLS]", "[SEP]", "##a", "a", "b", "c", "d"])
-    (tmp_path / "words").mkdir()
-    (tmp_path / "words" / "vocab.txt").write_text(words)
-    (tmp_path / "line").mkdir()  # as a value of data.document
-    (tmp_path / "gpt2").mkdir()  # without the files of a vocabulary
-    (tmp_path / "v.txt").write_text("abcd " * 99)
-    monkeypatch.chdir(tmp_path)
-    tokenizer = ["--data.tokenizer=BertTokenizer", "--data.tokenizer.vocabulary=words"]
-    given = ["--data.valid=v.txt", "--trainer.max_steps=1", "--data.train=['corp*.txt']"]
-    assert main(train("corpus.txt", Path("run"), *tokenizer, *given)) == 0
-    options = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["data"]["init_args"]
-    assert options["train"] == [str(tmp_path / "corp*.txt")]
-    assert options["valid"] == str(tmp_path / "v.txt")
-    assert options["tokenizer"]["init_args"]["vocabulary"] == str(tmp_path / "words")
-    assert options["document"] == "line"
-    assert (
-        main(
-            train(
-                "corpus.txt", Path("hub"), "--trainer.max_steps=0", "--data.tokenizer=GPT2Tokenizer"
-            )
-        )
-        == 0
-    )
-    options = yaml.safe_load((tmp_path / "hub" / "run.yaml").read_text())["data"]["init_args"]
-    assert options["tokenizer"]["init_args"]["vocabulary"] == "gpt2"
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert main(["evaluate", str(tmp_path / "run"), "--evaluations=2"]) == 0

@@ -197,23 +197,6 @@ def tuned(checkpoint: Path, backbone: BertBackbone, seed: int, shuffled: bool = 
     return fine_tune(backbone.encoder, backbone.width, train, dev, **options)
 
 
-def test_weights_decay_and_the_rate_rises_then_falls() -> None:
-    """Without a gradient AdamW leaves 1 - rate x decay of a weight (arXiv:1711.05101, alg. 2)."""
-    layer = torch.nn.Linear(2, 2, bias=False)
-    layer.weight.grad = torch.zeros(2, 2)
-    before = layer.weight.detach().clone()
-    adam, rate = Recipe(weight_decay=0.5).optimiser(layer, 0.1, 100)
-    rates = []
-    for _ in range(100):
-        rates.append(adam.param_groups[0]["lr"])
-        adam.step()
-        rate.step()
-    wanted = [0.1 * min((k + 1) / 6, (100 - k) / 94) for k in range(100)]
-    assert rates == pytest.approx(wanted)
-    left = float(np.prod([1 - 0.5 * r for r in wanted]))
-    torch.testing.assert_close(layer.weight.detach(), before * left)
-
-
 def test_what_can_be_learnt_is(checkpoint: Path, backbone: BertBackbone) -> None:
     before = {name: w.clone() for name, w in backbone.encoder.named_parameters()}
     torch.manual_seed(1)
@@ -227,17 +210,6 @@ def test_what_can_be_learnt_is(checkpoint: Path, backbone: BertBackbone) -> None
     assert torch.equal(torch.random.get_rng_state(), state)
     for name, weight in backbone.encoder.named_parameters():
         assert torch.equal(weight, before[name]), "the encoder is left as it is"
-
-
-def test_gradients_are_clipped(checkpoint: Path, backbone: BertBackbone) -> None:
-    """Clipped to less than AdamW's epsilon nothing moves; unclipped a rate of 3e-3 learns."""
-    tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
-    train, dev = (encode(tokenizer, sentences(n, s), 24) for n, s in ((200, 2), (60, 3)))
-    for clip, still in ((1e-30, True), (1.0, False)):
-        recipe = Recipe(epochs=3, batch_size=16, weight_decay=0.0, clip=clip)
-        options = {"lr": 3e-3, "seed": 0, "recipe": recipe}
-        found = fine_tune(backbone.encoder, backbone.width, train, dev, **options)
-        assert (found[0] == found[1] == found[2]) == still
 
 
 # The command line.
