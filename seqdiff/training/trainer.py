@@ -210,10 +210,7 @@ def build_trainer(
     arguments = asdict(config)
     if config.val_check_interval is None:
         arguments["limit_val_batches"] = 0
-    loggers = [
-        MetricsFile(directory / METRICS_NAME, first_step=done.step),
-        TensorBoardLogger(directory, name="", version="tensorboard", purge_step=done.step),
-    ]
+    loggers = _loggers(directory, done.step)
     try:
         trainer = Trainer(
             **arguments,
@@ -234,6 +231,13 @@ def build_trainer(
         ) from error
     _check_left(config, done)
     return trainer
+
+
+def _loggers(directory: Path, step: int) -> list[Logger]:
+    return [
+        MetricsFile(directory / METRICS_NAME, first_step=step),
+        TensorBoardLogger(directory, name="", version="tensorboard", purge_step=step),
+    ]
 
 
 def _watchers(config: TrainerConfig, on_start: Callable[[], None] | None) -> list[Callback]:

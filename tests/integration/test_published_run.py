@@ -248,3 +248,13 @@ def test_a_run_that_was_not_trained_is_kept_and_not_resumed(
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == written
     signed = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["provenance"]
     assert signed["tokenizer"] == load_run(tmp_path / "run").tokenizer.fingerprint
+
+
+def test_a_shape_without_weights_starts_no_run(
+    hub: Path, tmp_path: Path, fails: Callable[[list[str]], str]
+) -> None:
+    """Or else run.yaml, typed as a configuration, would train random weights."""
+    assert main(make(hub, tmp_path / "run", "--trainer.max_steps=0")) == 0
+    said = fails(["train", str(tmp_path / "run" / "run.yaml"), f"--output={tmp_path / 'again'}"])
+    assert "published_shape must be left out of what starts a run" in said
+    assert not (tmp_path / "again").exists()
