@@ -16,9 +16,9 @@ from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Int64, UInt8
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
+from seqdiff.bars import Bar
 from seqdiff.cache import content_digest, make_cache_folder
 from seqdiff.files import replacing
 
@@ -154,12 +154,11 @@ def _encode(source: Path, cached: Path) -> None:
             f"{cached.parent}: needs at least {size:,} bytes for the encoded {source.name}, "
             f"has {free:,}; free some space or set SEQDIFF_CACHE to another folder"
         )
-    bar = Progress(
+    bar = Bar(
         TextColumn("encoding {task.description}"),
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
         disable=size < _BAR_FROM_BYTES,
     )
     with bar, replacing(cached) as temporary, temporary.open("wb") as stream:

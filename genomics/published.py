@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from seqdiff.backbones import Caduceus
 from seqdiff.backbones.caduceus_config import CaduceusConfig
+from seqdiff.files import names_files
 
 # Ids of A C G T and [MASK] among the published tokens, in the order of ours.
 HUB_IDS = (7, 8, 9, 10, 3)
@@ -74,6 +75,11 @@ class PublishedCaduceus(nn.Module):
         self.network = network
         self.hub_ids: Tensor
         self.register_buffer("hub_ids", torch.tensor(HUB_IDS), persistent=False)
+
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.config_paths.Located``."""
+        return argument == "checkpoint" and names_files(value)
 
     @property
     def published_shape(self) -> dict[str, object]:

@@ -11,6 +11,7 @@ from jaxtyping import Int64, UInt8
 
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, Split
+from seqdiff.files import names_files
 from seqdiff.types import NO_LABEL
 
 from .alphabet import DNATokenizer
@@ -20,6 +21,7 @@ from .intervals import Windows, merge, tile
 from .markov import baselines
 
 _BLOCK_ROWS = 1024
+_FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file")
 _BASELINE_BASES = 1 << 27
 
 
@@ -39,6 +41,11 @@ class WindowDataModule(SequenceDataModule):
     """
 
     token_name: str = "base"
+
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.config_paths.Located``."""
+        return argument in _FILES and names_files(value)
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from torch import nn
 import seqdiff.backbones
 import seqdiff.training.baselines  # noqa: F401  (classes are choices once imported)
 from seqdiff.backbones.protocol import LabelledBackbone
-from seqdiff.config_files import config_files, one_line
+from seqdiff.config_files import config_files, one_line, unquote
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.schedules import LogLinear, NoiseSchedule
 from seqdiff.time_sampling import TimeSampler
@@ -206,6 +206,7 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
                 f"it follows from data.{'labels' if name == _LINKED_IF_LABELLED else 'tokenizer'}"
             )
     del parsed["config"], parsed["base"]
+    unquote(parsed)
     return parsed.clone(with_meta=False)
 
 
@@ -291,6 +292,10 @@ def _hint(message: str) -> str:
         linked = (*_LINKED, _LINKED_IF_LABELLED)
         names = [n for n in inspect.signature(_imported(option[1])).parameters if n not in linked]
         return f"; choose from {', '.join(names)}" if names else "; drop it, the class takes none"
+    listed = re.search(r"<class 'str'>.*value: \[(?:'([^']*)'|(\w+))\]$", message)
+    if listed:
+        word = listed[1] or listed[2]
+        return f"""; quote what is no list twice, as in '"[{word}]"'; in YAML once: "[{word}]\""""
     argument = re.search(r"class_path '([\w.]+)': Parser key \"(\w+)\": (?!.*Parser key)", message)
     if argument:
         return _hint_of_argument(_imported(argument[1]), argument[2])

@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 import yaml
+from jsonargparse import Namespace
+
+_QUOTED = re.compile(r"""(["'])([\[{].*[\]}])\1""")
 
 
 def config_files(path: Path) -> list[Path]:
@@ -37,6 +40,19 @@ def config_files(path: Path) -> list[Path]:
         base = content.get("base")
         current = None if base is None else current.parent / str(base)
     return chain[::-1]
+
+
+def unquote(parsed: Namespace) -> None:
+    """Take the second pair of quotes off strings such as ``"[CLS]"``, which keeps them from lists.
+
+    Args:
+        parsed: A configuration; changed.
+    """
+    for key, value in vars(parsed).items():
+        if isinstance(value, Namespace):
+            unquote(value)
+        elif isinstance(value, str) and (match := _QUOTED.fullmatch(value)):
+            parsed[key] = match[2]
 
 
 def one_line(message: str) -> str:

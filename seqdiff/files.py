@@ -7,7 +7,14 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from glob import glob, has_magic
 from pathlib import Path
+
+
+def names_files(value: str) -> bool:
+    """Whether there is a file or a folder of that name, or a glob matches some."""
+    plain = Path(value).expanduser()
+    return plain.exists() or (has_magic(value) and bool(glob(str(plain), recursive=True)))
 
 
 @contextmanager

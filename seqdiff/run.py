@@ -16,11 +16,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from seqdiff.backbones.protocol import Backbone, BoundedBackbone, PublishedBackbone
+from seqdiff.backbones.protocol import (
+    Backbone,
+    BoundedBackbone,
+    PublishedBackbone,
+    RunTokens,
+    TokenizedBackbone,
+)
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
+from seqdiff.config_paths import make_absolute
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SequenceDataset
-from seqdiff.data.tokenizer import Tokenizer
+from seqdiff.data.tokenizer import Tokenizer, token_names
 from seqdiff.files import check_folder, write_bytes
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
@@ -78,12 +85,14 @@ def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Ru
     directory = Path(directory)
     _, config = _open(directory)
     process, denoiser = _compose(config)
-    load_weights(directory / WEIGHTS_NAME, denoiser)
+    load_weights(directory / WEIGHTS_NAME, denoiser, config.data.tokenizer.fingerprint)
     return Run(directory, config, process, denoiser.eval().to(device))
 
 
 def start_run(parsed: ParsedRun) -> Path:
     """Train from the beginning; with ``max_steps`` 0, keep the network as it is built.
+
+    Files are written down by absolute names, so that the run can be used from any folder.
 
     Args:
         parsed: From ``parse_run``.
@@ -104,6 +113,7 @@ def start_run(parsed: ParsedRun) -> Path:
             "set output, for example to runs/first"
         )
     check_folder("RunConfig.output", Path(parsed["output"]))
+    make_absolute(parsed)
     config = instantiate(parsed)
     directory = config.output
     if is_first_process() and (directory / CHECKPOINT_NAME).exists():
@@ -116,10 +126,15 @@ def start_run(parsed: ParsedRun) -> Path:
             f"RunConfig.output must not hold weights already, got {directory / WEIGHTS_NAME} "
             f"without a {CHECKPOINT_NAME} to go on from; choose another --output"
         )
-    if isinstance(
-        config.backbone, PublishedBackbone
-    ):  # so that the run needs no folder but its own
-        parsed["backbone"]["init_args"]["published_shape"] = config.backbone.published_shape
+    _check_tokens(config)
+    if isinstance(config.backbone, PublishedBackbone):
+        options = parsed["backbone"]["init_args"]
+        if options.get("published_shape") is not None:
+            raise ValueError(
+                "RunConfig.backbone.published_shape must be left out of what starts a run, got one "
+                "for weights that are not here; drop it, the checkpoint has it"
+            )
+        options["published_shape"] = config.backbone.published_shape  # the run needs no folder
     if config.trainer.max_steps == 0:
         return _keep(parsed, config, directory)
     return _fit(parsed, config, directory, resume=False)
@@ -144,6 +159,7 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
             raise ValueError(
                 f"resume.flags must leave {key} at {written[key]}, got {parsed[key]}; {instead}"
             )
+    make_absolute(parsed)
     return _fit(parsed, config, directory, resume=True)
 
 
@@ -163,6 +179,16 @@ def _open(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, RunCon
             f"{config.data.tokenizer.fingerprint}; restore the data.tokenizer of the run"
         )
     return parsed, config
+
+
+def _check_tokens(config: RunConfig) -> None:
+    """Compare a published network with the tokenizer."""
+    if isinstance(config.backbone, TokenizedBackbone):
+        tokenizer = config.data.tokenizer
+        name = f"{type(tokenizer).__name__} of fingerprint {tokenizer.fingerprint[:12]}"
+        config.backbone.check_tokens(
+            RunTokens(name, partial(token_names, tokenizer), tokenizer.encode)
+        )
 
 
 def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
@@ -186,7 +212,8 @@ def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
     _sign(parsed, config.data.tokenizer, None)
     if is_first_process():
         _write_config(directory, dump(parsed))
-        write_bytes(directory / WEIGHTS_NAME, encode_weights(denoiser.state_dict()))
+        weights = encode_weights(denoiser.state_dict(), config.data.tokenizer.fingerprint)
+        write_bytes(directory / WEIGHTS_NAME, weights)
     return directory
 
 
@@ -213,6 +240,7 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         search_batches=config.search_batches,
         done=done,
         on_start=partial(_write_config, directory, dump(parsed)),
+        tokenizer=config.data.tokenizer.fingerprint,
     )
     if is_first_process():  # The others wait for it before Lightning opens their data.
         _check_length(config.backbone, config.data.dataset("train"))

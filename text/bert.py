@@ -9,8 +9,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from seqdiff.backbones.hub_tokens import check_tokens
+from seqdiff.backbones.protocol import RunTokens
+from seqdiff.files import names_files
+
 from .pretrained import build_model, load_model, load_tokenizer
 
+# Shows whether case and accents are kept.
+_PROBE = "The Café of the NAIVE"
 # Heads of pre-training that masked diffusion has no use for.
 _OTHER_HEADS = ("cls.seq_relationship.", "bert.pooler.")
 
@@ -93,10 +99,34 @@ class BertBackbone(nn.Module):
         self.width: int = network.config.hidden_size
         self.max_length: int = network.config.max_position_embeddings
 
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.config_paths.Located``."""
+        return argument == "checkpoint" and names_files(value)
+
     @property
     def encoder(self) -> nn.Module:
         """``BertModel`` of transformers: what is below the head."""
         return self.network.get_submodule("bert")
+
+    def check_tokens(self, run: RunTokens) -> None:
+        """See ``TokenizedBackbone``.
+
+        Raises:
+            OSError: See ``load_tokenizer``.
+            ValueError: If an id means another token, or case or accents are treated otherwise.
+        """
+        owner = "BertBackbone.checkpoint"
+        tokenizer = load_tokenizer(owner, self.checkpoint)
+        published = {place: token for token, place in tokenizer.get_vocab().items()}
+        check_tokens(owner, self.checkpoint, published, run)
+        wanted = tokenizer(_PROBE, add_special_tokens=False).input_ids
+        if run.encode(_PROBE).tolist() != wanted:
+            raise ValueError(
+                f"{owner} must encode as data.tokenizer does, {run.tokenizer}, got other ids for "
+                f"{_PROBE!r} in {self.checkpoint}; treat case and accents alike, as by "
+                "data.tokenizer.lowercase"
+            )
 
     def forward(
         self,

@@ -71,6 +71,7 @@ class Files(Source):
         for path in self.paths:
             txt = kind(path) == ".txt"
             options += [kind(path), self.reading.document if txt else self.reading.field]
+            options.append(self.reading.edges)
             options.append(content_digest(path, folder))
         return ["files", *options]
 
@@ -98,13 +99,15 @@ class Hub(Source):
 
     def documents(self) -> Iterator[str]:
         """See ``Source``."""
-        return hub_documents(self._opened, PUBLISHED[self.corpus].column)
+        facts = PUBLISHED[self.corpus]
+        return hub_documents(self._opened, facts.column, facts.edges)
 
     def identity(self, folder: Path) -> list[str]:
         """See ``Source``; ``datasets`` keeps a fingerprint of what it loads."""
         del folder
         facts, opened = PUBLISHED[self.corpus], self._opened
-        return ["hub", facts.hub, facts.config, facts.column, str(len(opened)), opened._fingerprint]
+        options = [facts.hub, facts.config, facts.column, facts.edges]
+        return ["hub", *options, str(len(opened)), opened._fingerprint]
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,7 @@ def published_part(split: Split, name: str, reading: Reading) -> Part:
     )
     source = Hub(name, wanted.split)
     if found:
-        source = Files(tuple(found), replace(reading, field=facts.column))
+        source = Files(tuple(found), replace(reading, field=facts.column, edges=facts.edges))
     return Part(source, facts.detokenizer, wanted.first, wanted.last)
 
 

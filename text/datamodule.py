@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt64
 
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, Split
+from seqdiff.files import names_files
 
 from . import subwords  # noqa: F401  (its classes are choices once imported)
-from .corpora import Files, Part, Source, find_part, published_split
+from .apart import check_documents, check_sources
+from .corpora import Part, Source, find_part, published_split
 from .documents import UNITS, Reading, Unit
 from .ngrams import Block, NGramModel
 from .preparation import prepare
-from .rows import DocumentRows, Layout, WrappedRows
+from .rows import DocumentRows, Layout, WrappedRows, describe_rows
 from .shards import TokenStore
 from .splits import check_shares, deal
 from .tokenizers import TextTokenizer
@@ -123,6 +124,17 @@ class TextDataModule(SequenceDataModule):
         self.num_processes = num_processes
         self._datasets: dict[Split, WrappedRows | DocumentRows] = {}
 
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.config_paths.Located``."""
+        return argument in SPLITS and names_files(value)
+
+    @property
+    def counting(self) -> tuple[str, str]:
+        """See ``SequenceDataModule``."""
+        split = self.long_documents == "split"
+        return describe_rows(self.tokenizer, self.length, wrap=self.wrap, split=split)
+
     def prepare_data(self) -> None:
         """Lightning's hook, called by one process a machine: tokenise into the cache."""
         self._build()
@@ -184,6 +196,11 @@ class TextDataModule(SequenceDataModule):
         for split, part in parts.items():
             documents = np.arange(len(stores[part.source, part.detokenizer]))
             chosen[split] = part, documents[part.first : part.last]
+        hashes: dict[Split, UInt64[np.ndarray, " _"]] = {
+            split: stores[part.source, part.detokenizer].hashes[ids]
+            for split, (part, ids) in chosen.items()
+        }
+        check_documents(hashes, parts)
         self._deal(chosen, stores)
         self._datasets = {
             split: self._rows(split, part, stores[part.source, part.detokenizer], ids, layout)
@@ -198,16 +215,7 @@ class TextDataModule(SequenceDataModule):
             for value in [self.given[split] or published_split(self.given["train"], split)]
             if value is not None
         }
-        for one, other in combinations(parts, 2):
-            a, b = parts[one].source, parts[other].source
-            shared = set(_paths(a)) & set(_paths(b)) if a != b else set()
-            whole = a == b and parts[one].first == parts[other].first
-            if shared or whole:
-                name = min(map(str, shared)) if shared else a.name
-                raise ValueError(
-                    f"data.{other} must hold other text than data.{one}, got {name} in both; "
-                    f"name other files, or leave data.{other} out to deal it from data.train"
-                )
+        check_sources(parts)
         return parts
 
     def _deal(
@@ -264,10 +272,6 @@ class TextDataModule(SequenceDataModule):
                 f"{part.source.name}, the longest of {int(lengths[longest]):,} tokens; raise "
                 "data.length, set data.long_documents to split or truncate, or data.wrap to true"
             )
-
-
-def _paths(source: Source) -> list[str]:
-    return [str(path.resolve()) for path in source.paths] if isinstance(source, Files) else []
 
 
 def _blocks(

@@ -13,6 +13,7 @@ from typing import BinaryIO, Literal, NamedTuple
 from .extra import require
 
 Unit = Literal["file", "line", "paragraph"]
+Edges = Literal["kept", "trimmed", "line"]
 UNITS: tuple[Unit, ...] = ("file", "line", "paragraph")
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 
@@ -29,10 +30,12 @@ class Reading:
         document: What a document of a .txt file is: the file, a line, or a paragraph, which an
             empty line ends.
         field: The field of a .jsonl line, or the column of a .parquet file, that holds the text.
+        edges: What becomes of the ends of a text, see ``mend_edges``.
     """
 
     document: Unit = "line"
     field: str = "text"
+    edges: Edges = "kept"
 
 
 class Document(NamedTuple):
@@ -80,10 +83,27 @@ def read_documents(path: Path, reading: Reading) -> Iterator[str]:
 
 def read_named(path: Path, reading: Reading) -> Iterator[Document]:
     """Stream what ``read_documents`` does, with names where there are any."""
-    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
-    for document in readers[kind(path)](path, reading):
+    for document in _read(path, reading):
         if document.text.strip():
-            yield document
+            yield document._replace(text=mend_edges(document.text, reading.edges))
+
+
+def mend_edges(text: str, edges: Edges) -> str:
+    """Make the ends of a text the same whatever file it comes from.
+
+    Args:
+        text: A document with a visible character.
+        edges: ``kept`` as they are, ``trimmed`` of white space, or those of a ``line``: one line
+            feed at the end, and the blanks before.
+    """
+    if edges == "line":
+        return text.rstrip("\r\n") + "\n"
+    return text.strip() if edges == "trimmed" else text
+
+
+def _read(path: Path, reading: Reading) -> Iterator[Document]:
+    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    yield from readers[kind(path)](path, reading)
 
 
 def _read_txt(path: Path, reading: Reading) -> Iterator[Document]:

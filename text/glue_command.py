@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
         )
     outcomes = _outcomes(args, backbone.to(device), task, train, dev)
     title = f"{args.model} on {task.title}: {len(train):,} train, {len(dev):,} dev"
-    Console().print(build_table(task, outcomes, title))
+    Console().print(build_table(task, outcomes, title, len(dev)))
 
 
 def _outcomes(
@@ -133,20 +133,26 @@ def _backbone(name: str) -> BertBackbone:
     return backbone
 
 
-def build_table(task: Task, outcomes: list[Outcome], title: str) -> Table:
+def build_table(task: Task, outcomes: list[Outcome], title: str, dev_size: int) -> Table:
     """Lay out a line for each learning rate, the best marked, and the published number.
 
     Args:
         task: The task.
         outcomes: One for each rate.
         title: Above the table.
+        dev_size: Examples that were measured on.
     """
     from rich.table import Table
 
     best = max(outcomes, key=lambda outcome: outcome.mean)
+    other = (
+        f"dev has {dev_size:,} examples, the published one {task.dev_size:,}: it is another set,",
+        "and the published number does NOT compare",
+    )
     notes = (
         f"{task.metric} on dev times 100, the best epoch of each seed, ± SE over seeds; epoch and",
         "rate are chosen on dev, so the best is flattered; published: after 5,000 steps on C4",
+        *(other if dev_size != task.dev_size else ()),
     )
     table = Table(title=title, caption="\n".join(notes))
     others = list(best.others)

@@ -30,6 +30,7 @@ class Task:
         metric: What it is measured by, a name in ``text.glue.METRICS``.
         published: That metric after MDLM fine-tuning of BERT, times 100 (Sahoo et al. 2024,
             arXiv:2406.07524).
+        dev_size: Examples of the published dev set.
         columns: Columns of a line.
         header: First line of a file; ``None`` if it has none.
         parse: Makes an example of the columns of a line.
@@ -39,6 +40,7 @@ class Task:
     title: str
     metric: str
     published: float
+    dev_size: int
     columns: int
     header: str | None
     parse: Callable
@@ -56,6 +58,7 @@ TASKS = {
             "SST-2",
             "accuracy",
             92.20,
+            872,
             2,
             "sentence\tlabel",
             lambda row: Example(row[0].strip(), None, _binary(row[1])),
@@ -65,6 +68,7 @@ TASKS = {
             "CoLA",
             "matthews",
             57.69,
+            1043,
             4,
             None,
             lambda row: Example(row[3].strip(), None, _binary(row[1])),
@@ -74,6 +78,7 @@ TASKS = {
             "RTE",
             "accuracy",
             62.09,
+            277,
             4,
             "index\tsentence1\tsentence2\tlabel",
             lambda row: Example(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
+from seqdiff.bars import Bar
 from seqdiff.cache import make_cache_folder
 from seqdiff.files import write_bytes
 
@@ -56,7 +57,8 @@ def prepare(
     prepared = _open(folder)
     if prepared is not None:
         return prepared
-    tokenizer.encode("")  # its files are missed now, not in an hour
+    tokenizer.encode("")  # its files are missed now, not in an hour, and its special tokens too
+    _ = tokenizer.frame
     total = _survey(source)
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
@@ -73,14 +75,12 @@ def _survey(source: Source) -> int:
     total = 0
     bar = _bar(True, "reading")
     task = bar.add_task(source.name, total=None)
-    try:
+    with ExitStack() as shown:
         for document in source.documents():
             if total < _BAR_FROM_CHARACTERS <= total + len(document):
-                bar.start()
+                shown.enter_context(bar)
             total += len(document)
             bar.update(task, completed=total)
-    finally:
-        bar.stop()
     if total == 0:
         raise ValueError(
             f"{source.name}: must hold a document with text, got none; check the files"
@@ -88,13 +88,12 @@ def _survey(source: Source) -> int:
     return total
 
 
-def _bar(shown: bool, verb: str) -> Progress:
-    return Progress(
+def _bar(shown: bool, verb: str) -> Bar:
+    return Bar(
         TextColumn(f"{verb} {{task.description}}"),
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
         disable=not shown,
     )
 

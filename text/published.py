@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from seqdiff.cache import cache_folder
 from seqdiff.data.dataset import Split
 
+from .documents import Edges, mend_edges
 from .extra import require
 from .hub import only_what_is_here, short, why_offline
 
@@ -46,6 +47,8 @@ class Published:
         config: Its configuration there.
         splits: What the hub calls the splits that it has.
         column: That holds the text.
+        edges: Of a document, see ``text.documents.mend_edges``: as a row of the hub has them, so
+            that a copy in any kind of file is the same text.
         detokenizer: That mends it, by name.
         slices: Splits of ours that are parts of theirs.
         revision: On the hub.
@@ -56,6 +59,7 @@ class Published:
     config: str
     splits: dict[Split, str]
     column: str = "text"
+    edges: Edges = "kept"
     detokenizer: str = "none"
     slices: dict[Split, Slice] = field(default_factory=dict)
     revision: str = "main"
@@ -76,6 +80,7 @@ PUBLISHED: dict[str, Published] = {
         "billion-word-benchmark/lm1b",
         "plain_text",
         _TWO,
+        edges="trimmed",
         detokenizer="lm1b",
         revision=_CONVERTED,
         zero_shot="test",
@@ -89,16 +94,17 @@ PUBLISHED: dict[str, Published] = {
     ),
     "text8": Published("afmck/text8", "default", _THREE),
     "wikitext-2": Published(
-        "Salesforce/wikitext", "wikitext-2-raw-v1", _THREE, detokenizer="wikitext"
+        "Salesforce/wikitext", "wikitext-2-raw-v1", _THREE, edges="line", detokenizer="wikitext"
     ),
     "wikitext-103": Published(
-        "Salesforce/wikitext", "wikitext-103-raw-v1", _THREE, detokenizer="wikitext"
+        "Salesforce/wikitext", "wikitext-103-raw-v1", _THREE, edges="line", detokenizer="wikitext"
     ),
     "ptb": Published(
         "ptb-text-only/ptb_text_only",
         "penn_treebank",
         _THREE,
         column="sentence",
+        edges="trimmed",
         detokenizer="ptb",
         revision=_CONVERTED,
     ),
@@ -106,15 +112,17 @@ PUBLISHED: dict[str, Published] = {
         "EleutherAI/lambada_openai",
         "default",
         {"test": "test"},
+        edges="trimmed",
         detokenizer="lambada",
         zero_shot="test",
     ),
-    "ag_news": Published("fancyzhx/ag_news", "default", _TWO, zero_shot="test"),
+    "ag_news": Published("fancyzhx/ag_news", "default", _TWO, edges="trimmed", zero_shot="test"),
     "arxiv": Published(
         "armanc/scientific_papers",
         "arxiv",
         _THREE,
         column="article",
+        edges="trimmed",
         detokenizer="scientific_papers",
         revision=_CONVERTED,
     ),
@@ -123,6 +131,7 @@ PUBLISHED: dict[str, Published] = {
         "pubmed",
         _THREE,
         column="article",
+        edges="trimmed",
         detokenizer="scientific_papers",
         revision=_CONVERTED,
     ),
@@ -168,8 +177,10 @@ def load_from_hub(name: str, split: Split) -> Dataset:
     return opened
 
 
-def hub_documents(opened: Dataset, column: str) -> Iterator[str]:
+def hub_documents(opened: Dataset, column: str, edges: Edges) -> Iterator[str]:
     """Stream the documents of an opened split, those without a visible character left out."""
     texts = opened.select_columns([column])
     for first in range(0, len(texts), _ROWS):
-        yield from (t for t in texts[first : first + _ROWS][column] if t and t.strip())
+        for text in texts[first : first + _ROWS][column]:
+            if text and text.strip():
+                yield mend_edges(text, edges)

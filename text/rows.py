@@ -56,6 +56,35 @@ class Layout:
         return np.arange(self.length) >= last[:, None]
 
 
+def describe_rows(
+    tokenizer: TextTokenizer, length: int, *, wrap: bool, split: bool
+) -> tuple[str, str]:
+    """Say how rows are cut and which positions count.
+
+    Args:
+        tokenizer: Of the run.
+        length: Tokens of a row.
+        wrap: Whether documents lie end to end.
+        split: Whether a document longer than a row has several.
+    """
+    if wrap:
+        name = tokenizer.separator_name
+        between = "" if name is None else f" with a separator, {name}, after each"
+        rows = f"rows: {length:,} tokens, wrapped: documents end to end{between}"
+        counts = "all positions count" + ("" if name is None else ", separators too")
+    else:
+        each = "a document or a piece of one" if split else "a document"
+        rows = f"rows: {each} each, not wrapped, at most {length:,} tokens"
+        counts = "padding is neither attended to nor counted"
+    names = tokenizer.special
+    framed = "rows have no BOS and EOS"
+    if names is not None:
+        framed = f"BOS and EOS of a row, {names[0]} and {names[1]}, count"
+    elif tokenizer.frame is not None:
+        framed = "BOS and EOS of a row count"
+    return rows, f"counted: {counts}; {framed}"
+
+
 class WrappedRows(SequenceDataset):
     """Documents end to end, the separator after each, cut into rows: [BOS] L-2 ids [EOS].
 

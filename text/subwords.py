@@ -15,7 +15,7 @@ from jaxtyping import Integer
 
 from .extra import require
 from .tokenizers import TextTokenizer, digest
-from .vocabularies import find_vocabulary, read_text
+from .vocabularies import Layout, find_vocabulary, is_local, read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
@@ -49,7 +49,7 @@ class SubwordTokenizer(TextTokenizer):
     """
 
     known: dict[str, _Published] = {}  # noqa: RUF012  (never changed)
-    special: tuple[str, str] | None = None
+    layouts: tuple[Layout, ...]
 
     def __init__(self, vocabulary: str) -> None:
         self.vocabulary = vocabulary
@@ -88,6 +88,16 @@ class SubwordTokenizer(TextTokenizer):
         published = self.known.get(self.vocabulary)
         return self._loaded.fingerprint if published is None else published.fingerprint
 
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.config_paths.Located``; a folder without the files may be a hub's name."""
+        return argument == "vocabulary" and is_local(value, cls.layouts)
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """See ``seqdiff.data.tokenizer.VocabularyTokenizer``."""
+        return self._loaded.ids
+
     @property
     def frame(self) -> tuple[int, int] | None:
         """Ids of the special tokens that open and close a row.
@@ -97,7 +107,7 @@ class SubwordTokenizer(TextTokenizer):
         """
         if self.special is None:
             return None
-        ids = self._loaded.ids
+        ids = self.ids
         for name in self.special:
             if name not in ids:
                 raise ValueError(
@@ -132,14 +142,14 @@ class GPT2Tokenizer(SubwordTokenizer):
 
     special = ("<|endoftext|>", "<|endoftext|>")
     known = {"gpt2": _GPT2}  # noqa: RUF012
+    layouts = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 
     def __init__(self, vocabulary: str = "gpt2") -> None:
         super().__init__(vocabulary)
 
     def _load(self) -> _Loaded:
-        layouts = [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")]
         owner = type(self).__name__
-        ids_file, merges_file = find_vocabulary(owner, self.vocabulary, layouts)
+        ids_file, merges_file = find_vocabulary(owner, self.vocabulary, self.layouts)
         content = _read_json(ids_file)
         ids = {token: place for token, place in content.items() if isinstance(place, int)}
         if len(ids) < len(content):
@@ -177,6 +187,7 @@ class BertTokenizer(SubwordTokenizer):
     """
 
     special = ("[CLS]", "[SEP]")
+    layouts = (("vocab.txt",),)
 
     def __init__(self, vocabulary: str = "bert-base-uncased", lowercase: bool = True) -> None:
         super().__init__(vocabulary)
@@ -185,7 +196,7 @@ class BertTokenizer(SubwordTokenizer):
 
     def _load(self) -> _Loaded:
         owner = type(self).__name__
-        (file,) = find_vocabulary(owner, self.vocabulary, [("vocab.txt",)])
+        (file,) = find_vocabulary(owner, self.vocabulary, self.layouts)
         tokens = read_text(file).split("\n")
         tokens = tokens[:-1] if tokens[-1] == "" else tokens
         tokens = [token.removesuffix("\r") for token in tokens]
@@ -208,12 +219,15 @@ class JSONTokenizer(SubwordTokenizer):
 
     Args:
         vocabulary: A tokenizer.json, a folder with one, or a hub name.
-        bos: Token that opens a row; ``None`` for rows without a frame.
+        bos: Token that opens a row; ``None`` for rows without a frame. On a command line ``[CLS]``
+            takes a second pair of quotes, ``'"[CLS]"'``, or else it would be a list.
         eos: Token that closes a row and stands between documents.
 
     Raises:
         ValueError: If only one of ``bos`` and ``eos`` is given.
     """
+
+    layouts = (("tokenizer.json",),)
 
     def __init__(self, vocabulary: str, bos: str | None = None, eos: str | None = None) -> None:
         super().__init__(vocabulary)
@@ -226,7 +240,7 @@ class JSONTokenizer(SubwordTokenizer):
 
     def _load(self) -> _Loaded:
         owner = type(self).__name__
-        (file,) = find_vocabulary(owner, self.vocabulary, [("tokenizer.json",)])
+        (file,) = find_vocabulary(owner, self.vocabulary, self.layouts)
         content = _read_json(file)
         # Row length is the data module's business.
         content |= {"truncation": None, "padding": None}

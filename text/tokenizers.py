@@ -22,9 +22,11 @@ class TextTokenizer(ABC):
 
     Attributes:
         token_name: What reports call a token.
+        special: What reports call the tokens of ``frame``.
     """
 
     token_name: str = "token"
+    special: tuple[str, str] | None = None
 
     @property
     @abstractmethod
@@ -45,6 +47,13 @@ class TextTokenizer(ABC):
     def separator(self) -> int | None:
         """Id between two documents of one row; ``None`` puts them end to end."""
         return None if self.frame is None else self.frame[1]
+
+    @property
+    def separator_name(self) -> str | None:
+        """What reports call the separator."""
+        if self.special is not None:
+            return self.special[1]
+        return None if self.separator is None else repr(self.decode([self.separator]))
 
     @abstractmethod
     def encode(self, string: str) -> Integer[np.ndarray, " L"]:

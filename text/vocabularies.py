@@ -36,9 +36,8 @@ def find_vocabulary(owner: str, vocabulary: str, layouts: Sequence[Layout]) -> l
     if given.is_file() and any(len(layout) == 1 for layout in layouts):
         return [given]
     for folder in (given, local_folder(vocabulary)):
-        for layout in layouts:
-            if all((folder / name).is_file() for name in layout):
-                return [folder / name for name in layout]
+        if (found := _complete(folder, layouts)) is not None:
+            return found
     choices = " or ".join(" and ".join(layout) for layout in layouts)
     if given.exists() or not _is_hub_name(vocabulary):
         raise ValueError(
@@ -46,6 +45,19 @@ def find_vocabulary(owner: str, vocabulary: str, layouts: Sequence[Layout]) -> l
             "check the path, or give a hub name"
         )
     return _fetch(owner, vocabulary, layouts[-1], choices)
+
+
+def is_local(vocabulary: str, layouts: Sequence[Layout]) -> bool:
+    """Whether a vocabulary is a file, or a folder with the files of a layout."""
+    given = Path(vocabulary).expanduser()
+    return given.is_file() or _complete(given, layouts) is not None
+
+
+def _complete(folder: Path, layouts: Sequence[Layout]) -> list[Path] | None:
+    for layout in layouts:
+        if all((folder / name).is_file() for name in layout):
+            return [folder / name for name in layout]
+    return None
 
 
 def _is_hub_name(name: str) -> bool:

@@ -108,26 +108,18 @@ class ZeroShot:
     def notes(self, data: SequenceDataModule) -> tuple[str, ...]:
         """Say how rows are cut, what counts, and what does not compare."""
         text = _text(data)
-        framed = text.tokenizer.frame is not None
-        if text.wrap:
-            between = "" if text.tokenizer.separator is None else " with a separator after each"
-            rows = f"rows: {text.length:,} tokens, wrapped: documents end to end{between}"
-            counts = "all positions count, separators too"
-        else:
-            each = (
-                "a document or a piece of one" if text.long_documents == "split" else "a document"
-            )
-            rows = f"rows: {each} each, not wrapped, at most {text.length:,} tokens"
-            counts = "padding is neither attended to nor counted"
-        counts += "; BOS and EOS of a row count" if framed else "; rows have no BOS and EOS"
         published = (
             f"{', '.join(MODELS)}: published, trained on OpenWebText, perplexity a GPT-2 BPE "
             f"token, wrapped rows of {_LENGTH:,}; AR exact, SEDD a bound, MDLM by "
             "convention mdlm"
         )
-        return (rows, f"counted: {counts}", published, *_differences(text), _BYTES)
+        return (*text.counting, published, *_differences(text), _EDGES, _BYTES)
 
 
+_EDGES = (
+    "documents are the same from any kind of file: blank rows are left out, a row of WikiText ends "
+    "in its line break, the others are trimmed; then their detokenizers mend them"
+)
 _BYTES = (
     "bits/byte: of the mended text; BOS, EOS and separators cost bits but are no bytes; "
     "blank where documents were cut"
@@ -173,7 +165,7 @@ def _from_folder(wanted: _Set, folder: Path) -> tuple[Part, str] | MissingSet:
                 f"{' and '.join(path.name for path in copies)} in {folder}; move the others away"
             )
         if copies:
-            files_of = Files((copies[0],), Reading("line", facts.column))
+            files_of = Files((copies[0],), Reading("line", facts.column, facts.edges))
             return Part(files_of, facts.detokenizer), f"{copies[0]}{remark}"
     return MissingSet(wanted.name, str(folder / f"{wanted.name}.{wanted.split}.txt"))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float, Int
+import numpy as np
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
 
@@ -118,6 +119,33 @@ class PublishedBackbone(Protocol):
     @property
     def published_shape(self) -> Mapping[str, object]:
         """What the constructor takes to build the same network again, as YAML can hold it."""
+        ...
+
+
+class RunTokens(NamedTuple):
+    """The tokens of a run, as far as a published network can be compared with them.
+
+    Attributes:
+        tokenizer: What messages call it.
+        names: Lists the tokens by id; reads the files of a vocabulary, so only if need be.
+        encode: Maps a string to ids.
+    """
+
+    tokenizer: str
+    names: Callable[[], Sequence[str]]
+    encode: Callable[[str], Integer[np.ndarray, " L"]]
+
+
+@runtime_checkable
+class TokenizedBackbone(Protocol):
+    """A backbone that knows which tokens its ids stand for, as published ones do."""
+
+    def check_tokens(self, run: RunTokens) -> None:
+        """Compare the tokens with a run's, before it starts.
+
+        Raises:
+            ValueError: If an id means another token there.
+        """
         ...
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
 
+from ..files import names_files
+from .hub_tokens import check_tokens, read_tokens
+from .protocol import RunTokens
 from .transformer import Transformer
 from .transformer_config import TransformerConfig
 from .transformer_hub import read_config
@@ -64,7 +68,18 @@ class PublishedTransformer(Transformer):
             state[name] = state[name][:num_logits].clone()
         self.load_state_dict(state, assign=True)
 
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.config_paths.Located``."""
+        return argument == "checkpoint" and names_files(value)
+
     @property
     def published_shape(self) -> dict[str, object]:
         """See ``PublishedBackbone``."""
         return asdict(self.config)
+
+    def check_tokens(self, run: RunTokens) -> None:
+        """See ``TokenizedBackbone``; a folder without files of a tokenizer says nothing."""
+        found = read_tokens(Path(self.checkpoint))
+        if found is not None:
+            check_tokens("PublishedTransformer.checkpoint", *found, run)

@@ -268,8 +268,10 @@ class Transformer(nn.Module):
                 max_length=config.max_length,
                 time_conditioned=config.time_conditioned,
             )
-        model.load_state_dict(read_weights(directory, config, model.state_dict()), assign=True)
-        model.block_fields = block_fields
+        state, model.block_fields = read_weights(
+            directory, config, block_fields, model.state_dict()
+        )
+        model.load_state_dict(state, assign=True)
         return model.eval()
 
     def to_hub(self, directory: str | Path) -> None:

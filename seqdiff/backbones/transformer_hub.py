@@ -1,12 +1,15 @@
 """The published MDLM and BD3-LM formats: config.json and model.safetensors in one folder.
 
 Facts of the format: every tensor lies behind the prefix ``backbone.``; the rotary frequencies may
-be stored, though they follow from the width; the head scores the whole vocabulary, mask included.
+be stored, though they follow from the width; the head scores the whole vocabulary, mask included. A
+BD3-LM whose ``var_min`` is true holds, without the prefix, the shares of masks it was trained on.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,6 +30,7 @@ from .transformer_config import TransformerConfig
 from .transformer_hub_config import BlockDiffusionFields, format_config, parse_config
 
 FREQUENCIES = "backbone.rotary_emb.inv_freq"
+_SHARES = ("sampling_eps_min", "sampling_eps_max")
 _WHAT = "MDLM or BD3-LM"
 
 
@@ -44,14 +48,21 @@ def read_config(directory: str | Path) -> tuple[TransformerConfig, BlockDiffusio
 
 
 def read_weights(
-    directory: str | Path, config: TransformerConfig, like: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+    directory: str | Path,
+    config: TransformerConfig,
+    block_fields: BlockDiffusionFields | None,
+    like: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], BlockDiffusionFields | None]:
     """Read model.safetensors into the state dict of a ``Transformer`` of this configuration.
 
     Args:
         directory: Folder of the file.
         config: What ``read_config`` found there.
+        block_fields: The same.
         like: The state dict to fill; gives names, shapes and dtypes.
+
+    Returns:
+        The state dict, and the fields with the shares of masks that the file holds.
 
     Raises:
         FileNotFoundError: If the file is not there.
@@ -60,6 +71,7 @@ def read_weights(
     path = existing(directory, WEIGHTS_FILE, _WHAT)
     stored = load_tensors(path)
     frequencies = stored.pop(FREQUENCIES, None)
+    block_fields = _take_shares(path, block_fields, stored)
     names = {name: hub_name(name) for name in like}
     missing = [hub for hub in names.values() if hub not in stored]
     unexpected = sorted(stored.keys() - set(names.values()))
@@ -74,7 +86,23 @@ def read_weights(
                 f"{path} {FREQUENCIES} must be those of base 10000, which alone is supported, got "
                 f"{frequencies.tolist()[:3]}"
             )
-    return {name: stored[hub].to(like[name].dtype, copy=True) for name, hub in names.items()}
+    state = {name: stored[hub].to(like[name].dtype, copy=True) for name, hub in names.items()}
+    return state, block_fields
+
+
+def _take_shares(
+    path: Path, block_fields: BlockDiffusionFields | None, stored: dict[str, Tensor]
+) -> BlockDiffusionFields | None:
+    """Take out the shares of masks, which prevail over config.json where they differ."""
+    if block_fields is None or not block_fields.var_min:
+        return block_fields
+    for name in _SHARES:
+        share = stored.pop(name, None)
+        if share is not None:
+            require_shape(path, name, (), share)
+            if not math.isclose(float(share), getattr(block_fields, name), rel_tol=1e-2):
+                block_fields = replace(block_fields, **{name: float(share)})
+    return block_fields
 
 
 def write_hub(
@@ -96,6 +124,8 @@ def write_hub(
         OSError: If the folder cannot be written.
     """
     tensors = {FREQUENCIES: rotary_frequencies(config.d_model // config.n_heads)}
+    if block_fields is not None and block_fields.var_min:
+        tensors |= {name: torch.tensor(getattr(block_fields, name)) for name in _SHARES}
     unscored = config.num_embeddings - config.num_logits
     for name, tensor in state.items():
         value = tensor.detach().cpu()

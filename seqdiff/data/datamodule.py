@@ -80,6 +80,11 @@ class SequenceDataModule(LightningDataModule, ABC):
         self._start = 0
         self._start_step: int | None = None
 
+    @property
+    def counting(self) -> tuple[str, ...]:
+        """Sentences for reports on how rows are cut and which positions count; may be none."""
+        return ()
+
     @abstractmethod
     def dataset(self, split: Split) -> SequenceDataset:
         """Open a split. Called more than once: keep what is slow to build.

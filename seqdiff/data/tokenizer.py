@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -33,6 +33,16 @@ class Tokenizer(Protocol):
 
 
 @runtime_checkable
+class VocabularyTokenizer(Tokenizer, Protocol):
+    """A tokenizer whose tokens have other names than what they decode to, as in a vocabulary."""
+
+    @property
+    def ids(self) -> Mapping[str, int]:
+        """The id of each token, by its name in the vocabulary's files."""
+        ...
+
+
+@runtime_checkable
 class ConstraintTokenizer(Tokenizer, Protocol):
     """A tokenizer whose strings can also say which letters a position may hold.
 
@@ -56,3 +66,11 @@ class StrandTokenizer(Tokenizer, Protocol):
     def complement(self) -> Sequence[int]:
         """The id in ``0..K-1`` of each symbol read on the other strand: its own inverse."""
         ...
+
+
+def token_names(tokenizer: Tokenizer) -> list[str]:
+    """List the tokens by id: their names in a vocabulary, or else what each decodes to."""
+    if isinstance(tokenizer, VocabularyTokenizer):
+        ids = tokenizer.ids
+        return sorted(ids, key=ids.__getitem__)
+    return [tokenizer.decode([place]) for place in range(tokenizer.vocab_size)]

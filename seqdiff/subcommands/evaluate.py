@@ -116,13 +116,14 @@ def _evaluate_split(args: argparse.Namespace, trained: Run, estimator: Estimator
     rows = compare(result, estimator, trained.datamodule.baselines(split), labels)
     unit = trained.datamodule.token_name
     title = f"{args.directory}, {split} split"
-    Console().print(build_table(rows, estimator, title, unit, labels))
+    Console().print(build_table(rows, estimator, title, trained.datamodule, labels))
     return {
         "run": str(args.directory),
         "split": split,
         "estimator": estimator.name,
         "convention": estimator.convention,
         "counted": counted(unit, labels),
+        "notes": trained.datamodule.counting,
         "rows": [vars(row) for row in rows],
     }
 

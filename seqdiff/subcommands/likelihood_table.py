@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from rich.table import Table
 
-from seqdiff.data.datamodule import Split
+from seqdiff.data.datamodule import SequenceDataModule, Split
 from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
 from seqdiff.run import Run
 from seqdiff.subcommands.terminal import progress
@@ -26,6 +26,7 @@ class Row:
     bits_per_token_estimator_error: float | None
     nats_per_token: float
     perplexity: float
+    perplexity_error: float | None
     num_sequences: int
     num_tokens: int
     evaluations: float | None
@@ -142,6 +143,7 @@ def _model_row(name: str, result: Likelihood) -> Row:
         bits_per_token_estimator_error=result.bits_per_token_estimator_error,
         nats_per_token=result.nats_per_token,
         perplexity=result.perplexity,
+        perplexity_error=result.perplexity_error,
         num_sequences=len(result.nats),
         num_tokens=int(result.num_tokens.sum()),
         evaluations=float(result.nfe.mean()),
@@ -156,6 +158,7 @@ def _baseline_row(name: str, nats: float, result: Likelihood) -> Row:
         bits_per_token_estimator_error=None,
         nats_per_token=nats,
         perplexity=math.exp(nats),
+        perplexity_error=None,
         num_sequences=len(result.nats),
         num_tokens=int(result.num_tokens.sum()),
         evaluations=None,
@@ -176,7 +179,11 @@ def counted(unit: str, labels: bool | None = None) -> str:
 
 
 def build_table(
-    rows: list[Row], estimator: Estimator, title: str, unit: str, labels: bool | None = None
+    rows: list[Row],
+    estimator: Estimator,
+    title: str,
+    data: SequenceDataModule,
+    labels: bool | None = None,
 ) -> Table:
     """Lay the rows out for a terminal.
 
@@ -184,9 +191,10 @@ def build_table(
         rows: From ``compare``.
         estimator: What estimated the model's row.
         title: Above the table.
-        unit: What a token is called, e.g. ``base``.
+        data: Of the run: what a token is called and how rows are cut.
         labels: See ``estimate``.
     """
+    unit = data.token_name
     model = rows[0]
     title = f"{title}: {model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
     notes = (
@@ -194,12 +202,15 @@ def build_table(
         f"and the estimator's draws, which alone make {model.bits_per_token_estimator_error:.4f}",
         f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations a sequence",
         f"convention {estimator.convention}; counted: {counted(unit, labels)}",
+        *data.counting,
     )
     table = Table(title=title, caption="\n".join(notes))
     table.add_column("")
-    for heading in (f"bits/{unit}", "± SE", "perplexity"):
+    for heading in (f"bits/{unit}", "± SE", "perplexity", "± SE"):
         table.add_column(heading, justify="right")
     for row in rows:
-        error = "" if row.bits_per_token_error is None else f"{row.bits_per_token_error:.4f}"
-        table.add_row(row.name, f"{row.bits_per_token:.4f}", error, f"{row.perplexity:.4f}")
+        errors = (row.bits_per_token_error, row.perplexity_error)
+        bits, perplexity = ("" if error is None else f"{error:.4f}" for error in errors)
+        numbers = (f"{row.bits_per_token:.4f}", bits, f"{row.perplexity:.4f}", perplexity)
+        table.add_row(row.name, *numbers)
     return table

@@ -6,8 +6,9 @@ import logging
 import warnings
 
 import torch
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress
+from rich.progress import MofNCompleteColumn
+
+from seqdiff.bars import Bar
 
 _NOISE = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
@@ -38,10 +39,9 @@ def choose_device(name: str | None) -> torch.device:
     raise ValueError(f"--device must be usable, got {wanted!r}: {reason}; try cpu")
 
 
-def progress() -> Progress:
+def progress() -> Bar:
     """Make a bar with counts and times, on standard error."""
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    return Progress(*columns, console=Console(stderr=True))
+    return Bar(*Bar.get_default_columns(), MofNCompleteColumn())
 
 
 def quieten_lightning() -> None:

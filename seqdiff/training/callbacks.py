@@ -164,13 +164,16 @@ class RunCheckpoint(BatchCallback, Checkpoint):
     gradient has been used, so that a resumed run repeats the unbroken one bit for bit.
     """
 
-    def __init__(self, directory: Path, *, every_n_steps: int, ema: EMA | None) -> None:
+    def __init__(
+        self, directory: Path, *, every_n_steps: int, ema: EMA | None, tokenizer: str
+    ) -> None:
         """Say where and when.
 
         Args:
             directory: The run directory.
             every_n_steps: Optimiser steps between two savings; it also saves at the end.
             ema: Whose weights to export; ``None`` exports the parameters themselves.
+            tokenizer: Fingerprint of what the weights are for.
 
         Raises:
             ValueError: If ``every_n_steps`` is less than 1.
@@ -184,6 +187,7 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         self.directory = directory
         self.every_n_steps = every_n_steps
         self.ema = ema
+        self.tokenizer = tokenizer
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count batches as if every step had accumulated as many as now."""
@@ -226,7 +230,7 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         if trainer.is_global_zero:
             prefix = "denoiser."
             weights = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
-            write_bytes(self.directory / WEIGHTS_NAME, encode_weights(weights))
+            write_bytes(self.directory / WEIGHTS_NAME, encode_weights(weights, self.tokenizer))
         if self.ema is not None:
             self.ema.restore(pl_module.denoiser)
         trainer.save_checkpoint(self.directory / CHECKPOINT_NAME, weights_only=False)

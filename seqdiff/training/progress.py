@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 
+from seqdiff.bars import Bar
 from seqdiff.training.callbacks import BatchCallback
 from seqdiff.types import Batch
 
@@ -35,7 +28,7 @@ class StepBar(BatchCallback, ProgressBar):
         """
         super().__init__()
         self._every_n_steps = every_n_steps
-        self._progress: Progress | None = None
+        self._progress: Bar | None = None
         self._task: TaskID | None = None
         self._enabled = True
 
@@ -52,12 +45,11 @@ class StepBar(BatchCallback, ProgressBar):
         super().on_train_start(trainer, pl_module)
         if not self._enabled or not trainer.is_global_zero:
             return
-        self._progress = Progress(
+        self._progress = Bar(
             MofNCompleteColumn(),
             BarColumn(bar_width=16),
             TimeRemainingColumn(),
             TextColumn("{task.fields[metrics]}"),
-            console=Console(stderr=True),
         )
         self._task = self._progress.add_task(
             "training", total=trainer.max_steps, completed=trainer.global_step, metrics=""
@@ -78,15 +70,14 @@ class StepBar(BatchCallback, ProgressBar):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the bar as it is."""
-        self._stop()
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Give the terminal back before an error is shown."""
-        self._stop()
-
-    def _stop(self) -> None:
         if self._progress is not None:
-            self._progress.stop()
+            self._progress.discard()
             self._progress = None

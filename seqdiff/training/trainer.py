@@ -201,6 +201,7 @@ def build_trainer(
     *,
     ema_decay: float | None,
     checkpoint_every_n_steps: int,
+    tokenizer: str,
     search_batches: int | None = None,
     done: Progress = _NOTHING,
     on_start: Callable[[], None] | None = None,
@@ -213,6 +214,7 @@ def build_trainer(
         ema_decay: Of the exported average; ``None`` exports the parameters.
         checkpoint_every_n_steps: Optimiser steps between two savings.
         search_batches: Of a ``ClippedScheduleSearch``; ``None`` does not search.
+        tokenizer: Fingerprint of the tokenizer, kept with the weights.
         done: What the run has behind it.
         on_start: Called by the first process once everything, also a checkpoint, is taken in.
 
@@ -221,7 +223,9 @@ def build_trainer(
             not its own, or Lightning refuses the arguments, say for a device that is not there.
     """
     ema = None if ema_decay is None else EMA(ema_decay)
-    saving = RunCheckpoint(directory, every_n_steps=checkpoint_every_n_steps, ema=ema)
+    saving = RunCheckpoint(
+        directory, every_n_steps=checkpoint_every_n_steps, ema=ema, tokenizer=tokenizer
+    )
     others = _of_weights(ema, search_batches, config.val_check_interval)
     arguments = asdict(config)
     if config.val_check_interval is None:

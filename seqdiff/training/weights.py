@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from seqdiff.training.module import DiffusionModule
 
 AVERAGE_PREFIX = "average."
+_TOKENIZER = "tokenizer"  # the key of the metadata
 
 _STEPS = ("loops", "fit_loop", "epoch_loop.automatic_optimization.optim_progress")
 _STEPS += ("optimizer", "step", "total", "completed")
@@ -42,23 +43,37 @@ _OPTIONAL: dict[tuple[str | int, ...], type] = {
 }
 
 
-def encode_weights(weights: dict[str, Tensor]) -> bytes:
-    """Serialise weights as safetensors, each under its own name even if some are shared."""
-    return save({name: v.detach().cpu().contiguous().clone() for name, v in weights.items()})
+def encode_weights(weights: dict[str, Tensor], tokenizer: str) -> bytes:
+    """Serialise weights as safetensors, each under its own name even if some are shared.
+
+    Args:
+        weights: By name.
+        tokenizer: Fingerprint of the tokenizer whose ids they are for.
+    """
+    tensors = {name: v.detach().cpu().contiguous().clone() for name, v in weights.items()}
+    return save(tensors, metadata={_TOKENIZER: tokenizer})
 
 
-def load_weights(path: Path, module: nn.Module) -> None:
+def load_weights(path: Path, module: nn.Module, tokenizer: str) -> None:
     """Fill a network from a safetensors file, strictly.
 
     Args:
         path: The file.
         module: The network.
+        tokenizer: Fingerprint of the tokenizer that it is used with.
 
     Raises:
         FileNotFoundError: If there is no file.
-        ValueError: If it is damaged or does not fit.
+        ValueError: If it is damaged, does not fit, or says that it is for another tokenizer.
     """
     weights = read_weights(path)
+    with safe_open(path, "pt") as opened:
+        written_for = (opened.metadata() or {}).get(_TOKENIZER, tokenizer)
+    if written_for != tokenizer:
+        raise ValueError(
+            f"{path} must be for the tokenizer of run.yaml ({tokenizer}), got weights for "
+            f"{written_for}; use the run.yaml that was written with it"
+        )
     check_weights(str(path), module.state_dict(), weights)
     module.load_state_dict(weights)
 

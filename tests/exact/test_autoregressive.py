@@ -250,6 +250,13 @@ def test_a_backbone_that_looks_ahead_is_refused() -> None:
     far.forward = lambda tokens, t=None, padding=None: CausalNet.forward(far, tokens.flip(1))
     assert first_leak(far, K) is not None
 
+    def faint(tokens: torch.Tensor) -> torch.Tensor:
+        """Scores of size 1 of which a thousandth follows the position's own token."""
+        return torch.ones(*tokens.shape, K) + 1e-3 * tokens[..., None] / K
+
+    assert first_leak(faint, K) == (0, 0)
+    assert first_leak(lambda tokens: faint(0 * tokens), K) is None
+
 
 def test_other_objectives_keep_the_denoiser() -> None:
     backbone = LookupBackbone(K, L, seed=0)

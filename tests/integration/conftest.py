@@ -65,7 +65,8 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
     def run(arguments: list[str]) -> str:
         capsys.readouterr()
         assert main(arguments) == 2
-        lines = capsys.readouterr().err.strip().splitlines()
+        lines = capsys.readouterr().err.splitlines()
+        assert all(line.strip() for line in lines), "no blank line"
         errors = [line for line in lines if line.startswith("seqdiff: error: ")]
         assert errors == lines[-1:], "one line, and nothing after it"
         return lines[-1]

@@ -170,7 +170,7 @@ def test_trainer_arguments_reach_lightning_unchanged(
     built = instantiate(parse_run(config, [*flags, "--ema_decay", "null"]))
     monkeypatch.setattr(trainer, "Trainer", Recorder)
     build = getattr(trainer.build_trainer, "__wrapped__", trainer.build_trainer)
-    build(built.trainer, tmp_path, ema_decay=0.5, checkpoint_every_n_steps=5)
+    build(built.trainer, tmp_path, ema_decay=0.5, checkpoint_every_n_steps=5, tokenizer="any")
     assert {key: seen[key] for key in given} == given
     assert seen["use_distributed_sampler"] is False
     kinds = [type(callback) for callback in seen["callbacks"]]

@@ -127,3 +127,15 @@ def test_demo_refuses_data_without_a_known_entropy(tmp_path: Path, capsys) -> No
     assert not (tmp_path / "run").exists()
     assert main(["demo", str(tmp_path / "nope.yaml")]) == 2
     assert "error: CONFIG must be an existing file, got" in capsys.readouterr().err
+
+
+def test_a_run_does_not_depend_on_the_folder_it_was_typed_in(
+    markov_fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(Path("genome.fa"), Path("run"), "--trainer.max_steps=1")
+    options = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["data"]["init_args"]
+    assert options["fasta"] == str(markov_fasta) and options["bed"] is None
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["evaluate", str(tmp_path / "run"), "--evaluations=2"]) == 0

@@ -8,6 +8,8 @@ import jaxtyping
 import pytest
 import torch
 import yaml
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from seqdiff.backbones import PublishedTransformer, Transformer
@@ -137,6 +139,67 @@ def test_a_run_stands_on_its_own_when_the_folder_and_the_run_have_moved(
     assert f"{hub / 'config.json'} is not there" in said, "the twin that keeps no shape"
 
 
+LISTS = {
+    "vocab.txt": lambda names: "\n".join(names) + "\n",
+    "vocab.json": lambda names: json.dumps({name: i for i, name in enumerate(names)}),
+    "encoder.json": lambda names: json.dumps({name: i for i, name in enumerate(names)}),
+    "tokenizer.json": lambda names: json.dumps(
+        {
+            "model": {"vocab": {name: i for i, name in enumerate(names[:-1])}},
+            "added_tokens": [{"id": len(names) - 1, "content": names[-1]}],
+        }
+    ),
+}
+LETTERS = "abcdefghij"
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_tokenizer_beside_it_must_be_the_runs(
+    tmp_path: Path, fails: Callable[[list[str]], str], name: str
+) -> None:
+    hub = tmp_path / "hub"
+    build(num_embeddings=11, num_logits=11, time_conditioned=False).float().to_hub(hub)
+    command = make(hub, tmp_path / "run", "--trainer.max_steps=0")
+    command += ["--data.tokenizer=text.tokenizers.CharacterTokenizer"]
+    command += [f"--data.tokenizer.characters={LETTERS}"]
+    (hub / name).write_text(LISTS[name]([*LETTERS[:8], "j", "i", "[MASK]"]))
+    said = fails(command)
+    assert "checkpoint must mean by each id what data.tokenizer does, CharacterTokenizer of" in said
+    assert f"got id 8 for 'j' in {hub / name}, and for 'i' there; use the tokenizer of" in said
+    assert not (tmp_path / "run").exists()
+    (hub / name).write_text(LISTS[name]([*LETTERS, "[MASK]"]))
+    assert main(command) == 0
+
+
+def test_a_damaged_tokenizer_beside_it_is_named(
+    hub: Path, tmp_path: Path, fails: Callable[[list[str]], str]
+) -> None:
+    (hub / "tokenizer.json").write_text('{"model": 3}')
+    said = fails(make(hub, tmp_path / "run", "--trainer.max_steps=0"))
+    assert f"{hub / 'tokenizer.json'} must hold a vocabulary of the tokenizers library" in said
+
+
+def test_weights_for_another_tokenizer_are_refused(
+    hub: Path, tmp_path: Path, fails: Callable[[list[str]], str]
+) -> None:
+    run, corpus = tmp_path / "run", tmp_path / "corpus.txt"
+    corpus.write_text(LINES)
+    assert main(make(hub, run, "--trainer.max_steps=0")) == 0
+    weights = run / "model.safetensors"
+    tensors = load_file(weights)
+    save_file(tensors, weights)
+    load_run(run)  # as written before weights said whose they are
+    save_file(tensors, weights, metadata={"tokenizer": "another"})
+    said = fails(["evaluate", str(run)])
+    assert f"{weights} must be for the tokenizer of run.yaml (" in said
+    assert "got weights for another; use the run.yaml that was written with it" in said
+    assert main(make(hub, tmp_path / "more", "--trainer.max_steps=1")) == 0
+    for written in (tmp_path / "more", run):
+        with safe_open(written / "model.safetensors", "pt") as opened:
+            found = (opened.metadata() or {})["tokenizer"]
+        assert found == ("another" if written == run else load_run(written).tokenizer.fingerprint)
+
+
 def test_a_time_conditioned_one_is_told_sigma(hub: Path) -> None:
     published(timed=True).to_hub(hub)
     net = PublishedTransformer(str(hub), num_embeddings=V, num_logits=V - 1).eval()
@@ -185,3 +248,13 @@ def test_a_run_that_was_not_trained_is_kept_and_not_resumed(
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == written
     signed = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["provenance"]
     assert signed["tokenizer"] == load_run(tmp_path / "run").tokenizer.fingerprint
+
+
+def test_a_shape_without_weights_starts_no_run(
+    hub: Path, tmp_path: Path, fails: Callable[[list[str]], str]
+) -> None:
+    """Or else run.yaml, typed as a configuration, would train random weights."""
+    assert main(make(hub, tmp_path / "run", "--trainer.max_steps=0")) == 0
+    said = fails(["train", str(tmp_path / "run" / "run.yaml"), f"--output={tmp_path / 'again'}"])
+    assert "published_shape must be left out of what starts a run" in said
+    assert not (tmp_path / "again").exists()

@@ -52,13 +52,23 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
-def test_text_to_text(corpus: Path, tmp_path: Path) -> None:
+def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
     run, numbers = tmp_path / "run", tmp_path / "e.json"
     assert main(train(corpus, run, "--trainer.max_steps=150", "--backbone.n_layer=2")) == 0
     assert main(["evaluate", str(run), "--json", str(numbers), "--evaluations", "8"]) == 0
     content = json.loads(numbers.read_text())
     rows = {row["name"]: row for row in content["rows"]}
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        r"rows: 32 tokens, wrapped: documents end to end with a separator, '\n', after" in printed
+    )
+    assert "counted: all positions count, separators too; rows have no BOS and EOS" in printed
+    assert all(note in printed for note in content["notes"]) and len(content["notes"]) == 2
     model = rows.pop("model, upper bound")
+    nats_error = model["bits_per_token_error"] * np.log(2)
+    assert model["perplexity_error"] == pytest.approx(model["perplexity"] * nats_error)
+    assert f"{model['perplexity']:.4f} │ {model['perplexity_error']:.4f} │" in printed
+    assert all(row["perplexity_error"] is None for row in rows.values())
     assert list(rows) == [f"n-gram order {k}" for k in range(5)]
     assert model["bits_per_token"] < rows["n-gram order 0"]["bits_per_token"] - 0.5
     assert "byte" in content["counted"]
@@ -233,6 +243,7 @@ TOKENIZERS += [f"tokenizers.{name}Tokenizer" for name in ("Byte", "Character", "
         ),
         ("--data.tokenizer=collections.OrderedDict", "a subclass of TextTokenizer; choose from "),
         ("--data.tokenizer.vocabulary=x", "'vocabulary' is not accepted; drop it, the class takes"),
+        ("--data.detokenizer=[ptb]", """twice, as in '"[ptb]"'; in YAML once: "[ptb]\""""),
         ("--data.length=long", "Expected a <class 'int'>. Got value: long"),
     ],
 )

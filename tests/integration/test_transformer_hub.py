@@ -210,6 +210,34 @@ def test_tensors_missing_unexpected_or_of_another_rotation(folder: Path) -> None
     assert_refused(folder, "inv_freq must be those of base 10000, which alone is supported, got")
 
 
+SHARES = {"sampling_eps_min": 0.3, "sampling_eps_max": 0.8}
+
+
+def test_shares_of_masks_are_kept_where_the_noise_was_chosen(tmp_path: Path) -> None:
+    model = hub()
+    model.block_fields = BlockDiffusionFields(4, var_min=True, **SHARES)
+    model.to_hub(tmp_path)
+    written = load_file(tmp_path / "model.safetensors")
+    assert {n: float(t) for n, t in written.items() if n in SHARES} == pytest.approx(SHARES)
+    assert all(written[name].shape == () for name in SHARES)
+    edit_weights(tmp_path, lambda tensors: tensors["sampling_eps_min"].fill_(0.5))
+    again = Transformer.from_hub(tmp_path)
+    assert again.block_fields == BlockDiffusionFields(4, True, "sdpa", True, 0.5, 0.8)
+    assert torch.equal(again(TOKENS, SIGMA), model(TOKENS, SIGMA))
+    edit_weights(tmp_path, lambda tensors: [tensors.pop(name) for name in SHARES])
+    assert Transformer.from_hub(tmp_path).block_fields == model.block_fields
+    edit_weights(tmp_path, lambda tensors: tensors.update(sampling_eps_max=torch.ones(2)))
+    assert_refused(tmp_path, r"sampling_eps_max must have shape \(\) by config\.json, got \(2,\)")
+    edit_weights(tmp_path, lambda tensors: tensors.update(sampling_eps_max=torch.tensor(1.0)))
+    edit_config(tmp_path, var_min=False)
+    assert_refused(tmp_path, "missing none; unexpected sampling_eps_max$")
+    model.block_fields = None
+    model.to_hub(tmp_path)
+    assert not SHARES.keys() & load_file(tmp_path / "model.safetensors").keys()
+    edit_weights(tmp_path, lambda tensors: tensors.update(sampling_eps_max=torch.tensor(1.0)))
+    assert_refused(tmp_path, "missing none; unexpected sampling_eps_max$")
+
+
 def test_classes_have_no_place_in_the_format(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^Transformer\.to_hub must be given a network without"):
         hub(num_classes=2).to_hub(tmp_path / "new")

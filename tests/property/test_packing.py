@@ -136,6 +136,32 @@ def test_it_is_what_masked_attention_over_padding_gives(
     torch.testing.assert_close(found, wanted, atol=EXACT, rtol=EXACT)
 
 
+def one_by_one(model: torch.nn.Module, where: torch.Tensor, *, picked: bool) -> Numbers:
+    """From ``logits_at``, or from all logits of which those positions are picked."""
+    tokens, padding = batch()
+    if picked:
+        return numbers(model, call(model, tokens, slice(None), padding=padding)[where])
+    told = (SIGMA, padding, LABEL) if isinstance(model, Transformer) else (None, padding)
+    return numbers(model, model.logits_at(tokens, where, *told))
+
+
+@pytest.mark.parametrize("model", both(), ids=["bidirectional", "causal"])
+def test_single_positions_are_learned_from_as_all_are(
+    model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses and likelihoods train through ``logits_at``."""
+    where = torch.rand(batch()[1].shape, generator=torch.Generator().manual_seed(3)) < 0.5
+    wanted = one_by_one(model, where, picked=True)
+    assert len(wanted) == 1 + len(list(model.parameters()))
+    assert gap(one_by_one(model, where, picked=False), wanted) < EXACT
+
+    put = Packed.unpack_at
+    monkeypatch.setattr(
+        Packed, "unpack_at", lambda self, x, where: put(self, x.detach(), where).requires_grad_()
+    )
+    assert one_by_one(model, where, picked=False).keys() == {"logits"}, "the twin learns nothing"
+
+
 def worked_on(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> tuple[set[int], int]:
     """How many positions each product of the blocks and the head saw; the scores of attention."""
     seen: set[int] = set()

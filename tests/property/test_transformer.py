@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdiff.backbones import Backbone, LabelledBackbone, TimeConditionedBackbone, Transformer
-from seqdiff.backbones.transformer_layers import MAX_SIGMA
+from seqdiff.backbones.transformer_layers import MAX_SIGMA, CentredNorm
 from seqdiff.parameterization import Denoiser
 from seqdiff.samplers.guidance import ClassifierFree
 from seqdiff.schedules import LogLinear
@@ -246,3 +247,18 @@ def test_other_weights_do_not_depend_on_the_number_of_classes() -> None:
     plain, labelled = states
     assert labelled.keys() - plain.keys() == {"label_embedding.table.weight"}
     assert all(torch.equal(labelled[name], weight) for name, weight in plain.items())
+
+
+def test_norms_are_wide_whatever_comes_in() -> None:
+    """Under bf16 autocasting the residual stream may be narrow; statistics and gains are not."""
+    norm = CentredNorm(64)
+    x = (100 + torch.randn(7, 64, generator=torch.Generator().manual_seed(0))).bfloat16()
+    found = norm(x)
+    assert found.dtype == torch.float32
+    wide = x.double()
+    centred = wide - wide.mean(dim=-1, keepdim=True)
+    wanted = centred / (centred.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt()
+    assert (found - wanted).abs().max() < 1e-4
+    twin = F.layer_norm(x, (64,), norm.weight.bfloat16(), eps=1e-5)
+    assert (twin - wanted).abs().max() > 1e-3, "rounded to bf16"
+    assert norm.double()(x.double()).dtype == torch.float64

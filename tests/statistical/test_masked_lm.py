@@ -241,3 +241,12 @@ def test_the_time_is_the_share_of_masks_and_validation_the_bound() -> None:
 def test_bad_probabilities(options: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         MaskedLM(**options)
+
+
+def test_unknown_symbols_cost_nothing_though_they_be_chosen() -> None:
+    """All positions chosen, unknown ones too: no symbol is right there, and none is scored."""
+    x0 = torch.tensor([[0, K, 2, K]])
+    rows = batch(x0, torch.ones_like(x0, dtype=torch.bool), rows=50)
+    terms, _ = run(MaskedLM(share=1.0), rows)
+    unknown = (x0 == K).expand_as(terms)
+    assert not terms[unknown].any() and bool((terms[~unknown] > 0).all())

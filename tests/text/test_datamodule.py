@@ -1,3 +1,4 @@
+import gzip
 import json
 from pathlib import Path
 
@@ -82,6 +83,20 @@ def test_one_file_in_two_splits_is_refused(lines, tmp_path) -> None:
         module(lines, test=again).dataset("train")
     with pytest.raises(ValueError, match="in both; name other files, or leave"):
         module(lines, test=[again, str(tmp_path / "*.txt")]).dataset("train")
+
+
+def test_a_copy_of_the_training_text_is_refused(lines, write) -> None:
+    copy = write("copy/other.txt", "\n".join(LINES))
+    with pytest.raises(ValueError, match=r"data.valid must hold .*lines.txt and its copy .*other"):
+        module(lines, valid=str(copy)).dataset("train")
+    packed = write("packed.txt.gz", gzip.compress(lines.read_bytes()))
+    with pytest.raises(ValueError, match=r"data.test .*lines.txt and .*packed.txt.gz with the sam"):
+        module(lines, test=str(packed)).dataset("train")
+    table = write("table.jsonl", LINES[::-1])
+    with pytest.raises(ValueError, match=r"data.valid .*lines.txt and .*table.jsonl with the"):
+        module(lines, valid=str(table)).dataset("train")
+    less = write("less.jsonl", LINES[:-1])
+    assert len(module(lines, valid=str(less), split=(1.0, 0.0, 0.0)).dataset("valid"))
 
 
 def batches(data: TextDataModule, steps: int, **where):

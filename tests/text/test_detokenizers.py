@@ -34,6 +34,20 @@ PAIRS = [
     (lm1b, 'He said " this is it " twice', 'He said "this is it" twice'),
     (lm1b, "one ( two ) [ three ] : four ; five", "one (two) [three]: four; five"),
     (lm1b, "$ 5 and £ 3", "$5 and £3"),
+    (lm1b, "What is it ?", "What is it?"),
+    (lm1b, "Stop !", "Stop!"),
+    (lm1b, "Why ?\n", "Why?\n"),
+    (lm1b, "Stop ! Go !", "Stop! Go!"),
+    (lm1b, "and / or", "and/or"),
+    (lm1b, "' no '", "'no'"),
+    (lm1b, "a , : b", "a,: b"),
+    (lm1b, "The end .", "The end."),
+    (wikitext, "the <unk> . , <unk>", "the <unk>., <unk>"),
+    (wikitext, "what ! ? he", "what!? he"),
+    (wikitext, "so : ; he", "so:; he"),
+    (wikitext, "the end .", "the end ."),
+    (scientific_papers, "is it ( a / b ) ?", "is it (a/b)?"),
+    (scientific_papers, "the <unk> . , <unk>", "the <unk>., <unk>"),
     (lambada, "“ hello ” he said ", '\n" hello " he said'),
     (
         scientific_papers,
@@ -46,6 +60,14 @@ PAIRS = [
 @pytest.mark.parametrize(("function", "given_", "wanted"), PAIRS)
 def test_pairs(function, given_: str, wanted: str) -> None:
     assert function(given_) == wanted
+
+
+def test_rules_follow_each_other() -> None:
+    """A rule takes the blank that an earlier one kept, and does not go back to earlier signs."""
+    assert wikitext("a . , b") == "a., b"
+    assert wikitext("a , . b") == "a ,. b", "the comma comes last"
+    assert lm1b("a , ; b") == "a,; b"
+    assert lm1b("a ; , b") == "a ;, b", "the comma comes first"
 
 
 @pytest.mark.parametrize(("function", "given_", "wanted"), PAIRS)

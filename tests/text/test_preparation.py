@@ -12,6 +12,7 @@ import pytest
 
 import text.preparation as preparation
 from text.corpora import find_part
+from text.detokenizers import DETOKENIZERS
 from text.documents import Reading
 from text.encoding import Encoder
 from text.preparation import prepare
@@ -111,6 +112,15 @@ def test_the_key_is_content_tokenizer_and_options(lines, write, cache) -> None:
     lines.write_text("other")
     assert texts(prepare(source(lines), ByteTokenizer())) == ["other"]
     assert count() == 5
+
+
+def test_what_an_older_detokenizer_mended_is_not_used(write, monkeypatch) -> None:
+    path = source(write("a.txt", "it does n't"))
+    with monkeypatch.context() as older:
+        older.setitem(DETOKENIZERS, "ptb", str.upper)
+        assert texts(prepare(path, ByteTokenizer(), detokenizer="ptb")) == ["IT DOES N'T"]
+    monkeypatch.setattr(preparation, "VERSION", preparation.VERSION + 1)
+    assert texts(prepare(path, ByteTokenizer(), detokenizer="ptb")) == ["it doesn't"]
 
 
 def test_it_is_mended_before_it_is_encoded(write) -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from text.corpora import find_part
 from text.documents import Reading
 from text.preparation import prepare
-from text.rows import DocumentRows, Layout, WrappedRows
+from text.rows import DocumentRows, Layout, WrappedRows, describe_rows
 from text.shards import TokenStore
-from text.tokenizers import ByteTokenizer, Text8Tokenizer
+from text.subwords import BertTokenizer, JSONTokenizer
+from text.tokenizers import ByteTokenizer, Text8Tokenizer, TextTokenizer
 
 PAD = 99
 
@@ -148,3 +149,54 @@ def test_rows_of_a_store_across_shards_and_processes(write, monkeypatch, tokeniz
         tokens, held = found.rows(np.arange(len(rows)))
         assert tokenizer.decode(tokens[held]) == stream
         assert (tokens[~held] == tokenizer.vocab_size).all()
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "wrap", "split", "rows", "counts"),
+    [
+        (
+            BertTokenizer(),
+            True,
+            False,
+            "rows: 1,024 tokens, wrapped: documents end to end with a separator, [SEP], after each",
+            "counted: all positions count, separators too; BOS and EOS of a row, [CLS] and [SEP], "
+            "count",
+        ),
+        (
+            BertTokenizer(),
+            False,
+            False,
+            "rows: a document each, not wrapped, at most 1,024 tokens",
+            "counted: padding is neither attended to nor counted; BOS and EOS of a row, [CLS] and "
+            "[SEP], count",
+        ),
+        (
+            ByteTokenizer(),
+            False,
+            True,
+            "rows: a document or a piece of one each, not wrapped, at most 1,024 tokens",
+            "counted: padding is neither attended to nor counted; rows have no BOS and EOS",
+        ),
+        (
+            JSONTokenizer("unread"),
+            True,
+            False,
+            "rows: 1,024 tokens, wrapped: documents end to end",
+            "counted: all positions count; rows have no BOS and EOS",
+        ),
+    ],
+)
+def test_what_is_said_of_rows(
+    tokenizer: TextTokenizer, wrap: bool, split: bool, rows: str, counts: str
+) -> None:
+    assert describe_rows(tokenizer, 1024, wrap=wrap, split=split) == (rows, counts)
+
+
+def test_a_frame_without_names_is_said_to_count() -> None:
+    class Framed(ByteTokenizer):
+        @property
+        def frame(self) -> tuple[int, int]:
+            return 1, 2
+
+    _, counts = describe_rows(Framed(), 8, wrap=True, split=False)
+    assert counts.endswith("; BOS and EOS of a row count")

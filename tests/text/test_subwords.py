@@ -1,6 +1,7 @@
 import json
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from text.corpora import Source
 from text.hub import why_offline
+from text.preparation import prepare
 from text.subwords import BertTokenizer, GPT2Tokenizer, JSONTokenizer
 
 
@@ -172,6 +175,20 @@ def test_another_vocabulary_under_a_published_name(cache: Path) -> None:
         GPT2Tokenizer("gpt2").encode("h")
 
 
+class Unread(Source):
+    """A corpus that is not to be read."""
+
+    @property
+    def name(self) -> str:
+        return "unread"
+
+    def documents(self) -> Iterator[str]:
+        raise AssertionError("tokenised before the special tokens were looked for")
+
+    def identity(self, folder: Path) -> list[str]:
+        return ["unread"]
+
+
 def test_tokenizer_json(bert: BertTokenizer, tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     bert.encode("")
@@ -189,6 +206,10 @@ def test_tokenizer_json(bert: BertTokenizer, tmp_path: Path) -> None:
     file.write_text(json.dumps({"model": {"type": "none"}}))
     with pytest.raises(ValueError, match=r"must be a tokenizer.json, got one that the library"):
         JSONTokenizer(str(file)).encode("a")
+    bert._loaded.engine.save(str(file))
+    framed = JSONTokenizer(str(file), bos="[CLS]", eos="[END]")
+    with pytest.raises(ValueError, match=r"must have the token \[END\], got"):
+        prepare(Unread(), framed)
     with pytest.raises(ValueError, match=r"bos and eos must be given together, got '\[CLS\]'"):
         JSONTokenizer(str(file), bos="[CLS]")
 

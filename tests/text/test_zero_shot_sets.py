@@ -9,13 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 
 from seqdiff.data.suite import MissingSet, SuiteSet, UnfitSet
 from text import zero_shot
 from text.datamodule import LongDocuments, TextDataModule
 from text.detokenizers import DETOKENIZERS
+from text.documents import Edges, Reading, read_documents
 from text.encoding import UnspellableError
-from text.published import PUBLISHED
+from text.published import PUBLISHED, hub_documents
 from text.tokenizers import ByteTokenizer, CharacterTokenizer
 from text.zero_shot import SETS, suite
 
@@ -136,3 +138,51 @@ def test_what_is_not_the_tokenizers_fault_is_no_reason_to_go_on(tmp_path: Path) 
     with pytest.raises(ValueError, match=r"ptb.txt: must be UTF-8") as refused:
         suite.find(data, tmp_path)
     assert not isinstance(refused.value, UnspellableError)
+
+
+ROWS = [" = Robert = \n", "", " He was , he said , here . \n", "\n", " 3 @.@ 5 \n"]
+
+
+@pytest.mark.parametrize("name", ["wikitext", "ptb", "lm1b", "lambada", "ag_news", "pubmed"])
+def test_a_set_is_the_same_text_from_any_kind_of_file(tmp_path: Path, name: str) -> None:
+    """Rows of the hub end in a line break or not, and some are blank; a .txt has lines."""
+    corpus = next(one.corpora[0] for one in SETS if one.name == name)
+    field = PUBLISHED[corpus].column
+    kinds = {
+        "a": ("txt", "".join(row.rstrip("\n") + "\n" for row in ROWS)),
+        "b": ("jsonl", "".join(json.dumps({field: row}) + "\n" for row in ROWS)),
+        "c": ("jsonl", "".join(json.dumps({field: row.rstrip("\n")}) + "\n" for row in ROWS)),
+        "d": ("txt", "".join(row.rstrip("\n") + "\r\n" for row in ROWS)),
+        "e": ("jsonl", "".join(json.dumps({field: row.strip() + " x"}) + "\n" for row in ROWS)),
+    }
+    texts = {}
+    data = TextDataModule(ByteTokenizer(), 64, "x.txt", wrap=False)
+    for folder, (kind, content) in kinds.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.{kind}").write_bytes(content.encode())
+        (found,), _ = suite.find(data, tmp_path / folder)
+        assert isinstance(found, SuiteSet)
+        tokens, held = found.dataset.rows(np.arange(len(found.dataset)))
+        texts[folder] = [
+            data.tokenizer.decode(row[real]) for row, real in zip(tokens, held, strict=True)
+        ]
+    assert texts["a"] == texts["b"] == texts["c"] == texts["d"] != texts["e"]
+    assert len(texts["a"]) == 3, "blank rows are left out"
+    published = [DETOKENIZERS[PUBLISHED[corpus].detokenizer](row) for row in ROWS[::2]]
+    if name == "wikitext":  # as the hub has its rows, line break and all
+        assert texts["a"] == published and texts["a"][0].endswith("=\n")
+    else:
+        assert not any(text.endswith(("\n", " ")) for text in texts["a"])
+
+
+def test_rows_of_the_hub_are_the_same_text(tmp_path: Path) -> None:
+    table = Dataset.from_dict({"text": ROWS})
+    cases: tuple[tuple[Edges, list[str]], ...] = (
+        ("line", [ROWS[0], ROWS[2], ROWS[4]]),
+        ("trimmed", [row.strip() for row in ROWS[::2]]),
+        ("kept", ROWS[::2]),
+    )
+    for edges, wanted in cases:
+        assert list(hub_documents(table, "text", edges)) == wanted
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": r}) + "\n" for r in ROWS))
+        assert list(read_documents(tmp_path / "a.jsonl", Reading(edges=edges))) == wanted

@@ -12,7 +12,7 @@ from seqdiff.cli import main
 from seqdiff.parameterization import Denoiser
 from seqdiff.run import load_run
 from tests.integration.conftest import BASE
-from tests.text.pretrained.tiny_bert import MASK, SIZE, save_bert
+from tests.text.pretrained.tiny_bert import MASK, SIZE, VOCAB, save_bert
 from tests.text.pretrained.tiny_gpt2 import save_gpt2
 from text.bert import BertBackbone
 
@@ -97,6 +97,40 @@ def test_another_vocabulary_and_another_network_are_refused(
         load(save_gpt2(tmp_path))
     with pytest.raises(OSError, match=r"must be a model's folder or a name on the hub, got './no'"):
         BertBackbone("./no", num_embeddings=3, num_logits=2)
+
+
+def train_on_text(tmp_path: Path, checkpoint: Path, vocabulary: Path, lowercase: bool) -> list[str]:
+    (tmp_path / "a.txt").write_text("the dog is good .\n" * 9 + "a film was bad .\n" * 9)
+    options = {"vocabulary": str(vocabulary), "lowercase": lowercase}
+    tokenizer = {"class_path": "text.subwords.BertTokenizer", "init_args": options}
+    data = {"tokenizer": tokenizer, "length": 8, "train": str(tmp_path / "a.txt"), "batch_size": 2}
+    backbone = {"checkpoint": str(checkpoint)}
+    content = {
+        **BASE,
+        "output": str(tmp_path / "run"),
+        "data": {"class_path": "text.datamodule.TextDataModule", "init_args": data},
+        "backbone": {"class_path": "text.bert.BertBackbone", "init_args": backbone},
+        "trainer": {**BASE["trainer"], "max_steps": 1, "val_check_interval": None},
+    }
+    data["split"] = [1.0, 0.0, 0.0]
+    config = tmp_path / "bert.yaml"
+    config.write_text(yaml.safe_dump(content))
+    return ["train", str(config)]
+
+
+def test_a_tokenizer_of_the_same_size_with_other_ids_is_refused(
+    checkpoint: Path, tmp_path: Path, fails
+) -> None:
+    swapped = [*VOCAB[:5], *reversed(VOCAB[5:])]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "vocab.txt").write_text("\n".join(swapped) + "\n")
+    said = fails(train_on_text(tmp_path, checkpoint, tmp_path / "other", True))
+    assert "BertBackbone.checkpoint must mean by each id what data.tokenizer does, BertTok" in said
+    assert f"got id 5 for 'good' in {checkpoint}, and for '.' there; use the tokenizer" in said
+    said = fails(train_on_text(tmp_path, checkpoint, checkpoint, False))
+    assert "must encode as data.tokenizer does" in said and "data.tokenizer.lowercase" in said
+    assert not (tmp_path / "run").exists()
+    assert main(train_on_text(tmp_path, checkpoint, checkpoint, True)) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """Generative perplexity against GPT-2 written out in float64, and what must not be lost."""
 
+import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
 from text import generative_perplexity as module
@@ -24,6 +27,17 @@ def test_the_folder_says_what_the_model_needs(judge: Judge) -> None:
     samples = judge.encode(LONG)
     assert [len(s) for s in samples[:1]] == [6] and len(samples[-1]) > CONTEXT
     assert judge.encode([f"a{BOS}dog"])[0].tolist().count(0) == 1, "what it spells it is"
+
+
+def test_nothing_is_added_to_a_text_by_its_tokenizer(judge: Judge) -> None:
+    """A tokenizer may put tokens round every text of its own accord; the start is ours to add."""
+    tokenizer = copy.deepcopy(judge.tokenizer)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{BOS} $A {BOS}", special_tokens=[(BOS, 0)]
+    )
+    assert tokenizer("a dog").input_ids[0] == 0
+    framing = replace(judge, tokenizer=tokenizer)
+    assert framing.encode(["a dog"])[0].tolist() == judge.encode(["a dog"])[0].tolist()
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 100])

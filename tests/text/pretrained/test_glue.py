@@ -19,6 +19,7 @@ from text.bert import BertBackbone
 from text.glue import (
     Classifier,
     Encoded,
+    Outcome,
     Recipe,
     _batches,
     encode,
@@ -62,6 +63,15 @@ def test_the_published_files_are_read_whole(real_data: Path, name, file, count, 
     assert examples[0].first.startswith(first[0]) and examples[0].label == first[1]
     assert all(example.first for example in examples)
     assert all((example.second is None) == (name != "rte") for example in examples)
+
+
+@pytest.mark.parametrize(("name", "size"), [("sst2", 872), ("cola", 1043), ("rte", 277)])
+def test_another_dev_set_than_the_published_one_is_said(name: str, size: int) -> None:
+    outcomes = [Outcome(1e-5, np.array([50.0]), {}, [1])]
+    for count in (size, 527):
+        caption = str(glue_command.build_table(TASKS[name], outcomes, "t", count).caption)
+        assert ("does NOT compare" in caption) == (count != size)
+        assert (f"dev has 527 examples, the published one {size:,}" in caption) == (count != size)
 
 
 def put(path: Path, content: str | bytes) -> Path:
@@ -244,6 +254,7 @@ def test_a_run_and_a_checkpoint_go_through_the_same_table(
         assert main([*command, str(model), *files, *grid]) == 0
         text = " ".join(capsys.readouterr().out.split())
         assert "on SST-2: 200 train, 60 dev" in text and "published MDLM │ 92.20" in text
+        assert "dev has 60 examples, the published one 872: it is another set" in text
         assert "± SE over seeds" in text and "the best is flattered" in text
         best = [part.strip() for part in text.partition("0.003 *")[2].split("│")[1:4]]
         assert float(best[0]) > 90 and best[2] == "2", "the better rate is marked"

@@ -47,7 +47,8 @@ class WordTokenizer:
     fingerprint = "words"
 
     def encode(self, string: str) -> Int64[np.ndarray, " L"]:
-        return np.array([VOCAB.index(word) for word in string.split()], dtype=np.int64)
+        words = (word if word in VOCAB else "[UNK]" for word in string.lower().split())
+        return np.array([VOCAB.index(word) for word in words], dtype=np.int64)
 
     def decode(self, ids: Sequence[int] | Integer[np.ndarray, " L"]) -> str:
         return " ".join([*VOCAB, "?"][int(i)] for i in ids)
