@@ -8,6 +8,7 @@ import torch
 
 from seqdiff.block_denoiser import BlockDenoiser
 from seqdiff.likelihood import BlockBound, ExactK, FixedOrder, StratifiedK, evaluate
+from seqdiff.likelihood.estimator import PassNoise, Rows
 from seqdiff.losses import block_nelbo
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import BlockDiffusion
@@ -100,7 +101,6 @@ def test_a_finer_cut_is_never_looser_if_tokens_of_a_block_are_predicted_apart(se
     refines another gives each token at least the other's prefix, and conditioning never adds
     entropy. It holds neither for a single sequence nor for cuts that do not refine each other.
     """
-    global JOINT
     joint = Joint.random(K, L, seed)
     network = FactorisedOracle(joint)
     bounds = {size: expected(joint, network, size) for size in (1, 2, 3, 6)}
@@ -165,6 +165,20 @@ def test_the_estimator_means_the_bound(size: int, estimator: StratifiedK | Exact
     assert 0.85 < inside < 1.15  # the standard error is honest
     wrong = enumerated_block_bound(network, replace(process, block_size=size + 1), row)
     assert abs(float(result.nats.mean()) - wrong) > 10 * spread
+
+
+def test_blocks_of_a_row_have_noise_of_their_own() -> None:
+    """With one noise for all, the two halves of every row would be masked alike."""
+    rows = torch.zeros((500, L), dtype=torch.int64)
+    estimator = BlockBound(3)
+    asked = Rows(rows, torch.ones_like(rows, dtype=torch.bool), torch.arange(len(rows)))
+    draw, noise = torch.zeros(len(rows), dtype=torch.int64), PassNoise(CounterNoise(0))
+    process = BlockDiffusion(K, Linear(), 3)
+    x_t = estimator.query(asked, draw, noise=noise, process=process).x_t
+    first, second = x_t[:, :3], x_t[:, 3:]
+    alike = float((first == second).all(dim=-1).double().mean())
+    assert 0.05 < alike < 0.8, "with k in 1..2 at this evaluation, a third are alike by chance"
+    assert torch.equal((first == K).sum(dim=-1) > 0, torch.ones(len(rows), dtype=torch.bool))
 
 
 def test_positions_that_do_not_count_are_given() -> None:

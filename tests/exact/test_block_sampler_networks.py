@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import BlockMamba, Transformer
-from seqdiff.block_denoiser import BlockDenoiser
+from seqdiff.block_denoiser import BlockDenoiser, Prefix
 from seqdiff.process import BlockDiffusion
 from seqdiff.samplers import BlockClassifierFree, BlockSampler, FirstHittingSampler
 from seqdiff.schedules import Linear
@@ -104,3 +104,55 @@ def test_a_row_may_be_longer_than_the_context() -> None:
         for n in (4 * 32, 60)
     )
     assert (long.tokens < K).all() and torch.equal(long.tokens[:, :60], short.tokens)
+
+
+@pytest.mark.parametrize(("window", "behind"), [(2 * SIZE, SIZE), (14, 2 * SIZE), (20, 4 * SIZE)])
+def test_a_window_counts_the_block_itself(window: int, behind: int) -> None:
+    """A network of one layer, whose keys are single tokens, sees exactly that far."""
+    torch.manual_seed(0)
+    sizes = {"num_embeddings": K + 1, "num_logits": K, "max_length": 64, "dropout": 0.0}
+    network = Transformer(16, 1, 2, **sizes).double().eval()
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.copy_(0.4 * torch.randn_like(weight))
+    asked: list[Tensor] = []
+
+    class Watching(Prefix):
+        def log_probs_at(self, x_t: Tensor, where: Tensor) -> Tensor:
+            asked.append(super().log_probs_at(x_t, where))
+            return asked[-1]
+
+    class Watched(BlockDenoiser):
+        def start(self, batch_size, *, window=None, label=None) -> Prefix:
+            inner = super().start(batch_size, window=window, label=label)
+            return Watching(inner.denoiser, inner.cache)
+
+    first = 6 * SIZE  # of the only block to fill
+    prompt = torch.randint(K, (1, first), generator=torch.Generator().manual_seed(3))
+    laws = []
+    for place in (None, first - behind, first - behind - 1):
+        given = prompt.clone()
+        if place is not None:
+            given[0, place] = (given[0, place] + 1) % K
+        blank = torch.cat((given, torch.full((1, SIZE), K)), dim=1)
+        sampler, seeds = BlockSampler(window=window), torch.zeros(1, dtype=torch.int64)
+        sampler.sample(Watched(network, K, SIZE), PROCESS, blank, seeds=seeds)
+        laws.append(asked[0])
+        asked.clear()
+    assert not torch.allclose(laws[0], laws[1]), "the first token within the window"
+    assert torch.equal(laws[0], laws[2]), "the last token beyond it"
+
+
+@pytest.mark.parametrize("name", ["transformer", "mamba"])
+def test_a_prefix_is_told_the_label(name: str) -> None:
+    model, label = BlockDenoiser(make(name), K, SIZE), torch.tensor([0, 2])
+    x0 = torch.randint(K, (2, 2 * SIZE), generator=torch.Generator().manual_seed(5))
+    x_t = torch.cat((x0[:, :SIZE], torch.full((2, SIZE), K)), dim=1)
+    where = x_t == K
+    with torch.no_grad():
+        told, untold = (model.log_probs_at(x_t, where, label=given) for given in (label, None))
+    prefix = model.start(2, label=label)
+    prefix.append(x0[:, :SIZE])
+    found = prefix.take(torch.tensor([1, 0])).log_probs_at(x_t[:, SIZE:], where[:, SIZE:])
+    torch.testing.assert_close(found.view(2, SIZE, K).flip(0).flatten(0, 1), told)
+    assert not torch.allclose(told, untold)
