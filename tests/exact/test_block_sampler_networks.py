@@ -114,7 +114,8 @@ def test_a_window_counts_the_block_itself(window: int, behind: int) -> None:
     network = Transformer(16, 1, 2, **sizes).double().eval()
     with torch.no_grad():
         for weight in network.parameters():
-            weight.copy_(0.4 * torch.randn_like(weight))
+            if weight.dim() > 1:
+                weight.copy_(torch.randn_like(weight) / weight.shape[-1] ** 0.5)
     asked: list[Tensor] = []
 
     class Watching(Prefix):
