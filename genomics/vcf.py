@@ -7,8 +7,8 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
 
 import vcfpy
 from vcfpy.exceptions import VCFPyException
@@ -52,7 +52,7 @@ class _SiteLines:
         number: Of the last line that was given, from 1.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIOWrapper) -> None:
         self.number = 0
         self._stream = stream
 
