@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from seqdiff.files import check_apart, check_parent
@@ -92,8 +93,10 @@ def run(args: argparse.Namespace) -> None:
         seed=args.seed,
         batch_size=args.batch_size,
     )
+    began = perf_counter()
     write_table(args.out, args.vcf, genome, scoring, total=found.alleles)
-    print(f"{args.out}: {found}{_describe(args.score, estimator)}")
+    rate = (found.alleles - found.refused) / (perf_counter() - began)
+    print(f"{args.out}: {found}, {rate:,.1f}/s{_describe(args.score, estimator)}")
 
 
 def _describe(score: str, estimator: Estimator) -> str:
