@@ -33,24 +33,32 @@ def read(path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Rec
     Raises:
         ValueError: If the model is not one of DNA, or for what ``read_encoded`` refuses.
     """
-    import numpy as np
-
     from .alphabet import DNATokenizer
-    from .fasta import read_encoded
 
     if tokenizer.fingerprint != DNATokenizer().fingerprint:
         raise ValueError(
             f"score.fasta must be scored by a model of DNA, got a run whose tokenizer is "
             f"{tokenizer.fingerprint}; choose another run"
         )
+    both = args.rc == "mean"
+    return [_record(name, ids, both=both) for name, ids in read_ids(path).items()]
+
+
+def read_ids(path: Path) -> dict[str, UInt8[np.ndarray, " L"]]:
+    """Read the records of a FASTA file as ids ``0..4``, by name, in the order of the file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: For what ``read_encoded`` refuses.
+    """
+    import numpy as np
+
+    from .fasta import read_encoded
+
     pieces: dict[str, list[bytes]] = {}
     for name, piece in read_encoded(path):
         pieces.setdefault(name, []).append(piece)
-    records = []
-    for name, parts in pieces.items():
-        ids = np.frombuffer(b"".join(parts), dtype=np.uint8)
-        records.append(_record(name, ids, both=args.rc == "mean"))
-    return records
+    return {name: np.frombuffer(b"".join(parts), np.uint8) for name, parts in pieces.items()}
 
 
 def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:

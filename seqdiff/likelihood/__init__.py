@@ -2,6 +2,7 @@
 
 from seqdiff.likelihood.blocks import BlockBound
 from seqdiff.likelihood.chain import ChainRule
+from seqdiff.likelihood.contrast import contrast
 from seqdiff.likelihood.estimator import Convention, Estimator
 from seqdiff.likelihood.evaluation import evaluate
 from seqdiff.likelihood.kinds import fit, usual_estimator
@@ -23,6 +24,7 @@ __all__ = [
     "RandomOrderChain",
     "StratifiedK",
     "check_budget",
+    "contrast",
     "evaluate",
     "fit",
     "usual_estimator",

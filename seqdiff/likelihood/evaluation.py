@@ -15,6 +15,7 @@ from seqdiff.likelihood.kinds import fit, usual_estimator
 from seqdiff.likelihood.masks import StratifiedK
 from seqdiff.likelihood.result import Likelihood
 from seqdiff.likelihood.stages import Budget, Passes
+from seqdiff.likelihood.worth import worth
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import CounterNoise
@@ -203,10 +204,15 @@ def _one_pass(
         owner.split(work.rows_per_call), evaluation.split(work.rows_per_call), strict=True
     ):
         asked = rows.take(items)
-        query = work.budget.estimator.query(asked, numbers, noise=noise, process=work.process)
-        where, given = query.scored, (query.t, asked.padding, asked.label)
-        if work.denoiser.kind != "causal":  # a visible token costs nothing
-            where = where & (query.x_t == work.process.mask_id)
-        nats = work.denoiser.nats(query.x_t, asked.x0, where, *given)
-        weight = query.weight.view(len(nats), -1)  # one a row, or one a token
-        yield (nats.double() * weight).sum(dim=-1).cpu().numpy()
+        yield (
+            worth(
+                work.denoiser,
+                work.budget.estimator,
+                asked,
+                numbers,
+                noise=noise,
+                process=work.process,
+            )
+            .cpu()
+            .numpy()
+        )

@@ -1,0 +1,162 @@
+"""``seqdiff embed``."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqdiff.files import check_apart, check_parent, replacing
+from seqdiff.subcommands.common import add_device, check_count
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from seqdiff.run import Run
+
+help = "write the activations of a layer for each record of a FASTA file, averaged over strands"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See ``seqdiff.commands.Command``."""
+    parser.add_argument("directory", type=Path, metavar="RUN", help="run directory")
+    parser.add_argument(
+        "--fasta", type=Path, required=True, metavar="FILE", help="FASTA, plain, gzip or bgzip"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help=".npz: names and embeddings, unpooled embedding_0, embedding_1, ...; .h5ad: AnnData",
+    )
+    parser.add_argument(
+        "--layer", type=int, default=-1, metavar="N", help="from 0, or from the end; default: -1"
+    )
+    parser.add_argument(
+        "--pooling",
+        choices=("mean", "none"),
+        default="mean",
+        help="mean: over known bases; none: a vector a base; default: mean",
+    )
+    parser.add_argument(
+        "--batch_size", type=int, default=32, metavar="B", help="rows of a call; default: 32"
+    )
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """See ``seqdiff.commands.Command``.
+
+    Raises:
+        ValueError: If the file or the run cannot be used.
+    """
+    check_count("embed.batch_size", args.batch_size)
+    _check_out(args.out, args.pooling)
+    check_parent("embed.out", args.out)
+    check_apart("embed.out", args.out, {"--fasta": args.fasta})
+    from seqdiff.subcommands.terminal import choose_device
+
+    from .embeddings import choose_layer
+    from .records import read_ids
+    from .runs import load_dna_run
+
+    trained = load_dna_run("embed", args.directory, choose_device(args.device))
+    choose_layer(trained.denoiser, args.layer)
+    records = read_ids(args.fasta)
+    _check_records(trained, records, args.pooling)
+    vectors = _embed(trained, list(records.values()), args)
+    with replacing(args.out) as temporary:
+        _write(temporary, list(records), vectors, pooled=args.pooling == "mean")
+    width = vectors[0].shape[-1]
+    print(f"{args.out}: {len(records):,} records, {width} numbers each, layer {args.layer}")
+
+
+def _check_out(out: Path, pooling: str) -> None:
+    """Refuse a format that is not known, not installed, or has no place for what is asked.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if out.suffix not in {".npz", ".h5ad"}:
+        raise ValueError(f"embed.out must end in .npz or .h5ad, got {out}; rename it")
+    if out.suffix == ".npz":
+        return
+    if pooling == "none":
+        raise ValueError(
+            f"embed.out must end in .npz with --pooling none, got {out}: AnnData has one vector a "
+            "record; rename it or pool"
+        )
+    if find_spec("anndata") is None:
+        raise ValueError(
+            f"embed.out must end in .npz where anndata is not installed, got {out}; rename it or "
+            "run: pip install 'seqdiff[anndata]'"
+        )
+
+
+def _check_records(trained: Run, records: dict[str, np.ndarray], pooling: str) -> None:
+    """Refuse a record that the network does not take, or that has nothing to pool.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    from .alphabet import MASK_ID
+
+    most = trained.max_length
+    for name, ids in records.items():
+        if most is not None and len(ids) > most:
+            raise ValueError(
+                f"record {name!r}: embed must be given at most {most:,} bases, all that the "
+                f"network of {trained.directory} takes, got {len(ids):,}; cut the record"
+            )
+        if pooling == "mean" and not (ids != MASK_ID).any():
+            raise ValueError(
+                f"record {name!r}: embed.pooling mean must have a known base to pool, got "
+                f"{len(ids):,} unknown ones; remove the record"
+            )
+
+
+def _embed(trained: Run, rows: list[np.ndarray], args: argparse.Namespace) -> list[np.ndarray]:
+    """One vector a record, or one a base; records of one length share a call."""
+    import numpy as np
+
+    from seqdiff.subcommands.terminal import progress
+
+    from .alphabet import MASK_ID
+    from .embeddings import activations, choose_layer
+
+    layer = choose_layer(trained.denoiser, args.layer)
+    alike: dict[int, list[int]] = {}
+    for number, ids in enumerate(rows):
+        alike.setdefault(len(ids), []).append(number)
+    vectors: dict[int, np.ndarray] = {}
+    with progress() as bar:
+        task = bar.add_task("embedding", total=len(rows))
+        for numbers in alike.values():
+            for first in range(0, len(numbers), args.batch_size):
+                part = numbers[first : first + args.batch_size]
+                batch = np.stack([rows[number] for number in part])
+                found = activations(trained.denoiser, trained.process, batch, layer)
+                for number, ids, vector in zip(part, batch, found, strict=True):
+                    pooled = vector[ids != MASK_ID].mean(axis=0)
+                    vectors[number] = pooled if args.pooling == "mean" else vector
+                bar.advance(task, len(part))
+    return [vectors[number] for number in range(len(rows))]
+
+
+def _write(path: Path, names: list[str], vectors: list[np.ndarray], *, pooled: bool) -> None:
+    """Write the file that the suffix stands for."""
+    import numpy as np
+
+    if path.suffix == ".h5ad":
+        import anndata  # pyright: ignore[reportMissingImports]
+
+        table = anndata.AnnData(np.stack(vectors))
+        table.obs_names = names
+        table.write_h5ad(path)
+    elif pooled:
+        np.savez(path, names=names, embeddings=np.stack(vectors))
+    else:
+        named = {f"embedding_{number}": vector for number, vector in enumerate(vectors)}
+        np.savez(path, names=np.array(names), **named)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,152 @@
+"""How much more likely one row is than another, with the error of that very difference."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seqdiff.likelihood.estimator import Estimator, PassNoise, Rows
+from seqdiff.likelihood.kinds import fit, usual_estimator
+from seqdiff.likelihood.masks import StratifiedK
+from seqdiff.likelihood.orders import ImportanceWeightedOrders
+from seqdiff.likelihood.result import Likelihood, effective_degrees
+from seqdiff.likelihood.worth import worth
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.rng import CounterNoise
+from seqdiff.types import Batch
+
+
+@torch.no_grad()
+def contrast(
+    denoiser: Denoiser,
+    first: Batch,
+    second: Batch,
+    *,
+    process: MaskedDiffusion,
+    estimator: Estimator | None = None,
+    rows_per_call: int | None = None,
+    seed: int = 0,
+) -> Likelihood:
+    """Estimate by how many nats each row of one batch costs more than that of another.
+
+    A row and its partner see the same masks, so what both have in common cancels, in the difference
+    and in its standard error: one pass of the estimator is made over the differences of the single
+    evaluations. For a model of masked diffusion both are bounds on -log p, so the difference is
+    that of two bounds.
+
+    Args:
+        denoiser: In eval mode, on the device of the batches.
+        first: Rows; at least one position of each counts.
+        second: As many rows, equally long; ``index`` and ``mirrored`` are those of ``first``.
+        process: Supplies the mask and the schedule.
+        estimator: ``None`` is the usual one of such a model, see ``evaluate``.
+        rows_per_call: Rows of a network call; ``None`` takes as many as both batches have.
+        seed: Of the draws, in [0, 2^32).
+
+    Returns:
+        ``nats`` are those of ``first`` less those of ``second``; ``num_tokens`` are those of
+        ``first``, and ``nfe`` counts the evaluations of both.
+
+    Raises:
+        ValueError: If the batches do not fit together, a row counts nothing or an unknown symbol,
+            or the estimator is for another kind of model, is not linear in its evaluations, or
+            makes more of them for one row than for the other.
+    """
+    chosen = usual_estimator(denoiser) if estimator is None else fit(estimator, denoiser)
+    if isinstance(chosen, ImportanceWeightedOrders):
+        raise ValueError(
+            f"contrast.estimator must be linear in its evaluations, got {chosen.name}, whose "
+            f"differences mean nothing; use {StratifiedK.name}"
+        )
+    ours, theirs = _rows("first", first, process), _rows("second", second, process)
+    _check_pairs(ours, theirs)
+    cost = chosen.cost(ours.num_tokens)
+    if not torch.equal(cost, chosen.cost(theirs.num_tokens)):
+        raise ValueError(
+            f"contrast.estimator must make as many evaluations of a row as of its partner, got "
+            f"{chosen.name} and rows that count differently many tokens; use {StratifiedK.name}"
+        )
+    noise = PassNoise(CounterNoise(seed))
+    owner = torch.arange(len(cost), device=cost.device).repeat_interleave(cost)
+    start = (cost.cumsum(dim=0) - cost).repeat_interleave(cost)
+    number = torch.arange(len(owner), device=cost.device) - start
+    size = max(1, (2 * len(cost) if rows_per_call is None else rows_per_call) // 2)
+    parts = []
+    for items, numbers in zip(owner.split(size), number.split(size), strict=True):
+        both = _stack(ours.take(items), theirs.take(items))
+        values = worth(denoiser, chosen, both, numbers.repeat(2), noise=noise, process=process)
+        mine, other = values.chunk(2)
+        parts.append((mine - other).cpu().numpy())
+    differences = np.split(np.concatenate(parts), cost.cumsum(dim=0)[:-1].cpu().numpy())
+    return _summarise(chosen, differences, ours.num_tokens.cpu().numpy())
+
+
+def _rows(name: str, batch: Batch, process: MaskedDiffusion) -> Rows:
+    """The rows of a batch, all of which count known tokens only, and at least one."""
+    if not bool(batch.loss_mask.any(dim=-1).all()):
+        raise ValueError(
+            f"contrast.{name} must count at least one position of every row, got a row without any;"
+            " leave it out"
+        )
+    if bool((batch.loss_mask & (batch.tokens >= process.mask_id)).any()):
+        raise ValueError(
+            f"contrast.{name} must hold ids below {process.mask_id} where loss_mask is True, got "
+            "an unknown one, which would cost nothing; set loss_mask False there"
+        )
+    return Rows(
+        batch.tokens, batch.loss_mask, batch.index, batch.label, batch.mirrored, batch.padding
+    )
+
+
+def _check_pairs(ours: Rows, theirs: Rows) -> None:
+    """Refuse batches whose rows are no partners.
+
+    Raises:
+        ValueError: If they differ in shape, or a row has other noise than its partner.
+    """
+    shapes = [tuple(rows.x0.shape) for rows in (ours, theirs)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"contrast.second must have the shape of first, {shapes[0]}, got {shapes[1]}; pair "
+            "rows of equal length"
+        )
+    for name in ("index", "label", "mirrored", "padding"):
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        if (mine is None) != (other is None) or (mine is not None and not torch.equal(mine, other)):
+            raise ValueError(
+                f"contrast.second must have the {name} of first, so that a row shares its noise "
+                "with its partner, got another one; copy it"
+            )
+
+
+def _stack(first: Rows, second: Rows) -> Rows:
+    """Rows and below them their partners, for one network call."""
+    return Rows(
+        torch.cat((first.x0, second.x0)),
+        torch.cat((first.counted, second.counted)),
+        torch.cat((first.index, second.index)),
+        _both(first.label, second.label),
+        _both(first.mirrored, second.mirrored),
+        _both(first.padding, second.padding),
+    )
+
+
+def _both(mine: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return None if mine is None or other is None else torch.cat((mine, other))
+
+
+def _summarise(
+    estimator: Estimator, differences: list[np.ndarray], num_tokens: np.ndarray
+) -> Likelihood:
+    """Combine the differences of each pair as the estimator combines evaluations of one row."""
+    nats, errors, degrees = [], [], []
+    for values in differences:
+        mean, components = estimator.combine(values)
+        nats.append(mean)
+        errors.append(np.sqrt(components.sum()))
+        each = estimator.degrees / len(components)
+        degrees.append(np.inf if estimator.exact else effective_degrees(components, each))
+    nfe = np.array([2 * len(values) for values in differences])
+    return Likelihood(np.array(nats), np.array(errors), num_tokens, nfe, np.array(degrees))

@@ -1,0 +1,199 @@
+"""Scores of variants, against laws that are known by enumeration, on both strands."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from genomics import strands
+from genomics.alphabet import decode, encode, reverse_complement
+from genomics.cache import Genome
+from genomics.strands import both_strands, masked_log_probs
+from genomics.variant_effects import likelihood_ratios, masked_marginals
+from genomics.variant_windows import AlleleWindows, allele_windows
+from genomics.vcf import Variant
+from seqdiff.causal import CausalDenoiser
+from seqdiff.likelihood import ChainRule, FixedOrder, StratifiedK
+from seqdiff.parameterization import Denoiser
+from seqdiff.process import MaskedDiffusion
+from seqdiff.schedules import Linear
+from tests.causal_worlds import CausalLookup
+from tests.oracles import Joint, LookupBackbone, OracleBackbone
+
+W = 5
+JOINT = Joint.random(4, W, seed=1)
+ORACLE = Denoiser(OracleBackbone(JOINT), 4)
+PROCESS = MaskedDiffusion(4, Linear())
+GENOME = Genome.from_records({"c": encode("ACGTTGCAAC")})
+SNV, ENDS, SITES = (
+    Variant(1, "c", 5, ".", "T", "G"),
+    [Variant(1, "c", 1, ".", "A", "C"), Variant(1, "c", 10, ".", "C", "T")],
+    [Variant(1, "c", 5, ".", "TG", "CA"), Variant(1, "c", 4, ".", "TTG", "CTA")],
+)
+INDELS = [Variant(1, "c", 5, ".", "TG", "T"), Variant(1, "c", 5, ".", "T", "TAC")]
+
+
+def windows(variant: Variant) -> AlleleWindows:
+    return allele_windows(variant, GENOME, W)
+
+
+def log_prob(ids: np.ndarray) -> float:
+    rows = (JOINT.sequences == torch.from_numpy(ids.astype(np.int64))).all(dim=-1)
+    return float(JOINT.probs[rows].log())
+
+
+def ratio(pair: AlleleWindows, *, both: bool = True) -> float:
+    """log p(alt) - log p(ref) by the table, the mean of both strands."""
+    plus = log_prob(pair.alt) - log_prob(pair.ref)
+    minus = log_prob(reverse_complement(pair.alt)) - log_prob(reverse_complement(pair.ref))
+    return (plus + minus) / 2 if both else plus
+
+
+@pytest.mark.parametrize("variant", [SNV, *ENDS, *SITES, *INDELS])
+def test_the_likelihood_ratio_is_that_of_the_joint_law(variant: Variant) -> None:
+    pair = windows(variant)
+    (found,) = likelihood_ratios(ORACLE, PROCESS, [pair], estimator=FixedOrder())
+    assert abs(found.nats - ratio(pair)) < 1e-12
+    assert found.standard_error == 0 and found.low == found.high == found.nats
+    assert abs(found.nats - ratio(pair, both=False)) > 0.01, "the twin that forgets a strand"
+
+
+def test_an_autoregressive_model_needs_no_draws() -> None:
+    network = CausalLookup(4, W, seed=2)
+    table = Joint(4, W, network.law())
+    pair = windows(SNV)
+    (found,) = likelihood_ratios(CausalDenoiser(network, 4), PROCESS, [pair], estimator=ChainRule())
+
+    def law(ids: np.ndarray) -> float:
+        rows = (table.sequences == torch.from_numpy(ids.astype(np.int64))).all(dim=-1)
+        return float(table.probs[rows].log())
+
+    flipped = [reverse_complement(ids) for ids in (pair.alt, pair.ref)]
+    want = (law(pair.alt) - law(pair.ref) + law(flipped[0]) - law(flipped[1])) / 2
+    assert abs(found.nats - want) < 1e-12 and found.standard_error == 0
+
+
+@pytest.mark.parametrize("variant", [SNV, *ENDS])
+def test_for_a_joint_law_a_masked_base_tells_the_whole_ratio(variant: Variant) -> None:
+    """p(x_i = alt | rest) / p(x_i = ref | rest) is the ratio of both windows."""
+    pair = windows(variant)
+    (found,) = masked_marginals(ORACLE, PROCESS, [pair])
+    assert found is not None and abs(found - ratio(pair)) < 1e-12
+
+
+@pytest.mark.parametrize("variant", SITES)
+def test_changed_bases_are_hidden_together(variant: Variant) -> None:
+    pair = windows(variant)
+    assert pair.changed is not None
+    places = pair.changed.nonzero()[0].tolist()
+
+    def marginal(ids: np.ndarray, ref: np.ndarray, hidden: list[int]) -> float:
+        rest = torch.ones(W, dtype=torch.bool)
+        rest[hidden] = False
+        row = torch.from_numpy(ids.astype(np.int64))
+        agrees = (JOINT.sequences[:, rest] == row[rest]).all(dim=-1)
+        total = 0.0
+        for place in hidden:
+            law = [JOINT.probs[agrees & (JOINT.sequences[:, place] == k)].sum() for k in range(4)]
+            total += float(law[ids[place]].log() - law[ref[place]].log())
+        return total
+
+    plus = marginal(pair.alt, pair.ref, places)
+    flipped = [W - 1 - place for place in places]
+    minus = marginal(reverse_complement(pair.alt), reverse_complement(pair.ref), flipped)
+    (found,) = masked_marginals(ORACLE, PROCESS, [pair])
+    assert found is not None and abs(found - (plus + minus) / 2) < 1e-12
+
+
+def test_no_position_holds_both_alleles_of_an_indel() -> None:
+    found = masked_marginals(ORACLE, PROCESS, [windows(v) for v in (INDELS[0], SNV, INDELS[1])])
+    assert found[0] is None and found[2] is None and found[1] is not None
+
+
+def test_scores_do_not_depend_on_company_or_batches() -> None:
+    pairs = [windows(v) for v in (SNV, *INDELS, *ENDS)]
+    pairs.append(allele_windows(SNV, GENOME, 3))
+    short = Denoiser(ShortOrLong(), 4)
+    arguments = {"estimator": StratifiedK(4), "seed": 3}
+    together = likelihood_ratios(short, PROCESS, pairs, **arguments, batch_size=7)
+    alone = [likelihood_ratios(short, PROCESS, [pair], **arguments)[0] for pair in pairs]
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-12)
+    marginals = masked_marginals(short, PROCESS, pairs, batch_size=1)
+    assert marginals == [masked_marginals(short, PROCESS, [pair])[0] for pair in pairs]
+
+
+class ShortOrLong(torch.nn.Module):
+    """Tables for windows of 3 and of 5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = {length: LookupBackbone(4, length, seed=4) for length in (3, W)}
+
+    def forward(self, tokens, t=None, padding=None):
+        return self.tables[tokens.shape[1]](tokens, t, padding)
+
+
+def opposite(pair: AlleleWindows) -> AlleleWindows:
+    changed = None if pair.changed is None else pair.changed[::-1].copy()
+    return AlleleWindows(reverse_complement(pair.ref), reverse_complement(pair.alt), changed)
+
+
+def test_a_variant_scores_alike_on_either_strand() -> None:
+    """Of a model that is not equivariant, with the same draws: not by luck."""
+    model = Denoiser(LookupBackbone(4, W, seed=5), 4)
+    for pair in (windows(SNV), windows(ENDS[1]), windows(INDELS[0])):
+        arguments = {"estimator": StratifiedK(4)}
+        here = likelihood_ratios(model, PROCESS, [pair], **arguments)[0]
+        there = likelihood_ratios(model, PROCESS, [opposite(pair)], **arguments)[0]
+        np.testing.assert_allclose(there, here, rtol=0, atol=1e-12)
+    pair = windows(SNV)
+    marginals = [masked_marginals(model, PROCESS, [p])[0] for p in (pair, opposite(pair))]
+    assert marginals[0] == pytest.approx(marginals[1], abs=1e-12)
+
+
+def test_the_twin_whose_complement_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = windows(SNV)
+    monkeypatch.setattr(strands, "_COMPLEMENT", np.arange(4))
+    (broken,) = masked_marginals(ORACLE, PROCESS, [pair])
+    assert broken is not None and abs(broken - ratio(pair)) > 0.01
+
+
+def test_noise_follows_from_the_content_of_either_strand() -> None:
+    row = encode("ACGTA")
+    here, there = (both_strands([ids], [ids]) for ids in (row, reverse_complement(row)))
+    assert here.tokens.tolist() == there.tokens.flip(0).tolist()
+    assert here.index.tolist() == there.index.flip(0).tolist()
+    assert here.mirrored is not None and there.mirrored is not None
+    assert here.mirrored.tolist() == there.mirrored.flip(0).tolist() == [False, True]
+    other = both_strands([encode("ACGTC")], [encode("ACGTC")])
+    assert set(other.index.tolist()).isdisjoint(here.index.tolist())
+    assert [decode(ids.numpy()) for ids in here.tokens] == ["ACGTA", "TACGT"]
+
+
+def test_masks_share_positions_between_the_alleles_and_unknown_bases_stay_unknown() -> None:
+    pair = replace(windows(SNV), ref=encode("ANGTA"), alt=encode("ANGCA"))
+    seen: list[torch.Tensor] = []
+
+    class Watching(LookupBackbone):
+        def forward(self, tokens, t=None, padding=None):
+            seen.append(tokens)
+            return super().forward(tokens, t, padding)
+
+    likelihood_ratios(
+        Denoiser(Watching(4, W, 6), 4), PROCESS, [pair], estimator=StratifiedK(4), batch_size=64
+    )
+    (tokens,) = seen
+    first, second = tokens.chunk(2)
+    assert torch.equal(first == 4, second == 4) and len(tokens) == 16
+    assert (first[:4, 1] == 4).all() and (first[4:, 3] == 4).all()
+
+
+def test_masked_log_probs_are_in_the_order_of_the_positions() -> None:
+    rows = np.stack([encode("ACGTA"), encode("GGTCA")])
+    hidden = np.zeros_like(rows, dtype=bool)
+    hidden[0, [1, 3]] = hidden[1, 0] = True
+    together = masked_log_probs(ORACLE, PROCESS, rows, hidden)
+    alone = [masked_log_probs(ORACLE, PROCESS, rows[i : i + 1], hidden[i : i + 1]) for i in (0, 1)]
+    np.testing.assert_allclose(together, np.concatenate(alone), rtol=0, atol=1e-12)
+    assert together.shape == (3, 4)

@@ -1,0 +1,117 @@
+"""VCF files: lines and alleles, and everything that is no VCF."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from Bio import bgzf
+
+from genomics.alphabet import decode
+from genomics.cache import load_genome
+from genomics.vcf import Variant, read_vcf
+
+HEAD = "##fileformat=VCFv4.2\n##INFO=<ID=DP>\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"
+BODY = (
+    "\tFORMAT\tNA1\n"
+    "chr1\t3\trs1;x\ta\tG,<DEL>\t60\tq10\tDP=no number\tGT:??\t0|1\n"
+    "\n"
+    "chr2\t1\t.\tAC\t*\t.\t.\t.\tGT\t./.\n"
+    "chr2\t9\t.\tN\t.\t.\t.\t.\tGT\t./.\n"
+)
+EXPECTED = [
+    Variant(4, "chr1", 3, "rs1;x", "A", "G"),
+    Variant(4, "chr1", 3, "rs1;x", "A", "<DEL>"),
+    Variant(6, "chr2", 1, ".", "AC", "*"),
+    Variant(7, "chr2", 9, ".", "N", "."),
+]
+
+
+def bgzipped(path: Path, text: str) -> Path:
+    with bgzf.BgzfWriter(str(path)) as stream:
+        stream.write(text)
+    return path
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, newline="")
+    return path
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("kind", ["plain", "gzip", "bgzip"])
+def test_alleles_and_their_lines(tmp_path: Path, kind: str, ending: str, recwarn) -> None:
+    text = (HEAD + BODY).replace("\n", ending)
+    path = tmp_path / "v.vcf"
+    if kind == "plain":
+        written(path, text)
+    elif kind == "gzip":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        bgzipped(path, text)
+    assert list(read_vcf(path)) == EXPECTED
+    assert not recwarn.list, "nothing is said of genotypes and INFO, which are not read"
+    assert EXPECTED[0].start == 2
+
+
+def test_a_file_without_genotypes_or_lines(tmp_path: Path) -> None:
+    assert list(read_vcf(written(tmp_path / "v.vcf", HEAD + "\n"))) == []
+    text = HEAD + "\nchr1\t3\t.\tA\tC\t.\t.\t."
+    assert list(read_vcf(written(tmp_path / "v.vcf", text))) == [
+        Variant(4, "chr1", 3, ".", "A", "C")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("chr1\t3\t.\tA\tC\t.\t.", ":5: not a VCF record"),
+        ("chr1\tx\t.\tA\tC\t.\t.\t.", ":5: not a VCF record"),
+        ("chr1 3 . A C . . .", ":5: not a VCF record"),
+    ],
+)
+def test_a_line_that_is_no_record(tmp_path: Path, line: str, place: str) -> None:
+    path = written(tmp_path / "v.vcf", f"{HEAD}\nchr1\t2\t.\tA\tC\t.\t.\t.\n{line}\n")
+    with pytest.raises(ValueError, match=f"{path}{place}"):
+        list(read_vcf(path))
+
+
+@pytest.mark.parametrize("text", ["", "chr1\t1\n", ">chr1\nACGT\n", "##fileformat=VCFv4.2\nx\n"])
+def test_a_file_that_is_no_vcf(tmp_path: Path, text: str) -> None:
+    path = written(tmp_path / "v.vcf", text)
+    with pytest.raises(ValueError, match=rf"{path}:\d+: not a VCF header"):
+        list(read_vcf(path))
+
+
+def test_truncated_and_damaged_files(tmp_path: Path) -> None:
+    lines = "".join(f"chr1\t{n}\t.\tA\tC\t.\t.\t.\n" for n in range(1, 20000))
+    text = f"{HEAD}\n{lines}"
+    whole = bgzipped(tmp_path / "v.vcf.gz", text).read_bytes()
+    cut = tmp_path / "cut.vcf.gz"
+    for size in (len(whole) - 28, len(whole) // 2):
+        cut.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=f"{cut}: the bgzip file is truncated"):
+            list(read_vcf(cut))
+    packed = gzip.compress(text.encode())
+    cut.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ValueError, match=f"{cut}: the gzip file is truncated"):
+        list(read_vcf(cut))
+    cut.write_bytes(gzip.compress(b"\xff\xfe\x00"))
+    with pytest.raises(ValueError, match=f"{cut}: not a readable VCF file"):
+        list(read_vcf(cut))
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        list(read_vcf(tmp_path / "absent.vcf"))
+
+
+def test_a_real_file_agrees_with_its_genome(real_data: Path) -> None:
+    genome = load_genome(real_data / "hg38" / "hg38_chr20_1-1000000.fa.gz")
+    variants = list(read_vcf(real_data / "variants" / "truvari_multi.chr20_hg38.vcf.gz"))
+    assert len(variants) == 3513
+    assert sum(len(v.ref) == len(v.alt) == 1 for v in variants) == 2608
+
+    def mismatches(shift: int) -> int:
+        chromosome = genome.record("chr20")
+        starts = [(v, v.start + shift) for v in variants]
+        return sum(decode(chromosome[at : at + len(v.ref)]) != v.ref for v, at in starts)
+
+    assert mismatches(0) == 0
+    assert mismatches(1) > 2000, "the twin that takes POS for 0-based"

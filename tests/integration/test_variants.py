@@ -1,0 +1,265 @@
+"""``seqdiff variants``, ``ism`` and ``embed``, with right input and with wrong."""
+
+import csv
+import gzip
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from genomics import embed_command, ism_command, variants_command
+from genomics.alphabet import encode
+from genomics.cache import Genome
+from genomics.fasta import write_fasta
+from genomics.mutagenesis import mutation_effects
+from genomics.variant_effects import likelihood_ratios
+from genomics.variant_windows import allele_windows
+from genomics.vcf import Variant
+from seqdiff.cli import main
+from seqdiff.likelihood import StratifiedK
+from seqdiff.run import load_run
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+DEMO = CONFIGS / "experiment" / "genomics" / "demo.yaml"
+HEAD = "##fileformat=VCFv4.2\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\n"
+CHROM = "ACGTTGCAACCGGTTTAACAGTNNNNNNNNNN"
+LINES = [
+    "c\t5\trs1\tT\tG,C,<DEL>",
+    "c\t6\t.\tA\tC",
+    "c\t9\t.\tAC\tA,*",
+    "c\t99\t.\tA\tC",
+    "c\t25\t.\tN\tC",
+]
+
+
+def train(folder: Path, *flags: str) -> Path:
+    run = folder / "run"
+    sizes = ["--data.length=12", "--data.num_train=32", "--trainer.max_steps=1"]
+    sizes += ["--trainer.enable_progress_bar=false", "--optim.lr=0.3", "--optim.warmup_steps=0"]
+    assert main(["train", str(DEMO), f"--output={run}", *sizes, *flags]) == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("dna"), "--backbone.d_model=8")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    write_fasta(tmp_path / "g.fa", ["c"], [CHROM])
+    return {"vcf": vcf(tmp_path, LINES), "fasta": tmp_path / "g.fa", "out": tmp_path / "t.tsv"}
+
+
+def vcf(folder: Path, lines: list[str]) -> Path:
+    path = folder / "v.vcf"
+    path.write_text(HEAD + "".join(f"{line}\t.\t.\t.\n" for line in lines))
+    return path
+
+
+def call(run: Path, files: dict[str, Path], *flags: str) -> list[str]:
+    named = [word for key, path in files.items() for word in (f"--{key}", str(path))]
+    return ["variants", str(run), *named, *flags]
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
+    assert main(call(run, files, "--seed", "3", "--evaluations", "4")) == 0
+    said, warned = capsys.readouterr()
+    assert "3 of 8 alleles scored, 5 not" in said and re.search(r"\d\/s; llr", said)
+    assert "1 REF mismatches" in said and "upper bound, by stratified-k" in said
+    problems = {
+        3: "ALT must be letters of ACGT, got '<DEL>'",
+        4: "REF A is G in the genome",
+        5: "ALT must be letters of ACGT, got '*'",
+        6: "POS lies outside c, which has 32 bases",
+        7: "REF must be letters of ACGT, got 'N'",
+    }
+    for line, problem in problems.items():
+        assert f"{files['vcf']}:{line}: not scored: {problem}" in " ".join(warned.split())
+    table = read(files["out"])
+    assert [(row["line"], row["alt"]) for row in table] == [
+        *(("3", "G"), ("3", "C"), ("3", "<DEL>"), ("4", "C")),
+        *(("5", "A"), ("5", "*"), ("6", "C"), ("7", "C")),
+    ]
+    scored = [row for row in table if row["status"] == "scored"]
+    assert [row["alt"] for row in scored] == ["G", "C", "A"]
+    assert [row["marginal"] == "NA" for row in scored] == [False, False, True]
+    for row in table:
+        if row["status"] != "scored":
+            assert row["llr"] == row["marginal"] == "NA"
+    loaded, genome = load_run(run), Genome.from_records({"c": encode(CHROM)})
+    effects = mutation_effects(loaded.denoiser, loaded.process, encode(CHROM), window=12)
+    for row in scored:
+        variant = Variant(0, "c", int(row["pos"]), ".", row["ref"], row["alt"])
+        (ratio,) = likelihood_ratios(
+            loaded.denoiser,
+            loaded.process,
+            [allele_windows(variant, genome, 12)],
+            estimator=StratifiedK(4),
+            seed=3,
+        )
+        printed = [float(row[key]) for key in ("llr", "standard_error", "low", "high")]
+        np.testing.assert_allclose(printed, ratio, rtol=0, atol=2e-6)
+        if row["marginal"] != "NA":
+            want = effects[variant.start, "ACGT".index(row["alt"])]
+            assert float(row["marginal"]) == pytest.approx(want, abs=2e-6)
+
+
+def test_only_what_is_asked_for(run, files) -> None:
+    assert main(call(run, files, "--score", "marginal", "--window", "8")) == 0
+    assert {row["llr"] for row in read(files["out"])} == {"NA"}
+    assert main(call(run, files, "--score", "likelihood", "--evaluations", "2")) == 0
+    assert {row["marginal"] for row in read(files["out"])} == {"NA"}
+
+
+def test_an_autoregressive_run_is_exact(tmp_path, files, fails, capsys) -> None:
+    backbone = CONFIGS / "backbone" / "autoregressive_tiny.yaml"
+    trained = train(
+        tmp_path, "--objective=Autoregressive", f"--backbone={backbone}", "--backbone.d_model=16"
+    )
+    assert main(call(trained, files)) == 0
+    assert "exact, left to right, by chain-rule" in capsys.readouterr().out
+    scored = [row for row in read(files["out"]) if row["status"] == "scored"]
+    assert {float(row["standard_error"]) for row in scored} == {0.0}
+    message = fails(call(trained, files, "--evaluations", "4"))
+    assert "variants.evaluations must be left out" in message
+
+
+def test_a_run_of_block_diffusion(tmp_path, files, fails, capsys) -> None:
+    backbone = CONFIGS / "backbone" / "block_mamba_118x4.yaml"
+    flags = ("--objective=BlockNELBO", "--objective.block_size=4", f"--backbone={backbone}")
+    trained = train(tmp_path, *flags, "--backbone.d_model=8", "--backbone.n_layer=2")
+    assert main(call(trained, files, "--evaluations", "2")) == 0
+    assert "blocks of 4" in capsys.readouterr().out
+    records = ["--fasta", str(files["fasta"]), "--out", str(tmp_path / "e.npz")]
+    assert "got one of block diffusion" in fails(["embed", str(trained), *records])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["c\t5\t.\tT\tG", "chr1\t5\t.\tT\tG"], "v.vcf:4: chromosome 'chr1' is not in the FASTA"),
+        (["c\t5\t.\tA\tG"], "must hold a variant that can be scored, got"),
+        ([], "0 alleles and none (it holds no variant)"),
+        (["c\tfive\t.\tA\tG"], "v.vcf:3: not a VCF record"),
+    ],
+)
+def test_files_that_do_not_fit(run, files, fails, tmp_path, lines, message) -> None:
+    files["vcf"] = vcf(tmp_path, lines)
+    assert message in fails(call(run, files))
+    assert not files["out"].exists()
+
+
+def test_a_truncated_file(run, files, fails) -> None:
+    packed = gzip.compress(files["vcf"].read_bytes())
+    files["vcf"].write_bytes(packed[:-20])
+    assert "v.vcf: the gzip file is truncated" in fails(call(run, files))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--window", "1"], "variants.window must be at least 2, got 1"),
+        (["--batch_size", "0"], "variants.batch_size must be at least 1"),
+        (["--evaluations", "3"], "StratifiedK.evaluations must be even"),
+        (["--score", "marginal", "--evaluations", "4"], "a masked-marginal score has no draws"),
+        (["--seed", "-1"], "variants.seed must be in"),
+    ],
+)
+def test_arguments_that_do_not_fit(run, files, fails, flags, message) -> None:
+    assert message in fails(call(run, files, *flags))
+    assert not files["out"].exists()
+
+
+def test_a_run_of_another_domain(trained, files, fails) -> None:
+    assert "variants.directory must be a run on DNA" in fails(call(trained, files))
+
+
+def test_many_problems_are_counted_not_listed(run, files, tmp_path, capsys) -> None:
+    files["vcf"] = vcf(tmp_path, ["c\t5\t.\tT\tG", *["c\t5\t.\tA\tG"] * 15])
+    assert main(call(run, files, "--score", "marginal")) == 0
+    said, warned = capsys.readouterr()
+    assert warned.count("not scored: REF A is T") == 10 and "5 more are not scored" in warned
+    assert "1 of 16 alleles scored, 15 not (status says why; 15 REF mismatches)" in said
+
+
+def test_mutagenesis(run, files, fails, tmp_path: Path) -> None:
+    out = tmp_path / "i.npz"
+    write_fasta(files["fasta"], ["one", "two"], ["ACGTN", CHROM])
+    command = ["ism", str(run), "--fasta", str(files["fasta"]), "--out"]
+    assert main([*command, str(out), "--batch_size", "3"]) == 0
+    found = np.load(out)
+    assert found["names"].tolist() == ["one", "two"]
+    assert found["sequences"].tolist() == ["ACGTN", CHROM]
+    loaded = load_run(run)
+    want = mutation_effects(loaded.denoiser, loaded.process, encode(CHROM), window=12)
+    np.testing.assert_allclose(found["effect_1"], want, rtol=0, atol=1e-5)
+    assert found["effect_0"].shape == (5, 4) and np.isnan(found["effect_0"][4]).all()
+    assert "ism.out must end in .npz" in fails([*command, str(tmp_path / "i.tsv")])
+
+
+def test_embeddings(run, files, fails, tmp_path: Path) -> None:
+    out = tmp_path / "e.npz"
+    write_fasta(files["fasta"], ["one", "two", "three"], ["ACGTN", CHROM, "TTTTT"])
+    command = ["embed", str(run), "--fasta", str(files["fasta"]), "--out"]
+    assert main([*command, str(out), "--layer", "0"]) == 0
+    pooled = np.load(out)
+    assert pooled["names"].tolist() == ["one", "two", "three"]
+    assert pooled["embeddings"].shape == (3, 8)
+    assert main([*command, str(out), "--layer", "0", "--pooling", "none"]) == 0
+    single = np.load(out)
+    assert single["embedding_1"].shape == (len(CHROM), 8)
+    np.testing.assert_allclose(
+        single["embedding_0"][:4].mean(axis=0), pooled["embeddings"][0], rtol=1e-5
+    )
+    over_all = single["embedding_0"].mean(axis=0)
+    assert np.abs(over_all - pooled["embeddings"][0]).max() > 1e-3, "the twin that pools N"
+    h5ad = str(tmp_path / "e.h5ad")
+    assert "must end in .npz with --pooling none" in fails([*command, h5ad, "--pooling", "none"])
+    assert "must end in .npz or .h5ad" in fails([*command, str(tmp_path / "e.txt")])
+    assert "embed.layer must be in" in fails([*command, str(out), "--layer", "9"])
+    write_fasta(files["fasta"], ["one", "blank"], ["ACGT", "NNNN"])
+    assert "record 'blank': embed.pooling mean must have a known base" in fails(
+        [*command, str(out)]
+    )
+
+
+def test_anndata(run, files, fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["embed", str(run), "--fasta", str(files["fasta"]), "--out", str(tmp_path / "e.h5ad")]
+    if find_spec("anndata") is not None:
+        import anndata
+
+        assert main(command) == 0
+        table = anndata.read_h5ad(tmp_path / "e.h5ad")
+        assert table.shape == (1, 8) and list(table.obs_names) == ["c"]
+    monkeypatch.setattr(embed_command, "find_spec", lambda name: None)
+    assert "pip install 'seqdiff[anndata]'" in fails(command)
+
+
+@pytest.mark.parametrize("command", [variants_command, ism_command, embed_command])
+def test_they_are_commands(command) -> None:
+    from seqdiff.commands import Command
+
+    assert isinstance(command, Command)
+
+
+def test_real_variants(run: Path, real_data: Path, tmp_path: Path, capsys) -> None:
+    files = {
+        "vcf": real_data / "variants" / "truvari_multi.chr20_hg38.vcf.gz",
+        "fasta": real_data / "hg38" / "hg38_chr20_1-1000000.fa.gz",
+        "out": tmp_path / "t.tsv",
+    }
+    assert main(call(run, files, "--score", "marginal", "--window", "32")) == 0
+    assert "of 3,513 alleles scored" in capsys.readouterr().out
+    table = read(files["out"])
+    assert len(table) == 3513
+    assert not any("in the genome" in row["status"] for row in table)
+    snvs = [row for row in table if len(row["ref"]) == len(row["alt"]) == 1]
+    assert all(np.isfinite(float(row["marginal"])) for row in snvs)
