@@ -185,7 +185,7 @@ def test_mixed_precision_keeps_the_loss_in_float32(
     from tests.integration.toy_domain import ToyNet
 
     seen: dict[str, torch.dtype] = {}
-    network, normalise, cost = ToyNet.forward, parameterization._log_softmax, Denoiser.nats
+    network, normalise, cost = ToyNet.forward, parameterization.own_log_probs, Denoiser.nats
 
     def forward(self, tokens, t=None, padding=None):
         logits = network(self, tokens, t, padding)
@@ -203,7 +203,7 @@ def test_mixed_precision_keeps_the_loss_in_float32(
         return terms
 
     monkeypatch.setattr(ToyNet, "forward", forward)
-    monkeypatch.setattr(parameterization, "_log_softmax", log_softmax)
+    monkeypatch.setattr(parameterization, "own_log_probs", log_softmax)
     monkeypatch.setattr(Denoiser, "nats", nats)
     assert main(["train", str(config), "--trainer.precision", "bf16-mixed"]) == 0
     assert seen == {
