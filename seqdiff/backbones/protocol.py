@@ -109,7 +109,7 @@ class SelectiveBackbone(Backbone, Protocol):
 
 @runtime_checkable
 class HiddenBackbone(Backbone, Protocol):
-    """A backbone that gives its last hidden states: for embeddings, and for heads of other tasks."""
+    """A backbone that gives its last hidden states, for embeddings and for other heads."""
 
     @property
     def strands(self) -> int:
