@@ -199,7 +199,7 @@ def _split_by_hash(source: TaskSource, reading: Reading) -> LabelledTask:
         percent = int.from_bytes(digest[:8], "big") % 100
         split = "test" if percent < _HELD_OUT else "dev" if percent < 2 * _HELD_OUT else "train"
         parts[split].append(row)
-    for split, part in parts.items():
+    for part in parts.values():
         _check_classes(source.path, part, classes)
     made: dict[str, Labelled] = {split: gather(part, classes) for split, part in parts.items()}
     note = "one table, split 80/10/10 by a hash of each sequence: not the official splits"
