@@ -1,4 +1,4 @@
-"""What a score must beat: the commonest class, the length, k-mers, a small convolutional network."""
+"""What a score must beat: the commonest class, the length, k-mers, a small trained CNN."""
 
 from __future__ import annotations
 

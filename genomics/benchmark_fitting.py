@@ -163,12 +163,21 @@ def fit(
         valid_probs: Predicts the validation part.
         valid_labels: Its classes.
         progress: Called with the number of rows after each step.
+
+    Raises:
+        ValueError: If the network diverges.
     """
     found: list[float] = []
     best = copy.deepcopy(model.state_dict())
     for _ in range(epochs):
         learn_pass(model, *optimiser, one_pass(), progress=progress)
-        found.append(float((valid_probs().argmax(axis=1) == valid_labels).mean()))
+        probs = valid_probs()
+        if not np.isfinite(probs).all():
+            raise ValueError(
+                "finetune.lr must keep the network finite, got one that diverged after "
+                f"{len(found)} epochs; lower it (what is finished stays finished)"
+            )
+        found.append(float((probs.argmax(axis=1) == valid_labels).mean()))
         if found[-1] > max(found[:-1], default=-1.0):
             best = copy.deepcopy(model.state_dict())
     model.load_state_dict(best)
