@@ -27,7 +27,7 @@ class Recipe:
     """How a network is fine-tuned: AdamW, a warm-up, then half a cosine down to 0.
 
     The defaults, over lr 1e-3 and 2e-3 and batches of 128 and 256, are the published protocol
-    (Schiff et al. 2024, arXiv:2403.03234, appendix D).
+    (Schiff et al. 2024, arXiv:2403.03234).
 
     Attributes:
         lr: Peak learning rate.

@@ -84,10 +84,10 @@ Opened = tuple[nn.Module, Callable[[], nn.Module]]
 
 
 def _open_hub(path: Path) -> Opened:
-    sizes = {"num_embeddings": len(BASES) + 1, "num_logits": len(BASES)}
-    loaded = PublishedCaduceus(str(path), **sizes)
+    ids, bases = len(BASES) + 1, len(BASES)
+    loaded = PublishedCaduceus(str(path), num_embeddings=ids, num_logits=bases)
     shape = loaded.network.config
-    return loaded, lambda: PublishedCaduceus(str(path), published_shape=shape, **sizes)
+    return loaded, lambda: PublishedCaduceus(str(path), shape, num_embeddings=ids, num_logits=bases)
 
 
 def _open_run(path: Path) -> Opened:

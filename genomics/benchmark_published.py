@@ -1,7 +1,7 @@
 """Published accuracies on the Genomic Benchmarks, and the lengths that they were reached with.
 
-Source: Schiff et al. 2024, arXiv:2403.03234, table 1 (CNN, HyenaDNA, Caduceus), and Sahoo et al.
-2024, arXiv:2406.07524, table 6 (the others); all on the official test sets.
+Source: Schiff et al. 2024, arXiv:2403.03234 (CNN, HyenaDNA, Caduceus), and Sahoo et al. 2024,
+arXiv:2406.07524 (the others); all on the official test sets.
 """
 
 from __future__ import annotations

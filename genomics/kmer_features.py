@@ -43,7 +43,7 @@ def count_kmers(sequences: Sequence[UInt8[np.ndarray, " _"]], k: int) -> sp.csr_
     owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths + 1)
     row = np.concatenate((owner, np.zeros(num - len(owner), dtype=np.int32)))[known]
     ones = np.ones(len(row), dtype=np.float32)
-    return sp.coo_matrix((ones, (row, code[known])), shape=(len(lengths), 4**k)).tocsr()
+    return sp.csr_matrix((ones, (row, code[known])), shape=(len(lengths), 4**k))
 
 
 def kmer_shares(sequences: Sequence[UInt8[np.ndarray, " _"]], k: int) -> sp.csr_matrix:

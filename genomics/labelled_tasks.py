@@ -184,7 +184,7 @@ def _check_classes(where: Path, rows: list[Row], classes: tuple[str, ...]) -> No
     missing = sorted(set(classes) - found)
     if missing:
         raise ValueError(
-            f"{where}: every split must hold every class, got no {describe_names(missing)}; "
+            f"{where}: every split must hold every class, got no {describe_names(tuple(missing))}; "
             "give the whole data set"
         )
 

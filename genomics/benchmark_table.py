@@ -1,0 +1,204 @@
+"""What a benchmark came to: one row for each method of each task, beside the published numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .benchmark_grid import Cell
+from .benchmark_ledger import Ledger
+from .benchmark_published import published
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+METRICS = ("accuracy", "matthews", "auroc")
+_TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logistic", "cnn": "CNN"}
+NOTES = (
+    "mean over seeds; ± is max - min over seeds; each seed has its own 90/10 split of train unless",
+    "the task has a validation set; epoch, rate and batch size are chosen on validation.",
+    "unseen: the test rows that are not, on either strand, in train and overlap no interval of it.",
+    "published: on the official splits of that data set.",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table.
+
+    Attributes:
+        task: Its name.
+        method: As the table calls it.
+        test: Mean of each metric on the test set; ``None`` where it is not defined.
+        unseen: The same on the rows that training has not seen.
+        spread: Of the accuracy on the test set, max - min over seeds.
+        num_test: Test rows.
+        num_unseen: Those of them that training has not seen.
+        seeds: How many.
+        chosen: Rate and batch size.
+        per_second: Training sequences a second, with the time of measuring.
+    """
+
+    task: str
+    method: str
+    test: dict[str, float | None]
+    unseen: dict[str, float | None]
+    spread: float | None = None
+    num_test: int | None = None
+    num_unseen: int | None = None
+    seeds: int | None = None
+    chosen: str = ""
+    per_second: float | None = None
+
+
+def summarise(done: Sequence[Cell], ledger: Ledger) -> list[Line]:
+    """Choose each method's rate and batch size on validation, and average over seeds.
+
+    Args:
+        done: All cells of a benchmark.
+        ledger: With the results of all of them.
+    """
+    groups: dict[tuple[str, str], dict[str, list[tuple[dict, dict]]]] = {}
+    for cell in done:
+        result = ledger.find(cell.key)
+        assert result is not None
+        task = str(cell.key["task"])
+        by_choice = groups.setdefault((task, _method(cell.key)), {})
+        by_choice.setdefault(_choice(cell.key), []).append((cell.key, result))
+    lines, tasks = [], list(dict.fromkeys(task for task, _ in groups))
+    for task in tasks:
+        for (owner, method), by_choice in groups.items():
+            if owner == task:
+                lines.append(_line(task, method, by_choice))
+        for method, accuracy in published(task).items():
+            scores: dict[str, float | None] = dict.fromkeys(METRICS)
+            lines.append(
+                Line(task, f"published {method}", {**scores, "accuracy": accuracy}, scores)
+            )
+    return lines
+
+
+def _method(key: Mapping[str, object]) -> str:
+    name = str(key["method"])
+    if "strategy" not in key:
+        return _TITLES[name]
+    conjoin = key["conjoin"]
+    return f"{name}, {key['strategy']}" + ("" if conjoin == "none" else f", conjoined ({conjoin})")
+
+
+def _choice(key: Mapping[str, object]) -> str:
+    recipe = key.get("recipe", key)
+    assert isinstance(recipe, Mapping)
+    return f"{recipe['lr']:g} x {recipe['batch_size']}" if "lr" in recipe else ""
+
+
+def _line(task: str, method: str, by_choice: dict[str, list[tuple[dict, dict]]]) -> Line:
+    def validated(choice: str) -> float:
+        return float(np.mean([max(found["valid_accuracy"]) for _, found in by_choice[choice]]))
+
+    choice = max(by_choice, key=validated)
+    found = [result for _, result in by_choice[choice]]
+    accuracies = [result["test"]["accuracy"] for result in found]
+    epochs = [key.get("recipe", key).get("epochs", 0) for key, _ in by_choice[choice]]
+    seen = sum(n * result["num_train"] for n, result in zip(epochs, found, strict=True))
+    seconds = sum(result["seconds"] for result in found)
+    return Line(
+        task,
+        method,
+        {name: _mean([result["test"][name] for result in found]) for name in METRICS},
+        {name: _mean([result["unseen"][name] for result in found]) for name in METRICS},
+        max(accuracies) - min(accuracies),
+        found[0]["test"]["num"],
+        found[0]["unseen"]["num"],
+        len(found),
+        choice,
+        seen / seconds if seen and seconds else None,
+    )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
+
+
+HEADINGS = (
+    "task",
+    "method",
+    "accuracy",
+    "±",
+    "MCC",
+    "AUROC",
+    "unseen accuracy",
+    "MCC",
+    "AUROC",
+    "n",
+    "unseen n",
+    "lr x batch",
+    "seeds",
+    "seq/s",
+)
+
+
+def _cells(line: Line) -> list[str]:
+    def shown(value: float | None, form: str = ".3f") -> str:
+        return "" if value is None else format(value, form)
+
+    return [
+        line.task,
+        line.method,
+        shown(line.test["accuracy"]),
+        shown(line.spread),
+        shown(line.test["matthews"]),
+        shown(line.test["auroc"]),
+        *(shown(line.unseen[name]) for name in METRICS),
+        shown(line.num_test, ",d"),
+        shown(line.num_unseen, ",d"),
+        line.chosen,
+        shown(line.seeds, "d"),
+        shown(line.per_second, ",.0f"),
+    ]
+
+
+def build_table(lines: Sequence[Line], notes: Sequence[str]) -> Table:
+    """Lay out the rows for a terminal.
+
+    Args:
+        lines: From ``summarise``.
+        notes: Below the table.
+    """
+    from rich.table import Table
+
+    table = Table(caption="\n".join((*NOTES, *notes)), caption_justify="left")
+    for place, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="left" if place < 2 else "right")
+    for place, line in enumerate(lines):
+        last = place + 1 == len(lines) or lines[place + 1].task != line.task
+        table.add_row(*_cells(line), end_section=last)
+    return table
+
+
+def to_markdown(lines: Sequence[Line], notes: Sequence[str]) -> str:
+    """Lay out the rows as Markdown.
+
+    Args:
+        lines: From ``summarise``.
+        notes: Below the table.
+    """
+    rows = [HEADINGS, ["---", "---", *["---:"] * (len(HEADINGS) - 2)], *map(_cells, lines)]
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return table + "\n\n" + "\n".join((*NOTES, *notes)) + "\n"
+
+
+def to_json(lines: Sequence[Line], notes: Sequence[str]) -> str:
+    """Give the rows as JSON.
+
+    Args:
+        lines: From ``summarise``.
+        notes: What a reader must know.
+    """
+    rows = [asdict(line) for line in lines]
+    return json.dumps({"rows": rows, "notes": [*NOTES, *notes]}, indent=1) + "\n"
