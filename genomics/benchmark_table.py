@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 METRICS = ("accuracy", "matthews", "auroc")
 _TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logistic", "cnn": "CNN"}
 NOTES = (
-    "mean over seeds; ± is max - min over seeds; each seed has its own 90/10 split of train unless",
+    "Mean over seeds; ± is max - min over seeds; each seed has its own 90/10 split of train unless",
     "the task has a validation set; epoch, rate and batch size are chosen on validation.",
-    "unseen: the test rows that are not, on either strand, in train and overlap no interval of it.",
-    "published: on the official splits of that data set.",
+    "Unseen: the test rows that are not, on either strand, in train and overlap no interval of it.",
+    "Published: on the official splits of that data set.",
 )
 
 
@@ -126,17 +126,14 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 HEADINGS = (
-    "task",
     "method",
-    "accuracy",
+    "acc",
     "±",
     "MCC",
     "AUROC",
-    "unseen accuracy",
-    "MCC",
-    "AUROC",
-    "n",
-    "unseen n",
+    "unseen acc",
+    "unseen MCC",
+    "unseen AUROC",
     "lr x batch",
     "seeds",
     "seq/s",
@@ -148,19 +145,29 @@ def _cells(line: Line) -> list[str]:
         return "" if value is None else format(value, form)
 
     return [
-        line.task,
         line.method,
         shown(line.test["accuracy"]),
         shown(line.spread),
         shown(line.test["matthews"]),
         shown(line.test["auroc"]),
         *(shown(line.unseen[name]) for name in METRICS),
-        shown(line.num_test, ",d"),
-        shown(line.num_unseen, ",d"),
         line.chosen,
         shown(line.seeds, "d"),
         shown(line.per_second, ",.0f"),
     ]
+
+
+def _by_task(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """Rows under a title for each task, which says how many test rows there are."""
+    found: dict[str, list[Line]] = {}
+    titles = {
+        line.task: f"{line.task}: {line.num_test:,} test rows, {line.num_unseen:,} unseen"
+        for line in lines
+        if line.num_test is not None
+    }
+    for line in lines:
+        found.setdefault(titles[line.task], []).append(line)
+    return found
 
 
 def build_table(lines: Sequence[Line], notes: Sequence[str]) -> Table:
@@ -170,27 +177,33 @@ def build_table(lines: Sequence[Line], notes: Sequence[str]) -> Table:
         lines: From ``summarise``.
         notes: Below the table.
     """
+    from rich import box
     from rich.table import Table
 
-    table = Table(caption="\n".join((*NOTES, *notes)), caption_justify="left")
+    caption = "\n".join((" ".join(NOTES), *notes))
+    table = Table(caption=caption, caption_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for place, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if place < 2 else "right")
-    for place, line in enumerate(lines):
-        last = place + 1 == len(lines) or lines[place + 1].task != line.task
-        table.add_row(*_cells(line), end_section=last)
+        table.add_column(heading, justify="right" if place else "left")
+    for title, rows in _by_task(lines).items():
+        table.add_row(f"[bold]{title.replace(': ', '[/]' + chr(10), 1)}")
+        for place, line in enumerate(rows, start=1):
+            table.add_row(*_cells(line), end_section=place == len(rows))
     return table
 
 
 def to_markdown(lines: Sequence[Line], notes: Sequence[str]) -> str:
-    """Lay out the rows as Markdown.
+    """Lay out the rows as Markdown, a table for each task.
 
     Args:
         lines: From ``summarise``.
-        notes: Below the table.
+        notes: Below the tables.
     """
-    rows = [HEADINGS, ["---", "---", *["---:"] * (len(HEADINGS) - 2)], *map(_cells, lines)]
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return table + "\n\n" + "\n".join((*NOTES, *notes)) + "\n"
+    rule = ["---", *["---:"] * (len(HEADINGS) - 1)]
+    parts = []
+    for title, rows in _by_task(lines).items():
+        table = [HEADINGS, rule, *map(_cells, rows)]
+        parts.append(f"**{title}**\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in table))
+    return "\n\n".join((*parts, " ".join(NOTES), *notes)) + "\n"
 
 
 def to_json(lines: Sequence[Line], notes: Sequence[str]) -> str:
