@@ -87,7 +87,7 @@ def _method(key: Mapping[str, object]) -> str:
     if "strategy" not in key:
         return _TITLES[name]
     conjoin = key["conjoin"]
-    return f"{name}, {key['strategy']}" + ("" if conjoin == "none" else f", conjoined ({conjoin})")
+    return f"{name}, {key['strategy']}" + ("" if conjoin == "none" else f", RC at {conjoin}")
 
 
 def _choice(key: Mapping[str, object]) -> str:
@@ -170,25 +170,24 @@ def _by_task(lines: Sequence[Line]) -> dict[str, list[Line]]:
     return found
 
 
-def build_table(lines: Sequence[Line], notes: Sequence[str]) -> Table:
-    """Lay out the rows for a terminal.
+def build_tables(lines: Sequence[Line]) -> list[Table]:
+    """Lay out the rows for a terminal, a table for each task; its columns are those of Markdown.
 
     Args:
         lines: From ``summarise``.
-        notes: Below the table.
     """
     from rich import box
     from rich.table import Table
 
-    caption = "\n".join((" ".join(NOTES), *notes))
-    table = Table(caption=caption, caption_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for place, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if place else "left")
+    tables = []
     for title, rows in _by_task(lines).items():
-        table.add_row(f"[bold]{title.replace(': ', '[/]' + chr(10), 1)}")
-        for place, line in enumerate(rows, start=1):
-            table.add_row(*_cells(line), end_section=place == len(rows))
-    return table
+        table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=0)
+        for place, heading in enumerate(HEADINGS):
+            table.add_column(heading, justify="right" if place else "left", no_wrap=place == 0)
+        for line in rows:
+            table.add_row(*_cells(line))
+        tables.append(table)
+    return tables
 
 
 def to_markdown(lines: Sequence[Line], notes: Sequence[str]) -> str:

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     from .benchmark_grid import cells, run_cells
     from .benchmark_ledger import Ledger
     from .benchmark_models import load_pretrained
-    from .benchmark_table import build_table, summarise, to_json, to_markdown
+    from .benchmark_table import NOTES, build_tables, summarise, to_json, to_markdown
 
     device = choose_device(args.device)
     models = [m for p in args.models for m in load_pretrained(p, device, scratch=args.scratch)]
@@ -108,7 +108,9 @@ def run(args: argparse.Namespace) -> None:
     lines, notes = summarise(todo, ledger), _notes(tasks, grid)
     write_bytes(args.out / "table.json", to_json(lines, notes).encode())
     write_bytes(args.out / "table.md", to_markdown(lines, notes).encode())
-    Console().print(build_table(lines, notes))
+    for table in build_tables(lines):
+        Console().print(table)
+    print("\n".join((" ".join(NOTES), *notes)))
     print(f"{args.out}: results.jsonl (a line a run), table.json, table.md")
 
 
