@@ -21,7 +21,7 @@ _TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logis
 NOTES = (
     "Mean over seeds; ± is max - min over seeds; each seed has its own 90/10 split of train unless",
     "the task has a validation set; epoch, rate and batch size are chosen on validation.",
-    "Unseen: the test rows that are not, on either strand, in train and overlap no interval of it.",
+    "*: on unseen test rows: on neither strand in train, and overlapping no interval of train.",
     "Published: on the official splits of that data set.",
 )
 
@@ -93,7 +93,7 @@ def _method(key: Mapping[str, object]) -> str:
 def _choice(key: Mapping[str, object]) -> str:
     recipe = key.get("recipe", key)
     assert isinstance(recipe, Mapping)
-    return f"{recipe['lr']:g} x {recipe['batch_size']}" if "lr" in recipe else ""
+    return f"{recipe['lr']:g}/{recipe['batch_size']}" if "lr" in recipe else ""
 
 
 def _line(task: str, method: str, by_choice: dict[str, list[tuple[dict, dict]]]) -> Line:
@@ -131,10 +131,10 @@ HEADINGS = (
     "±",
     "MCC",
     "AUROC",
-    "unseen acc",
-    "unseen MCC",
-    "unseen AUROC",
-    "lr x batch",
+    "acc*",
+    "MCC*",
+    "AUROC*",
+    "lr/batch",
     "seeds",
     "seq/s",
 )
@@ -142,7 +142,7 @@ HEADINGS = (
 
 def _cells(line: Line) -> list[str]:
     def shown(value: float | None, form: str = ".3f") -> str:
-        return "" if value is None else format(value, form)
+        return "" if value is None else format(value, form).replace("0.", ".", 1)
 
     return [
         line.method,
@@ -183,7 +183,9 @@ def build_tables(lines: Sequence[Line]) -> list[Table]:
     for title, rows in _by_task(lines).items():
         table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=0)
         for place, heading in enumerate(HEADINGS):
-            table.add_column(heading, justify="right" if place else "left", no_wrap=place == 0)
+            wide = "left" if place == 0 else "right"
+            width = max(len(_cells(line)[place]) for line in rows)
+            table.add_column(heading, justify=wide, overflow="fold", min_width=place and width)
         for line in rows:
             table.add_row(*_cells(line))
         tables.append(table)
