@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqdiff.extras import require_extra
@@ -105,7 +105,7 @@ def run_baseline(
     }
 
 
-Answer = tuple[dict[str, object], Float64[np.ndarray, "n C"]]
+Answer = tuple[dict[str, object], Float[np.ndarray, "n C"]]
 
 
 def _majority(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) -> Answer:

@@ -64,6 +64,16 @@ class Recipe:
         return adam, rate
 
 
+def num_learned(task: LabelledTask) -> int:
+    """Say how many sequences ``hold_out`` leaves to learn from.
+
+    Args:
+        task: The task.
+    """
+    num = len(task.train)
+    return num if task.valid is not None else num - max(1, num // 10)
+
+
 def hold_out(task: LabelledTask, seed: int) -> tuple[Labelled, Labelled]:
     """Split the training set 90/10 at random, unless the task has a validation set of its own.
 
@@ -77,8 +87,8 @@ def hold_out(task: LabelledTask, seed: int) -> tuple[Labelled, Labelled]:
     if task.valid is not None:
         return task.train, task.valid
     order = np.random.default_rng(seed).permutation(len(task.train))
-    num = max(1, len(order) // 10)
-    train, valid = task.train.select(np.sort(order[num:])), task.train.select(np.sort(order[:num]))
+    num = num_learned(task)
+    train, valid = task.train.select(np.sort(order[:num])), task.train.select(np.sort(order[num:]))
     if len(np.unique(train.labels)) < len(task.classes):
         raise ValueError(
             f"{task.name}: nine tenths of train must hold every class, got {len(train)} sequences "

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from .benchmark_baselines import BASELINES, CNN_BATCH, CNN_LR, run_baseline
-from .benchmark_fitting import Recipe
+from .benchmark_fitting import Recipe, num_learned
 from .benchmark_ledger import Ledger
 from .benchmark_models import Pretrained
 from .benchmark_published import published_length
@@ -89,7 +89,7 @@ def cells(
     """
     known, length = seen(task.train, task.test), reading_length(task, grid)
     on = {"task": task.name, "data": task.fingerprint}
-    cost = grid.epochs * len(task.train)
+    cost = grid.epochs * num_learned(task)
     for seed in range(grid.seeds):
         for name in grid.baselines:
             key = {**on, "method": name, "seed": seed}

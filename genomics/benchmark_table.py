@@ -141,7 +141,7 @@ HEADINGS = (
 
 
 def _cells(line: Line) -> list[str]:
-    def shown(value: float | None, form: str = ".3f") -> str:
+    def shown(value: float | int | None, form: str = ".3f") -> str:
         return "" if value is None else format(value, form).replace("0.", ".", 1)
 
     return [

@@ -303,4 +303,4 @@ def test_intervals_of_real_promoters_are_the_published_sequences(tmp_path: Path)
                 cut = fasta.fetch(Interval(record, int(start), int(end), "", strand))
                 checked += 1
                 assert encode(cut).tobytes() in known, (line, strand)
-    assert checked >= 5
+    assert checked == 3

@@ -109,7 +109,7 @@ def test_scores_do_not_depend_on_padding(variant: str, conjoin: Conjoin) -> None
     alone = [model(*both(text))[0] for text in ("ACGTTGC", "GA", "TTTNA")]
     together = model(*both("ACGTTGC", "GA", "TTTNA"))
     torch.testing.assert_close(torch.stack(alone), together, atol=1e-9, rtol=0)
-    tokens, padding = both("ACGTTGC", "GA", "TTTNA")
+    tokens, _ = both("ACGTTGC", "GA", "TTTNA")
     twin = model.head(model.backbone.hidden(tokens).unflatten(-1, (model.backbone.strands, -1)))
     assert (twin.mean(dim=(1, 2)) - together)[1:].abs().max() > 1e-3, "padding that is pooled"
 
