@@ -35,7 +35,7 @@ class Line:
         method: As the table calls it.
         test: Mean of each metric on the test set; ``None`` where it is not defined.
         unseen: The same on the rows that training has not seen.
-        spread: Of the accuracy on the test set, max - min over seeds.
+        spread: Of the accuracy on the test set, max - min over seeds; ``None`` for one seed.
         num_test: Test rows.
         num_unseen: Those of them that training has not seen.
         seeds: How many.
@@ -111,7 +111,7 @@ def _line(task: str, method: str, by_choice: dict[str, list[tuple[dict, dict]]])
         method,
         {name: _mean([result["test"][name] for result in found]) for name in METRICS},
         {name: _mean([result["unseen"][name] for result in found]) for name in METRICS},
-        max(accuracies) - min(accuracies),
+        max(accuracies) - min(accuracies) if len(found) > 1 else None,
         found[0]["test"]["num"],
         found[0]["unseen"]["num"],
         len(found),

@@ -82,7 +82,8 @@ def _search(path: Path) -> list[TaskSource]:
         stem = name[: -len(next(s for s in TABLES if name.endswith(s)))] if is_table(path) else ""
         return [TaskSource(stem, path, "table")] if stem else []
     if all(_split_table(path, split) for split in ("train", "test")):
-        return [TaskSource(name, path, "splits")]
+        whole = f"{path.parent.name}/{name}" if name.isdigit() else name
+        return [TaskSource(whole, path, "splits")]
     if all((path / split).is_dir() for split in ("train", "test")):
         tables = any(is_table(file) for file in (path / "train").iterdir())
         return [TaskSource(name, path, "intervals" if tables else "folders")]

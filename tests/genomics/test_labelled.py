@@ -205,6 +205,12 @@ def test_a_task_with_a_dev_split(tmp_path: Path) -> None:
     assert "dev" in task.note
 
 
+def test_a_task_that_is_a_number_is_named_with_its_folder(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        write(tmp_path / f"tf/0/{split}.csv", "sequence,label\nGA,1\nAC,0\n")
+    assert [source.name for source in find_tasks(tmp_path / "tf/0")] == ["tf/0"]
+
+
 def test_a_lone_table_is_split_by_content(tmp_path: Path) -> None:
     """A sequence and its reverse complement fall into the same part, wherever they stand."""
     rng = np.random.default_rng(0)
