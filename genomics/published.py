@@ -95,6 +95,17 @@ class PublishedCaduceus(nn.Module):
         """See ``Backbone``; the time is not told to the network."""
         return self._bases(self.network(self.hub_ids[tokens], t, padding))
 
+    @property
+    def strands(self) -> int:
+        """See ``seqdiff.backbones.protocol.HiddenBackbone``."""
+        return self.network.strands
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L C"]:
+        """See ``seqdiff.backbones.protocol.HiddenBackbone``."""
+        return self.network.hidden(self.hub_ids[tokens], padding)
+
     def logits_at(
         self,
         tokens: Int[Tensor, "B L"],

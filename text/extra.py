@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from types import ModuleType
+
+from seqdiff.extras import require_extra
 
 
 def require(module: str, owner: str) -> ModuleType:
-    """Import a library of the extra.
+    """Import a library of the extra; see ``seqdiff.extras.require_extra``.
 
     Args:
         module: Its import name, perhaps dotted.
         owner: What needs it, for the message.
-
-    Raises:
-        ValueError: If it is not installed, with the command that installs it.
     """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ValueError(
-            f"{owner} must have the package {module.partition('.')[0]}, got none ({error}); "
-            "run: pip install -e '.[text]'"
-        ) from error
+    return require_extra(module, owner, "text")

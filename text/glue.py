@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor, nn
+
+from seqdiff.training.classifying import learn_pass
 
 from .extra import require
 from .glue_tasks import Example, Task
@@ -190,17 +191,15 @@ def fine_tune(
         model = Classifier(copy.deepcopy(encoder), width).to(device)
         adam, rate = recipe.optimiser(model, lr, steps)
         for _ in range(recipe.epochs):
-            model.train()
             order = shuffle.permutation(len(train.labels))
-            for *inputs, labels in _batches(train, order, recipe.batch_size):
-                loss = F.cross_entropy(model(*(x.to(device) for x in inputs)), labels.to(device))
-                adam.zero_grad()
-                loss.backward()
-                nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-                adam.step()
-                rate.step()
-                if progress is not None:
-                    progress(len(labels))
+            learn_pass(
+                model,
+                adam,
+                rate,
+                _batches(train, order, recipe.batch_size),
+                clip=recipe.clip,
+                progress=progress,
+            )
             found.append(measure(dev.labels, predict(model, dev, recipe.batch_size)))
     return found
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..ops.selective_scan import BACKENDS
 from .block_mixing import begin, read_borders, read_clean, read_noisy
-from .caduceus import CaduceusBlock
+from .caduceus_block import CaduceusBlock
 from .caduceus_config import CaduceusConfig
 from .layers import LabelEmbedding, Norm, NormKind, require_choice, require_positive
 from .mamba import MambaConfig
@@ -137,6 +137,17 @@ class BlockMamba(nn.Module):
     ) -> Float[Tensor, "N K"]:
         """See ``SelectiveBackbone``; the arguments and refusals are those of ``forward``."""
         return self.score(self._both_ways(tokens, padding, label), where)
+
+    @property
+    def strands(self) -> int:
+        """See ``HiddenBackbone``."""
+        return 1
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """See ``HiddenBackbone``."""
+        return self.norm(self._both_ways(tokens, padding, None))
 
     def block_logits(
         self,

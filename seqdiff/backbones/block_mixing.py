@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops.mamba_blocks import Borders, mamba_borders, mamba_from, mamba_through, no_borders
-from .caduceus import CaduceusBlock
+from .caduceus_block import CaduceusBlock
 from .mamba import project_in, project_out
 
 

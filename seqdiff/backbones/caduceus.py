@@ -13,46 +13,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..ops.selective_scan import BACKENDS
+from .caduceus_block import CaduceusBlock
 from .caduceus_config import CaduceusConfig, Variant
 from .caduceus_hub import read_config, read_weights, write_hub
 from .layers import LabelEmbedding, Norm, NormKind, require_choice
 from .mamba import BiMamba, Combine, MambaConfig
-
-
-class CaduceusBlock(nn.Module):
-    """Pre-norm residual block around a bidirectional mixer; there is no MLP.
-
-    Args:
-        config: The network's shape.
-        backend: Kernel of the convolutions and scans.
-    """
-
-    def __init__(self, config: CaduceusConfig, backend: str = "auto") -> None:
-        super().__init__()
-        self.norm = Norm(config.d_model, config.norm, config.norm_eps)
-        self.mixer = BiMamba(
-            config.d_model,
-            config.mamba,
-            tied=config.tied,
-            combine=config.combine,
-            backend=backend,
-        )
-
-    def forward(
-        self,
-        x: Float[Tensor, "B L D"],
-        padding: Bool[Tensor, "B L"] | None = None,
-        *,
-        mirrored: bool = False,
-    ) -> Float[Tensor, "B L D"]:
-        """Add the mixer's output to the residual stream.
-
-        Args:
-            x: Residual stream.
-            padding: See ``BiMamba.forward``.
-            mirrored: ``x`` and the result are stored reversed in length and in channels.
-        """
-        return x + self.mixer(self.norm(x, mirrored=mirrored), padding, mirrored=mirrored)
 
 
 class Caduceus(nn.Module):
@@ -210,11 +175,42 @@ class Caduceus(nn.Module):
         ]
         return first + second[0] if second else first
 
+    @property
+    def strands(self) -> int:
+        """See ``HiddenBackbone``."""
+        return 2 if self.config.variant == "ps" else 1
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L C"]:
+        """See ``HiddenBackbone``."""
+        x, mirrored = self._residual(tokens, padding, None)
+        if self.strands == 1:
+            return x
+        first, second = x.chunk(2)
+        if mirrored:
+            return torch.cat((second.flip(1, 2), first.flip(2)), dim=-1)
+        return torch.cat((first, second.flip(1)), dim=-1)
+
     def _strands(
         self, tokens: Tensor, padding: Tensor | None, label: Tensor | None
     ) -> list[tuple[Tensor, Tensor]]:
         """Activations and head of the row and, for ``ps``, of its reverse: scores add up."""
-        equivariant = self.config.variant == "ps"
+        x, mirrored = self._residual(tokens, padding, label)
+        head = self.embedding.weight[: self.config.num_logits]
+        if self.strands == 1:
+            return [(x, head)]
+        complemented = head[self.complement[: self.config.num_logits]]
+        if mirrored:  # the strands have changed places: the first half now holds the second strand
+            head, complemented = complemented.flip(1), head.flip(1)
+        forward, backward = x.chunk(2)
+        return [(forward, head), (backward, complemented)]
+
+    def _residual(
+        self, tokens: Tensor, padding: Tensor | None, label: Tensor | None
+    ) -> tuple[Tensor, bool]:
+        """Normalised activations, those of two strands one after the other; whether mirrored."""
+        equivariant = self.strands == 2
         if equivariant:
             tokens = torch.cat((tokens, self.complement[tokens.flip(1)]))
             padding = None if padding is None else torch.cat((padding, padding.flip(1)))
@@ -231,15 +227,7 @@ class Caduceus(nn.Module):
         for block in self.layers:
             mirrored = mirrored != self.config.swap_strands
             x = block(x, padding, mirrored=mirrored)
-        x = self.norm(x, mirrored=mirrored)
-        head = self.embedding.weight[: self.config.num_logits]
-        if not equivariant:
-            return [(x, head)]
-        complemented = head[self.complement[: self.config.num_logits]]
-        if mirrored:  # the strands have changed places: the first half now holds the second strand
-            head, complemented = complemented.flip(1), head.flip(1)
-        forward, backward = x.chunk(2)
-        return [(forward, head), (backward, complemented)]
+        return self.norm(x, mirrored=mirrored), mirrored
 
     @classmethod
     def of(cls, config: CaduceusConfig, *, backend: str = "auto") -> Caduceus:

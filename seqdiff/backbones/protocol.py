@@ -109,6 +109,31 @@ class SelectiveBackbone(Backbone, Protocol):
 
 
 @runtime_checkable
+class HiddenBackbone(Backbone, Protocol):
+    """A backbone that gives its last hidden states, for embeddings and for other heads."""
+
+    @property
+    def strands(self) -> int:
+        """How many strands a state holds: 2 if both are read by the same weights, else 1."""
+        ...
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L C"]:
+        """Give the normalised states that the head would read, of rows without noise or label.
+
+        With two strands, the first half of a state is the row's and the second that of its reverse
+        complement at the same base, so that the reverse complement of a row has the states in
+        reverse order with their halves exchanged.
+
+        Args:
+            tokens: See ``Backbone``.
+            padding: See ``Backbone``; the states there have no meaning.
+        """
+        ...
+
+
+@runtime_checkable
 class PublishedBackbone(Protocol):
     """A backbone that is built from a folder or a name on the hub.
 

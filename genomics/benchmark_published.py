@@ -1,0 +1,78 @@
+"""Published accuracies on the Genomic Benchmarks, and the lengths that they were reached with.
+
+Source: Schiff et al. 2024, arXiv:2403.03234 (CNN, HyenaDNA, Caduceus), and Sahoo et al. 2024,
+arXiv:2406.07524 (the others); all on the official test sets.
+"""
+
+from __future__ import annotations
+
+COLUMNS = (
+    "CNN",
+    "HyenaDNA",
+    "Caduceus-Ph",
+    "Caduceus-PS",
+    "Mamba AR",
+    "Caduceus MLM",
+    "Plaid",
+    "SEDD",
+    "MDLM",
+)
+
+_ROWS = {
+    "dummy_mouse_enhancers_ensembl": (
+        1024,
+        (0.715, 0.780, 0.754, 0.793, 0.763, 0.810, 0.745, 0.784, 0.795),
+    ),
+    "demo_coding_vs_intergenomic_seqs": (
+        200,
+        (0.892, 0.904, 0.915, 0.910, 0.897, 0.913, 0.908, 0.913, 0.913),
+    ),
+    "demo_human_or_worm": (
+        200,
+        (0.942, 0.964, 0.973, 0.968, 0.967, 0.970, 0.971, 0.970, 0.970),
+    ),
+    "human_enhancers_cohn": (
+        500,
+        (0.702, 0.729, 0.747, 0.745, 0.734, 0.737, 0.743, 0.746, 0.743),
+    ),
+    "human_enhancers_ensembl": (
+        512,
+        (0.744, 0.849, 0.893, 0.900, 0.856, 0.907, 0.885, 0.905, 0.899),
+    ),
+    "human_ensembl_regulatory": (
+        512,
+        (0.872, 0.869, 0.872, 0.873, 0.861, 0.874, 0.868, 0.828, 0.868),
+    ),
+    "human_nontata_promoters": (
+        251,
+        (0.861, 0.944, 0.946, 0.945, 0.926, 0.935, 0.935, 0.935, 0.940),
+    ),
+    "human_ocr_ensembl": (
+        512,
+        (0.698, 0.783, 0.828, 0.818, 0.806, 0.821, 0.820, 0.816, 0.823),
+    ),
+}
+
+
+def published(task: str) -> dict[str, float]:
+    """Give the published accuracies of a data set, by method; none for one that is not there.
+
+    Args:
+        task: A name that holds that of the data set, such as ``test_human_nontata_promoters``.
+    """
+    found = _find(task)
+    return {} if found is None else dict(zip(COLUMNS, found[1], strict=True))
+
+
+def published_length(task: str) -> int | None:
+    """Give the number of bases that were read of each sequence of a data set.
+
+    Args:
+        task: See ``published``.
+    """
+    found = _find(task)
+    return None if found is None else found[0]
+
+
+def _find(task: str) -> tuple[int, tuple[float, ...]] | None:
+    return next((row for name, row in _ROWS.items() if name in task), None)

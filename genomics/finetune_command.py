@@ -1,0 +1,171 @@
+"""``seqdiff finetune``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqdiff.files import check_folder, write_bytes
+from seqdiff.subcommands.common import add_device, check_count
+
+if TYPE_CHECKING:
+    from .benchmark_grid import Grid
+    from .labelled import LabelledTask
+
+help = "fine-tune DNA networks on labelled sequences, beside trained baselines"
+
+_BASELINES = ("majority", "length", "kmer", "cnn")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See ``seqdiff.commands.Command``."""
+    parser.add_argument(
+        "models",
+        nargs="+",
+        type=Path,
+        metavar="RUN_OR_HUB_DIR",
+        help="run on Caduceus or BlockMamba, or folder of a published Caduceus",
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="a table, the folder of a task, or one of tasks"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="results; resumes")
+    parser.add_argument("--fasta", type=Path, help="genome that interval tasks are cut from")
+    for name in ("sequence", "label"):
+        parser.add_argument(
+            f"--{name}_column", metavar="NAME", help="of a table; default: the usual names"
+        )
+    parser.add_argument("--lr", type=float, nargs="+", default=[1e-3, 2e-3], help="1e-3 2e-3")
+    parser.add_argument("--batch_size", type=int, nargs="+", default=[128, 256], help="128 256")
+    parser.add_argument("--epochs", type=int, default=10, help="the best counts; default: 10")
+    parser.add_argument("--seeds", type=int, default=5, help="splits of train; default: 5")
+    parser.add_argument(
+        "--strategy",
+        choices=("full", "probe"),
+        nargs="+",
+        default=["full"],
+        help="train everything, or the head alone; default: full",
+    )
+    parser.add_argument(
+        "--conjoin",
+        choices=("none", "test", "train"),
+        default="test",
+        help="when a network of one strand reads both; PS always does; default: test",
+    )
+    parser.add_argument(
+        "--max_length",
+        type=int,
+        help="bases read, from the middle of what is longer; default: as published, or <= 1024",
+    )
+    parser.add_argument("--scratch", action="store_true", help="add each network untrained")
+    parser.add_argument(
+        "--baselines",
+        choices=_BASELINES,
+        nargs="*",
+        default=list(_BASELINES),
+        help="to train; default: all",
+    )
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """See ``seqdiff.commands.Command``.
+
+    Raises:
+        ValueError: If a network, a file or an option cannot be used.
+    """
+    _check(args)
+    from seqdiff.extras import require_extra
+
+    from .labelled_tasks import Reading, find_tasks, load_task
+
+    require_extra("sklearn", "finetune", "genomics")
+    sources = find_tasks(args.data)
+    reading = Reading(args.fasta, args.sequence_column, args.label_column)
+    tasks = [load_task(source, reading) for source in sources]
+    from rich.console import Console
+
+    from seqdiff.subcommands.terminal import choose_device, progress
+
+    from .benchmark_grid import cells, run_cells
+    from .benchmark_ledger import Ledger
+    from .benchmark_models import load_pretrained
+    from .benchmark_table import NOTES, build_tables, summarise, to_json, to_markdown
+
+    device = choose_device(args.device)
+    models = [m for p in args.models for m in load_pretrained(p, device, scratch=args.scratch)]
+    _check_names([model.name for model in models])
+    grid = _grid(args)
+    todo = [cell for task in tasks for cell in cells(task, models, grid, device)]
+    ledger = Ledger(args.out / "results.jsonl")
+    args.out.mkdir(parents=True, exist_ok=True)
+    total = sum(cell.cost for cell in todo if ledger.find(cell.key) is None)
+    with progress() as bar:
+        row = bar.add_task("fine-tuning", total=total)
+        run_cells(todo, ledger, lambda count: bar.advance(row, count))
+    lines, notes = summarise(todo, ledger), _notes(tasks, grid)
+    write_bytes(args.out / "table.json", to_json(lines, notes).encode())
+    write_bytes(args.out / "table.md", to_markdown(lines, notes).encode())
+    for table in build_tables(lines):
+        Console().print(table)
+    print("\n".join((" ".join(NOTES), *notes)))
+    print(f"{args.out}: results.jsonl (a line a run), table.json, table.md")
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name in ("epochs", "seeds", "max_length"):
+        if getattr(args, name) is not None:
+            check_count(f"finetune.{name}", getattr(args, name))
+    for size in args.batch_size:
+        check_count("finetune.batch_size", size)
+    for lr in args.lr:
+        if not 0 < lr < math.inf:
+            raise ValueError(f"finetune.lr must be above 0, got {lr}; 1e-3 is usual")
+    check_folder("finetune.out", args.out)
+
+
+def _check_names(names: list[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(
+            f"finetune.models must have folders of different names, got {repeated[0]} twice; "
+            "rename one"
+        )
+
+
+def _grid(args: argparse.Namespace) -> Grid:
+    from .benchmark_grid import Grid
+
+    unique = {name: list(dict.fromkeys(getattr(args, name))) for name in ("lr", "batch_size")}
+    return Grid(
+        unique["lr"],
+        unique["batch_size"],
+        args.epochs,
+        args.seeds,
+        list(dict.fromkeys(args.strategy)),
+        args.conjoin,
+        args.max_length,
+        list(dict.fromkeys(args.baselines)),
+    )
+
+
+def _notes(tasks: list[LabelledTask], grid: Grid) -> list[str]:
+    """Say of each task how it is split, and how many sequences are cut."""
+    from .benchmark_grid import reading_length
+
+    notes = []
+    for task in tasks:
+        length = reading_length(task, grid)
+        parts = [part for part in (task.train, task.valid, task.test) if part is not None]
+        cut = sum(int((part.lengths > length).sum()) for part in parts)
+        total = sum(map(len, parts))
+        if task.note:
+            notes.append(f"{task.name}: {task.note}")
+        if cut:
+            notes.append(
+                f"{task.name}: {cut:,} of {total:,} sequences are cut to their middle {length:,} "
+                "bases by networks"
+            )
+    return notes

@@ -1,0 +1,164 @@
+"""Labelled sequences: one record for every form that benchmarks come in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int64, UInt8
+
+from .alphabet import reverse_complement
+from .bed import Interval
+
+
+class Row(NamedTuple):
+    """A sequence and its class, as a reader finds them.
+
+    Attributes:
+        ids: Letters, N and its like as the mask.
+        label: Name of the class.
+        interval: Where it was cut from; ``None`` if the file does not say.
+    """
+
+    ids: UInt8[np.ndarray, " L"]
+    label: str
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Sequences of any lengths, and their classes.
+
+    Attributes:
+        ids: Letters of each.
+        labels: Number of each one's class.
+        intervals: Where they were cut from; ``None`` if the form does not say.
+    """
+
+    ids: tuple[UInt8[np.ndarray, " _"], ...]
+    labels: Int64[np.ndarray, " n"]
+    intervals: tuple[Interval, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, " n"]:
+        """Bases of each."""
+        return np.array([len(ids) for ids in self.ids], dtype=np.int64)
+
+    def select(self, rows: Bool[np.ndarray, " n"] | Int64[np.ndarray, " m"]) -> Labelled:
+        """Take some rows.
+
+        Args:
+            rows: Their numbers, or True for each that is taken.
+        """
+        numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
+        intervals = self.intervals
+        return Labelled(
+            tuple(self.ids[i] for i in numbers),
+            self.labels[numbers],
+            None if intervals is None else tuple(intervals[i] for i in numbers),
+        )
+
+
+@dataclass(frozen=True)
+class LabelledTask:
+    """A classification task.
+
+    Attributes:
+        name: As in tables.
+        classes: Their names, sorted: the same numbers in every split and on every machine.
+        train: What is learned from.
+        valid: What the best epoch is chosen by; ``None`` if it is to be split off ``train``.
+        test: What is measured on.
+        note: What a reader of the numbers must know about the splits; may be empty.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Labelled
+    valid: Labelled | None
+    test: Labelled
+    note: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all sequences and labels, in their order."""
+        digest = hashlib.sha256("\n".join(self.classes).encode())
+        for part in (self.train, self.valid, self.test):
+            if part is not None:
+                digest.update(part.labels.tobytes() + part.lengths.tobytes())
+                for ids in part.ids:
+                    digest.update(ids.tobytes())
+        return digest.hexdigest()[:16]
+
+
+def number_classes(parts: Sequence[Sequence[Row]]) -> tuple[str, ...]:
+    """Sort the names of the classes of all splits.
+
+    Args:
+        parts: Rows of each split.
+    """
+    return tuple(sorted({row.label for part in parts for row in part}))
+
+
+def gather(rows: Sequence[Row], classes: Sequence[str]) -> Labelled:
+    """Put rows into a record.
+
+    Args:
+        rows: What a reader found.
+        classes: Names of all classes, in the order of their numbers.
+    """
+    number = {name: place for place, name in enumerate(classes)}
+    labels = np.array([number[row.label] for row in rows], dtype=np.int64)
+    intervals = tuple(row.interval for row in rows if row.interval is not None)
+    return Labelled(
+        tuple(row.ids for row in rows), labels, intervals if len(intervals) == len(rows) else None
+    )
+
+
+def either_strand(ids: UInt8[np.ndarray, " L"]) -> bytes:
+    """Give one key to a sequence and its reverse complement.
+
+    Args:
+        ids: Letters.
+    """
+    return min(ids.tobytes(), reverse_complement(ids).tobytes())
+
+
+def seen(train: Labelled, test: Labelled) -> Bool[np.ndarray, " n"]:
+    """Find the rows of a test set that training has seen.
+
+    A row is seen if it, or its reverse complement, is a training sequence letter for letter, or if
+    it was cut from a stretch of the genome that shares a base with a training interval.
+
+    Args:
+        train: What is learned from.
+        test: What is measured on.
+    """
+    known = {either_strand(ids) for ids in train.ids}
+    found = np.array([either_strand(ids) in known for ids in test.ids], dtype=bool)
+    if train.intervals is not None and test.intervals is not None:
+        found |= _overlapping(train.intervals, test.intervals)
+    return found
+
+
+def _overlapping(train: Sequence[Interval], test: Sequence[Interval]) -> np.ndarray:
+    """Say which test intervals share a base with a training interval, on either strand."""
+    found = np.zeros(len(test), dtype=bool)
+    for chrom in {interval.chrom for interval in test}:
+        here = [i for i in train if i.chrom == chrom]
+        asked = np.array([n for n, i in enumerate(test) if i.chrom == chrom])
+        starts = np.sort(np.array([i.start for i in here]))
+        ends = np.sort(np.array([i.end for i in here]))
+        first = np.array([test[n].start for n in asked])
+        last = np.array([test[n].end for n in asked])
+        # Those that begin before the end, less those that end before the beginning.
+        begun = np.searchsorted(starts, last, side="left")
+        done = np.searchsorted(ends, first, side="right")
+        found[asked] = begun > done
+    return found

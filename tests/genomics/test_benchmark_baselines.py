@@ -1,0 +1,96 @@
+"""Baselines learn what they can learn, and no more; k-mers are counted as by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from genomics.alphabet import encode
+from genomics.benchmark_baselines import BenchmarkCNN, run_baseline
+from genomics.kmer_features import count_kmers, kmer_shares
+from genomics.labelled import Labelled, LabelledTask
+
+
+def task(kind: str, seed: int = 0) -> LabelledTask:
+    """Two classes that differ in the majority, the length or a motif only."""
+    rng = np.random.default_rng(seed)
+
+    def part(num: int) -> Labelled:
+        labels = (rng.random(num) < (0.75 if kind == "majority" else 0.5)).astype(np.int64)
+        made = []
+        for label in labels:
+            width = 70 + 20 * int(label) if kind == "length" else 80
+            ids = rng.integers(0, 4, width, dtype=np.uint8)
+            if kind == "motif" and label:
+                place = int(rng.integers(0, width - 24))
+                ids[place : place + 24] = encode("GATTACA" * 3 + "GAT")
+            made.append(ids)
+        return Labelled(tuple(made), labels)
+
+    return LabelledTask(kind, ("a", "b"), part(600), None, part(400))
+
+
+def accuracy(name: str, kind: str, epochs: int = 1) -> float:
+    made = task(kind)
+    found = run_baseline(
+        name,
+        made,
+        np.zeros(400, dtype=bool),
+        length=100,
+        epochs=epochs,
+        seed=0,
+        device=torch.device("cpu"),
+    )
+    test = found["test"]
+    assert isinstance(test, dict)
+    return test["accuracy"]
+
+
+def test_the_majority_is_the_share_of_the_commonest_class() -> None:
+    assert accuracy("majority", "majority") == task("majority").test.labels.mean()
+
+
+@pytest.mark.parametrize(
+    ("name", "learns", "cannot"),
+    [("length", "length", "motif"), ("kmer", "motif", "length"), ("cnn", "motif", "majority")],
+)
+def test_a_baseline_learns_its_own_kind(name: str, learns: str, cannot: str) -> None:
+    """At chance, 400 rows are right .5 +- .025: .63 is five standard errors away."""
+    assert accuracy(name, learns, epochs=8) > 0.95
+    if cannot == "majority":
+        assert accuracy(name, cannot, epochs=8) < 0.75 + 0.11
+    else:
+        assert accuracy(name, cannot) < 0.63
+
+
+def test_kmers_by_hand() -> None:
+    counts = count_kmers([encode("ACAC"), encode("A"), encode("ANCA"), encode("TTT")], 2).toarray()
+    assert counts.shape == (4, 16)
+    assert {int(c): int(counts[0, c]) for c in counts[0].nonzero()[0]} == {1: 2, 4: 1}
+    assert counts[1].sum() == 0
+    assert {int(c): int(counts[2, c]) for c in counts[2].nonzero()[0]} == {4: 1}
+    assert {int(c): int(counts[3, c]) for c in counts[3].nonzero()[0]} == {15: 2}
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_kmers_by_a_loop(k: int) -> None:
+    rng = np.random.default_rng(k)
+    rows = [rng.integers(0, 5, int(n), dtype=np.uint8) for n in rng.integers(1, 30, 20)]
+    found = count_kmers(rows, k).toarray()
+    expected = np.zeros_like(found)
+    for place, ids in enumerate(rows):
+        for first in range(len(ids) - k + 1):
+            word = ids[first : first + k]
+            if (word < 4).all():
+                expected[place, int("".join(map(str, word)), 4)] += 1
+    np.testing.assert_array_equal(found, expected)
+    shares = kmer_shares(rows, k).toarray().sum(axis=1)
+    np.testing.assert_allclose(shares, expected.any(axis=1), atol=1e-6)
+
+
+def test_the_network_has_the_published_layers() -> None:
+    """Parameters by hand for 200 bases: 200, 96, 44, 18 positions before the dense layers."""
+    model = BenchmarkCNN(200, 2)
+    convolutions = (100 * 8 + 1) * 16 + (16 * 8 + 1) * 8 + (8 * 8 + 1) * 4 + 2 * (16 + 8 + 4)
+    dense = (4 * 18 + 1) * 512 + 513 * 2
+    found = sum(p.numel() for p in model.parameters())
+    assert found == 6 * 100 + convolutions + dense
