@@ -74,7 +74,7 @@ def overlap(
         # One width at a time, the one that most sequences wait for.
         width = int(np.bincount(tried[least < most]).argmax())
         chosen = np.flatnonzero((least < most) & (tried == width))
-        results = _present([sequences[i] for i in chosen], text, width)
+        results = _present([sequences[i] for i in chosen.tolist()], text, width)
         there = np.array([present.any() for _, present in results])
         least[chosen[there]] = width
         most[chosen[~there]] = width - 1

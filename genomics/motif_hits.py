@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64, UInt8
 
+from seqdiff.files import write_bytes
+
 from .alphabet import BASES, MASK_ID
 from .fasta import check_file, is_gzip
 from .kmers import join
@@ -22,7 +24,7 @@ from .kmers import join
 if TYPE_CHECKING:
     from Bio.motifs import Motif
 
-# A hit scores at least this share of the best score there is, as in `matchPWM(min.score = "80%")` of
+# A hit scores at least this share of the best score there is: `matchPWM(min.score = "80%")` of
 # Bioconductor's Biostrings.
 HIT_SHARE = 0.8
 _PSEUDO_SHARE = 0.01  # of equally frequent bases, mixed in so that no score is infinite
@@ -129,6 +131,7 @@ def _parse(path: Path, lines: list[str], kind: str, start: str) -> list[Motif]:
 
 def _scores(path: Path, motif: Motif) -> MotifScores:
     name = " ".join(str(part) for part in (getattr(motif, "matrix_id", None), motif.name) if part)
+    assert motif.counts is not None
     counts = np.array([motif.counts[base] for base in BASES], dtype=np.float64).T
     total = counts.sum(axis=1, keepdims=True)
     if counts.size == 0 or not (total > 0).all():
@@ -151,9 +154,9 @@ def count_hits(
     widths = np.array([len(motif.scores) for motif in motifs])
     for width in np.unique(widths[widths <= len(ids)]):
         chosen = np.flatnonzero(widths == width)
-        plus = np.stack([motifs[i].scores.T for i in chosen])
+        plus = np.stack([motifs[i].scores.T for i in chosen.tolist()])
         kernels = torch.from_numpy(np.concatenate([plus, plus[:, ::-1, ::-1]]))
-        least = torch.tensor([motifs[i].threshold for i in chosen], dtype=torch.float64)
+        least = torch.tensor([motifs[i].threshold for i in chosen.tolist()], dtype=torch.float64)
         least = least.repeat(2)[:, None] - _ROUNDING
         for first in range(0, len(ids) - int(width) + 1, _BLOCK):
             block = ids[first : first + _BLOCK + int(width) - 1]
@@ -165,3 +168,29 @@ def count_hits(
             hits = ((scores >= least) & (gone == 0)).sum(dim=1).numpy()
             counts[chosen] += hits[: len(chosen)] + hits[len(chosen) :]
     return counts
+
+
+def write_motifs(
+    path: Path, names: Sequence[str], matrices: Sequence[Float64[np.ndarray, "_ 4"]]
+) -> None:
+    """Write motifs in JASPAR's format, as counts of a thousand.
+
+    Args:
+        path: Where to.
+        names: Without blanks.
+        matrices: Base probabilities of each position.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    lines = []
+    for name, matrix in zip(names, matrices, strict=True):
+        lines.append(f">{name}")
+        for base, row in zip(BASES, 1000 * matrix.T, strict=True):
+            lines.append(f"{base} [ {' '.join(f'{count:.3f}' for count in row)} ]")
+    write_bytes(path, ("\n".join(lines) + "\n").encode())
+
+
+def consensus(matrix: Float64[np.ndarray, "w 4"]) -> str:
+    """Spell the base that each position holds more often than not, N where there is none."""
+    return "".join(BASES[row.argmax()] if row.max() > 0.5 else "N" for row in matrix)

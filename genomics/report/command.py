@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FASTA",
-        help="real sequence, perhaps "
-        "the genome that the run was trained on: windows are cut where it was not, if there is room",
+        help="real sequence; of the genome that the run was trained on, what it has not seen is "
+        "used if there is enough",
     )
     parser.add_argument(
         "--samples", type=Path, required=True, metavar="FASTA", help="of seqdiff sample"

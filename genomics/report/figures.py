@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
@@ -21,15 +22,23 @@ from ..kmers import MAX_K, Spectra
 from .curves import Curves
 from .measures import Measure, Measured
 
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
+
 _WIDTH, _HEIGHT = 4.6, 2.9  # inches
-_STYLE = {
-    **{"svg.hashsalt": "seqdiff", "svg.fonttype": "none", "font.size": 9, "axes.grid": True},
-    **{"axes.spines.top": False, "axes.spines.right": False, "grid.color": "0.92"},
+_STYLE: dict[RcKeyType, object] = {
+    "svg.hashsalt": "seqdiff",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "0.92",
 }
 _UNDATED = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _REAL = "#222222"
 _SHOWN_WORD = 3
-_MAX_STATES, _MAX_POSITIONS = 128, 256
+_MAX_STATES, _MAX_POSITIONS = 1024, 512
 
 
 def svg(figure: Figure) -> str:
@@ -122,8 +131,9 @@ def draw_spectrum(spectra: Mapping[str, Spectra]) -> Figure:
     }
     order = sorted(canonical, key=lambda code: -shares["real"][code])
     for name, color in _colors(list(spectra)).items():
-        style = {"lw": 1.4} if name == "real" else {"ls": "", "marker": "o", "ms": 3}
-        axes.plot(100 * shares[name][order], color=color, label=name, **style)
+        line, marker = ("-", "") if name == "real" else ("", "o")
+        values = 100 * shares[name][order]
+        axes.plot(values, color=color, label=name, lw=1.4, ls=line, marker=marker, ms=3)
     axes.set_xticks(range(len(order)), [words[code] for code in order], rotation=90, fontsize=7.5)
     axes.set_ylabel("% of 3-mers,\nboth strands")
     axes.grid(visible=False, axis="x")
@@ -195,12 +205,13 @@ def draw_all(
     divergences = [m for m in measured.measures if "Jensen" in m.name]
     figures = {
         "gc": draw_histograms({k: 100 * v for k, v in measured.gc.items()}, "GC content, %"),
-        "length": draw_histograms({"samples": lengths}, "length, bases"),
         "divergence": draw_divergence(divergences),
         "spectrum": draw_spectrum(measured.spectra),
         "longest": draw_histograms(measured.longest, "longest match with training, bases"),
         "strip": draw_strip(trace, row),
     }
+    if lengths.min() < lengths.max():
+        figures["length"] = draw_histograms({"samples": lengths}, "length, bases")
     if curves.bits:
         figures["curves"] = draw_curves(curves)
     return {name: svg(figure) for name, figure in figures.items()}

@@ -131,7 +131,7 @@ def measure(
             "Discriminator",
             "4-mer logistic regression against real windows",
             "AUROC, held out",
-            "0.5: cannot be told from real; 1: always",
+            f"0.5 ± {_area_error(len(sets.real)):.2f}: cannot be told from real; 1: always",
             {
                 name: discriminator_auroc(sets.real, rows, seed)
                 for name, rows in sets.others.items()
@@ -154,7 +154,9 @@ def _composition(gc: dict[str, np.ndarray]) -> Iterator[Measure]:
     spreads = {name: float(100 * found.std(ddof=1)) for name, found in others.items()}
     note = f"the real windows have {100 * real.std(ddof=1):.2f}"
     yield Measure(section, "GC content, standard deviation over sequences", "%", note, spreads)
-    distances = {name: float(ks_2samp(found, real).statistic) for name, found in others.items()}
+    distances = {
+        name: float(np.asarray(ks_2samp(found, real))[0]) for name, found in others.items()
+    }
     note = "0: the same distribution"
     yield Measure(section, "GC content, Kolmogorov-Smirnov distance", "0 to 1", note, distances)
 
@@ -195,6 +197,11 @@ def _motif_measures(table: MotifTable) -> Iterator[Measure]:
     count = len(table.names)
     name = f"mean |enrichment| over {count:,} motif{'s' * (count != 1)}"
     yield Measure(section, name, "log2", "0: as frequent as in real windows", gaps)
+
+
+def _area_error(count: int) -> float:
+    """Standard deviation of the area when both sets have one law (Mann and Whitney 1947)."""
+    return ((2 * count + 1) / (12 * count**2)) ** 0.5
 
 
 def _diversity(sets: dict[str, Rows]) -> Iterator[Measure]:

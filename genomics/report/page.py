@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -27,9 +28,11 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; margin:
 dt { color: #666; } dd { margin: 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr));
   gap: 1rem; align-items: start; }
-figure { margin: 0; } figcaption { font-size: .875rem; color: #444; }
+figure { margin: 0; max-width: 32rem; } figcaption { font-size: .875rem; color: #444; }
 img { display: block; width: 100%; height: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .75rem 0; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .75rem 0;
+  table-layout: fixed; }
+thead th:first-child { width: 34%; }
 th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid #eee;
   vertical-align: top; font-variant-numeric: tabular-nums; }
 th { font-weight: 600; } tbody th { text-align: left; font-weight: 500; }
@@ -39,10 +42,10 @@ small { display: block; color: #666; font-weight: 400; }
 @media (max-width: 40rem) {
   thead { display: none; }
   table, tbody { display: block; }
-  tr { display: grid; grid-template-columns: 1fr 1fr; padding: .5rem 0;
+  tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.25rem; padding: .5rem 0;
     border-bottom: 1px solid #ddd; }
   tbody th { grid-column: 1 / -1; padding: 0; border: 0; }
-  td { display: flex; justify-content: space-between; gap: .5rem; padding: .1rem .5rem .1rem 0;
+  td { display: flex; justify-content: space-between; gap: .5rem; padding: .1rem 0;
     border: 0; }
   td::before { content: attr(data-set); color: #666; font-weight: 400; text-align: left; }
   dl { grid-template-columns: 1fr; } dd { margin-bottom: .25rem; }
@@ -98,6 +101,8 @@ def write_page(
     for section in dict.fromkeys(found.section for found in measured.measures):
         chosen = [found for found in measured.measures if found.section == section]
         parts.append(f"<h2>{escape(section)}</h2>")
+        if section == "Composition" and "length" not in figures:
+            parts.append("<p>All samples have one length, and so have all other sets.</p>")
         parts.append(_figures(figures, _PLACES.get(section, ())))
         parts.append(_table(chosen))
         if section.startswith("Motifs") and measured.motifs is not None:
@@ -129,7 +134,7 @@ def _introduction(about: About) -> str:
         f"<dl>{facts}</dl>\n"
         "<p>Each number is given for four sets of as many sequences of the same lengths. "
         "<b>real vs real</b> is the floor: other windows of the reference, disjoint from those "
-        "that all sets are compared with; no generator can be told from real better than that. "
+        "that all sets are compared with; nothing can be expected to come nearer to real. "
         "<b>dinucleotide shuffle</b> and "
         f"<b>Markov order {about.order}</b> are the ceilings: those real windows with their bases "
         "rearranged so that every dinucleotide stays, and draws from a Markov chain fitted to the "
@@ -215,10 +220,7 @@ def _floors(curves: Curves) -> str:
 
 
 def spell(value: float) -> str:
-    """Write a number with about four significant digits; a dash where there is none."""
+    """Write a number with four significant digits; a dash where there is none."""
     if not math.isfinite(value):
-        return "–"
-    if value == 0 or abs(value) >= 1e-4:
-        digits = 1 if abs(value) >= 1000 else 2 if abs(value) >= 10 else 4
-        return f"{value:,.{digits}f}".rstrip("0").rstrip(".") if value else "0"
-    return f"{value:.1e}"
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else re.sub(r"e-0(\d)", r"e-\1", f"{value:.4g}")
