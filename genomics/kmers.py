@@ -16,7 +16,7 @@ MAX_K = 6
 _LETTERS, _STRIDE = 8, 3
 _BLOCK = _STRIDE << 17
 
-Spectra = tuple[Int64[np.ndarray, " words"], ...]
+Spectra = tuple[Int64[np.ndarray, " _"], ...]
 
 
 def join(rows: Sequence[UInt8[np.ndarray, " _"]]) -> UInt8[np.ndarray, " N"]:

@@ -101,8 +101,9 @@ def _orientation(path: Path, lines: list[str]) -> str:
             shapes[-1].append(len(words))
     if all(len(shape) == 4 and len(set(shape)) == 1 for shape in shapes):
         return "jaspar"
+    named = any(re.match(r"\s*[ACGT]", line) for line in lines)
     for number, shape in zip(starts, shapes, strict=True):
-        if set(shape) != {4}:
+        if set(shape) != {4} or (named and len(shape) != 4):
             raise ValueError(
                 f"{path}:{number}: a motif must have four rows of one length, for A, C, G and T, "
                 f"or rows of four, got rows of {shape[:8]}; is this a JASPAR file?"
@@ -121,7 +122,9 @@ def _parse(path: Path, lines: list[str], kind: str, start: str) -> list[Motif]:
         raise ValueError(
             f"{path}: must be a motif file, got one that cannot be read ({reason}); check it"
         ) from error
-    if not found or len(found) != expected:
+    widths = re.findall(r"^letter-probability matrix:.*\bw= *(\d+)", "\n".join(lines), re.MULTILINE)
+    short = widths and [int(w) for w in widths] != [motif.length for motif in found]
+    if not found or len(found) != expected or short:
         raise ValueError(
             f"{path}: must hold whole motifs, got {expected} headers {start!r} and {len(found)} "
             "matrices; check the file"
@@ -130,7 +133,8 @@ def _parse(path: Path, lines: list[str], kind: str, start: str) -> list[Motif]:
 
 
 def _scores(path: Path, motif: Motif) -> MotifScores:
-    name = " ".join(str(part) for part in (getattr(motif, "matrix_id", None), motif.name) if part)
+    parts = (getattr(motif, "matrix_id", None), motif.name)
+    name = " ".join(dict.fromkeys(str(part) for part in parts if part))
     assert motif.counts is not None
     counts = np.array([motif.counts[base] for base in BASES], dtype=np.float64).T
     total = counts.sum(axis=1, keepdims=True)

@@ -218,7 +218,7 @@ def _memorisation(
 ) -> Iterator[Measure]:
     section = "Memorisation, both strands of the training sequence"
     most = {name: float(found.max()) for name, found in longest.items()}
-    note = "far above the others: copied"
+    note = "far above real vs real: copied"
     yield Measure(section, "longest exact match", "bases", note, most)
     means = {name: float(found.mean()) for name, found in longest.items()}
     yield Measure(section, "longest exact match, mean over sequences", "bases", note, means)

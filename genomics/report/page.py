@@ -48,6 +48,9 @@ small { display: block; color: #666; font-weight: 400; }
   td { display: flex; justify-content: space-between; gap: .5rem; padding: .1rem 0;
     border: 0; }
   td::before { content: attr(data-set); color: #666; font-weight: 400; text-align: left; }
+  table.single tr { grid-template-columns: 1fr auto; }
+  table.single tbody th { grid-column: auto; }
+  table.single td::before { content: none; }
   dl { grid-template-columns: 1fr; } dd { margin-bottom: .25rem; }
 }
 """
@@ -182,8 +185,9 @@ def _rows(heading: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]) -> s
         small = f"<small>{escape(note)}</small>" if note else ""
         lines.append(f"<tr><th>{escape(name)}{small}</th>{cells}</tr>")
     body = "\n".join(lines)
+    kind = ' class="single"' if len(sets) == 1 else ""
     return (
-        f"<table><thead><tr><th>{escape(heading)}</th>{head}</tr></thead>\n"
+        f"<table{kind}><thead><tr><th>{escape(heading)}</th>{head}</tr></thead>\n"
         f"<tbody>\n{body}\n</tbody></table>"
     )
 
