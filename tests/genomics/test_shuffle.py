@@ -1,7 +1,7 @@
 """Dinucleotide shuffles against all arrangements of small rows."""
 
 from collections import Counter
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.statistics import pearson, power
 
 
 def pairs(row) -> Counter:
-    return Counter(zip(row, row[1:], strict=False))
+    return Counter(pairwise(row))
 
 
 def arrangements(row: np.ndarray) -> list[bytes]:
@@ -37,7 +37,7 @@ def draw_counts(text: str, law: list[bytes], draws: int) -> torch.Tensor:
     "text", ["ACGACATACA", "AACATAACTA", "ACACAGATCA", "GACGTCATG", "ACACATCACT"]
 )
 def test_every_arrangement_is_equally_likely(text: str) -> None:
-    """2,000 rows expected of each: false alarm 1e-6, power over .999 for one at 0.7 of its share."""
+    """2,000 rows expected of each: false alarm 1e-6, power > .999 for one at 0.7 of its share."""
     law = arrangements(encode(text))
     assert len(law) > 3
     draws = 2000 * len(law)
