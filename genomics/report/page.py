@@ -46,13 +46,14 @@ small { display: block; color: #666; font-weight: 400; }
     border-bottom: 1px solid #ddd; }
   tbody th { grid-column: 1 / -1; padding: 0; border: 0; }
   td { display: flex; justify-content: space-between; gap: .5rem; padding: .1rem 0;
-    border: 0; }
-  td::before { content: attr(data-set); color: #666; font-weight: 400; text-align: left; }
+    border: 0; white-space: nowrap; }
+  td::before { content: attr(data-set); color: #666; font-weight: 400; }
   table.single tr { grid-template-columns: 1fr auto; }
   table.single tbody th { grid-column: auto; }
   table.single td::before { content: none; }
   dl { grid-template-columns: 1fr; } dd { margin-bottom: .25rem; }
 }
+@media (max-width: 30rem) { table:not(.single) tr { grid-template-columns: 1fr; } }
 """
 _CAPTIONS = {
     "gc": "GC content of each sequence.",
