@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from seqdiff.likelihood import Likelihood
+    from seqdiff.run import Run
 
     from .synthetic import SyntheticDataModule
 
 help = "train on a synthetic genome and compare with its true entropy"
 
 _EVALUATIONS, _NUM_SAMPLES, _SEED = 8, 64, 1
+_ROOM = 8  # bases of the reference for each of the samples'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,15 +38,11 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from seqdiff.config import parse_run
-    from seqdiff.data.templates import Blanks
     from seqdiff.likelihood import StratifiedK
     from seqdiff.run import load_run, start_run
-    from seqdiff.samplers import FirstHittingSampler
-    from seqdiff.subcommands.drawing import draw
     from seqdiff.subcommands.likelihood_table import estimate
     from seqdiff.subcommands.train import fit
 
-    from .fasta import write_samples
     from .synthetic import SyntheticDataModule
 
     parsed = parse_run(args.config, [] if args.output is None else ["--output", str(args.output)])
@@ -61,13 +59,47 @@ def run(args: argparse.Namespace) -> None:
     result = estimate(trained, "test", estimator=StratifiedK(_EVALUATIONS), seed=_SEED)
     console = Console()
     console.print(build_table(result, data))
+    console.print(write_report(trained), highlight=False, soft_wrap=True)
+
+
+def write_report(trained: Run) -> str:
+    """Draw samples, and compare them with another genome of the same source.
+
+    Returns:
+        What was written and what to run next.
+    """
+    from seqdiff.data.templates import Blanks
+    from seqdiff.samplers import FirstHittingSampler, Recorder
+    from seqdiff.subcommands.drawing import draw
+    from seqdiff.subcommands.recording import save_trace
+
+    from .alphabet import decode
+    from .fasta import write_fasta, write_samples
+    from .motif_hits import consensus, write_motifs
+    from .report import command
+    from .synthetic import SyntheticDataModule
+
+    data, directory = trained.datamodule, trained.directory
+    assert isinstance(data, SyntheticDataModule)
     blanks = Blanks(_NUM_SAMPLES, data.length, trained.process.mask_id)
-    drawn = draw(trained, FirstHittingSampler(), blanks, seed=_SEED, batch_size=_NUM_SAMPLES)
-    samples = trained.directory / "samples.fa"
-    write_samples(samples, drawn.sequences, [f"sample_{i}" for i in range(_NUM_SAMPLES)])
-    console.print(
-        next_lines(trained.directory, samples, data.length), highlight=False, soft_wrap=True
+    recorder, sampler = Recorder(), FirstHittingSampler()
+    drawn = draw(trained, sampler, blanks, seed=_SEED, batch_size=_NUM_SAMPLES, recorder=recorder)
+    samples, reference, motifs, trace, page = (
+        directory / name
+        for name in ("samples.fa", "reference.fa", "motifs.jaspar", "steps.npz", "report.html")
     )
+    write_samples(samples, drawn.sequences, blanks.names)
+    save_trace(trace, recorder, sampler, blanks.names, trained.tokenizer)
+    room = _ROOM * _NUM_SAMPLES * data.length
+    write_fasta(reference, ["another"], [decode(data.source.sample(1, room, _SEED)[0])])
+    planted = [motif.matrix for motif in data.source.motifs]
+    write_motifs(motifs, [f"planted_{consensus(matrix)}" for matrix in planted], planted)
+    files = ("--reference", reference, "--samples", samples, "--motifs", motifs, "--trace", trace)
+    arguments = (str(directory), *map(str, files), "--out", str(page))
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    command.run(parser.parse_args(arguments))
+    return next_lines(directory, samples, page, data.length)
 
 
 def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
@@ -108,12 +140,12 @@ def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
     return table
 
 
-def next_lines(directory: Path, samples: Path, length: int) -> str:
+def next_lines(directory: Path, samples: Path, page: Path, length: int) -> str:
     """Say what was written and what to run next."""
     draw_more = ("--num", "100", "--length", str(length), "--out", "more.fa", "--seed", "2")
     train_mine = ("--data.fasta", "YOUR.fa", "--output", "runs/mine")
     return (
-        f"Wrote {samples}. Next:\n"
+        f"Wrote {samples}, and {page}, which compares them with real sequence. Next:\n"
         f"  {command_line('sample', directory, *draw_more)}\n"
         f"  {command_line('train', 'configs/experiment/genomics/fasta.yaml', *train_mine)}"
     )

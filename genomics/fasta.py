@@ -146,9 +146,14 @@ class _Parser:
         self._length = 0
         self._header: bytes | None = None  # bytes of a header whose line has not ended yet
         self._at_line_start = True
+        self._lines = 0  # of the chunks before this one
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
         """Yield the pieces that a chunk completes."""
+        yield from self._cut(chunk)
+        self._lines += chunk.count(b"\n")
+
+    def _cut(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
         place = 0
         while place < len(chunk):
             if self._header is not None:
@@ -165,7 +170,7 @@ class _Parser:
                 end = chunk.find(b"\n>", place)
                 stop = len(chunk) if end < 0 else end + 1
                 self._at_line_start = chunk[stop - 1] == ord("\n")
-                piece = self._encode(chunk[place:stop])
+                piece = self._encode(chunk, place, stop)
                 if piece and self._name is not None:
                     yield self._name, piece
                 place = stop
@@ -178,14 +183,18 @@ class _Parser:
         if self._name is None:
             raise ValueError(f"{self._path}: the FASTA file is empty; it needs at least one record")
 
-    def _encode(self, text: bytes) -> bytes:
+    def _encode(self, chunk: bytes, place: int, stop: int) -> bytes:
+        text = chunk[place:stop]
         ids = text.translate(self._table, b"\r\n")
         if ids and self._name is None:
             raise ValueError(
                 f"{self._path}: not a FASTA file, its first line does not start with '>'"
             )
         if b"\xff" in ids:
-            where = f"{self._path}: record {self._name!r}"
+            in_lines = text.replace(b"\n", b"N").replace(b"\r", b"N").translate(self._table)
+            wrong = place + in_lines.find(b"\xff")
+            line = 1 + self._lines + chunk.count(b"\n", 0, wrong)
+            where = f"{self._path}:{line}: record {self._name!r}"
             check_encoded(ids, text.translate(None, b"\r\n"), where=where, offset=self._length)
         self._length += len(ids)
         return ids

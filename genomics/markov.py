@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64, Int64, Integer
+from jaxtyping import Float64, Int64, Integer, UInt8
 
 from .alphabet import MASK_ID
 
@@ -70,7 +70,7 @@ class MarkovModel:
             for j, (codes, known) in enumerate(_words(block, order)):
                 counts[j] += np.bincount(codes[known], minlength=len(counts[j]))
         if both_strands:
-            counts = [count + _opposite_strand(count) for count in counts]
+            counts = [count + opposite_strand(count) for count in counts]
         return cls(tuple(counts), pseudo_count)
 
     def nats(
@@ -109,6 +109,28 @@ class MarkovModel:
             totals += [nats.sum() for nats in self._row_nats(block)]
             counted += int(_known(block).sum())
         return totals, counted
+
+    def sample(
+        self, num: int, length: int, generator: np.random.Generator
+    ) -> UInt8[np.ndarray, "num length"]:
+        """Draw rows from left to right, the first letters by the chains of lower orders.
+
+        The probability of a row is exactly that whose nats ``nats`` gives.
+
+        Args:
+            num: Rows.
+            length: Letters of each.
+            generator: Of the draws.
+        """
+        rows = np.empty((num, length), dtype=np.uint8)
+        context = np.zeros(num, dtype=np.int64)
+        for place in range(length):
+            count = self.counts[min(place, self.order)].reshape(-1, 4) + self.pseudo_count
+            bounds = count.cumsum(axis=1)[context % len(count)]
+            drawn = generator.random(num) * bounds[:, -1]
+            rows[:, place] = (drawn[:, None] >= bounds[:, :-1]).sum(axis=1)
+            context = (context * 4 + rows[:, place]) % 4**self.order
+        return rows
 
     def _row_nats(self, block: np.ndarray) -> list[np.ndarray]:
         """Nats of each row under the orders 0, 1, ..., each where its whole context is known."""
@@ -184,7 +206,7 @@ def _words(block: np.ndarray, order: int) -> Iterator[tuple[np.ndarray, np.ndarr
         yield codes, known
 
 
-def _opposite_strand(count: np.ndarray) -> np.ndarray:
+def opposite_strand(count: Int64[np.ndarray, " words"]) -> Int64[np.ndarray, " words"]:
     """Counts of the reverse complements: letters reversed, each replaced by 3 - letter."""
     letters = (len(count).bit_length() - 1) // 2
     return np.flip(count.reshape((4,) * letters).transpose()).ravel()

@@ -1,0 +1,1 @@
+"""``seqdiff report``: generated DNA beside real, shuffled and Markov sequence, on one page."""

@@ -1,0 +1,227 @@
+"""The numbers of a report: each for the samples, and for what they have to be compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64, UInt8
+from scipy.stats import ks_2samp
+
+from ..alphabet import MASK_ID, reverse_complement
+from ..discriminator import discriminator_auroc
+from ..kmers import MAX_K, Spectra, both_strands, count_kmers, join, js_divergence, pearson
+from ..matches import known_words, overlap, word_hashes
+from ..motif_hits import MotifScores, count_hits
+from .sets import MIN_LENGTH, Rows, Sets
+
+_DIVERSITY_WORD = 12
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of each set.
+
+    Attributes:
+        section: Heading it stands under.
+        name: What it is.
+        unit: Its unit, or what kind of number it is.
+        note: What to read from it.
+        values: By set; NaN where there is none.
+    """
+
+    section: str
+    name: str
+    unit: str
+    note: str
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class MotifTable:
+    """How often each motif stands in each set.
+
+    Attributes:
+        names: Of the motifs.
+        per_kilobase: Hits on both strands per 1,000 bases, by set, ``real`` among them.
+        enrichment: log2 of the hits over those in the real windows, half a hit added to either.
+    """
+
+    names: list[str]
+    per_kilobase: dict[str, Float64[np.ndarray, " motifs"]]
+    enrichment: dict[str, Float64[np.ndarray, " motifs"]]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What a report shows of its sets.
+
+    Attributes:
+        measures: The table of numbers.
+        spectra: k-mer counts of both strands, by set, ``real`` among them.
+        gc: GC content of each sequence, by set.
+        longest: Bases of each sequence's longest match with the training sequence, by set.
+        motifs: Of the motif file, if one was given.
+    """
+
+    measures: list[Measure]
+    spectra: dict[str, Spectra]
+    gc: dict[str, Float64[np.ndarray, " n"]]
+    longest: dict[str, Int64[np.ndarray, " n"]]
+    motifs: MotifTable | None
+
+
+def gc_content(rows: Rows) -> Float64[np.ndarray, " n"]:
+    """Share of G and C among the known bases of each row; NaN without any."""
+    known = np.array([(row != MASK_ID).sum() for row in rows])
+    found = np.array([((row == 1) | (row == 2)).sum() for row in rows])
+    return np.where(known > 0, found / np.maximum(known, 1), np.nan)
+
+
+def distinct_words(rows: Sequence[UInt8[np.ndarray, " _"]], width: int) -> float:
+    """Share of distinct words among all; a word and its reverse complement are one. NaN without."""
+    ids = join(rows)
+    known = known_words(ids, width)
+    places = np.flatnonzero(known)
+    if len(places) == 0:
+        return float("nan")
+    opposite = word_hashes(reverse_complement(ids), width)[::-1]
+    codes = np.minimum(word_hashes(ids, width)[places], opposite[places])
+    return len(np.unique(codes)) / len(codes)
+
+
+def distinct_rows(rows: Rows) -> float:
+    """Share of distinct sequences; one and its reverse complement are the same."""
+    names = {min(row.tobytes(), reverse_complement(row).tobytes()) for row in rows}
+    return len(names) / len(rows)
+
+
+def measure(
+    sets: Sets,
+    motifs: list[MotifScores] | None,
+    seed: int,
+    on_progress: Callable[[], object] = lambda: None,
+) -> Measured:
+    """Measure every set against the real windows and the training sequence.
+
+    Args:
+        sets: What to compare.
+        motifs: Motifs to look for, if any.
+        seed: Of the discriminator's folds.
+        on_progress: Called after each part.
+    """
+    every = {"real": sets.real, **sets.others}
+    spectra = {name: both_strands(count_kmers(join(rows))) for name, rows in every.items()}
+    gc = {name: gc_content(rows) for name, rows in every.items()}
+    on_progress()
+    table = None if motifs is None else _motif_table(motifs, every)
+    on_progress()
+    found = [row for rows in sets.others.values() for row in rows]
+    matches = overlap(found, sets.training, word=MIN_LENGTH, on_progress=on_progress)
+    halves = len(sets.others), len(sets.real)
+    longest = dict(zip(sets.others, matches.longest.reshape(halves), strict=True))
+    words, contained = matches.words.reshape(halves), matches.contained.reshape(halves)
+    shares = contained.sum(axis=1) / np.maximum(words.sum(axis=1), 1)
+    measures = [
+        *_composition(gc),
+        *_spectra(spectra),
+        *([] if table is None else _motif_measures(table)),
+        Measure(
+            "Discriminator",
+            "4-mer logistic regression against real windows",
+            "AUROC, held out",
+            f"0.5 ± {_area_error(len(sets.real)):.2f}: cannot be told from real; 1: always",
+            {
+                name: discriminator_auroc(sets.real, rows, seed)
+                for name, rows in sets.others.items()
+            },
+        ),
+        *_diversity(sets.others),
+        *_memorisation(longest, dict(zip(sets.others, shares.tolist(), strict=True))),
+    ]
+    on_progress()
+    return Measured(measures, spectra, gc, longest, table)
+
+
+def _composition(gc: dict[str, np.ndarray]) -> Iterator[Measure]:
+    section = "Composition"
+    real = gc["real"][np.isfinite(gc["real"])]
+    others = {name: found[np.isfinite(found)] for name, found in gc.items() if name != "real"}
+    means = {name: float(100 * found.mean()) for name, found in others.items()}
+    note = f"the real windows have {100 * real.mean():.2f}"
+    yield Measure(section, "GC content, mean", "%", note, means)
+    spreads = {name: float(100 * found.std(ddof=1)) for name, found in others.items()}
+    note = f"the real windows have {100 * real.std(ddof=1):.2f}"
+    yield Measure(section, "GC content, standard deviation over sequences", "%", note, spreads)
+    distances = {
+        name: float(np.asarray(ks_2samp(found, real))[0]) for name, found in others.items()
+    }
+    note = "0: the same distribution"
+    yield Measure(section, "GC content, Kolmogorov-Smirnov distance", "0 to 1", note, distances)
+
+
+def _spectra(spectra: dict[str, Spectra]) -> Iterator[Measure]:
+    section = "k-mer spectra, both strands"
+    others = {name: found for name, found in spectra.items() if name != "real"}
+    for k in range(1, MAX_K + 1):
+        real = spectra["real"][k - 1]
+        values = {name: js_divergence(found[k - 1], real) for name, found in others.items()}
+        note = "0: the same spectrum"
+        yield Measure(section, f"{k}-mers, Jensen-Shannon divergence", "bits, 0 to 1", note, values)
+    # On both strands single bases have two frequencies, whose correlation is always 1 or -1.
+    for k in range(2, MAX_K + 1):
+        real = spectra["real"][k - 1]
+        values = {name: pearson(found[k - 1], real) for name, found in others.items()}
+        note = "1: proportional"
+        yield Measure(section, f"{k}-mers, Pearson correlation", "-1 to 1", note, values)
+
+
+def _motif_table(motifs: list[MotifScores], every: dict[str, Rows]) -> MotifTable:
+    counts = {name: count_hits(motifs, rows) for name, rows in every.items()}
+    bases = sum(map(len, every["real"]))
+    return MotifTable(
+        [motif.name for motif in motifs],
+        {name: 1000 * found / bases for name, found in counts.items()},
+        {
+            name: np.log2((found + 0.5) / (counts["real"] + 0.5))
+            for name, found in counts.items()
+            if name != "real"
+        },
+    )
+
+
+def _motif_measures(table: MotifTable) -> Iterator[Measure]:
+    section = "Motifs, both strands"
+    gaps = {name: float(np.abs(found).mean()) for name, found in table.enrichment.items()}
+    count = len(table.names)
+    name = f"mean |enrichment| over {count:,} motif{'s' * (count != 1)}"
+    yield Measure(section, name, "log2", "0: as frequent as in real windows", gaps)
+
+
+def _area_error(count: int) -> float:
+    """Standard deviation of the area when both sets have one law (Mann and Whitney 1947)."""
+    return ((2 * count + 1) / (12 * count**2)) ** 0.5
+
+
+def _diversity(sets: dict[str, Rows]) -> Iterator[Measure]:
+    section = "Diversity"
+    rows = {name: 100 * distinct_rows(found) for name, found in sets.items()}
+    yield Measure(section, "distinct sequences", "%", "100: none twice", rows)
+    words = {name: 100 * distinct_words(found, _DIVERSITY_WORD) for name, found in sets.items()}
+    name = f"distinct {_DIVERSITY_WORD}-mers, canonical"
+    yield Measure(section, name, "%", "far below real: the model repeats itself", words)
+
+
+def _memorisation(
+    longest: dict[str, np.ndarray], containment: dict[str, float]
+) -> Iterator[Measure]:
+    section = "Memorisation, both strands of the training sequence"
+    most = {name: float(found.max()) for name, found in longest.items()}
+    note = "far above real vs real: copied"
+    yield Measure(section, "longest exact match", "bases", note, most)
+    means = {name: float(found.mean()) for name, found in longest.items()}
+    yield Measure(section, "longest exact match, mean over sequences", "bases", note, means)
+    shares = {name: 100 * share for name, share in containment.items()}
+    name = f"{MIN_LENGTH}-mers in the training sequence"
+    yield Measure(section, name, "%", note, shares)

@@ -1,0 +1,231 @@
+"""The page: one HTML file that needs no network, no script and no wide screen."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from .curves import Curves
+from .measures import Measure, Measured, MotifTable
+
+_MOTIFS_SHOWN = 20
+_STYLE = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1rem; max-width: 60rem; color: #1c1c1c; background: #fff;
+  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.4rem; line-height: 1.25; margin: 0 0 .5rem; }
+h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; border-top: 1px solid #ddd; padding-top: 1rem; }
+p { margin: .5rem 0; }
+.warn { border-left: 4px solid #d55e00; padding-left: .75rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; margin: .5rem 0; }
+dt { color: #666; } dd { margin: 0; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr));
+  gap: 1rem; align-items: start; }
+figure { margin: 0; max-width: 32rem; } figcaption { font-size: .875rem; color: #444; }
+img { display: block; width: 100%; height: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .75rem 0;
+  table-layout: fixed; }
+thead th:first-child { width: 34%; }
+th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid #eee;
+  vertical-align: top; font-variant-numeric: tabular-nums; }
+th { font-weight: 600; } tbody th { text-align: left; font-weight: 500; }
+thead th:first-child { text-align: left; }
+td.ours { font-weight: 700; }
+small { display: block; color: #666; font-weight: 400; }
+@media (max-width: 40rem) {
+  thead { display: none; }
+  table, tbody { display: block; }
+  tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.25rem; padding: .5rem 0;
+    border-bottom: 1px solid #ddd; }
+  tbody th { grid-column: 1 / -1; padding: 0; border: 0; }
+  td { display: flex; justify-content: space-between; gap: .5rem; padding: .1rem 0;
+    border: 0; white-space: nowrap; }
+  td::before { content: attr(data-set); color: #666; font-weight: 400; }
+  table.single tr { grid-template-columns: 1fr auto; }
+  table.single tbody th { grid-column: auto; }
+  table.single td::before { content: none; }
+  dl { grid-template-columns: 1fr; } dd { margin-bottom: .25rem; }
+}
+@media (max-width: 30rem) { table:not(.single) tr { grid-template-columns: 1fr; } }
+"""
+_CAPTIONS = {
+    "gc": "GC content of each sequence.",
+    "length": "Length of each sample; every other set has the same lengths.",
+    "divergence": "Divergence of each set's k-mer spectrum from that of the real windows; below "
+    "the floor there is only noise. Values under 0.000001 are drawn there.",
+    "spectrum": "3-mers, each counted with its reverse complement, by frequency in real windows.",
+    "longest": "Longest stretch of each sequence that stands in the training sequence.",
+    "strip": "One sequence while it is drawn, from the first step to the last: grey is still "
+    "masked, a colour appears where and when its base is revealed.",
+    "curves": "Training and validation in bits per base, with Markov chains fitted to the "
+    "training windows.",
+}
+_PLACES = {
+    "Composition": ("gc", "length"),
+    "k-mer spectra, both strands": ("divergence", "spectrum"),
+    "Memorisation, both strands of the training sequence": ("longest",),
+}
+
+
+@dataclass(frozen=True)
+class About:
+    """What was compared.
+
+    Attributes:
+        facts: Lines of a name and a value.
+        held_out: Whether no real window is part of the training sequence.
+        order: Of the Markov chain.
+    """
+
+    facts: dict[str, str]
+    held_out: bool
+    order: int
+
+
+def write_page(
+    about: About, measured: Measured, curves: Curves, figures: Mapping[str, str], drawn: str
+) -> str:
+    """Write the page.
+
+    Args:
+        about: What was compared.
+        measured: The numbers.
+        curves: Of the training.
+        figures: SVG by name.
+        drawn: Where the sequence of the strip comes from.
+    """
+    parts = [_introduction(about)]
+    for section in dict.fromkeys(found.section for found in measured.measures):
+        chosen = [found for found in measured.measures if found.section == section]
+        parts.append(f"<h2>{escape(section)}</h2>")
+        if section == "Composition" and "length" not in figures:
+            parts.append("<p>All samples have one length, and so have all other sets.</p>")
+        parts.append(_figures(figures, _PLACES.get(section, ())))
+        parts.append(_table(chosen))
+        if section.startswith("Motifs") and measured.motifs is not None:
+            parts.append(_motifs(measured.motifs))
+    parts.append("<h2>Denoising</h2>")
+    parts.append(f"<p>{escape(drawn)}</p>")
+    parts.append(_figures(figures, ("strip",)))
+    parts.append("<h2>Training</h2>")
+    if "curves" not in figures:
+        parts.append("<p>The run has no metrics.csv with bits per base.</p>")
+    parts.append(_figures(figures, ("curves",)))
+    parts.append(_floors(curves))
+    title = escape(f"{about.facts['samples']}: generated DNA beside real")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(part for part in parts if part)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _introduction(about: About) -> str:
+    facts = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in about.facts.items()
+    )
+    text = (
+        "<h1>Generated DNA beside real</h1>\n"
+        f"<dl>{facts}</dl>\n"
+        "<p>Each number is given for four sets of as many sequences of the same lengths. "
+        "<b>real vs real</b> is the floor: other windows of the reference, disjoint from those "
+        "that all sets are compared with; nothing can be expected to come nearer to real. "
+        "<b>dinucleotide shuffle</b> and "
+        f"<b>Markov order {about.order}</b> are the ceilings: those real windows with their bases "
+        "rearranged so that every dinucleotide stays, and draws from a Markov chain fitted to the "
+        "training sequence. A model that is no better has learned no more than they know.</p>"
+    )
+    if not about.held_out:
+        text += (
+            '\n<p class="warn">The real windows are part of the sequence that the model was '
+            "trained on: the reference has too little that it has not seen. The floor of "
+            "memorisation therefore means nothing.</p>"
+        )
+    return text
+
+
+def _figures(figures: Mapping[str, str], names: Sequence[str]) -> str:
+    found = [
+        f'<figure><img alt="{escape(_CAPTIONS[name])}" src="data:image/svg+xml;base64,'
+        f'{base64.b64encode(figures[name].encode()).decode()}">'
+        f"<figcaption>{escape(_CAPTIONS[name])}</figcaption></figure>"
+        for name in names
+        if name in figures
+    ]
+    return f'<div class="figures">{"".join(found)}</div>' if found else ""
+
+
+def _table(measures: Sequence[Measure]) -> str:
+    rows = [
+        (found.name, f"{found.unit}; {found.note}", {k: spell(v) for k, v in found.values.items()})
+        for found in measures
+    ]
+    return _rows("", rows)
+
+
+def _rows(heading: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]) -> str:
+    """Lay out a table whose rows become blocks on a narrow screen."""
+    sets = list(rows[0][2])
+    head = "".join(f"<th>{escape(name)}</th>" for name in sets)
+    lines = []
+    for name, note, values in rows:
+        cells = "".join(
+            f'<td data-set="{escape(key)}"{" class=ours" if key == "samples" else ""}>'
+            f"{escape(value)}</td>"
+            for key, value in values.items()
+        )
+        small = f"<small>{escape(note)}</small>" if note else ""
+        lines.append(f"<tr><th>{escape(name)}{small}</th>{cells}</tr>")
+    body = "\n".join(lines)
+    kind = ' class="single"' if len(sets) == 1 else ""
+    return (
+        f"<table{kind}><thead><tr><th>{escape(heading)}</th>{head}</tr></thead>\n"
+        f"<tbody>\n{body}\n</tbody></table>"
+    )
+
+
+def _motifs(table: MotifTable) -> str:
+    """The motifs that real windows hold most often."""
+    shown = np.argsort(-table.per_kilobase["real"], kind="stable")[:_MOTIFS_SHOWN]
+    rows = [
+        (
+            table.names[i],
+            f"real windows: {spell(float(table.per_kilobase['real'][i]))} hits/kb",
+            {
+                name: f"{spell(float(table.per_kilobase[name][i]))} ({found[i]:+.2f})"
+                for name, found in table.enrichment.items()
+            },
+        )
+        for i in shown
+    ]
+    which = "" if len(shown) == len(table.names) else f"The {len(shown)} most frequent in real "
+    which += "windows; the JSON file has all. " if which else ""
+    text = f"{which}Hits per kilobase and, in brackets, log2 of the enrichment over real windows."
+    return f"<p>{escape(text)}</p>\n" + _rows("motif", rows)
+
+
+def _floors(curves: Curves) -> str:
+    if not curves.floors:
+        return ""
+    rows = [(name, "", {"bits/base": spell(bits)}) for name, bits in curves.floors.items()]
+    last = {name: found[1][-1] for name, found in curves.bits.items() if found[1]}
+    rows = [
+        (f"{k}, last logged", "", {"bits/base": spell(bits)}) for k, bits in last.items()
+    ] + rows
+    return f"<p>Floors on the {escape(curves.split)} windows.</p>\n" + _rows("", rows)
+
+
+def spell(value: float) -> str:
+    """Write a number with four significant digits; a dash where there is none."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else re.sub(r"e-0(\d)", r"e-\1", f"{value:.4g}")

@@ -1,0 +1,95 @@
+"""Longest matches and containment against plain search in strings."""
+
+import numpy as np
+import pytest
+
+from genomics import matches
+from genomics.alphabet import decode, encode, reverse_complement
+from genomics.matches import known_words, overlap, word_hashes
+
+
+def search(row: np.ndarray, text: np.ndarray, word: int) -> tuple[int, int, int]:
+    """The same by looking for every part of the letters."""
+    ours, there = decode(row), (decode(text), decode(reverse_complement(text)))
+
+    def found(part: str) -> bool:
+        return "N" not in part and any(part in strand for strand in there)
+
+    longest = 0
+    for start in range(len(ours)):
+        while start + longest < len(ours) and found(ours[start : start + longest + 1]):
+            longest += 1
+    words = [ours[i : i + word] for i in range(len(ours) - word + 1)]
+    words = [part for part in words if "N" not in part]
+    return longest, len(words), sum(map(found, words))
+
+
+@pytest.fixture(params=[1 << 21, 64], ids=["one block", "many blocks"])
+def block(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matches, "_BLOCK", request.param)
+
+
+@pytest.mark.usefixtures("block")
+def test_as_plain_search_finds() -> None:
+    generator = np.random.default_rng(0)
+    text = generator.integers(0, 4, 1500).astype(np.uint8)
+    text[700:705] = 4
+    random = [generator.integers(0, 4, 50).astype(np.uint8) for _ in range(8)]
+    copied = text[200:290]
+    across = text[690:720]
+    flanked = np.concatenate([random[0], reverse_complement(text[900:945]), random[1]])
+    rows = [*random, copied, reverse_complement(copied), across, flanked, text[:1], text[-30:]]
+    rows += [np.full(30, 4, dtype=np.uint8), np.zeros(0, dtype=np.uint8), encode("A" * 40)]
+    calls = []
+    found = overlap(rows, text, word=20, on_progress=lambda: calls.append(1))
+    expected = [search(row, text, 20) for row in rows]
+    given = zip(found.longest, found.words, found.contained, strict=True)
+    assert [tuple(map(int, row)) for row in given] == expected
+    assert expected[8][0] == expected[9][0] == 90 and expected[11][0] >= 45 and calls
+    total = [sum(part) for part in zip(*expected, strict=True)]
+    assert found.containment == pytest.approx(total[2] / total[1])
+
+
+def test_a_text_shorter_than_a_word_holds_none() -> None:
+    found = overlap([encode("ACGTACGTACGTACGTACGTACGT")], encode("ACG"), word=20)
+    assert (found.longest.tolist(), found.words.tolist(), found.contained.tolist()) == (
+        [3],
+        [5],
+        [0],
+    )
+
+
+def test_no_words_no_containment() -> None:
+    assert np.isnan(overlap([encode("ACG")], encode("ACGT"), word=20).containment)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 20, 31, 32])
+def test_short_words_have_their_code(width: int) -> None:
+    ids = np.random.default_rng(width).integers(0, 4, 70).astype(np.uint8)
+    codes = [int("".join(map(str, ids[i : i + width])), 4) for i in range(len(ids) - width + 1)]
+    assert word_hashes(ids, width).tolist() == codes
+
+
+@pytest.mark.parametrize("width", [33, 64, 100])
+def test_equal_long_words_and_only_those_have_one_hash(width: int) -> None:
+    ids = np.random.default_rng(width).integers(0, 4, 500).astype(np.uint8)
+    ids[300 : 300 + width] = ids[100 : 100 + width]
+    ids[:40] = 0
+    hashes = word_hashes(ids, width).tolist()
+    words = [ids[i : i + width].tobytes() for i in range(len(ids) - width + 1)]
+    assert hashes[100] == hashes[300]
+    assert len(set(hashes)) == len(set(words)) < len(words)
+
+
+def test_a_hash_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one hash for all words, those that are not there still are not found."""
+    monkeypatch.setattr(
+        matches, "word_hashes", lambda ids, width: np.zeros(len(ids) - width + 1, dtype=np.uint64)
+    )
+    row, text = encode("ACGT" * 20), encode("G" * 200)
+    assert overlap([row], text, word=40).contained.tolist() == [0]
+
+
+def test_known_words() -> None:
+    assert known_words(encode("ACNGTA"), 2).tolist() == [1, 0, 0, 1, 1, 0]
+    assert known_words(encode("ACN"), 5).tolist() == [0, 0, 0]
