@@ -55,7 +55,7 @@ def test_the_majority_is_the_share_of_the_commonest_class() -> None:
 )
 def test_a_baseline_learns_its_own_kind(name: str, learns: str, cannot: str) -> None:
     """At chance, 400 rows are right .5 +- .025: .63 is five standard errors away."""
-    assert accuracy(name, learns, epochs=8) > 0.95
+    assert accuracy(name, learns, epochs=8) > 0.85
     if cannot == "majority":
         assert accuracy(name, cannot, epochs=8) < 0.75 + 0.11
     else:

@@ -14,13 +14,13 @@ import torch
 import transformers
 from transformers import GPT2Config
 
-from seqdiff import cli
+from seqdiff import cli, extras
 from seqdiff.cli import main
 from seqdiff.commands import Command
 from tests.integration.conftest import Entry
 from tests.text.pretrained.tiny_bert import save_bert
 from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
-from text import extra, hub, sample_quality
+from text import hub, sample_quality
 from text.generative_perplexity import generative_perplexity, unigram_entropy
 from text.judge import Judge
 from text.sample_quality import build_table, conventions
@@ -205,7 +205,7 @@ def test_without_transformers_one_line_says_how_to_get_it(
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(extra, "import_module", missing)
+    monkeypatch.setattr(extras, "import_module", missing)
     said = fails([*command, one_sample, "--model", "x"])
     assert "must have the package transformers, got none (No module named 'transformers')" in said
     assert said.endswith("run: pip install -e '.[text]'")
