@@ -182,6 +182,7 @@ def test_a_row_that_ends_leaves_the_batch(monkeypatch: pytest.MonkeyPatch) -> No
     alive = [int((found.length > place).sum()) for place in range(L)]
     assert rows == [count for count in alive if count]
     assert rows[0] == 40 and rows[-1] < 20
+    assert torch.equal(found.nfe, 2 * found.length - 1), "a token each, and each but the last read"
     beyond = torch.arange(L) >= found.length[:, None]
     assert torch.equal(found.tokens == K, beyond)
     ended = found.length < L
