@@ -9,9 +9,10 @@ import scipy.sparse as sp
 from jaxtyping import UInt8
 
 from .alphabet import MASK_ID
+from .kmers import join
 
 
-def count_kmers(sequences: Sequence[UInt8[np.ndarray, " _"]], k: int) -> sp.csr_matrix:
+def count_kmers_of_each(sequences: Sequence[UInt8[np.ndarray, " _"]], k: int) -> sp.csr_matrix:
     """Count the k-mers of each sequence, as it stands; those with an unknown base do not count.
 
     All sequences are laid end to end, with an unknown base after each, and coded at once.
@@ -27,12 +28,9 @@ def count_kmers(sequences: Sequence[UInt8[np.ndarray, " _"]], k: int) -> sp.csr_
         ValueError: If k is out of range.
     """
     if not 1 <= k <= 12:
-        raise ValueError(f"count_kmers.k must be in 1..12, got {k}; 6 gives 4,096 columns")
+        raise ValueError(f"count_kmers_of_each.k must be in 1..12, got {k}; 6 gives 4,096 columns")
     lengths = np.array([len(ids) for ids in sequences], dtype=np.int64)
-    ends = np.cumsum(lengths + 1)
-    line = np.full(int(ends[-1]) + k if len(ends) else k, MASK_ID, dtype=np.uint8)
-    for ids, end in zip(sequences, ends, strict=True):
-        line[end - 1 - len(ids) : end - 1] = ids
+    line = np.append(join(sequences), np.full(k, MASK_ID, dtype=np.uint8))
     num = len(line) - k + 1
     code = np.zeros(num, dtype=np.int32)
     known = np.ones(num, dtype=bool)
@@ -50,9 +48,9 @@ def kmer_shares(sequences: Sequence[UInt8[np.ndarray, " _"]], k: int) -> sp.csr_
     """Give the share of each k-mer among those of its sequence; 0 where there is none.
 
     Args:
-        sequences: See ``count_kmers``.
-        k: See ``count_kmers``.
+        sequences: See ``count_kmers_of_each``.
+        k: See ``count_kmers_of_each``.
     """
-    counts = count_kmers(sequences, k)
+    counts = count_kmers_of_each(sequences, k)
     totals = np.asarray(counts.sum(axis=1)).ravel()
     return sp.csr_matrix(sp.diags(1 / np.maximum(totals, 1)) @ counts)

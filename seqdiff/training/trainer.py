@@ -213,8 +213,8 @@ def build_trainer(
         directory: The run directory.
         ema_decay: Of the exported average; ``None`` exports the parameters.
         checkpoint_every_n_steps: Optimiser steps between two savings.
-        search_batches: Of a ``ClippedScheduleSearch``; ``None`` does not search.
         tokenizer: Fingerprint of the tokenizer, kept with the weights.
+        search_batches: Of a ``ClippedScheduleSearch``; ``None`` does not search.
         done: What the run has behind it.
         on_start: Called by the first process once everything, also a checkpoint, is taken in.
 

@@ -6,7 +6,7 @@ import torch
 
 from genomics.alphabet import encode
 from genomics.benchmark_baselines import BenchmarkCNN, run_baseline
-from genomics.kmer_features import count_kmers, kmer_shares
+from genomics.kmer_features import count_kmers_of_each, kmer_shares
 from genomics.labelled import Labelled, LabelledTask
 
 
@@ -63,7 +63,9 @@ def test_a_baseline_learns_its_own_kind(name: str, learns: str, cannot: str) -> 
 
 
 def test_kmers_by_hand() -> None:
-    counts = count_kmers([encode("ACAC"), encode("A"), encode("ANCA"), encode("TTT")], 2).toarray()
+    counts = count_kmers_of_each(
+        [encode("ACAC"), encode("A"), encode("ANCA"), encode("TTT")], 2
+    ).toarray()
     assert counts.shape == (4, 16)
     assert {int(c): int(counts[0, c]) for c in counts[0].nonzero()[0]} == {1: 2, 4: 1}
     assert counts[1].sum() == 0
@@ -75,7 +77,7 @@ def test_kmers_by_hand() -> None:
 def test_kmers_by_a_loop(k: int) -> None:
     rng = np.random.default_rng(k)
     rows = [rng.integers(0, 5, int(n), dtype=np.uint8) for n in rng.integers(1, 30, 20)]
-    found = count_kmers(rows, k).toarray()
+    found = count_kmers_of_each(rows, k).toarray()
     expected = np.zeros_like(found)
     for place, ids in enumerate(rows):
         for first in range(len(ids) - k + 1):
