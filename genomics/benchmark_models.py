@@ -57,7 +57,7 @@ def load_pretrained(path: Path, device: torch.device, *, scratch: bool) -> list[
     if not isinstance(loaded, HiddenBackbone):
         raise ValueError(
             f"finetune.models must give hidden states, got {path} on {type(loaded).__name__}; "
-            "use a run on Caduceus, PublishedCaduceus or BlockMamba"
+            "use a run on one of seqdiff's own DNA networks"
         )
     pretrained = loaded.to(device)
     bound = loaded.max_length if isinstance(loaded, BoundedBackbone) else None

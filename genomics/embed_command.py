@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqdiff.extras import require_extra
 from seqdiff.files import check_apart, check_parent, replacing
 from seqdiff.subcommands.common import add_device, check_count
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from seqdiff.backbones.protocol import HiddenBackbone
     from seqdiff.run import Run
 
-help = "write the activations of a layer for each record of a FASTA file, averaged over strands"
+help = "write the hidden states of each record of a FASTA file, averaged over strands"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=".npz: names and embeddings, unpooled embedding_0, embedding_1, ...; .h5ad: AnnData",
     )
     parser.add_argument(
-        "--layer", type=int, default=-1, metavar="N", help="from 0, or from the end; default: -1"
+        "--layer",
+        type=int,
+        metavar="N",
+        help="states after N layers, 0 for embedded bases; default: those that the head reads",
     )
     parser.add_argument(
         "--pooling",
@@ -56,21 +60,42 @@ def run(args: argparse.Namespace) -> None:
     _check_out(args.out, args.pooling)
     check_parent("embed.out", args.out)
     check_apart("embed.out", args.out, {"--fasta": args.fasta})
+    from seqdiff.backbones.layers import require_layer
     from seqdiff.subcommands.terminal import choose_device
 
-    from .embeddings import choose_layer
     from .records import read_ids
     from .runs import load_dna_run
 
     trained = load_dna_run("embed", args.directory, choose_device(args.device))
-    choose_layer(trained.denoiser, args.layer)
+    backbone = _hidden_backbone(trained)
+    require_layer("embed", args.layer, backbone.num_layers)
     records = read_ids(args.fasta)
     _check_records(trained, records, args.pooling)
-    vectors = _embed(trained, list(records.values()), args)
+    vectors = _embed(backbone, list(records.values()), args)
     with replacing(args.out) as temporary:
         _write(temporary, list(records), vectors, pooled=args.pooling == "mean")
-    width = vectors[0].shape[-1]
-    print(f"{args.out}: {len(records):,} records, {width} numbers each, layer {args.layer}")
+    width, which = vectors[0].shape[-1], "the last layer, normalised"
+    if args.layer is not None:
+        which = f"{args.layer} of {backbone.num_layers} layers"
+    each = "record" if args.pooling == "mean" else "base"
+    print(f"{args.out}: {len(records):,} records, {width} numbers a {each}, after {which}")
+
+
+def _hidden_backbone(trained: Run) -> HiddenBackbone:
+    """Take the network of a run.
+
+    Raises:
+        ValueError: If it gives no hidden states.
+    """
+    from seqdiff.backbones.protocol import HiddenBackbone
+
+    backbone = trained.denoiser.backbone
+    if not isinstance(backbone, HiddenBackbone):
+        raise ValueError(
+            f"embed.directory must be a run whose network gives hidden states, got "
+            f"{type(backbone).__name__} in {trained.directory}; seqdiff's own DNA networks do"
+        )
+    return backbone
 
 
 def _check_out(out: Path, pooling: str) -> None:
@@ -88,11 +113,7 @@ def _check_out(out: Path, pooling: str) -> None:
             f"embed.out must end in .npz with --pooling none, got {out}: AnnData has one vector a "
             "record; rename it or pool"
         )
-    if find_spec("anndata") is None:
-        raise ValueError(
-            f"embed.out must end in .npz where anndata is not installed, got {out}; rename it or "
-            "run: pip install 'seqdiff[anndata]'"
-        )
+    require_extra("anndata", "embed", "genomics")
 
 
 def _check_records(trained: Run, records: dict[str, np.ndarray], pooling: str) -> None:
@@ -117,16 +138,17 @@ def _check_records(trained: Run, records: dict[str, np.ndarray], pooling: str) -
             )
 
 
-def _embed(trained: Run, rows: list[np.ndarray], args: argparse.Namespace) -> list[np.ndarray]:
+def _embed(
+    backbone: HiddenBackbone, rows: list[np.ndarray], args: argparse.Namespace
+) -> list[np.ndarray]:
     """One vector a record, or one a base; records of one length share a call."""
     import numpy as np
 
     from seqdiff.subcommands.terminal import progress
 
     from .alphabet import MASK_ID
-    from .embeddings import activations, choose_layer
+    from .embeddings import embed
 
-    layer = choose_layer(trained.denoiser, args.layer)
     alike: dict[int, list[int]] = {}
     for number, ids in enumerate(rows):
         alike.setdefault(len(ids), []).append(number)
@@ -137,7 +159,7 @@ def _embed(trained: Run, rows: list[np.ndarray], args: argparse.Namespace) -> li
             for first in range(0, len(numbers), args.batch_size):
                 part = numbers[first : first + args.batch_size]
                 batch = np.stack([rows[number] for number in part])
-                found = activations(trained.denoiser, trained.process, batch, layer)
+                found = embed(backbone, batch, args.layer)
                 for number, ids, vector in zip(part, batch, found, strict=True):
                     pooled = vector[ids != MASK_ID].mean(axis=0)
                     vectors[number] = pooled if args.pooling == "mean" else vector
@@ -150,7 +172,7 @@ def _write(path: Path, names: list[str], vectors: list[np.ndarray], *, pooled: b
     import numpy as np
 
     if path.suffix == ".h5ad":
-        import anndata  # pyright: ignore[reportMissingImports]
+        import anndata
 
         table = anndata.AnnData(np.stack(vectors))
         table.obs_names = names

@@ -96,15 +96,23 @@ class PublishedCaduceus(nn.Module):
         return self._bases(self.network(self.hub_ids[tokens], t, padding))
 
     @property
+    def num_layers(self) -> int:
+        """See ``seqdiff.backbones.protocol.HiddenBackbone``."""
+        return self.network.num_layers
+
+    @property
     def strands(self) -> int:
         """See ``seqdiff.backbones.protocol.HiddenBackbone``."""
         return self.network.strands
 
     def hidden(
-        self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+        self,
+        tokens: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        layer: int | None = None,
     ) -> Float[Tensor, "B L C"]:
         """See ``seqdiff.backbones.protocol.HiddenBackbone``."""
-        return self.network.hidden(self.hub_ids[tokens], padding)
+        return self.network.hidden(self.hub_ids[tokens], padding, layer)
 
     def logits_at(
         self,

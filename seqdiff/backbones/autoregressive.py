@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from .layers import require_layer
 from .packing import Layout, lay_out
 from .rotary import rotary_table
 from .transformer_config import TransformerShape
@@ -103,8 +104,31 @@ class AutoregressiveTransformer(nn.Module):
         x, layout = self._hidden(tokens, padding)
         return layout.unpack_at(self.head(x[layout.pack(where)]), where)
 
-    def _hidden(self, tokens: Tensor, padding: Tensor | None) -> tuple[Tensor, Layout]:
-        """The residual stream before the head, and how it lies."""
+    @property
+    def num_layers(self) -> int:
+        """See ``HiddenBackbone``."""
+        return len(self.blocks)
+
+    @property
+    def strands(self) -> int:
+        """See ``HiddenBackbone``."""
+        return 1
+
+    def hidden(
+        self,
+        tokens: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        layer: int | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        """See ``HiddenBackbone``; the state at a position has read the tokens before it."""
+        require_layer("AutoregressiveTransformer", layer, self.num_layers)
+        x, layout = self._hidden(tokens, padding, layer)
+        return layout.unpack(self.head.norm(x) if layer is None else x)
+
+    def _hidden(
+        self, tokens: Tensor, padding: Tensor | None, layer: int | None = None
+    ) -> tuple[Tensor, Layout]:
+        """The residual stream after a layer, and how it lies."""
         config, length = self.config, tokens.shape[1]
         config.require_length(length)
         config.require_padding(padding, tokens)
@@ -117,6 +141,6 @@ class AutoregressiveTransformer(nn.Module):
         head_dim = config.d_model // config.n_heads
         rotary = rotary_table(layout.positions, head_dim, self.embedding.weight)
         x = self.embedding(layout.pack(inputs))
-        for block in self.blocks:
+        for block in self.blocks[:layer]:
             x = block(x, rotary, layout)
         return x, layout

@@ -12,7 +12,7 @@ from ..ops.selective_scan import BACKENDS
 from .block_mixing import begin, read_borders, read_clean, read_noisy
 from .caduceus_block import CaduceusBlock
 from .caduceus_config import CaduceusConfig
-from .layers import LabelEmbedding, Norm, NormKind, require_choice, require_positive
+from .layers import LabelEmbedding, Norm, NormKind, require_choice, require_layer, require_positive
 from .mamba import MambaConfig
 from .state_cache import StateCache
 
@@ -139,15 +139,25 @@ class BlockMamba(nn.Module):
         return self.score(self._both_ways(tokens, padding, label), where)
 
     @property
+    def num_layers(self) -> int:
+        """See ``HiddenBackbone``."""
+        return len(self.layers)
+
+    @property
     def strands(self) -> int:
         """See ``HiddenBackbone``."""
         return 1
 
     def hidden(
-        self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+        self,
+        tokens: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        layer: int | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """See ``HiddenBackbone``."""
-        return self.norm(self._both_ways(tokens, padding, None))
+        """See ``HiddenBackbone``; the row is one block."""
+        require_layer("BlockMamba", layer, self.num_layers)
+        x = self._both_ways(tokens, padding, None, layer)
+        return self.norm(x) if layer is None else x
 
     def block_logits(
         self,
@@ -239,10 +249,16 @@ class BlockMamba(nn.Module):
         x = x if where is None else x[where]
         return F.linear(self.norm(x), self.embedding.weight[: self.config.num_logits])
 
-    def _both_ways(self, tokens: Tensor, padding: Tensor | None, label: Tensor | None) -> Tensor:
+    def _both_ways(
+        self,
+        tokens: Tensor,
+        padding: Tensor | None,
+        label: Tensor | None,
+        layer: int | None = None,
+    ) -> Tensor:
         x = self.embed(tokens, label)
-        for layer in self.stack:
-            x = layer(x, padding)
+        for block in self.stack[:layer]:
+            x = block(x, padding)
         return x
 
     def _check_label(self, label: Tensor | None) -> None:

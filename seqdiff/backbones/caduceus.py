@@ -16,7 +16,7 @@ from ..ops.selective_scan import BACKENDS
 from .caduceus_block import CaduceusBlock
 from .caduceus_config import CaduceusConfig, Variant
 from .caduceus_hub import read_config, read_weights, write_hub
-from .layers import LabelEmbedding, Norm, NormKind, require_choice
+from .layers import LabelEmbedding, Norm, NormKind, require_choice, require_layer
 from .mamba import BiMamba, Combine, MambaConfig
 
 
@@ -176,15 +176,25 @@ class Caduceus(nn.Module):
         return first + second[0] if second else first
 
     @property
+    def num_layers(self) -> int:
+        """See ``HiddenBackbone``."""
+        return len(self.layers)
+
+    @property
     def strands(self) -> int:
         """See ``HiddenBackbone``."""
         return 2 if self.config.variant == "ps" else 1
 
     def hidden(
-        self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+        self,
+        tokens: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        layer: int | None = None,
     ) -> Float[Tensor, "B L C"]:
         """See ``HiddenBackbone``."""
-        x, mirrored = self._residual(tokens, padding, None)
+        require_layer("Caduceus", layer, self.num_layers)
+        x, mirrored = self._residual(tokens, padding, None, layer)
+        x = self.norm(x, mirrored=mirrored) if layer is None else x
         if self.strands == 1:
             return x
         first, second = x.chunk(2)
@@ -197,6 +207,7 @@ class Caduceus(nn.Module):
     ) -> list[tuple[Tensor, Tensor]]:
         """Activations and head of the row and, for ``ps``, of its reverse: scores add up."""
         x, mirrored = self._residual(tokens, padding, label)
+        x = self.norm(x, mirrored=mirrored)
         head = self.embedding.weight[: self.config.num_logits]
         if self.strands == 1:
             return [(x, head)]
@@ -207,9 +218,13 @@ class Caduceus(nn.Module):
         return [(forward, head), (backward, complemented)]
 
     def _residual(
-        self, tokens: Tensor, padding: Tensor | None, label: Tensor | None
+        self,
+        tokens: Tensor,
+        padding: Tensor | None,
+        label: Tensor | None,
+        layer: int | None = None,
     ) -> tuple[Tensor, bool]:
-        """Normalised activations, those of two strands one after the other; whether mirrored."""
+        """Activations after a layer, of two strands one after the other; whether mirrored."""
         equivariant = self.strands == 2
         if equivariant:
             tokens = torch.cat((tokens, self.complement[tokens.flip(1)]))
@@ -224,10 +239,10 @@ class Caduceus(nn.Module):
                 f"{tuple(label.shape)}; build it with num_classes"
             )
         mirrored = False
-        for block in self.layers:
+        for block in self.layers[:layer]:
             mirrored = mirrored != self.config.swap_strands
             x = block(x, padding, mirrored=mirrored)
-        return self.norm(x, mirrored=mirrored), mirrored
+        return x, mirrored
 
     @classmethod
     def of(cls, config: CaduceusConfig, *, backend: str = "auto") -> Caduceus:

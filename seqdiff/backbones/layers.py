@@ -107,6 +107,24 @@ def require_positive(owner: str, name: str, size: int) -> None:
         raise ValueError(f"{owner}.{name} must be an integer of at least 1, got {size!r}")
 
 
+def require_layer(owner: str, layer: int | None, num_layers: int) -> None:
+    """Check how many layers hidden states are to pass.
+
+    Args:
+        owner: Who is asking, for the message.
+        layer: What was given; ``None`` for all.
+        num_layers: That there are.
+
+    Raises:
+        ValueError: If there are not that many.
+    """
+    if layer is not None and not 0 <= layer <= num_layers:
+        raise ValueError(
+            f"{owner}.layer must be in 0..{num_layers}, the layers that states have passed, got "
+            f"{layer}; leave it out for the states that the head reads"
+        )
+
+
 def require_choice(owner: str, name: str, value: str, choices: Collection[str]) -> None:
     """Check that an argument is one of the valid words.
 

@@ -110,7 +110,12 @@ class SelectiveBackbone(Backbone, Protocol):
 
 @runtime_checkable
 class HiddenBackbone(Backbone, Protocol):
-    """A backbone that gives its last hidden states, for embeddings and for other heads."""
+    """A backbone that gives its hidden states, for embeddings and for other heads."""
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers there are to pass."""
+        ...
 
     @property
     def strands(self) -> int:
@@ -118,9 +123,12 @@ class HiddenBackbone(Backbone, Protocol):
         ...
 
     def hidden(
-        self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None = None
+        self,
+        tokens: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        layer: int | None = None,
     ) -> Float[Tensor, "B L C"]:
-        """Give the normalised states that the head would read, of rows without noise or label.
+        """Give the states of rows without noise or label.
 
         With two strands, the first half of a state is the row's and the second that of its reverse
         complement at the same base, so that the reverse complement of a row has the states in
@@ -129,6 +137,11 @@ class HiddenBackbone(Backbone, Protocol):
         Args:
             tokens: See ``Backbone``.
             padding: See ``Backbone``; the states there have no meaning.
+            layer: How many layers the states have passed, the residual stream as it is there: 0 for
+                embedded tokens. ``None`` for what the head would read, which is also normalised.
+
+        Raises:
+            ValueError: If there are not that many layers.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
@@ -12,19 +13,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from .block_pass import Body, Pair, choose_pass
-from .layers import LabelEmbedding
+from .layers import LabelEmbedding, require_layer
 from .packing import Layout, lay_out
 from .rotary import Rotary, rotary_table
+from .sigma_embedding import SigmaEmbedding
 from .transformer_cache import TransformerCache
 from .transformer_config import TransformerConfig
 from .transformer_hub import read_config, read_weights, write_hub
 from .transformer_hub_config import BlockDiffusionFields
-from .transformer_layers import (
-    AdaptiveBlock,
-    AdaptiveHead,
-    SigmaEmbedding,
-    token_embedding,
-)
+from .transformer_layers import AdaptiveBlock, AdaptiveHead, token_embedding
 
 
 class Transformer(nn.Module):
@@ -127,22 +124,31 @@ class Transformer(nn.Module):
         padding: Bool[Tensor, "B L"] | None = None,
         label: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "N K"]:
-        """Score some positions, which spares a large vocabulary's head the others.
-
-        Args:
-            tokens: See ``forward``.
-            where: True where scores are wanted.
-            sigma: See ``forward``.
-            padding: See ``forward``.
-            label: See ``forward``.
-
-        Returns:
-            What ``forward`` gives there, in the order of ``where.nonzero()``.
-
-        Raises:
-            ValueError: See ``forward``.
-        """
+        """See ``SelectiveBackbone``; the arguments and refusals are those of ``forward``."""
         return self.head(*self._hidden(tokens, sigma, padding, label), where)
+
+    @property
+    def num_layers(self) -> int:
+        """See ``HiddenBackbone``."""
+        return len(self.blocks)
+
+    @property
+    def strands(self) -> int:
+        """See ``HiddenBackbone``."""
+        return 1
+
+    def hidden(
+        self,
+        tokens: Int[Tensor, "B L"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        layer: int | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        """See ``HiddenBackbone``; a time-conditioned network is told sigma = 0."""
+        require_layer("Transformer", layer, self.num_layers)
+        sigma = torch.zeros(1, device=tokens.device)
+        x, condition, layout = self._hidden(tokens, sigma, padding, None, layer)
+        x = self.head.normalised(x, condition, layout) if layer is None else x
+        return layout.unpack(x)
 
     def block_logits(
         self,
@@ -198,21 +204,23 @@ class Transformer(nn.Module):
         return Body(self.embedding, self._rotary, blocks, condition)
 
     def _hidden(
-        self, tokens: Tensor, sigma: Tensor | None, padding: Tensor | None, label: Tensor | None
+        self,
+        tokens: Tensor,
+        sigma: Tensor | None,
+        padding: Tensor | None,
+        label: Tensor | None,
+        layer: int | None = None,
     ) -> tuple[Tensor, Tensor, Layout]:
-        """The residual stream before the head, the condition, and how the stream lies."""
+        """The residual stream after a layer, the condition, and how the stream lies."""
         self.config.require_length(tokens.shape[1])
         self.config.require_padding(padding, tokens)
         condition = self._condition(tokens, sigma, label)
         layout = lay_out(tokens, padding)
-        return self._residual(tokens, condition, layout), condition, layout
-
-    def _residual(self, tokens: Tensor, condition: Tensor, layout: Layout) -> Tensor:
         x = self.embedding(layout.pack(tokens))
         rotary = self._rotary(layout.positions)
-        for block in self.blocks:
+        for block in self.blocks[:layer]:
             x = block(x, condition, rotary, layout)
-        return x
+        return x, condition, layout
 
     def _rotary(self, positions: Tensor) -> Rotary:
         config = self.config
@@ -257,17 +265,7 @@ class Transformer(nn.Module):
         """
         config, block_fields = read_config(directory)
         with torch.device("meta"):
-            model = Transformer(
-                config.d_model,
-                config.n_layer,
-                config.n_heads,
-                num_embeddings=config.num_embeddings,
-                num_logits=config.num_logits,
-                cond_dim=config.cond_dim,
-                dropout=config.dropout,
-                max_length=config.max_length,
-                time_conditioned=config.time_conditioned,
-            )
+            model = Transformer(**asdict(config))
         state, model.block_fields = read_weights(
             directory, config, block_fields, model.state_dict()
         )

@@ -1,4 +1,4 @@
-"""What transformers are made of: norms, blocks, heads and the embedding of noise."""
+"""What transformers are made of: norms, blocks, heads and embedded tokens."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from torch import Tensor, nn
 
 from .packing import Layout, Mixing
 from .rotary import Rotary, rotate
-
-SINUSOID_WIDTH = 256
-# -log alpha where 1 - alpha is 0.999, the most that published networks are trained on.
-MAX_SIGMA = -math.log(1e-3)
 
 
 class CentredNorm(nn.Module):
@@ -210,6 +206,19 @@ class AdaptiveHead(HeadParts):
         super().__init__(d_model, num_logits)
         self.modulation = zeroed(nn.Linear(cond_dim, 2 * d_model))
 
+    def normalised(
+        self, x: Float[Tensor, "b l D"], condition: Float[Tensor, "#B C"], layout: Layout
+    ) -> Float[Tensor, "b l D"]:
+        """Give what is scored: the stream, normalised, then scaled and shifted.
+
+        Args:
+            x: See ``forward``.
+            condition: See ``forward``.
+            layout: See ``forward``.
+        """
+        shift, scale = layout.spread(self.modulation(condition)).chunk(2, dim=-1)
+        return self.norm(x) * (1 + scale) + shift
+
     def forward(
         self,
         x: Float[Tensor, "b l D"],
@@ -228,40 +237,13 @@ class AdaptiveHead(HeadParts):
         Returns:
             ``[B, L, K]``; with ``where``, ``[N, K]`` in the order of ``where.nonzero()``.
         """
-        shift, scale = layout.spread(self.modulation(condition)).chunk(2, dim=-1)
         if where is None:
-            return layout.unpack(self.linear(self.norm(x) * (1 + scale) + shift))
+            return layout.unpack(self.linear(self.normalised(x, condition, layout)))
+        shift, scale = layout.spread(self.modulation(condition)).chunk(2, dim=-1)
         asked = layout.pack(where)
         shift, scale = shift.expand_as(x)[asked], scale.expand_as(x)[asked]
         scores = self.linear(self.norm(x[asked]) * (1 + scale) + shift)
         return layout.unpack_at(scores, where)
-
-
-class SigmaEmbedding(nn.Module):
-    """A vector for the total noise sigma = -log alpha: sinusoids, then an MLP.
-
-    Args:
-        cond_dim: Channels of the condition.
-    """
-
-    def __init__(self, cond_dim: int) -> None:
-        super().__init__()
-        self.mlp = nn.Sequential(
-            nn.Linear(SINUSOID_WIDTH, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim)
-        )
-
-    def forward(self, sigma: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
-        """Embed each row's noise, which is held at what published networks are trained on.
-
-        Args:
-            sigma: Not negative; infinite where everything is masked.
-        """
-        weight = next(self.parameters())
-        half = SINUSOID_WIDTH // 2
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        steps = torch.arange(half, dtype=wide, device=sigma.device) / half
-        angles = sigma.to(wide).clamp_max(MAX_SIGMA)[:, None] * 1e4**-steps
-        return self.mlp(torch.cat((angles.cos(), angles.sin()), dim=-1).to(weight.dtype))
 
 
 def zeroed(linear: nn.Linear) -> nn.Linear:

@@ -4,9 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from seqdiff.backbones.autoregressive import AutoregressiveTransformer
 from seqdiff.backbones.block_mamba import BlockMamba
 from seqdiff.backbones.caduceus import Caduceus
 from seqdiff.backbones.protocol import HiddenBackbone
+from seqdiff.backbones.transformer import Transformer
 
 DNA = torch.tensor((3, 2, 1, 0, 4))
 
@@ -46,12 +48,6 @@ def test_states_of_two_strands_give_the_logits(swap: bool) -> None:
     torch.testing.assert_close(logits, model(tokens()), atol=1e-10, rtol=0)
 
 
-def test_states_of_one_strand_give_the_logits() -> None:
-    model = caduceus(complement=DNA.tolist())
-    logits = F.linear(model.hidden(tokens()), model.embedding.weight[:4])
-    torch.testing.assert_close(logits, model(tokens()), atol=1e-10, rtol=0)
-
-
 @pytest.mark.parametrize("variant", ["ph", "ps"])
 def test_padding_changes_no_real_state(variant: str) -> None:
     model = caduceus(variant=variant, complement=DNA.tolist())
@@ -63,9 +59,88 @@ def test_padding_changes_no_real_state(variant: str) -> None:
     assert (alone - model.hidden(padded)[:, :9]).abs().max() > 1e-3, "padding that is not said"
 
 
-def test_block_mamba_gives_what_its_head_reads() -> None:
+SIZES = {"num_embeddings": 5, "num_logits": 4}
+CONTEXT = {**SIZES, "dropout": 0.3, "max_length": 16}
+
+
+def one_strand(name: str) -> Caduceus | BlockMamba | Transformer | AutoregressiveTransformer:
     torch.manual_seed(0)
-    model = BlockMamba(10, 2, num_embeddings=5, num_logits=4, backend="reference").double()
-    logits = F.linear(model.hidden(tokens()), model.embedding.weight[:4])
-    torch.testing.assert_close(logits, model(tokens()), atol=1e-10, rtol=0)
+    if name == "caduceus":
+        return caduceus()
+    built = {
+        "mamba": lambda: BlockMamba(10, 3, **SIZES, backend="reference"),
+        "transformer": lambda: Transformer(12, 3, 2, **CONTEXT, cond_dim=4),
+        "timed": lambda: Transformer(12, 3, 2, **CONTEXT, cond_dim=4, time_conditioned=True),
+        "causal": lambda: AutoregressiveTransformer(12, 3, 2, **CONTEXT),
+    }
+    model = built[name]().double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+NAMES = ("caduceus", "mamba", "transformer", "timed", "causal")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_states_are_what_the_head_reads(name: str) -> None:
+    model = one_strand(name)
     assert isinstance(model, HiddenBackbone)
+    if isinstance(model, Transformer | AutoregressiveTransformer):
+        head = model.head.linear
+        logits = F.linear(model.hidden(tokens()), head.weight, head.bias)
+    else:
+        logits = F.linear(model.hidden(tokens()), model.embedding.weight[:4])
+    clean = torch.zeros(2, dtype=torch.float64)
+    torch.testing.assert_close(logits, model(tokens(), clean), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("layer", [0, 1, 2, 3, None])
+def test_padding_changes_no_real_state_of_a_layer(name: str, layer: int | None) -> None:
+    model = one_strand(name)
+    both = torch.cat((tokens(1), tokens(1).flip(1)))
+    padding = torch.arange(9) >= torch.tensor([[9], [6]])
+    found = model.hidden(both, padding, layer)
+    torch.testing.assert_close(found[:1], model.hidden(both[:1], layer=layer), atol=1e-10, rtol=0)
+    alone = model.hidden(both[1:, :6], layer=layer)
+    torch.testing.assert_close(found[1:, :6], alone, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_gives_what_the_next_one_reads(name: str) -> None:
+    """A hook on each block sees the states; the embedded tokens come first."""
+    model = one_strand(name)
+    assert model.num_layers == 3
+    blocks = model.blocks if hasattr(model, "blocks") else model.layers
+    read, given = [], []
+    for block in blocks:
+        block.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0]))
+        block.register_forward_hook(lambda module, inputs, output: given.append(output))
+    model.hidden(tokens())
+    states, passed = [*read, given[-1]], len(read)
+    for layer, want in enumerate(states):
+        torch.testing.assert_close(model.hidden(tokens(), layer=layer), want, atol=0, rtol=0)
+    assert passed == 3 and len(read) == 3 + 0 + 1 + 2 + 3, "layers that nobody asked for were run"
+    assert not torch.equal(states[-1], model.hidden(tokens())), "the last ones are not normalised"
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_layers_of_two_strands_are_symmetric_too(swap: bool, layer: int) -> None:
+    model = caduceus(variant="ps", complement=DNA.tolist(), swap_strands=swap)
+    straight = model.hidden(tokens(), layer=layer)
+    first, second = straight.chunk(2, dim=-1)
+    other = model.hidden(DNA[tokens().flip(1)], layer=layer).flip(1)
+    torch.testing.assert_close(other, torch.cat((second, first), -1), atol=1e-10, rtol=0)
+    if not layer:
+        torch.testing.assert_close(first, model.embedding(tokens()), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("layer", [-1, 4])
+def test_a_layer_that_is_not_there(name: str, layer: int) -> None:
+    model = one_strand(name)
+    with pytest.raises(ValueError, match=rf"layer must be in 0..3, .* got {layer}; leave it out"):
+        model.hidden(tokens(), layer=layer)

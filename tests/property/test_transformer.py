@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdiff.backbones import Backbone, LabelledBackbone, TimeConditionedBackbone, Transformer
-from seqdiff.backbones.transformer_layers import MAX_SIGMA, CentredNorm
+from seqdiff.backbones.sigma_embedding import MAX_SIGMA
+from seqdiff.backbones.transformer_layers import CentredNorm
 from seqdiff.parameterization import Denoiser
 from seqdiff.samplers.guidance import ClassifierFree
 from seqdiff.schedules import LogLinear
