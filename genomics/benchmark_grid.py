@@ -15,7 +15,7 @@ from .benchmark_models import Pretrained
 from .benchmark_published import published_length
 from .benchmark_runs import Plan, Strategy, run_backbone
 from .labelled import LabelledTask, seen
-from .sequence_classifier import Conjoin
+from .sequence_classifier import Conjoin, Pooling
 
 DEFAULT_LENGTH = 1024
 
@@ -31,6 +31,7 @@ class Grid:
         seeds: How many, each with a split of its own.
         strategies: See ``Plan``.
         conjoin: For networks of one strand, see ``SequenceClassifier``; ``none`` for those of two.
+        pooling: See ``SequenceClassifier``.
         max_length: Most bases that are read; ``None`` for those of ``reading_length``.
         baselines: Names of those to train.
     """
@@ -41,6 +42,7 @@ class Grid:
     seeds: int = 5
     strategies: Sequence[Strategy] = ("full",)
     conjoin: Conjoin = "test"
+    pooling: Pooling = "real"
     max_length: int | None = None
     baselines: Sequence[str] = field(default=BASELINES)
 
@@ -137,7 +139,7 @@ def _plans(model: Pretrained, grid: Grid, length: int) -> Iterator[Plan]:
             for size in grid.batch_sizes:
                 for seed in range(grid.seeds):
                     recipe = Recipe(lr, size, grid.epochs)
-                    yield Plan(recipe, strategy, conjoin, length, seed)
+                    yield Plan(recipe, strategy, conjoin, length, grid.pooling, seed)
 
 
 def _check_length(model: Pretrained, task: LabelledTask, length: int) -> None:

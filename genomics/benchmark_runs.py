@@ -19,7 +19,7 @@ from .benchmark_fitting import EVAL_BATCH, Fitted, Recipe, fit, hold_out, predic
 from .classification import measure_both
 from .labelled import Labelled, LabelledTask
 from .sequence_batches import batches
-from .sequence_classifier import Conjoin, SequenceClassifier
+from .sequence_classifier import Conjoin, Pooling, SequenceClassifier
 
 Strategy = Literal["full", "probe"]
 STRATEGIES = get_args(Strategy)
@@ -34,6 +34,7 @@ class Plan:
         strategy: Train everything, or the head alone on states that stay (linear probe).
         conjoin: See ``SequenceClassifier``.
         length: Most bases that are read; longer sequences are cut to their middle.
+        pooling: See ``SequenceClassifier``; ``padded`` fills all rows up to ``length``.
         seed: Of the split, the head and the order.
     """
 
@@ -41,7 +42,13 @@ class Plan:
     strategy: Strategy
     conjoin: Conjoin
     length: int
+    pooling: Pooling
     seed: int
+
+    @property
+    def width(self) -> int | None:
+        """Of all batches; ``None`` for as much as their longest rows take."""
+        return self.length if self.pooling == "padded" else None
 
 
 def run_backbone(
@@ -73,6 +80,7 @@ def run_backbone(
             len(task.classes),
             complement=DNATokenizer().complement,
             conjoin=plan.conjoin,
+            pooling=plan.pooling,
         ).to(device)
         started = time.perf_counter()
         if plan.strategy == "probe":
@@ -102,12 +110,12 @@ def _full(
         model,
         recipe.optimiser(model, len(train)),
         recipe.epochs,
-        one_pass=shuffled(train, plan.seed, recipe.batch_size, plan.length),
-        valid_probs=lambda: predict(model, valid, plan.length),
+        one_pass=shuffled(train, plan.seed, recipe.batch_size, plan.length, plan.width),
+        valid_probs=lambda: predict(model, valid, plan.length, plan.width),
         valid_labels=valid.labels,
         progress=progress,
     )
-    return fitted, predict(model, test, plan.length)
+    return fitted, predict(model, test, plan.length, plan.width)
 
 
 class _Probe(nn.Module):
@@ -170,7 +178,7 @@ def _pooled(model: SequenceClassifier, parts: Sequence[Labelled], plan: Plan) ->
             [
                 model.pool(tokens.to(device), padding.to(device), both=both).cpu()
                 for tokens, padding, _ in batches(
-                    data, np.arange(len(data)), EVAL_BATCH, plan.length
+                    data, np.arange(len(data)), EVAL_BATCH, plan.length, width=plan.width
                 )
             ]
         )

@@ -86,8 +86,9 @@ def _method(key: Mapping[str, object]) -> str:
     name = str(key["method"])
     if "strategy" not in key:
         return _TITLES[name]
-    conjoin = key["conjoin"]
-    return f"{name}, {key['strategy']}" + ("" if conjoin == "none" else f", RC at {conjoin}")
+    strands = "" if key["conjoin"] == "none" else f", RC at {key['conjoin']}"
+    padding = ", padding pooled" if key["pooling"] == "padded" else ""
+    return f"{name}, {key['strategy']}{strands}{padding}"
 
 
 def _choice(key: Mapping[str, object]) -> str:

@@ -55,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when a network of one strand reads both; PS always does; default: test",
     )
     parser.add_argument(
+        "--pooling",
+        choices=("real", "padded"),
+        default="real",
+        help="positions to average: padded fills rows with N and pools it, as published code; "
+        "default: real",
+    )
+    parser.add_argument(
         "--max_length",
         type=int,
         help="bases read, from the middle of what is longer; default: as published, or <= 1024",
@@ -146,6 +153,7 @@ def _grid(args: argparse.Namespace) -> Grid:
         args.seeds,
         list(dict.fromkeys(args.strategy)),
         args.conjoin,
+        args.pooling,
         args.max_length,
         list(dict.fromkeys(args.baselines)),
     )

@@ -68,6 +68,7 @@ def read_motifs(path: Path) -> list[MotifScores]:
     if place is None:
         raise ValueError(f"{path}: the motif file is empty; it needs at least one motif")
     if lines[place].startswith("MEME version"):
+        _check_meme(path, lines)
         found = _parse(path, lines, "minimal", "MOTIF")
     elif lines[place].startswith(">"):
         found = _parse(path, lines, _orientation(path, lines), ">")
@@ -109,6 +110,27 @@ def _orientation(path: Path, lines: list[str]) -> str:
                 f"or rows of four, got rows of {shape[:8]}; is this a JASPAR file?"
             )
     return "pfm-four-columns"
+
+
+def _check_meme(path: Path, lines: list[str]) -> None:
+    """Look at the rows of each matrix.
+
+    Raises:
+        ValueError: At the first that is not four probabilities, missing or one too many.
+    """
+    left = 0
+    for number, line in enumerate([*lines, "end of file"], start=1):
+        width = re.match(r"letter-probability matrix:.*\bw= *(\d+)", line)
+        row = re.fullmatch(r"\s*([\d.]+(e-?\d+)?\s+){4}", line + " ", re.IGNORECASE)
+        if width and not left:
+            left = int(width[1])
+        elif line.strip() and (row is None) == (left > 0):
+            raise ValueError(
+                f"{path}:{number}: must have {left} more rows of the matrix above, probabilities "
+                f"of A, C, G and T, got {line.strip()[:40]!r}; check w= and the rows"
+            )
+        elif row:
+            left -= 1
 
 
 def _parse(path: Path, lines: list[str], kind: str, start: str) -> list[Motif]:

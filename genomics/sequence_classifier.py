@@ -1,4 +1,4 @@
-"""A classifier on top of a backbone: the mean of its states over real positions, a linear layer."""
+"""A classifier on top of a backbone: the mean of its states over positions, a linear layer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from seqdiff.samplers.conjoining import read_back
 
 Conjoin = Literal["none", "test", "train"]
 CONJOIN = get_args(Conjoin)
+Pooling = Literal["real", "padded"]
+POOLING = get_args(Pooling)
 
 
 class SequenceClassifier(nn.Module):
@@ -29,6 +31,8 @@ class SequenceClassifier(nn.Module):
         backbone: The network.
         head: Of the classes.
         conjoin: When one strand's network is run on both.
+        pooling: Over real positions alone, or as published code does: padding is read as unknown
+            bases, and pooled with the rest.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class SequenceClassifier(nn.Module):
         *,
         complement: Sequence[int],
         conjoin: Conjoin = "none",
+        pooling: Pooling = "real",
     ) -> None:
         """Put a new head on a network.
 
@@ -46,6 +51,7 @@ class SequenceClassifier(nn.Module):
             num_classes: Classes to tell apart.
             complement: The id of each base on the other strand.
             conjoin: See the class; ``none`` for a network that reads both strands.
+            pooling: See the class.
 
         Raises:
             ValueError: If a network that reads both strands is to be conjoined.
@@ -59,6 +65,7 @@ class SequenceClassifier(nn.Module):
             )
         self.backbone = backbone
         self.conjoin = conjoin
+        self.pooling: Pooling = pooling
         self.complement: Tensor
         device = next(backbone.parameters()).device
         with_mask = torch.tensor([*complement, len(complement)], device=device)
@@ -82,13 +89,15 @@ class SequenceClassifier(nn.Module):
     def pool(
         self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"], *, both: bool
     ) -> Float[Tensor, "B S D"]:
-        """Average the states over the real positions, for each strand that is read.
+        """Average the states over positions, for each strand that is read.
 
         Args:
             tokens: See ``forward``.
             padding: See ``forward``.
             both: Whether to run the network on the other strand too.
         """
+        if self.pooling == "padded":
+            padding = torch.zeros_like(padding)
         if both:
             other = read_back(tokens, self.complement, padding)
             rows = torch.cat((tokens, other)), torch.cat((padding, padding))

@@ -140,7 +140,7 @@ def report(
     trained, sampler = open_run(args.directory, None, [], device)
     check_dna(trained)
     data = trained.datamodule
-    sets = build_sets(samples, reference, data, args.markov_order, args.seed)
+    sets = build_sets(samples, reference, data, args.markov_order, args.seed, args.reference)
     with progress() as bar:
         task = bar.add_task("measuring", total=None)
         measured = measure(sets, motifs, args.seed, lambda: bar.advance(task))

@@ -71,7 +71,12 @@ def read_samples(path: Path) -> Rows:
 
 
 def build_sets(
-    samples: Rows, reference: Genome, data: SequenceDataModule, order: int, seed: int
+    samples: Rows,
+    reference: Genome,
+    data: SequenceDataModule,
+    order: int,
+    seed: int,
+    source: str | Path = "report.reference",
 ) -> Sets:
     """Cut real windows and make what they are compared with.
 
@@ -84,6 +89,7 @@ def build_sets(
         data: What the model was trained on.
         order: Of the Markov chain.
         seed: Of all draws.
+        source: Names the reference in messages.
 
     Raises:
         ValueError: If the reference has no room for two sets of windows.
@@ -99,7 +105,7 @@ def build_sets(
         found = _windows(reference, free, lengths, generator)
     if found is None:
         raise ValueError(
-            f"report.reference must have room for twice {len(lengths):,} windows of "
+            f"{source}: a reference must have room for twice {len(lengths):,} windows of "
             f"{max(lengths):,} bases without N, got {int(free.sum()):,} known bases in records of "
             f"up to {int(reference.lengths.max()):,}; give a longer reference, or fewer or "
             "shorter samples"

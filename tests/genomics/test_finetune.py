@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from torch import Tensor
 
 from genomics import benchmark_grid
 from genomics.alphabet import decode
@@ -15,7 +16,7 @@ from genomics.benchmark_baselines import BASELINES
 from genomics.benchmark_fitting import Recipe, hold_out
 from genomics.benchmark_ledger import Ledger
 from genomics.benchmark_published import COLUMNS, published, published_length
-from genomics.benchmark_runs import Plan, run_backbone
+from genomics.benchmark_runs import Plan, Strategy, run_backbone
 from genomics.labelled import Labelled, LabelledTask
 from seqdiff.backbones import Caduceus
 from seqdiff.cli import main
@@ -55,7 +56,7 @@ def network(variant: str) -> Caduceus:
 
 
 def auroc(task: LabelledTask, variant: str, strategy: str, conjoin: str, lr: float) -> float:
-    plan = Plan(Recipe(lr, 32, 4), strategy, conjoin, 64, 0)  # pyright: ignore[reportArgumentType]
+    plan = Plan(Recipe(lr, 32, 4), strategy, conjoin, 64, "real", 0)  # pyright: ignore[reportArgumentType]
     found = run_backbone(network(variant), task, np.zeros(len(task.test), dtype=bool), plan)
     return found["test"]["auroc"]  # pyright: ignore[reportIndexIssue]
 
@@ -76,10 +77,29 @@ def test_what_can_be_learned_is(variant: str, strategy: str, conjoin: str, lr: f
     assert 0.32 < auroc(toy(shuffle=True), variant, strategy, conjoin, lr) < 0.68
 
 
+@pytest.mark.parametrize("strategy", ["full", "probe"])
+def test_pooled_padding_fills_rows_up_to_the_length(strategy: Strategy) -> None:
+    """Every batch that reaches the network is 64 wide and has no padding left to leave out."""
+    backbone, seen = network("ph"), set()
+    backbone.embedding.register_forward_hook(
+        lambda module, inputs, output: seen.add(output.shape[1])
+    )
+    inner = backbone.hidden
+
+    def hidden(tokens: Tensor, padding: Tensor | None = None, layer: int | None = None) -> Tensor:
+        assert padding is None
+        return inner(tokens, padding, layer)
+
+    backbone.hidden = hidden
+    plan = Plan(Recipe(0.01, 32, 1), strategy, "test", 64, "padded", 0)
+    run_backbone(backbone, toy(), np.zeros(300, dtype=bool), plan)
+    assert seen == {1, 64}, "one token to ask for the width of states, then whole rows"
+
+
 def test_a_probe_leaves_the_network_alone() -> None:
     backbone = network("ph")
     before = {name: p.clone() for name, p in backbone.state_dict().items()}
-    plan = Plan(Recipe(0.1, 32, 1), "probe", "none", 64, 0)
+    plan = Plan(Recipe(0.1, 32, 1), "probe", "none", 64, "real", 0)
     run_backbone(backbone, toy(), np.zeros(300, dtype=bool), plan)
     for name, p in backbone.state_dict().items():
         torch.testing.assert_close(p, before[name], atol=0, rtol=0)
@@ -248,7 +268,7 @@ def test_results_follow_from_the_seed() -> None:
     task, nothing = toy(shuffle=True), np.zeros(300, dtype=bool)
 
     def result(seed: int) -> dict[str, object]:
-        plan = Plan(Recipe(0.01, 64, 1), "full", "none", 64, seed)
+        plan = Plan(Recipe(0.01, 64, 1), "full", "none", 64, "real", seed)
         return run_backbone(network("ph"), task, nothing, plan) | {"seconds": 0}
 
     first = result(0)

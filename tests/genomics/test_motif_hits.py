@@ -120,7 +120,14 @@ def test_written_motifs_are_read_again(tmp_path: Path) -> None:
         (JASPAR.replace("G [ 0 0 10 5 ]\n", ""), r":1: a motif must have four rows of one length"),
         (JASPAR + ">MA2.1\n", r":1: a motif must have four rows|:6: a motif must have four rows"),
         (JASPAR.replace("5 ]", "0 ]"), "motif MA1.1 FIRST must have counts at each position"),
-        (MEME.replace("w= 4", "w= 7"), "must be a motif file|must hold whole motifs"),
+        (
+            MEME.replace("w= 4", "w= 7"),
+            ":14: must have 3 more rows.*got 'end of file'",
+        ),
+        (MEME.replace("w= 4", "w= 3"), ":13: must have 0 more rows.*got '0.25 0.25"),
+        (MEME.replace("0 1 0 0", "0 1 0"), r":11: must have 3 more rows.*got '0 1 0'"),
+        (MEME.replace("0 0 1 0", "0 0 x 0"), r":12: must have 2 more rows"),
+        (MEME.replace(" 0 1 0 0\n", ""), r":13: must have 1 more rows.*'end of file'"),
         (MEME.partition("MOTIF")[0], "must be a motif file|must hold whole motifs"),
     ],
 )

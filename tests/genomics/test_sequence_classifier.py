@@ -9,7 +9,7 @@ from genomics.alphabet import DNATokenizer, encode
 from genomics.classification import measure, measure_both
 from genomics.labelled import Labelled
 from genomics.sequence_batches import batches, crop, pad
-from genomics.sequence_classifier import Conjoin, SequenceClassifier
+from genomics.sequence_classifier import Conjoin, Pooling, SequenceClassifier
 from seqdiff.backbones import Caduceus
 
 COMPLEMENT = DNATokenizer().complement
@@ -19,7 +19,7 @@ DNA = torch.tensor([*COMPLEMENT, 4])
 class Counting(nn.Module):
     """A network of one strand whose state at a position is the one-hot letter times its place."""
 
-    strands = 1
+    strands, num_layers = 1, 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,15 +28,25 @@ class Counting(nn.Module):
     def forward(self, tokens: Tensor, t: object = None, /, padding: object = None) -> Tensor:
         raise AssertionError("nobody asks for logits")
 
-    def hidden(self, tokens: Tensor, padding: Tensor | None = None) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, padding: Tensor | None = None, layer: int | None = None
+    ) -> Tensor:
         place = torch.arange(1, tokens.shape[1] + 1)[None, :, None]
         return self.scale * nn.functional.one_hot(tokens, 5) * place
 
 
-def classifier(conjoin: Conjoin = "none", backbone: nn.Module | None = None) -> SequenceClassifier:
+def classifier(
+    conjoin: Conjoin = "none", backbone: nn.Module | None = None, pooling: Pooling = "real"
+) -> SequenceClassifier:
     torch.manual_seed(0)
     network = Counting() if backbone is None else backbone
-    model = SequenceClassifier(network, 3, complement=COMPLEMENT, conjoin=conjoin)  # pyright: ignore
+    model = SequenceClassifier(
+        network,  # pyright: ignore[reportArgumentType]
+        3,
+        complement=COMPLEMENT,
+        conjoin=conjoin,
+        pooling=pooling,
+    )
     return model.double().eval()
 
 
@@ -112,6 +122,14 @@ def test_scores_do_not_depend_on_padding(variant: str, conjoin: Conjoin) -> None
     tokens, _ = both("ACGTTGC", "GA", "TTTNA")
     twin = model.head(model.backbone.hidden(tokens).unflatten(-1, (model.backbone.strands, -1)))
     assert (twin.mean(dim=(1, 2)) - together)[1:].abs().max() > 1e-3, "padding that is pooled"
+
+
+def test_pooled_padding_is_read_as_unknown_bases() -> None:
+    """As published: whole rows, padding and all; the other strand is that of the whole row."""
+    tokens, padding = both("ACA", "C")
+    pooled = classifier("test", pooling="padded").pool(tokens, padding, both=True)
+    assert pooled[1, 0].tolist() == pytest.approx([0, 1 / 3, 0, 0, 5 / 3])
+    assert pooled[1, 1].tolist() == pytest.approx([0, 0, 1, 0, 1]), "NNG: padding comes first"
 
 
 # Strands

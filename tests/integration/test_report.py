@@ -179,8 +179,16 @@ def test_chromium_shows_it_on_a_phone(world: Path, tmp_path: Path) -> None:
         ("samples", ">a\nACGT\n", "{path}: record 'a' must have at least 20 bases, got 4"),
         ("samples", ">a\n" + "ACGTA" * 5 + "\n", "{path}: a report needs at least 10 sequences"),
         ("reference", ">g\nACGT\nAC*T\n", "{path}:3: record 'g': '*' at offset 6"),
-        ("reference", ">g\n" + "ACGTA" * 50 + "\n", "report.reference must have room for twice 12"),
-        ("reference", ">g\nACGT\n", "report.reference must have room for twice 12 windows of 30"),
+        (
+            "reference",
+            ">g\n" + "ACGTA" * 50 + "\n",
+            "{path}: a reference must have room for twice 12",
+        ),
+        (
+            "reference",
+            ">g\nACGT\n",
+            "{path}: a reference must have room for twice 12 windows of 30",
+        ),
         ("motifs", "", "{path}: the motif file is empty"),
         ("motifs", "\n#\nhello\n", "{path}:3: not a motif file: it starts with 'hello'"),
         ("motifs", ">a\nACGT\n", "{path}:2: must be counts of a base"),
