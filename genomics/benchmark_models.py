@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -37,60 +38,93 @@ class Pretrained:
     build: Callable[[int], HiddenBackbone]
 
 
-def load_pretrained(path: Path, device: torch.device, *, scratch: bool) -> list[Pretrained]:
-    """Load a network, and make its untrained twin if that is asked for.
+def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -> list[Pretrained]:
+    """Load networks, and make their untrained twins if that is asked for: one of each shape.
 
     Args:
-        path: Run directory, or folder of a published Caduceus.
-        device: Where it goes.
-        scratch: Whether to add the same network with new weights for each seed.
+        paths: Run directories, or folders of a published Caduceus.
+        device: Where they go.
+        scratch: Whether to add the same networks with new weights for each seed.
 
     Raises:
-        FileNotFoundError: If it is neither.
-        ValueError: If it is not one of DNA, or gives no hidden states.
+        FileNotFoundError: If a path is neither.
+        ValueError: If a network is not one of DNA, or gives no hidden states.
     """
+    opened = [_open(path) for path in paths]
+    models = [_pretrained(path, found, device) for path, found in zip(paths, opened, strict=True)]
+    if scratch:
+        twins = {twin.weights: twin for twin in (_untrained(found, device) for found in opened)}
+        models += twins.values()
+    return models
+
+
+class _Opened(NamedTuple):
+    """A network, how to build it anew, and what says that two are built alike."""
+
+    backbone: HiddenBackbone
+    build: Callable[[], nn.Module]
+    shape: str
+
+
+def _pretrained(path: Path, found: _Opened, device: torch.device) -> Pretrained:
+    assert isinstance(found.backbone, nn.Module)
+    kept = found.backbone.to(device)
+    digest = hashlib.sha256((path / WEIGHTS_FILE).read_bytes()).hexdigest()[:16]
+    name = path.resolve().name
+    return _described(name, digest, found.backbone, lambda _: copy.deepcopy(kept))
+
+
+def _untrained(found: _Opened, device: torch.device) -> Pretrained:
+    assert isinstance(found.backbone, nn.Module)
+    shape = hashlib.sha256(found.shape.encode()).hexdigest()[:16]
+    size = sum(parameter.numel() for parameter in found.backbone.parameters())
+    name = f"{type(found.backbone).__name__} ({size:,} parameters) from scratch"
+
+    def build(seed: int) -> HiddenBackbone:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made = found.build().to(device)
+        assert isinstance(made, HiddenBackbone)
+        return made
+
+    return _described(name, f"new {shape}", found.backbone, build)
+
+
+def _described(
+    name: str, weights: str, backbone: HiddenBackbone, build: Callable[[int], HiddenBackbone]
+) -> Pretrained:
+    bound = backbone.max_length if isinstance(backbone, BoundedBackbone) else None
+    return Pretrained(name, weights, backbone.strands, bound, build)
+
+
+def _open(path: Path) -> _Opened:
     if (path / CONFIG_FILE).is_file() and not (path / "run.yaml").is_file():
-        found = _open_hub(path)
+        loaded, build, shape = _open_hub(path)
     else:
-        found = _open_run(path)
-    loaded, fresh = found
+        loaded, build, shape = _open_run(path)
     if not isinstance(loaded, HiddenBackbone):
         raise ValueError(
             f"finetune.models must give hidden states, got {path} on {type(loaded).__name__}; "
             "use a run on one of seqdiff's own DNA networks"
         )
-    pretrained = loaded.to(device)
-    bound = loaded.max_length if isinstance(loaded, BoundedBackbone) else None
-    digest = hashlib.sha256((path / WEIGHTS_FILE).read_bytes()).hexdigest()[:16]
-    name = path.resolve().name
-    models = [Pretrained(name, digest, loaded.strands, bound, lambda _: copy.deepcopy(pretrained))]
-    if scratch:
-        shape = hashlib.sha256(str(loaded).encode()).hexdigest()[:16]
-
-        def build(seed: int) -> HiddenBackbone:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                made = fresh().to(device)
-            assert isinstance(made, HiddenBackbone)
-            return made
-
-        models.append(
-            Pretrained(f"{name} from scratch", f"new {shape}", loaded.strands, bound, build)
-        )
-    return models
+    return _Opened(loaded, build, shape)
 
 
-Opened = tuple[nn.Module, Callable[[], nn.Module]]
+_Found = tuple[nn.Module, Callable[[], nn.Module], str]
 
 
-def _open_hub(path: Path) -> Opened:
+def _open_hub(path: Path) -> _Found:
     ids, bases = len(BASES) + 1, len(BASES)
     loaded = PublishedCaduceus(str(path), num_embeddings=ids, num_logits=bases)
     shape = loaded.network.config
-    return loaded, lambda: PublishedCaduceus(str(path), shape, num_embeddings=ids, num_logits=bases)
+
+    def fresh() -> nn.Module:
+        return PublishedCaduceus(str(path), shape, num_embeddings=ids, num_logits=bases)
+
+    return loaded, fresh, str(shape)
 
 
-def _open_run(path: Path) -> Opened:
+def _open_run(path: Path) -> _Found:
     from seqdiff.config import instantiate, parse_run
     from seqdiff.run import load_run
 
@@ -101,12 +135,13 @@ def _open_run(path: Path) -> Opened:
             f"finetune.models must be networks of DNA, got {path}, whose tokenizer is "
             f"{loaded.tokenizer.fingerprint}; choose another run"
         )
+    parsed = parse_run(path / "run.yaml")
 
     def fresh() -> nn.Module:
-        made = instantiate(parse_run(path / "run.yaml")).backbone
+        made = instantiate(parsed.clone()).backbone
         assert isinstance(made, nn.Module)
         return made
 
     backbone = loaded.denoiser.backbone
     assert isinstance(backbone, nn.Module)
-    return backbone, fresh
+    return backbone, fresh, str(parsed["backbone"])

@@ -66,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="bases read, from the middle of what is longer; default: as published, or <= 1024",
     )
-    parser.add_argument("--scratch", action="store_true", help="add each network untrained")
+    parser.add_argument(
+        "--scratch", action="store_true", help="add untrained networks of the same shapes"
+    )
     parser.add_argument(
         "--baselines",
         choices=_BASELINES,
@@ -98,11 +100,11 @@ def run(args: argparse.Namespace) -> None:
 
     from .benchmark_grid import cells, run_cells
     from .benchmark_ledger import Ledger
-    from .benchmark_models import load_pretrained
+    from .benchmark_models import load_models
     from .benchmark_table import NOTES, build_tables, summarise, to_json, to_markdown
 
     device = choose_device(args.device)
-    models = [m for p in args.models for m in load_pretrained(p, device, scratch=args.scratch)]
+    models = load_models(args.models, device, scratch=args.scratch)
     _check_names([model.name for model in models])
     grid = _grid(args)
     todo = [cell for task in tasks for cell in cells(task, models, grid, device)]

@@ -15,6 +15,7 @@ from genomics.alphabet import decode
 from genomics.benchmark_baselines import BASELINES
 from genomics.benchmark_fitting import Recipe, hold_out
 from genomics.benchmark_ledger import Ledger
+from genomics.benchmark_models import Pretrained, load_models
 from genomics.benchmark_published import COLUMNS, published, published_length
 from genomics.benchmark_runs import Plan, Strategy, run_backbone
 from genomics.labelled import Labelled, LabelledTask
@@ -224,7 +225,7 @@ def test_a_suite_is_run_once_and_goes_on(
             "k-mer logistic",
             "CNN",
             "tiny, full, RC at test",
-            "tiny from scratch, full, RC at test",
+            "Caduceus (920 parameters) from scratch, full, RC at test",
         )
     ]
     assert [row["num_unseen"] for row in rows[:1] + rows[-1:]] == [300, 300]
@@ -239,6 +240,29 @@ def test_a_suite_is_run_once_and_goes_on(
     assert main([*command, "--scratch", "--device", "cpu"]) == 0
     assert (out / "results.jsonl").read_text() == results
     assert capsys.readouterr().out == shown
+
+
+def test_networks_of_one_shape_have_one_untrained_twin(run_folder: Path, tmp_path: Path) -> None:
+    """Seeds draw its weights; another shape, though as large, has a twin of its own."""
+    config, other = run_folder.parent / "c.yaml", tmp_path / "other"
+    assert main(["train", str(config), "--seed", "1", "--output", str(tmp_path / "again")]) == 0
+    flags = ["--backbone.dt_max", "0.2", "--output", str(other)]
+    assert main(["train", str(config), *flags]) == 0
+    runs, device = [run_folder, tmp_path / "again", other], torch.device("cpu")
+    *trained, twin, last = load_models(runs, device, scratch=True)
+    assert [model.name for model in trained] == ["tiny", "again", "other"]
+    assert twin.weights.startswith("new ") and last.weights not in (twin.weights, "")
+
+    def weights(model: Pretrained, seed: int) -> Tensor:
+        built = model.build(seed)
+        assert isinstance(built, Caduceus)
+        return built.embedding.weight
+
+    first = weights(twin, 0)
+    assert torch.equal(first, weights(twin, 0)) and not torch.equal(first, weights(twin, 1))
+    assert torch.equal(weights(trained[0], 0), weights(trained[0], 1)), "weights that are kept"
+    assert not torch.equal(weights(trained[0], 0), weights(trained[1], 0))
+    assert len(load_models(runs, device, scratch=False)) == 3
 
 
 def test_an_interrupted_grid_keeps_what_is_finished(
