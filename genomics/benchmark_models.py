@@ -59,10 +59,10 @@ def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -
 
 
 class _Opened(NamedTuple):
-    """A network, how to build it anew, and what says that two are built alike."""
+    """A network, how a seed builds it anew, and what says that two are built alike."""
 
     backbone: HiddenBackbone
-    build: Callable[[], nn.Module]
+    build: Callable[[int], nn.Module]
     shape: str
 
 
@@ -82,8 +82,7 @@ def _untrained(found: _Opened, device: torch.device) -> Pretrained:
 
     def build(seed: int) -> HiddenBackbone:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            made = found.build().to(device)
+            made = found.build(seed).to(device)
         assert isinstance(made, HiddenBackbone)
         return made
 
@@ -110,7 +109,7 @@ def _open(path: Path) -> _Opened:
     return _Opened(loaded, build, shape)
 
 
-_Found = tuple[nn.Module, Callable[[], nn.Module], str]
+_Found = tuple[nn.Module, Callable[[int], nn.Module], str]
 
 
 def _open_hub(path: Path) -> _Found:
@@ -118,7 +117,8 @@ def _open_hub(path: Path) -> _Found:
     loaded = PublishedCaduceus(str(path), num_embeddings=ids, num_logits=bases)
     shape = loaded.network.config
 
-    def fresh() -> nn.Module:
+    def fresh(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
         return PublishedCaduceus(str(path), shape, num_embeddings=ids, num_logits=bases)
 
     return loaded, fresh, str(shape)
@@ -137,8 +137,10 @@ def _open_run(path: Path) -> _Found:
         )
     parsed = parse_run(path / "run.yaml")
 
-    def fresh() -> nn.Module:
-        made = instantiate(parsed.clone()).backbone
+    def fresh(seed: int) -> nn.Module:
+        config = parsed.clone()
+        config["seed"] = seed
+        made = instantiate(config).backbone
         assert isinstance(made, nn.Module)
         return made
 
