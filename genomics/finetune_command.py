@@ -23,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See ``seqdiff.commands.Command``."""
     parser.add_argument(
         "models",
-        nargs="+",
+        nargs="*",
         type=Path,
         metavar="RUN_OR_HUB_DIR",
-        help="run on Caduceus or BlockMamba, or folder of a published Caduceus",
+        help="run on DNA, or folder of a published Caduceus; none for the baselines alone",
     )
     parser.add_argument(
         "--data", type=Path, required=True, help="a table, the folder of a task, or one of tasks"
@@ -132,6 +132,11 @@ def _check(args: argparse.Namespace) -> None:
     for lr in args.lr:
         if not 0 < lr < math.inf:
             raise ValueError(f"finetune.lr must be above 0, got {lr}; 1e-3 is usual")
+    if not args.models and (args.scratch or not args.baselines):
+        raise ValueError(
+            "finetune.models must be given with --scratch, or without baselines, got none; "
+            "name a run"
+        )
     check_folder("finetune.out", args.out)
 
 

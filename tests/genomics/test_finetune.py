@@ -242,6 +242,18 @@ def test_a_suite_is_run_once_and_goes_on(
     assert capsys.readouterr().out == shown
 
 
+def test_baselines_alone(suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    command = ["finetune", "--data", str(suite / "one"), "--out", str(out), *SMALL]
+    assert main([*command, "--baselines", "majority", "kmer"]) == 0
+    rows = json.loads((out / "table.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["majority", "k-mer logistic"]
+    for flags in (["--scratch"], ["--baselines"]):
+        assert main([*command[: -len(SMALL) - 1], str(tmp_path / "no"), *SMALL, *flags]) == 2
+        assert "finetune.models must be given" in capsys.readouterr().err
+        assert not (tmp_path / "no").exists()
+
+
 def test_networks_of_one_shape_have_one_untrained_twin(run_folder: Path, tmp_path: Path) -> None:
     """Seeds draw its weights; another shape, though as large, has a twin of its own."""
     config, other = run_folder.parent / "c.yaml", tmp_path / "other"
