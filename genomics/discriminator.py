@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float64, UInt8
 
-from .kmers import both_strands, count_kmers
+from .kmer_features import count_kmers_of_each
+from .markov import opposite_strand
 
 WORD = 4
 FOLDS = 5
@@ -15,7 +16,8 @@ FOLDS = 5
 
 def kmer_frequencies(rows: Sequence[UInt8[np.ndarray, " _"]]) -> Float64[np.ndarray, "n words"]:
     """Frequencies of the words of four bases in each row, both strands together."""
-    counts = np.array([both_strands(count_kmers(row))[WORD - 1] for row in rows], dtype=np.float64)
+    counts = count_kmers_of_each(rows, WORD).toarray().astype(np.int64)
+    counts += np.apply_along_axis(opposite_strand, 1, counts)
     return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from genomics.alphabet import encode
-from genomics.benchmark_baselines import BenchmarkCNN, run_baseline
+from genomics.benchmark_baselines import KMERS, STRENGTHS, BenchmarkCNN, run_baseline
+from genomics.benchmark_fitting import hold_out
 from genomics.kmer_features import count_kmers_of_each, kmer_shares
 from genomics.labelled import Labelled, LabelledTask
 
@@ -60,6 +62,39 @@ def test_a_baseline_learns_its_own_kind(name: str, learns: str, cannot: str) -> 
         assert accuracy(name, cannot, epochs=8) < 0.75 + 0.11
     else:
         assert accuracy(name, cannot) < 0.63
+
+
+def test_length_and_penalty_of_kmers_are_chosen_on_the_validation_part() -> None:
+    """Of all sixteen pairs by hand: the best there, the first of equals."""
+    made = task("motif")
+    rng = np.random.default_rng(1)
+    hard = [ids.copy() for ids in made.train.ids]
+    for ids in hard:
+        ids[rng.random(len(ids)) < 0.55] = 0
+    made = LabelledTask(
+        "motif", ("a", "b"), Labelled(tuple(hard), made.train.labels), None, made.test
+    )
+    train, valid = hold_out(made, 0)
+    scores: dict[tuple[int, float], float] = {}
+    for k in KMERS:
+        parts = [kmer_shares(part.ids, k).toarray() for part in (train, valid)]
+        scale = parts[0].std(axis=0)
+        learned, held = (part / np.where(scale == 0, 1, scale) for part in parts)
+        for strength in STRENGTHS:
+            model = LogisticRegression(C=strength, max_iter=300).fit(learned, train.labels)
+            scores[k, strength] = float(model.score(held, valid.labels))
+    best = max(scores, key=lambda choice: scores[choice])
+    found = run_baseline(
+        "kmer",
+        made,
+        np.zeros(400, dtype=bool),
+        length=100,
+        epochs=1,
+        seed=0,
+        device=torch.device("cpu"),
+    )
+    assert (found["k"], found["C"]) == best != (KMERS[0], STRENGTHS[0])
+    assert found["valid_accuracy"] == [scores[best]] and len(set(scores.values())) > 4
 
 
 def test_kmers_by_hand() -> None:
