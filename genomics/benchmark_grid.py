@@ -14,7 +14,8 @@ from .benchmark_ledger import Ledger
 from .benchmark_models import Pretrained
 from .benchmark_published import published_length
 from .benchmark_runs import Plan, Strategy, run_backbone
-from .labelled import LabelledTask, seen
+from .labelled import LabelledTask
+from .labelled_leaks import seen
 from .sequence_classifier import Conjoin, Pooling
 
 DEFAULT_LENGTH = 1024

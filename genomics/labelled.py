@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from .alphabet import reverse_complement
 from .bed import Interval
 
 
@@ -119,46 +118,3 @@ def gather(rows: Sequence[Row], classes: Sequence[str]) -> Labelled:
     return Labelled(
         tuple(row.ids for row in rows), labels, intervals if len(intervals) == len(rows) else None
     )
-
-
-def either_strand(ids: UInt8[np.ndarray, " L"]) -> bytes:
-    """Give one key to a sequence and its reverse complement.
-
-    Args:
-        ids: Letters.
-    """
-    return min(ids.tobytes(), reverse_complement(ids).tobytes())
-
-
-def seen(train: Labelled, test: Labelled) -> Bool[np.ndarray, " n"]:
-    """Find the rows of a test set that training has seen.
-
-    A row is seen if it, or its reverse complement, is a training sequence letter for letter, or if
-    it was cut from a stretch of the genome that shares a base with a training interval.
-
-    Args:
-        train: What is learned from.
-        test: What is measured on.
-    """
-    known = {either_strand(ids) for ids in train.ids}
-    found = np.array([either_strand(ids) in known for ids in test.ids], dtype=bool)
-    if train.intervals is not None and test.intervals is not None:
-        found |= _overlapping(train.intervals, test.intervals)
-    return found
-
-
-def _overlapping(train: Sequence[Interval], test: Sequence[Interval]) -> np.ndarray:
-    """Say which test intervals share a base with a training interval, on either strand."""
-    found = np.zeros(len(test), dtype=bool)
-    for chrom in {interval.chrom for interval in test}:
-        here = [i for i in train if i.chrom == chrom]
-        asked = np.array([n for n, i in enumerate(test) if i.chrom == chrom])
-        starts = np.sort(np.array([i.start for i in here]))
-        ends = np.sort(np.array([i.end for i in here]))
-        first = np.array([test[n].start for n in asked])
-        last = np.array([test[n].end for n in asked])
-        # Those that begin before the end, less those that end before the beginning.
-        begun = np.searchsorted(starts, last, side="left")
-        done = np.searchsorted(ends, first, side="right")
-        found[asked] = begun > done
-    return found

@@ -11,8 +11,9 @@ import yaml
 
 from .cache import describe_names
 from .indexed import IndexedFasta
-from .labelled import Labelled, LabelledTask, Row, either_strand, gather, number_classes
+from .labelled import Labelled, LabelledTask, Row, gather, number_classes
 from .labelled_files import TABLES, is_table, read_class_folder, read_intervals, read_table
+from .labelled_leaks import either_strand
 
 Form = Literal["folders", "intervals", "splits", "table"]
 

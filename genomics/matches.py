@@ -82,6 +82,19 @@ def overlap(
     return Overlap(least, words, contained)
 
 
+def shares_word(
+    sequences: Sequence[UInt8[np.ndarray, " _"]], text: UInt8[np.ndarray, " N"], word: int
+) -> Bool[np.ndarray, " n"]:
+    """Say which sequences have a word that stands in a text, on either strand.
+
+    Args:
+        sequences: Ids ``0..4``; an N matches nothing.
+        text: Ids ``0..4``, one strand.
+        word: Bases of a word.
+    """
+    return np.array([present.any() for _, present in _present(sequences, text, word)], dtype=bool)
+
+
 def _present(
     sequences: Sequence[np.ndarray], text: np.ndarray, width: int
 ) -> list[tuple[Bool[np.ndarray, " _"], Bool[np.ndarray, " _"]]]:

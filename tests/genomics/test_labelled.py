@@ -10,8 +10,9 @@ import pytest
 from genomics.alphabet import decode, encode
 from genomics.bed import Interval
 from genomics.indexed import IndexedFasta
-from genomics.labelled import Labelled, LabelledTask, Row, gather, seen
+from genomics.labelled import Labelled, LabelledTask, Row, gather
 from genomics.labelled_files import read_class_folder, read_intervals, read_table
+from genomics.labelled_leaks import seen
 from genomics.labelled_tasks import Reading, find_tasks, load_task
 
 #         0123456789
