@@ -15,7 +15,7 @@ from .benchmark_models import Pretrained
 from .benchmark_published import published_length
 from .benchmark_runs import Plan, Strategy, run_backbone
 from .labelled import LabelledTask
-from .labelled_leaks import seen
+from .labelled_leaks import seen_in_task
 from .sequence_classifier import Conjoin, Pooling
 
 DEFAULT_LENGTH = 1024
@@ -90,7 +90,7 @@ def cells(
     Raises:
         ValueError: If a network cannot take rows that long.
     """
-    known, length = seen(task.train, task.test), reading_length(task, grid)
+    known, length = seen_in_task(task), reading_length(task, grid)
     on = {"task": task.name, "data": task.fingerprint}
     cost = grid.epochs * num_learned(task)
     for seed in range(grid.seeds):

@@ -21,8 +21,8 @@ _TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logis
 NOTES = (
     "Mean over seeds; ± is max - min over seeds; each seed has its own 90/10 split of train unless",
     "the task has a validation set; epoch, rate and batch size are chosen on validation.",
-    "*: on unseen test rows, on neither strand in train, which share no base with an interval of",
-    "train or, where no coordinates are known, no 50 bases in a row with a sequence of train.",
+    "*: on unseen test rows, on neither strand in train or a validation set of the task, with no",
+    "base of their intervals or, where no coordinates are known, no 50 of their bases in a row.",
     "Published: on the official splits of that data set.",
 )
 

@@ -64,7 +64,7 @@ def measure_both(
     Args:
         truth: Classes.
         probs: Probability of each class.
-        seen: From ``genomics.labelled.seen``.
+        seen: From ``genomics.labelled_leaks.seen_in_task``.
     """
     return {
         "test": measure(truth, probs).record(),

@@ -12,7 +12,7 @@ help = "download a published archive, checked and resumable"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See ``seqdiff.commands.Command``."""
-    parser.add_argument("name", help="hg38, genomic_benchmarks, or a URL")
+    parser.add_argument("name", help="hg38, genomic_benchmarks, or a URL of http or https")
     parser.add_argument(
         "--checksum",
         required=True,
@@ -23,9 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """See ``seqdiff.commands.Command``."""
-    from .downloads import check_checksum, fetch
+    """See ``seqdiff.commands.Command``.
 
+    Raises:
+        OSError: If the folder cannot be written to, the file is not on the server, or the transfer
+            breaks.
+        ValueError: If the name or the checksum is none, or the file has another checksum.
+    """
+    from .downloads import check_checksum, fetch, locate
+
+    locate(args.name)
     check_checksum(args.checksum)
     check_folder("fetch.out", args.out)
     from seqdiff.subcommands.terminal import progress

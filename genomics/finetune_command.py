@@ -32,7 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", type=Path, required=True, help="a table, the folder of a task, or one of tasks"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="results; resumes")
-    parser.add_argument("--fasta", type=Path, help="genome that interval tasks are cut from")
+    parser.add_argument(
+        "--fasta",
+        type=Path,
+        metavar="FILE_OR_DIR",
+        help="genome that interval tasks are cut from, or folder of those in their metadata.yaml",
+    )
     for name in ("sequence", "label"):
         parser.add_argument(
             f"--{name}_column", metavar="NAME", help="of a table; default: the usual names"
@@ -88,12 +93,12 @@ def run(args: argparse.Namespace) -> None:
     _check(args)
     from seqdiff.extras import require_extra
 
-    from .labelled_tasks import Reading, find_tasks, load_task
+    from .labelled_search import find_tasks
+    from .labelled_tasks import Reading, load_tasks
 
     require_extra("sklearn", "finetune", "genomics")
-    sources = find_tasks(args.data)
     reading = Reading(args.fasta, args.sequence_column, args.label_column)
-    tasks = [load_task(source, reading) for source in sources]
+    tasks = load_tasks(find_tasks(args.data), reading)
     from rich.console import Console
 
     from seqdiff.subcommands.terminal import choose_device, progress

@@ -19,12 +19,15 @@ class Row(NamedTuple):
     Attributes:
         ids: Letters, N and its like as the mask.
         label: Name of the class.
-        interval: Where it was cut from; ``None`` if the file does not say.
+        interval: Where it was cut from, its ``chrom`` naming genome and record; ``None`` if the
+            file does not say.
+        line: Of the file, 1-based.
     """
 
     ids: UInt8[np.ndarray, " L"]
     label: str
     interval: Interval | None = None
+    line: int = 1
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Labelled:
     Attributes:
         ids: Letters of each.
         labels: Number of each one's class.
-        intervals: Where they were cut from; ``None`` if the form does not say.
+        intervals: Where they were cut from, see ``Row``; ``None`` if the form does not say.
     """
 
     ids: tuple[UInt8[np.ndarray, " _"], ...]
@@ -86,13 +89,20 @@ class LabelledTask:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of all sequences and labels, in their order."""
+        """A digest of all that results follow from: sequences, labels and places, in their order.
+
+        The places count because the rows that training has seen are known by them.
+        """
         digest = hashlib.sha256("\n".join(self.classes).encode())
-        for part in (self.train, self.valid, self.test):
-            if part is not None:
-                digest.update(part.labels.tobytes() + part.lengths.tobytes())
-                for ids in part.ids:
-                    digest.update(ids.tobytes())
+        for name, part in (("train", self.train), ("valid", self.valid), ("test", self.test)):
+            if part is None:
+                continue
+            digest.update(f"\n{name} {len(part)} {part.intervals is not None}\n".encode())
+            digest.update(part.labels.tobytes() + part.lengths.tobytes())
+            for ids in part.ids:
+                digest.update(ids.tobytes())
+            for place in part.intervals or ():
+                digest.update(f"{place.chrom}\t{place.start}\t{place.end}\n".encode())
         return digest.hexdigest()[:16]
 
 

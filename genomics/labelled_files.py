@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .alphabet import encode
 from .bed import Interval
 from .fasta import check_file
-from .indexed import IndexedFasta
 from .labelled import Row
+from .labelled_genomes import ClassGenome
 
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 INTERVAL_COLUMNS = ("id", "region", "start", "end", "strand")
 _SEQUENCE_NAMES = ("sequence", "seq", "text", "dna")
 _LABEL_NAMES = ("label", "class", "target", "y")
+_LONGEST = (1 << 31) - 1  # bases of a cell
 
 
-def is_table(path: Path) -> bool:
-    """Say whether a file is a table by its name.
+def table_stem(path: Path) -> str:
+    """Give the name of a table without its ending; '' for what is no table.
 
     Args:
         path: The file.
     """
-    return path.name.endswith(TABLES)
+    return next((path.name.removesuffix(s) for s in TABLES if path.name.endswith(s)), "")
+
+
+def check_link(path: Path) -> None:
+    """Refuse a link to nothing, which would be taken for nothing at all.
+
+    Args:
+        path: Of the data.
+
+    Raises:
+        FileNotFoundError: If it is one.
+    """
+    if path.is_symlink() and not path.exists():
+        raise FileNotFoundError(
+            f"{path}: is a link to {os.readlink(path)}, which is not there; mend or remove the link"
+        )
 
 
 def read_table(
@@ -56,18 +73,18 @@ def read_table(
         if not letters or not name:
             missing = "sequence" if not letters else "label"
             raise ValueError(f"{where}: {missing} must not be empty, got ''; remove the line")
-        rows.append(Row(encode(letters, where=where), name))
+        rows.append(Row(encode(letters, where=where), name, line=number))
     return _some(path, rows)
 
 
-def read_intervals(path: Path, label: str, fasta: IndexedFasta) -> list[Row]:
+def read_intervals(path: Path, label: str, genome: ClassGenome) -> list[Row]:
     """Cut the intervals of one class out of a genome.
 
     Args:
-        path: Table with the header ``id,region,start,end,strand``; positions are 0-based and
+        path: Table with the columns id, region, start, end and strand; positions are 0-based and
             half-open, '-' is the reverse complement, an empty strand is '+'.
         label: The class.
-        fasta: The genome.
+        genome: What they are cut from.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -88,9 +105,10 @@ def read_intervals(path: Path, label: str, fasta: IndexedFasta) -> list[Row]:
         _, region, start, end, strand = (cell.strip() for cell in cells)
         try:
             interval = Interval(region, int(start), int(end), label, strand or "+")
-            rows.append(Row(encode(fasta.fetch(interval)), label, interval))
+            letters, place = genome.cut(interval)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
+        rows.append(Row(encode(letters), label, place, number))
     return _some(path, rows)
 
 
@@ -102,10 +120,12 @@ def read_class_folder(path: Path, label: str) -> list[Row]:
         label: The class.
 
     Raises:
+        FileNotFoundError: If a file is a link to nothing.
         ValueError: If there is none, or a file is empty or holds a letter that is not DNA.
     """
     rows = []
     for file in sorted(path.glob("*.txt"), key=lambda file: (len(file.name), file.name)):
+        check_link(file)
         letters = file.read_bytes().strip()
         if not letters:
             raise ValueError(f"{file}:1: sequence must not be empty, got ''; remove the file")
@@ -116,22 +136,39 @@ def read_class_folder(path: Path, label: str) -> list[Row]:
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Lines of a table that are not blank, with their numbers."""
+    """Lines of a table that are not blank, with the numbers of the lines that they begin in."""
     check_file(path)
     delimiter = "\t" if ".tsv" in path.suffixes else ","
     opened = gzip.open if path.suffix == ".gz" else open
-    number = 0
+    number = 1
     try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter)
-            for cells in reader:
-                number = reader.line_num
+        # Every byte is a letter of Latin-1, so that no line is read before it is decoded.
+        with opened(path, "rt", encoding="latin-1", newline="") as file:
+            reader = csv.reader(_decoded(path, file), delimiter=delimiter, strict=True)
+            while (cells := _next(reader)) is not None:
                 if cells:
                     yield number, cells
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}:{number + 1}: must be UTF-8 ({error}); convert it") from error
+                number = reader.line_num + 1
     except (gzip.BadGzipFile, EOFError, zlib.error, csv.Error) as error:
-        raise ValueError(f"{path}:{number + 1}: must be whole ({error}); copy it again") from error
+        raise ValueError(f"{path}:{number}: must be whole ({error}); copy it again") from error
+
+
+def _decoded(path: Path, file: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        try:
+            text = line.encode("latin-1").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}:{number}: must be UTF-8 ({error}); convert it") from error
+        yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _next(reader: Iterator[list[str]]) -> list[str] | None:
+    """Read a line whose cells may have any length, and leave the limit of others as it was."""
+    limit = csv.field_size_limit(_LONGEST)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _header(path: Path, lines: Iterator[tuple[int, list[str]]]) -> list[str]:

@@ -9,8 +9,9 @@ from jaxtyping import Bool, UInt8
 
 from .alphabet import reverse_complement
 from .bed import Interval
+from .intervals import Regions, overlaps
 from .kmers import join
-from .labelled import Labelled
+from .labelled import Labelled, LabelledTask
 from .matches import shares_word
 
 # Without coordinates, as many bases in a row are taken for the same place of a genome.
@@ -26,16 +27,26 @@ def either_strand(ids: UInt8[np.ndarray, " L"]) -> bytes:
     return min(ids.tobytes(), reverse_complement(ids).tobytes())
 
 
-def seen(train: Labelled, test: Labelled) -> Bool[np.ndarray, " n"]:
-    """Find the rows of a test set that training has seen.
-
-    A row is seen if it, or its reverse complement, is a training sequence letter for letter. Where
-    both say where they were cut from, a row is also seen if it shares a base with a training
-    interval; elsewhere, if ``SHARED_BASES`` in a row of it stand in a training sequence, on either
-    strand, as those of neighbouring windows and of long repeats do.
+def seen_in_task(task: LabelledTask) -> Bool[np.ndarray, " n"]:
+    """Find the rows of a task's test set that are seen in train or in its own validation set.
 
     Args:
-        train: What is learned from.
+        task: The task.
+    """
+    found = seen(task.train, task.test)
+    return found if task.valid is None else found | seen(task.valid, task.test)
+
+
+def seen(train: Labelled, test: Labelled) -> Bool[np.ndarray, " n"]:
+    """Find the rows of a test set that are seen in another set.
+
+    A row is seen if it, or its reverse complement, is a sequence of the other set letter for
+    letter. Where both say where they were cut from, a row is also seen if it shares a base with an
+    interval of the other; elsewhere, if ``SHARED_BASES`` in a row of it stand in a sequence of the
+    other, on either strand, as those of neighbouring windows and of long repeats do.
+
+    Args:
+        train: What is learned from, or chosen by.
         test: What is measured on.
     """
     known = {either_strand(ids) for ids in train.ids}
@@ -45,18 +56,7 @@ def seen(train: Labelled, test: Labelled) -> Bool[np.ndarray, " n"]:
     return found | shares_word(test.ids, join(train.ids), SHARED_BASES)
 
 
-def _overlapping(train: Sequence[Interval], test: Sequence[Interval]) -> np.ndarray:
+def _overlapping(train: Sequence[Interval], test: Sequence[Interval]) -> Bool[np.ndarray, " n"]:
     """Say which test intervals share a base with a training interval, on either strand."""
-    found = np.zeros(len(test), dtype=bool)
-    for chrom in {interval.chrom for interval in test}:
-        here = [i for i in train if i.chrom == chrom]
-        asked = np.array([n for n, i in enumerate(test) if i.chrom == chrom])
-        starts = np.sort(np.array([i.start for i in here]))
-        ends = np.sort(np.array([i.end for i in here]))
-        first = np.array([test[n].start for n in asked])
-        last = np.array([test[n].end for n in asked])
-        # Those that begin before the end, less those that end before the beginning.
-        begun = np.searchsorted(starts, last, side="left")
-        done = np.searchsorted(ends, first, side="right")
-        found[asked] = begun > done
-    return found
+    names = sorted({interval.chrom for interval in (*train, *test)})
+    return overlaps(Regions.from_intervals(test, names), Regions.from_intervals(train, names))

@@ -1,39 +1,26 @@
-"""Find the tasks of a benchmark folder, and load one, whichever form it has."""
+"""Load a task that labelled sequences are classified in, whichever form it has."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import yaml
 
 from .cache import describe_names
-from .indexed import IndexedFasta
-from .labelled import Labelled, LabelledTask, Row, gather, number_classes
-from .labelled_files import TABLES, is_table, read_class_folder, read_intervals, read_table
+from .labelled import LabelledTask, Row, gather, number_classes
+from .labelled_files import (
+    check_link,
+    read_class_folder,
+    read_intervals,
+    read_table,
+    table_stem,
+)
+from .labelled_genomes import ClassGenome, find_genomes, read_metadata
 from .labelled_leaks import either_strand
+from .labelled_search import TaskSource
 
-Form = Literal["folders", "intervals", "splits", "table"]
-
-_SPLITS = ("train", "dev", "test")
 _HELD_OUT = 10  # percent of a lone table for validation, and for testing
-
-
-@dataclass(frozen=True)
-class TaskSource:
-    """Where a task lies.
-
-    Attributes:
-        name: Of the folder or the file.
-        path: It.
-        form: How it is laid out.
-    """
-
-    name: str
-    path: Path
-    form: Form
 
 
 @dataclass(frozen=True)
@@ -41,7 +28,7 @@ class Reading:
     """What reading a task takes besides its path.
 
     Attributes:
-        fasta: Genome that intervals are cut from.
+        fasta: Genome that intervals are cut from, or a folder of genomes, see ``find_genomes``.
         sequence_column: See ``read_table``.
         label_column: See ``read_table``.
     """
@@ -51,44 +38,23 @@ class Reading:
     label_column: str | None = None
 
 
-def find_tasks(path: Path) -> list[TaskSource]:
-    """Find the task that a path is, or all tasks below it, in the order of their paths.
+def load_tasks(sources: Sequence[TaskSource], reading: Reading) -> list[LabelledTask]:
+    """Read tasks, after a look at whether the genomes of all are there.
 
     Args:
-        path: A table, the folder of a task, or a folder of such.
+        sources: From ``find_tasks``.
+        reading: What that takes besides.
 
     Raises:
-        FileNotFoundError: If there is no such path, or no task in it.
+        FileNotFoundError: If a file is not there.
+        ValueError: If a task is not sound, see ``load_task``.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"finetune.data must exist, got {path}; check the path")
-    found = _search(path)
-    if not found:
-        raise FileNotFoundError(
-            f"finetune.data must hold a task, got none in {path}; a task is a table, or a folder "
-            "with train and test, as folders of classes or as tables"
-        )
-    names = [source.name for source in found]
-    return [
-        TaskSource(str(source.path.relative_to(path)), source.path, source.form)
-        if names.count(source.name) > 1
-        else source
-        for source in found
-    ]
-
-
-def _search(path: Path) -> list[TaskSource]:
-    name = path.name
-    if path.is_file():
-        stem = name[: -len(next(s for s in TABLES if name.endswith(s)))] if is_table(path) else ""
-        return [TaskSource(stem, path, "table")] if stem else []
-    if all(_split_table(path, split) for split in ("train", "test")):
-        whole = f"{path.parent.name}/{name}" if name.isdigit() else name
-        return [TaskSource(whole, path, "splits")]
-    if all((path / split).is_dir() for split in ("train", "test")):
-        tables = any(is_table(file) for file in (path / "train").iterdir())
-        return [TaskSource(name, path, "intervals" if tables else "folders")]
-    return [source for below in sorted(path.iterdir()) for source in _search(below)]
+    for source in sources:
+        if source.form == "intervals":
+            find_genomes(
+                source.path, _class_files(source.parts["train"], "intervals"), reading.fasta
+            )
+    return [load_task(source, reading) for source in sources]
 
 
 def load_task(source: TaskSource, reading: Reading) -> LabelledTask:
@@ -106,21 +72,18 @@ def load_task(source: TaskSource, reading: Reading) -> LabelledTask:
     if source.form == "table":
         return _split_by_hash(source, reading)
     if source.form == "splits":
-        found = {split: _split_table(source.path, split) for split in _SPLITS}
-        parts = {split: _table(path, reading) for split, path in found.items() if path is not None}
+        parts = {split: _table(path, reading) for split, path in source.parts.items()}
     else:
         parts = _by_class(source, reading)
     classes = number_classes(list(parts.values()))
     for split, rows in parts.items():
-        _check_classes(source.path / split, rows, classes)
-    train, test = (gather(parts[split], classes) for split in ("train", "test"))
-    valid = gather(parts["dev"], classes) if "dev" in parts else None
-    note = "validation is the dev split of the benchmark" if valid is not None else ""
-    return LabelledTask(source.name, classes, train, valid, test, note)
-
-
-def _split_table(path: Path, split: str) -> Path | None:
-    return next((path / (split + s) for s in TABLES if (path / (split + s)).is_file()), None)
+        end = f":{rows[-1].line}" if source.form == "splits" else ""
+        _check_classes(f"{source.parts[split]}{end}", rows, classes)
+    made = {split: gather(rows, classes) for split, rows in parts.items()}
+    note = ""
+    if "valid" in made:
+        note = f"validation is {source.parts['valid'].name} of the benchmark"
+    return LabelledTask(source.name, classes, made["train"], made.get("valid"), made["test"], note)
 
 
 def _table(path: Path, reading: Reading) -> list[Row]:
@@ -131,31 +94,41 @@ def _table(path: Path, reading: Reading) -> list[Row]:
 
 def _by_class(source: TaskSource, reading: Reading) -> dict[str, list[Row]]:
     """Read a folder or a table for each class of each split, in the order of class names."""
-    fasta = None
-    if source.form == "intervals":
-        if reading.fasta is None:
+    files = {split: _class_files(path, source.form) for split, path in source.parts.items()}
+    classes = tuple(sorted(set().union(*files.values())))
+    _check_metadata(source.path, classes)
+    if source.form == "folders":
+        return {
+            split: [row for name in sorted(of) for row in read_class_folder(of[name], name)]
+            for split, of in files.items()
+        }
+    chosen = find_genomes(source.path, classes, reading.fasta)
+    opened = {path: ClassGenome(path) for path in set(chosen.values())}
+    return {
+        split: [
+            row
+            for name in sorted(of)
+            for row in read_intervals(of[name], name, opened[chosen[name]])
+        ]
+        for split, of in files.items()
+    }
+
+
+def _class_files(path: Path, form: str) -> dict[str, Path]:
+    """The folder or the table of each class of a split."""
+    found: dict[str, Path] = {}
+    for entry in sorted(path.iterdir()):
+        check_link(entry)
+        name = table_stem(entry) if form == "intervals" else entry.name
+        if not name or entry.is_dir() != (form == "folders"):
+            continue
+        if name in found:
             raise ValueError(
-                f"finetune.fasta must be given for the intervals of {source.path}, got none; "
-                "give the genome that they are cut from"
+                f"{path}: class {name!r} must have one table, got {found[name].name} and "
+                f"{entry.name}; remove one"
             )
-        fasta = IndexedFasta(reading.fasta)
-    parts: dict[str, list[Row]] = {}
-    for split in ("train", "test"):
-        parts[split] = []
-        for name, path in sorted(_classes(source.path / split, fasta is not None).items()):
-            parts[split] += (
-                read_class_folder(path, name)
-                if fasta is None
-                else read_intervals(path, name, fasta)
-            )
-    _check_metadata(source.path, number_classes(list(parts.values())))
-    return parts
-
-
-def _classes(path: Path, tables: bool) -> dict[str, Path]:
-    if not tables:
-        return {entry.name: entry for entry in path.iterdir() if entry.is_dir()}
-    return {entry.name.partition(".")[0]: entry for entry in path.iterdir() if is_table(entry)}
+        found[name] = entry
+    return found
 
 
 def _check_metadata(path: Path, classes: tuple[str, ...]) -> None:
@@ -163,12 +136,7 @@ def _check_metadata(path: Path, classes: tuple[str, ...]) -> None:
     file = path / "metadata.yaml"
     if not file.is_file():
         return
-    try:
-        named = yaml.safe_load(file.read_text(encoding="utf-8")).get("classes", classes)
-        wanted = tuple(sorted(map(str, named)))
-    except (yaml.YAMLError, AttributeError, TypeError, UnicodeDecodeError) as error:
-        reason = str(error).replace("\n", " ")
-        raise ValueError(f"{file}: must be YAML with classes ({reason}); copy it again") from error
+    wanted = tuple(sorted(read_metadata(file)))
     if wanted != classes:
         raise ValueError(
             f"{file}: classes must be those of the files, {describe_names(classes)}, got "
@@ -176,17 +144,16 @@ def _check_metadata(path: Path, classes: tuple[str, ...]) -> None:
         )
 
 
-def _check_classes(where: Path, rows: list[Row], classes: tuple[str, ...]) -> None:
-    found = {row.label for row in rows}
+def _check_classes(where: str, rows: Sequence[Row], classes: tuple[str, ...]) -> None:
     if len(classes) < 2:
         raise ValueError(
             f"{where}: a task must have at least two classes, got only {describe_names(classes)}; "
             "give the whole data set"
         )
-    missing = sorted(set(classes) - found)
+    missing = tuple(sorted(set(classes) - {row.label for row in rows}))
     if missing:
         raise ValueError(
-            f"{where}: every split must hold every class, got no {describe_names(tuple(missing))}; "
+            f"{where}: every split must hold every class, got no {describe_names(missing)}; "
             "give the whole data set"
         )
 
@@ -195,14 +162,21 @@ def _split_by_hash(source: TaskSource, reading: Reading) -> LabelledTask:
     """Split a lone table 80/10/10 by a digest of each sequence, on whichever strand."""
     rows = _table(source.path, reading)
     classes = number_classes([rows])
-    parts: dict[str, list[Row]] = {"train": [], "dev": [], "test": []}
+    _check_classes(f"{source.path}:{rows[-1].line}", rows, classes)
+    parts: dict[str, list[Row]] = {"train": [], "valid": [], "test": []}
     for row in rows:
         digest = hashlib.sha256(either_strand(row.ids)).digest()
         percent = int.from_bytes(digest[:8], "big") % 100
-        split = "test" if percent < _HELD_OUT else "dev" if percent < 2 * _HELD_OUT else "train"
+        split = "test" if percent < _HELD_OUT else "valid" if percent < 2 * _HELD_OUT else "train"
         parts[split].append(row)
-    for part in parts.values():
-        _check_classes(source.path, part, classes)
-    made: dict[str, Labelled] = {split: gather(part, classes) for split, part in parts.items()}
+    for split, part in parts.items():
+        for name in sorted(set(classes) - {row.label for row in part}):
+            lines = [row.line for row in rows if row.label == name]
+            raise ValueError(
+                f"{source.path}:{lines[-1]}: the split 80/10/10 by a hash of each sequence leaves "
+                f"class {name!r} ({len(lines)} rows, the last one here) out of {split}; give "
+                "train, valid and test as tables in a folder, or more rows"
+            )
+    train, valid, test = (gather(part, classes) for part in parts.values())
     note = "one table, split 80/10/10 by a hash of each sequence: not the official splits"
-    return LabelledTask(source.name, classes, made["train"], made["dev"], made["test"], note)
+    return LabelledTask(source.name, classes, train, valid, test, note)

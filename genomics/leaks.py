@@ -33,7 +33,11 @@ def drop_leaks(train: Windows, held_out: Sequence[Windows]) -> Windows:
 def without_leaks(
     windows: dict[Split, tuple[Genome, Windows]],
 ) -> dict[Split, tuple[Genome, Windows]]:
-    """Leave out the training windows that share a base with a held-out window of their genome."""
+    """Leave out the training windows that share a base with a held-out window of their genome.
+
+    Args:
+        windows: Of each split, with the genome that they are cut from.
+    """
     if "train" not in windows:
         return windows
     genome, train = windows["train"]

@@ -19,6 +19,10 @@ from .intervals import Regions, merge, tile
 def split_by_label(intervals: Sequence[Interval], names: Sequence[str]) -> dict[Split, Regions]:
     """Group intervals by their name, which must be train, valid or test.
 
+    Args:
+        intervals: Rows of a BED file.
+        names: Of the chromosomes, in the order of the genome.
+
     Raises:
         ValueError: If an interval has another name.
     """
@@ -39,6 +43,12 @@ def split_by_chromosome(
     regions: Regions, names: Sequence[str], valid: Sequence[str], test: Sequence[str]
 ) -> dict[Split, Regions]:
     """Hold out whole chromosomes; the others train.
+
+    Args:
+        regions: What to split.
+        names: Of the chromosomes, in the order of the genome.
+        valid: Chromosomes to validate on.
+        test: Chromosomes to test on.
 
     Raises:
         ValueError: If a chromosome is unknown or in both lists.
@@ -102,6 +112,9 @@ def split_by_fraction(
 
 def check_fractions(fractions: tuple[float, float, float]) -> None:
     """Check shares of train, valid and test.
+
+    Args:
+        fractions: Of the bases, in this order.
 
     Raises:
         ValueError: If one is negative or no number, or they do not add up to 1.
