@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,12 +129,15 @@ def check_checksum(checksum: str) -> None:
 def _quiet(pooch) -> Iterator[None]:
     """Keep pooch from telling of each file, for as long as one is fetched."""
     logger = pooch.utils.get_logger()
-    level = logger.level
-    logger.setLevel("WARNING")
+    logger.addFilter(_is_warning)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.removeFilter(_is_warning)
+
+
+def _is_warning(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING
 
 
 class _Transfer:

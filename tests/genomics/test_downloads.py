@@ -1,69 +1,14 @@
 """Downloads from a server on this machine that breaks off, and the checksums that guard them."""
 
-import hashlib
-import socket
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pooch
 import pytest
 
 from genomics.downloads import fetch
+from tests.genomics.archive_server import CONTENT, RIGHT, WRONG, Server, server
 
-CONTENT = bytes(range(256)) * 4096
-RIGHT = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
-WRONG = "sha256:" + "0" * 64
-
-
-class Server(ThreadingHTTPServer):
-    """Sends ``CONTENT``; may break off after some bytes, or not know of ranges."""
-
-    stop_after: int | None = None
-    ranges = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[str | None] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/genome.fa.gz"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        wanted = self.headers.get("Range")
-        self.server.asked.append(wanted)
-        first = 0
-        if wanted and self.server.ranges:
-            first = int(wanted.removeprefix("bytes=").rstrip("-"))
-        if first >= len(CONTENT):
-            self.send_error(416)
-            return
-        self.send_response(206 if first else 200)
-        self.send_header("Content-Length", str(len(CONTENT) - first))
-        self.end_headers()
-        stop = self.server.stop_after
-        self.wfile.write(CONTENT[first : None if stop is None else first + stop])
-        if stop is not None:
-            self.wfile.flush()
-            self.connection.shutdown(socket.SHUT_RDWR)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
-    thread.start()
-    yield made
-    made.shutdown()
-    made.server_close()
+__all__ = ["server"]
 
 
 def test_a_whole_transfer_is_checked_and_kept(server: Server, tmp_path: Path) -> None:
@@ -134,3 +79,67 @@ def test_no_checksum_no_download(checksum: str, server: Server, tmp_path: Path) 
 def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="genomic_benchmarks, hg38 or a URL, got hg19"):
         fetch("hg19", RIGHT, tmp_path)
+
+
+def test_a_file_that_is_there_is_hashed_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed, real = [], pooch.hashes.hash_matches
+
+    def counted(file: str, *args: object, **options: object) -> bool:
+        hashed.append(file)
+        return real(file, *args, **options)
+
+    for place in (pooch.hashes, pooch.core):
+        monkeypatch.setattr(place, "hash_matches", counted)
+    (tmp_path / "genome.fa.gz").write_bytes(CONTENT)
+    fetch(server.url, RIGHT, tmp_path)
+    assert hashed == [str(tmp_path / "genome.fa.gz")]
+
+
+def test_the_log_of_pooch_is_quiet_here_and_as_it_was_elsewhere(
+    server: Server,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logger = pooch.get_logger()
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    fetch(server.url, RIGHT, tmp_path)
+    with pytest.raises(ValueError, match="must have the checksum"):
+        fetch(server.url, WRONG, tmp_path / "wrong")
+    assert caplog.records == []
+    pooch.retrieve(server.url, RIGHT, "again", tmp_path)
+    assert len(caplog.records) == 1, "a log that was never heard"
+
+
+# Servers that do not say how long the file is
+
+
+def test_a_cut_without_a_length_is_gone_on_with_at_once(server: Server, tmp_path: Path) -> None:
+    server.length, server.stop_after = False, 600_000
+    assert fetch(server.url, RIGHT, tmp_path).read_bytes() == CONTENT
+    assert len(server.asked) == 2 and server.asked[0] is None
+    assert [p.name for p in tmp_path.iterdir()] == ["genome.fa.gz"]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_cut_without_a_length_is_gone_on_with_once(
+    ranges: bool, server: Server, tmp_path: Path
+) -> None:
+    """A third of the file comes each time, or always the same third."""
+    server.length, server.stop_after, server.ranges = False, 350_000, ranges
+    with pytest.raises(ValueError, match="must have the checksum"):
+        fetch(server.url, RIGHT, tmp_path)
+    assert len(server.asked) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_length_a_whole_file_is_asked_for_once(server: Server, tmp_path: Path) -> None:
+    server.length = False
+    assert fetch(server.url, RIGHT, tmp_path).read_bytes() == CONTENT
+    assert server.asked == [None]
+    with pytest.raises(ValueError, match="must have the checksum"):
+        fetch(server.url, WRONG, tmp_path / "wrong")
+    assert server.asked == [None, None, f"bytes={len(CONTENT)}-"]
+    assert list((tmp_path / "wrong").iterdir()) == []

@@ -5,7 +5,7 @@ import pytest
 
 from genomics import matches
 from genomics.alphabet import decode, encode, reverse_complement
-from genomics.matches import known_words, overlap, word_hashes
+from genomics.matches import known_words, overlap, shares_word, word_hashes
 
 
 def search(row: np.ndarray, text: np.ndarray, word: int) -> tuple[int, int, int]:
@@ -48,6 +48,27 @@ def test_as_plain_search_finds() -> None:
     assert expected[8][0] == expected[9][0] == 90 and expected[11][0] >= 45 and calls
     total = [sum(part) for part in zip(*expected, strict=True)]
     assert found.containment == pytest.approx(total[2] / total[1])
+
+
+@pytest.mark.usefixtures("block")
+@pytest.mark.parametrize("word", [1, 6, 31, 32, 33, 50])
+def test_shared_words_as_plain_search_finds(word: int) -> None:
+    """Rows hold a stretch of the text, of a base less than a word, a word, or one more."""
+    generator = np.random.default_rng(word)
+    text = generator.integers(0, 4, 400).astype(np.uint8)
+    text[[90, 210, 333]] = 4
+    rows = [encode(""), encode("N" * 60), encode("ACG")]
+    for number in range(60):
+        size = word - 1 + number % 3
+        start = int(generator.integers(0, len(text) - size))
+        part = text[start : start + size]
+        part = reverse_complement(part) if number % 2 else part
+        ends = [generator.integers(0, 5, 5).astype(np.uint8) for _ in range(2)]
+        rows.append(np.concatenate([ends[0], part, ends[1]]))
+    expected = [search(row, text, word)[2] > 0 for row in rows]
+    assert shares_word(rows, text, word).tolist() == expected
+    assert word == 1 or 10 < sum(expected) < 53
+    assert shares_word([], text, word).tolist() == []
 
 
 def test_a_text_shorter_than_a_word_holds_none() -> None:
