@@ -94,10 +94,9 @@ class LabelledTask:
         The places count because the rows that training has seen are known by them.
         """
         digest = hashlib.sha256("\n".join(self.classes).encode())
-        for name, part in (("train", self.train), ("valid", self.valid), ("test", self.test)):
+        for part in (self.train, self.valid, self.test):
             if part is None:
                 continue
-            digest.update(f"\n{name} {len(part)} {part.intervals is not None}\n".encode())
             digest.update(part.labels.tobytes() + part.lengths.tobytes())
             for ids in part.ids:
                 digest.update(ids.tobytes())

@@ -110,6 +110,8 @@ def test_coordinates_of_one_side_alone_say_nothing() -> None:
     assert seen(labelled(OURS), replace(test, intervals=place)).tolist() == [True]
     there = replace(test, intervals=(Interval("a", 50, 100),))
     assert seen(train, there).tolist() == [False], "coordinates are believed where both have them"
+    copy = replace(labelled(OURS), intervals=(Interval("b", 0, 200),))
+    assert seen(train, copy).tolist() == [True], "a copy from another place is a copy"
 
 
 @pytest.mark.parametrize("rule", ["copy", "place", "stretch"])
