@@ -68,7 +68,6 @@ def find_tasks(path: Path) -> list[TaskSource]:
 
 
 def _search(path: Path) -> list[TaskSource]:
-    check_link(path)
     if path.is_file():
         return [TaskSource(table_stem(path), path, "table")] if table_stem(path) else []
     below = sorted(path.iterdir()) if path.is_dir() else []

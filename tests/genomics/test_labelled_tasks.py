@@ -61,6 +61,14 @@ def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
     assert load(tmp_path / "s").classes == ("a", "b")
 
 
+def test_a_split_that_is_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    """It is not taken for a split that is not there."""
+    write(tmp_path / "g/train.csv", TABLE)
+    (tmp_path / "g/test.csv").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError, match=r"g/test\.csv: is a link to nowhere"):
+        find_tasks(tmp_path)
+
+
 # Splits
 
 
