@@ -1,25 +1,19 @@
-"""How much of some sequences stands in others word for word, on either strand.
-
-A word is found by a 64-bit hash: up to 32 bases its base-4 code, which is exact; beyond, a
-polynomial (Karp and Rabin 1987, IBM J. Res. Dev. 31:249), and every match is then compared base by
-base, so that none is reported that is not there.
-"""
+"""How much of some sequences stands in a text word for word, on either strand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int64, UInt8, UInt64
+from jaxtyping import Bool, Int32, Int64, UInt8
 
-from .alphabet import MASK_ID, reverse_complement
+from .alphabet import reverse_complement
 from .kmers import join
+from .suffix_automaton import build, longest_ending_at, longest_in_text
+from .words import known_words
 
-_EXACT = 32  # bases in a code of 64 bits
-_MULTIPLIER = 0x9E3779B97F4A7C15  # odd; 2^64 over the golden ratio, as in Fibonacci hashing
-_TABLE_BITS = 22
-_BLOCK = 1 << 21
+_BATCH_BASES = 1 << 22  # of an automaton, which takes up to 48 bytes a base
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,34 +46,21 @@ def overlap(
 ) -> Overlap:
     """Find the longest stretch of each sequence in a text, and count its words there.
 
+    The time is linear in the text and in the sequences, the memory in four million bases of these
+    at once, for each of which both strands of the text are read.
+
     Args:
         sequences: Ids ``0..4``; an N matches nothing.
         text: Ids ``0..4``, for example of a training genome, one strand.
         word: Bases of a word.
-        on_progress: Called after each reading of the text, of which there are about as many as the
-            longest sequence has binary digits, or a few times that.
+        on_progress: Called after each reading of the text.
     """
-    lengths = np.array([len(row) for row in sequences])
-    words, contained = (np.zeros(len(sequences), dtype=np.int64) for _ in range(2))
-    found = _present(sequences, text, word)
-    for number, (known, present) in enumerate(found):
-        words[number], contained[number] = known.sum(), present.sum()
-    on_progress()
-    least, most = np.zeros_like(lengths), lengths.copy()
-    hit = contained > 0
-    least[hit] = word
-    most[(words > 0) & ~hit] = word - 1
-    while (least < most).any():
-        tried = (least + most + 1) // 2
-        # One width at a time, the one that most sequences wait for.
-        width = int(np.bincount(tried[least < most]).argmax())
-        chosen = np.flatnonzero((least < most) & (tried == width))
-        results = _present([sequences[i] for i in chosen.tolist()], text, width)
-        there = np.array([present.any() for _, present in results])
-        least[chosen[there]] = width
-        most[chosen[~there]] = width - 1
-        on_progress()
-    return Overlap(least, words, contained)
+    counts = [
+        (int(held.max(initial=0)), int(known_words(row, word).sum()), int((held >= word).sum()))
+        for row, held in _held(sequences, text, on_progress)
+    ]
+    longest, words, contained = np.array(counts, dtype=np.int64).reshape(-1, 3).T
+    return Overlap(longest, words, contained)
 
 
 def shares_word(
@@ -92,94 +73,34 @@ def shares_word(
         text: Ids ``0..4``, one strand.
         word: Bases of a word.
     """
-    return np.array([present.any() for _, present in _present(sequences, text, word)], dtype=bool)
+    return overlap(sequences, text, word=word).longest >= word
 
 
-def _present(
-    sequences: Sequence[np.ndarray], text: np.ndarray, width: int
-) -> list[tuple[Bool[np.ndarray, " _"], Bool[np.ndarray, " _"]]]:
-    """For each word of each sequence: whether it is without N, and whether it is in the text."""
-    forward = join(sequences)
-    both = np.concatenate([forward, reverse_complement(forward)])
-    known = known_words(both, width)
-    present = np.zeros(len(both), dtype=bool)
-    places = np.flatnonzero(known)
-    if len(places) and len(text) >= width:
-        present[places] = _find(both, places, text, width)
-    # The word at p of the reverse complement is the opposite of that at size - p - width.
-    size, half = len(both) // 2, present[len(both) // 2 :]
-    either = present[:size].copy()
-    either[: size - width + 1] |= half[: size - width + 1][::-1]
-    starts = np.cumsum([0, *(len(row) + 1 for row in sequences)])[:-1]
-    cuts = [slice(a, a + len(row)) for a, row in zip(starts, sequences, strict=True)]
-    return [(known[cut], either[cut]) for cut in cuts]
+def _held(
+    sequences: Sequence[np.ndarray], text: np.ndarray, on_progress: Callable[[], object]
+) -> Iterator[tuple[np.ndarray, Int32[np.ndarray, " _"]]]:
+    """Each sequence, and how long the stretch is that ends at each place and stands in the text."""
+    for rows in _batches(sequences):
+        ids = join(rows)
+        automaton = build(ids)
+        held = np.zeros(len(ids), dtype=np.int32)
+        for strand in (text, reverse_complement(text)):
+            ending = longest_ending_at(automaton, longest_in_text(automaton, strand), ids)
+            held = np.maximum(held, ending)
+            on_progress()
+        ends = np.cumsum([len(row) + 1 for row in rows])
+        for row, end in zip(rows, ends, strict=True):
+            yield row, held[end - 1 - len(row) : end - 1]
 
 
-def _find(
-    queries: np.ndarray, places: np.ndarray, text: np.ndarray, width: int
-) -> Bool[np.ndarray, " places"]:
-    """Say of the words at some places whether the text holds them."""
-    wanted, which = np.unique(word_hashes(queries, width)[places], return_inverse=True)
-    example = places[np.unique(which, return_index=True)[1]]
-    table = np.zeros(1 << _TABLE_BITS, dtype=bool)
-    table[_slot(wanted)] = True
-    there = np.zeros(len(wanted), dtype=bool)
-    for first in range(0, len(text) - width + 1, _BLOCK):
-        block = text[first : first + _BLOCK + width - 1]
-        hashes = word_hashes(block, width)
-        maybe = np.flatnonzero(table[_slot(hashes)])
-        maybe = maybe[known_words(block, width)[maybe]]
-        near = np.searchsorted(wanted, hashes[maybe])
-        near[near == len(wanted)] = 0
-        same = wanted[near] == hashes[maybe]
-        # One place in the text for each word is enough.
-        near, index = np.unique(near[same], return_index=True)
-        if width > _EXACT:
-            spread = np.arange(width)
-            ours = queries[example[near][:, None] + spread]
-            theirs = block[maybe[same][index][:, None] + spread]
-            near = near[(ours == theirs).all(axis=1)]
-        there[near] = True
-    return there[which]
-
-
-def _slot(hashes: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    return (hashes * np.uint64(_MULTIPLIER)) >> np.uint64(64 - _TABLE_BITS)
-
-
-def word_hashes(ids: UInt8[np.ndarray, " N"], width: int) -> UInt64[np.ndarray, " M"]:
-    """Hash the word at every place by doubling; one with an N has a meaningless hash.
-
-    Args:
-        ids: At least ``width`` of them.
-        width: Bases of a word.
-
-    Returns:
-        N - width + 1 hashes; up to 32 bases the base-4 code.
-    """
-    base = 4 if width <= _EXACT else _MULTIPLIER
-    power, size = ids.astype(np.uint64), 1
-    if width > _EXACT:
-        power += np.uint64(1)  # or a run of A at the start of a word would not count
-    result, covered = np.zeros(len(ids) + 1, dtype=np.uint64), 0
-    while True:
-        if width & size:
-            # The letters after those that are covered so far.
-            count = len(ids) - covered - size + 1
-            result = result[:count] * np.uint64(pow(base, size, 1 << 64))
-            result += power[covered : covered + count]
-            covered += size
-        if covered == width:
-            return result
-        factor = np.uint64(pow(base, size, 1 << 64))
-        power = power[:-size] * factor + power[size:]
-        size *= 2
-
-
-def known_words(ids: UInt8[np.ndarray, " N"], width: int) -> Bool[np.ndarray, " N"]:
-    """Say where a word without N starts; none does that would pass the end."""
-    unknown = np.concatenate([[0], np.cumsum(ids == MASK_ID, dtype=np.int64)])
-    known = np.zeros(len(ids), dtype=bool)
-    inside = max(0, len(ids) - width + 1)
-    known[:inside] = unknown[width : width + inside] == unknown[:inside]
-    return known
+def _batches(sequences: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """Consecutive sequences of about as many bases as an automaton has at most."""
+    batch, size = [], 0
+    for row in sequences:
+        batch.append(row)
+        size += len(row) + 1
+        if size >= _BATCH_BASES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

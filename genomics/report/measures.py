@@ -12,8 +12,9 @@ from scipy.stats import ks_2samp
 from ..alphabet import MASK_ID, reverse_complement
 from ..discriminator import discriminator_auroc
 from ..kmers import MAX_K, Spectra, both_strands, count_kmers, join, js_divergence, pearson
-from ..matches import known_words, overlap, word_hashes
+from ..matches import overlap
 from ..motif_hits import MotifScores, count_hits
+from ..words import known_words, word_codes
 from .sets import MIN_LENGTH, Rows, Sets
 
 _DIVERSITY_WORD = 12
@@ -86,8 +87,8 @@ def distinct_words(rows: Sequence[UInt8[np.ndarray, " _"]], width: int) -> float
     places = np.flatnonzero(known)
     if len(places) == 0:
         return float("nan")
-    opposite = word_hashes(reverse_complement(ids), width)[::-1]
-    codes = np.minimum(word_hashes(ids, width)[places], opposite[places])
+    opposite = word_codes(reverse_complement(ids), width)[::-1]
+    codes = np.minimum(word_codes(ids, width)[places], opposite[places])
     return len(np.unique(codes)) / len(codes)
 
 

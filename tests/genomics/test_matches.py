@@ -5,7 +5,8 @@ import pytest
 
 from genomics import matches
 from genomics.alphabet import decode, encode, reverse_complement
-from genomics.matches import known_words, overlap, shares_word, word_hashes
+from genomics.matches import overlap, shares_word
+from genomics.suffix_automaton import build
 
 
 def search(row: np.ndarray, text: np.ndarray, word: int) -> tuple[int, int, int]:
@@ -24,12 +25,12 @@ def search(row: np.ndarray, text: np.ndarray, word: int) -> tuple[int, int, int]
     return longest, len(words), sum(map(found, words))
 
 
-@pytest.fixture(params=[1 << 21, 64], ids=["one block", "many blocks"])
-def block(request, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matches, "_BLOCK", request.param)
+@pytest.fixture(params=[1 << 21, 64], ids=["one batch", "many batches"])
+def batch(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matches, "_BATCH_BASES", request.param)
 
 
-@pytest.mark.usefixtures("block")
+@pytest.mark.usefixtures("batch")
 def test_as_plain_search_finds() -> None:
     generator = np.random.default_rng(0)
     text = generator.integers(0, 4, 1500).astype(np.uint8)
@@ -50,7 +51,7 @@ def test_as_plain_search_finds() -> None:
     assert found.containment == pytest.approx(total[2] / total[1])
 
 
-@pytest.mark.usefixtures("block")
+@pytest.mark.usefixtures("batch")
 @pytest.mark.parametrize("word", [1, 6, 31, 32, 33, 50])
 def test_shared_words_as_plain_search_finds(word: int) -> None:
     """Rows hold a stretch of the text, of a base less than a word, a word, or one more."""
@@ -84,33 +85,31 @@ def test_no_words_no_containment() -> None:
     assert np.isnan(overlap([encode("ACG")], encode("ACGT"), word=20).containment)
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 7, 20, 31, 32])
-def test_short_words_have_their_code(width: int) -> None:
-    ids = np.random.default_rng(width).integers(0, 4, 70).astype(np.uint8)
-    codes = [int("".join(map(str, ids[i : i + width])), 4) for i in range(len(ids) - width + 1)]
-    assert word_hashes(ids, width).tolist() == codes
+def test_sharing_a_word_is_a_match_as_long() -> None:
+    generator = np.random.default_rng(1)
+    text = generator.integers(0, 4, 3000).astype(np.uint8)
+    rows = [text[5:55], text[5:54], reverse_complement(text[100:170]), generator.permutation(text)]
+    rows += [np.concatenate([text[200:249], [4], text[250:299]]).astype(np.uint8), text[:0]]
+    assert shares_word(rows, text, 50).tolist() == [1, 0, 1, 0, 0, 0]
+    assert shares_word([], text, 50).tolist() == []
 
 
-@pytest.mark.parametrize("width", [33, 64, 100])
-def test_equal_long_words_and_only_those_have_one_hash(width: int) -> None:
-    ids = np.random.default_rng(width).integers(0, 4, 500).astype(np.uint8)
-    ids[300 : 300 + width] = ids[100 : 100 + width]
-    ids[:40] = 0
-    hashes = word_hashes(ids, width).tolist()
-    words = [ids[i : i + width].tobytes() for i in range(len(ids) - width + 1)]
-    assert hashes[100] == hashes[300]
-    assert len(set(hashes)) == len(set(words)) < len(words)
+def test_repeats_of_few_letters() -> None:
+    """Where stretches share most suffixes, and every clone and link of the automaton is needed."""
+    generator = np.random.default_rng(2)
+    for _ in range(200):
+        letters = generator.integers(1, 4)
+        rows = [
+            generator.integers(0, letters, generator.integers(0, 12)).astype(np.uint8)
+            for _ in range(generator.integers(1, 5))
+        ]
+        text = generator.integers(0, 5 if letters == 3 else letters, 30).astype(np.uint8)
+        found = overlap(rows, text, word=3)
+        given = zip(found.longest, found.words, found.contained, strict=True)
+        assert [tuple(map(int, row)) for row in given] == [search(row, text, 3) for row in rows]
 
 
-def test_a_hash_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one hash for all words, those that are not there still are not found."""
-    monkeypatch.setattr(
-        matches, "word_hashes", lambda ids, width: np.zeros(len(ids) - width + 1, dtype=np.uint64)
-    )
-    row, text = encode("ACGT" * 20), encode("G" * 200)
-    assert overlap([row], text, word=40).contained.tolist() == [0]
-
-
-def test_known_words() -> None:
-    assert known_words(encode("ACNGTA"), 2).tolist() == [1, 0, 0, 1, 1, 0]
-    assert known_words(encode("ACN"), 5).tolist() == [0, 0, 0]
+def test_no_more_than_two_states_a_base() -> None:
+    """Blumer et al. 1985: linear, whatever the sequence."""
+    for ids in (encode("A" * 999), encode("AC" * 500), encode("A" * 500 + "C" * 499)):
+        assert len(build(ids).link) <= 2 * len(ids)
