@@ -46,6 +46,7 @@ def test_a_wrong_checksum_keeps_nothing(server: Server, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must have the checksum sha256:000.*removed"):
         fetch(server.url, WRONG, tmp_path)
     assert list(tmp_path.iterdir()) == []
+    assert server.asked == [None], "its length was known, so that nothing can be missing"
 
 
 def test_a_damaged_part_is_found_out_and_not_gone_on_with(server: Server, tmp_path: Path) -> None:
@@ -133,6 +134,14 @@ def test_a_cut_without_a_length_is_gone_on_with_once(
         fetch(server.url, RIGHT, tmp_path)
     assert len(server.asked) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_ranges_the_whole_is_not_sent_twice(server: Server, tmp_path: Path) -> None:
+    server.length = server.ranges = False
+    come: list[int] = []
+    with pytest.raises(ValueError, match="must have the checksum"):
+        fetch(server.url, WRONG, tmp_path, progress=lambda done, _: come.append(done))
+    assert come == sorted(come) and come[-1] == len(CONTENT)
 
 
 def test_without_a_length_a_whole_file_is_asked_for_once(server: Server, tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
         shown = capsys.readouterr()
         if status == 0:
             return status, shown.out.strip()
-        lines = [line for line in shown.err.splitlines() if "seqdiff: error: " in line]
-        assert len(lines) == 1 and shown.out == ""
-        return status, lines[0]
+        *bar, line = shown.err.strip().splitlines()
+        assert line.startswith("seqdiff: error: ") and shown.out == ""
+        assert not any("error" in other for other in bar)
+        return status, shown.err.strip()
 
     return run
 
@@ -61,6 +62,7 @@ def test_what_cannot_be_asked_for_is_refused_before_work(
     place = server.url.removesuffix("/genome.fa.gz")
     status, line = command(name.replace("{server}", place), checksum)
     assert status == 2 and message in line
+    assert line.startswith("seqdiff: error: "), "a bar was drawn for it"
     assert server.asked == [] and not (tmp_path / "out").exists()
 
 
