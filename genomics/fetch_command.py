@@ -30,10 +30,8 @@ def run(args: argparse.Namespace) -> None:
             breaks.
         ValueError: If the name or the checksum is none, or the file has another checksum.
     """
-    from .downloads import check_checksum, fetch, locate
+    from .downloads import fetch
 
-    locate(args.name)
-    check_checksum(args.checksum)
     check_folder("fetch.out", args.out)
     from seqdiff.subcommands.terminal import progress
 
