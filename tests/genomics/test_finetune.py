@@ -12,12 +12,13 @@ from torch import Tensor
 
 from genomics import benchmark_grid
 from genomics.alphabet import decode
-from genomics.benchmark_baselines import BASELINES
-from genomics.benchmark_fitting import Recipe, hold_out
+from genomics.benchmark_fitting import hold_out
 from genomics.benchmark_ledger import Ledger
 from genomics.benchmark_models import Pretrained, load_models
+from genomics.benchmark_plan import Plan, Recipe
+from genomics.benchmark_protocol import BASELINES, Strategy
 from genomics.benchmark_published import COLUMNS, published, published_length
-from genomics.benchmark_runs import Plan, Strategy, run_backbone
+from genomics.benchmark_runs import run_backbone
 from genomics.labelled import Labelled, LabelledTask
 from seqdiff.backbones import Caduceus
 from seqdiff.cli import main
