@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,8 +57,16 @@ def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -
     models = [_pretrained(path, found, device) for path, found in zip(paths, opened, strict=True)]
     if scratch:
         twins = {twin.weights: twin for twin in (_untrained(found, device) for found in opened)}
-        models += twins.values()
+        models += _told_apart(list(twins.values()))
     return models
+
+
+def _told_apart(twins: Sequence[Pretrained]) -> Iterator[Pretrained]:
+    """Number the shapes of one class that have as many parameters."""
+    names = [twin.name for twin in twins]
+    for place, twin in enumerate(twins):
+        number = names[: place + 1].count(twin.name)
+        yield replace(twin, name=f"{twin.name} {number}") if number > 1 else twin
 
 
 class _Opened(NamedTuple):

@@ -66,6 +66,7 @@ def test_networks_of_one_shape_have_one_untrained_twin(run_folder: Path, tmp_pat
     runs, device = [run_folder, tmp_path / "again", other], CPU
     *trained, twin, last = load_models(runs, device, scratch=True)
     assert [model.name for model in trained] == ["tiny", "again", "other"]
+    assert last.name == f"{twin.name} 2", "as large, and another row of the table"
     assert twin.weights.startswith("new ") and last.weights not in (twin.weights, "")
 
     def weights(model: Pretrained, seed: int) -> Tensor:
