@@ -78,6 +78,7 @@ def test_networks_of_one_shape_have_one_untrained_twin(run_folder: Path, tmp_pat
     assert torch.equal(first, weights(twin, 0)) and not torch.equal(first, weights(twin, 1))
     assert torch.equal(weights(trained[0], 0), weights(trained[0], 1)), "weights that are kept"
     assert not torch.equal(weights(trained[0], 0), weights(trained[1], 0))
+    assert trained[0].weights != trained[1].weights, "one shape, other weights: other cells"
     assert len(load_models(runs, device, scratch=False)) == 3
 
 
