@@ -12,11 +12,11 @@ from genomics.benchmark_grid import Cell, Grid, cells, reading_length
 from genomics.benchmark_models import Pretrained
 from genomics.benchmark_plan import Plan, Recipe
 from genomics.benchmark_probe import Pooled
-from genomics.benchmark_protocol import BASELINES
+from genomics.benchmark_protocol import BASELINES, CONJOIN, Conjoin
 from genomics.benchmark_runs import run_backbone
 from genomics.labelled import Labelled, LabelledTask
 from genomics.sequence_classifier import SequenceClassifier
-from tests.genomics.toy_tasks import draw, network, pretrained, small, unseen
+from tests.genomics.toy_tasks import draw, pretrained, small, unseen
 
 GRID = Grid((0.1, 0.2), (32, 64), 2, 3, ("full",), ("test",), "real", None, ())
 CPU = torch.device("cpu")
@@ -149,34 +149,32 @@ def test_states_are_pooled_once_for_each_network(
     assert calls == [way for way in ways for _ in range(pools)]
 
 
-@pytest.mark.parametrize("seeded", [False, True])
-def test_shared_states_give_what_each_run_alone_gives(seeded: bool) -> None:
-    """Over two tasks, networks, ways to conjoin and to pool, each asked right after the other."""
-    grid = replace(GRID, lrs=(0.1,), seeds=2, strategies=("probe",), conjoins=("test", "train"))
-    tasks = {task.name: task for task in (small("one"), small("two", 9, valid=True))}
-    models = [pretrained("a", "a", seeded=seeded), pretrained("b", "b", variant="ps")]
-    found = []
+NETWORKS = {
+    "one": [pretrained("a", "a")],
+    "two": [pretrained("a", "a"), pretrained("b", "b", start=5)],
+    "seeded": [pretrained("a", "a", seeded=True), pretrained("b", "b", variant="ps")],
+}
+
+
+@pytest.mark.parametrize("models", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("conjoins", [("test",), ("test", "train")])
+def test_shared_states_give_what_each_run_alone_gives(
+    models: list[Pretrained], conjoins: tuple[Conjoin, ...]
+) -> None:
+    """Other tasks, networks and ways to conjoin come right after each other."""
+    grid = replace(GRID, lrs=(0.1,), batch_sizes=(16,), seeds=2, max_length=30)
+    grid = replace(grid, strategies=("probe",), conjoins=conjoins)
+    tasks = {task.name: task for task in (small("one"), small("two", 9))}
+    built, found = {model.name: model for model in models}, []
     for cell in cells(list(tasks.values()), models, grid, CPU):
         key, shared = cell.key, cell.run(lambda count: None)
-        assert isinstance(key["seed"], int)
-        task, is_ps = tasks[str(key["task"])], key["method"] == "b"
-        backbone = network("ps" if is_ps else "ph", key["seed"] if seeded and not is_ps else 0)
-        recipe = key["recipe"]
-        assert isinstance(recipe, dict)
-        alone = run_backbone(
-            backbone,
-            task,
-            unseen(task),
-            Plan(
-                Recipe(**recipe),
-                "probe",
-                key["conjoin"],  # pyright: ignore[reportArgumentType]
-                reading_length(task, grid),
-                "real",
-                key["seed"],
-            ),
-        )
-        assert shared["test"] == alone["test"]
-        assert shared["valid_accuracy"] == alone["valid_accuracy"]
+        task, recipe, seed = tasks[str(key["task"])], key["recipe"], key["seed"]
+        assert isinstance(recipe, dict) and isinstance(seed, int)
+        conjoin = next(name for name in CONJOIN if name == key["conjoin"])
+        plan = Plan(Recipe(**recipe), "probe", conjoin, 30, "real", seed)
+        backbone = built[str(key["method"])].build(seed)
+        alone = run_backbone(backbone, task, unseen(task), plan)
+        for name in ("valid_accuracy", "test"):
+            assert shared[name] == alone[name]
         found.append(str(shared["test"]))
-    assert len(set(found)) > 4, "cells that are all alike would show nothing"
+    assert len(set(found)) > 2, "cells that are all alike would show nothing"

@@ -65,12 +65,16 @@ def pretrained(
     seeded: bool = False,
     variant: str = "ph",
     max_length: int | None = None,
+    start: int = 0,
 ) -> Pretrained:
-    """A network that no file holds; each seed has weights of its own if ``seeded``."""
+    """A network that no file holds; each seed has weights of its own if ``seeded``.
+
+    The others begin with those of ``start``.
+    """
     strands = 2 if variant == "ps" else 1
 
     def build(seed: int) -> Caduceus:
-        return network(variant, seed if seeded else 0)
+        return network(variant, seed if seeded else start)
 
     return Pretrained(name, weights, seeded, strands, max_length, build)
 
