@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from seqdiff.extras import require_extra
 
 from .alphabet import MASK_ID
-from .benchmark_fitting import fit, hold_out, predict, shuffled
+from .benchmark_fitting import check_finite, fit, hold_out, predict, shuffled
+from .benchmark_protocol import Baseline
 from .classification import measure_both
 from .kmer_features import kmer_shares
 from .labelled import Labelled, LabelledTask
@@ -23,8 +24,6 @@ STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)  # C of scikit-learn: inverse penalties
 CNN_BATCH, CNN_LR = 64, 1e-3
 _BINS = 32
 _MIN_WIDTH = 64  # below it, three convolutions of width 8 and their pools leave nothing
-
-BASELINES = ("majority", "length", "kmer", "cnn")
 
 
 class BenchmarkCNN(nn.Module):
@@ -66,7 +65,7 @@ class BenchmarkCNN(nn.Module):
 
 
 def run_baseline(
-    name: str,
+    name: Baseline,
     task: LabelledTask,
     seen: Bool[np.ndarray, " n"],
     *,
@@ -79,7 +78,7 @@ def run_baseline(
     """Train a baseline on the same part of the training set as a backbone, and measure it.
 
     Args:
-        name: One of ``BASELINES``.
+        name: Which.
         task: The task.
         seen: Test rows that training has seen.
         length: Most bases that the network reads; the others read all.
@@ -90,6 +89,10 @@ def run_baseline(
 
     Returns:
         What a line of the results holds besides its key.
+
+    Raises:
+        DivergedError: If the network's scores are no longer finite.
+        ValueError: If a class is missing from the training part, or scikit-learn from the machine.
     """
     train, valid = hold_out(task, seed)
     started = time.perf_counter()
@@ -181,4 +184,5 @@ def _cnn(
             progress=progress,
         )
         probs = predict(model, task.test, length, width)
-    return {"epoch": fitted.epoch, "valid_accuracy": fitted.valid_accuracy}, probs
+    check_finite(probs, fitted.epoch)
+    return {**fitted.record(), "train_seconds": fitted.train_seconds}, probs

@@ -1,8 +1,9 @@
-"""Fit a network to a task and keep its best epoch; the splits and the recipe of the benchmarks."""
+"""Split a task, fit a network to it and keep its best epoch."""
 
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -12,7 +13,6 @@ from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 
 from seqdiff.training.classifying import learn_pass
-from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
 
 from .labelled import Labelled, LabelledTask
 from .sequence_batches import batches
@@ -22,46 +22,30 @@ EVAL_BATCH = 256
 Batches = Iterable[tuple[Tensor, ...]]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a network is fine-tuned: AdamW, a warm-up, then half a cosine down to 0.
-
-    The defaults, over lr 1e-3 and 2e-3 and batches of 128 and 256, are the published protocol
-    (Schiff et al. 2024, arXiv:2403.03234).
+class DivergedError(Exception):
+    """A network whose scores are no longer finite.
 
     Attributes:
-        lr: Peak learning rate.
-        batch_size: Sequences of a step.
-        epochs: Passes over the training part; the best on the validation part is kept.
-        weight_decay: Of matrices.
-        warmup: Share of the steps over which the rate rises.
+        epochs: How many it was finite after.
     """
 
-    lr: float = 1e-3
-    batch_size: int = 128
-    epochs: int = 10
-    weight_decay: float = 0.1
-    warmup: float = 0.01
+    def __init__(self, epochs: int) -> None:
+        super().__init__(f"diverged after {epochs} epochs")
+        self.epochs = epochs
 
-    def optimiser(
-        self, model: nn.Module, rows: int
-    ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """Build the optimiser, and what follows its rate from step to step.
 
-        Args:
-            model: What is trained, as far as it requires gradients.
-            rows: Training sequences.
-        """
-        steps = self.epochs * -(-rows // self.batch_size)
-        config = OptimConfig(
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            warmup_steps=round(self.warmup * steps),
-            schedule="cosine",
-        )
-        adam = build_optimizer(model, config, decay_groups(model))
-        rate = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: lr_factor(config, step, steps))
-        return adam, rate
+def check_finite(probs: Float32[np.ndarray, "n C"], epochs: int) -> None:
+    """Refuse scores that are not finite.
+
+    Args:
+        probs: Probability of each class.
+        epochs: How many the network was finite after.
+
+    Raises:
+        DivergedError: If one is not.
+    """
+    if not np.isfinite(probs).all():
+        raise DivergedError(epochs)
 
 
 def num_learned(task: LabelledTask) -> int:
@@ -74,27 +58,43 @@ def num_learned(task: LabelledTask) -> int:
     return num if task.valid is not None else num - max(1, num // 10)
 
 
+def split_rows(
+    task: LabelledTask, seed: int
+) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " m"]]:
+    """Split the rows of the training set 90/10 at random, each part in the order of the file.
+
+    Args:
+        task: A task without a validation set of its own.
+        seed: Of the split.
+
+    Raises:
+        ValueError: If a class is missing from the larger part.
+    """
+    order = np.random.default_rng(seed).permutation(len(task.train))
+    num = num_learned(task)
+    learned, held = np.sort(order[:num]), np.sort(order[num:])
+    if len(np.unique(task.train.labels[learned])) < len(task.classes):
+        raise ValueError(
+            f"{task.name}: nine tenths of train must hold every class, got {num} sequences "
+            "without one; give more of them"
+        )
+    return learned, held
+
+
 def hold_out(task: LabelledTask, seed: int) -> tuple[Labelled, Labelled]:
-    """Split the training set 90/10 at random, unless the task has a validation set of its own.
+    """Give what is learned from and what validates; ``split_rows`` splits where one is lacking.
 
     Args:
         task: The task.
         seed: Of the split.
 
     Raises:
-        ValueError: If a class is missing from the larger part.
+        ValueError: See ``split_rows``.
     """
     if task.valid is not None:
         return task.train, task.valid
-    order = np.random.default_rng(seed).permutation(len(task.train))
-    num = num_learned(task)
-    train, valid = task.train.select(np.sort(order[:num])), task.train.select(np.sort(order[num:]))
-    if len(np.unique(train.labels)) < len(task.classes):
-        raise ValueError(
-            f"{task.name}: nine tenths of train must hold every class, got {len(train)} sequences "
-            "without one; give more of them"
-        )
-    return train, valid
+    learned, held = split_rows(task, seed)
+    return task.train.select(learned), task.train.select(held)
 
 
 def shuffled(
@@ -147,10 +147,16 @@ class Fitted:
     Attributes:
         epoch: The best on the validation part, from 1; the first of equals.
         valid_accuracy: After each epoch.
+        train_seconds: Spent on learning, not on predicting.
     """
 
     epoch: int
     valid_accuracy: list[float]
+    train_seconds: float
+
+    def record(self) -> dict[str, object]:
+        """Give what JSON holds of the choice of the epoch."""
+        return {"epoch": self.epoch, "valid_accuracy": self.valid_accuracy}
 
 
 def fit(
@@ -175,20 +181,20 @@ def fit(
         progress: Called with the number of rows after each step.
 
     Raises:
-        ValueError: If the network diverges.
+        DivergedError: If the network's scores are no longer finite.
     """
     found: list[float] = []
-    best = copy.deepcopy(model.state_dict())
+    best, seconds = copy.deepcopy(model.state_dict()), 0.0
     for _ in range(epochs):
+        started = time.perf_counter()
         learn_pass(model, *optimiser, one_pass(), progress=progress)
+        if next(model.parameters()).is_cuda:
+            torch.cuda.synchronize()
+        seconds += time.perf_counter() - started
         probs = valid_probs()
-        if not np.isfinite(probs).all():
-            raise ValueError(
-                "finetune.lr must keep the network finite, got one that diverged after "
-                f"{len(found)} epochs; lower it (what is finished stays finished)"
-            )
+        check_finite(probs, len(found))
         found.append(float((probs.argmax(axis=1) == valid_labels).mean()))
         if found[-1] > max(found[:-1], default=-1.0):
             best = copy.deepcopy(model.state_dict())
     model.load_state_dict(best)
-    return Fitted(int(np.argmax(found)) + 1, found)
+    return Fitted(int(np.argmax(found)) + 1, found, seconds)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from jaxtyping import Bool
 
-from .benchmark_baselines import BASELINES, CNN_BATCH, CNN_LR, run_baseline
-from .benchmark_fitting import Recipe, num_learned
+from .benchmark_baselines import CNN_BATCH, CNN_LR, run_baseline
+from .benchmark_fitting import DivergedError, hold_out, num_learned
 from .benchmark_ledger import Ledger
 from .benchmark_models import Pretrained
+from .benchmark_plan import Plan, Recipe
+from .benchmark_probe import PoolOnce
+from .benchmark_protocol import DEFAULT_LENGTH, Baseline, Conjoin, Pooling, Strategy
 from .benchmark_published import published_length
-from .benchmark_runs import Plan, Strategy, run_backbone
+from .benchmark_runs import run_backbone
 from .labelled import LabelledTask
 from .labelled_leaks import seen_in_task
-from .sequence_classifier import Conjoin, Pooling
 
-DEFAULT_LENGTH = 1024
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -31,21 +37,21 @@ class Grid:
         epochs: Of each run; the best on the validation part counts.
         seeds: How many, each with a split of its own.
         strategies: See ``Plan``.
-        conjoin: For networks of one strand, see ``SequenceClassifier``; ``none`` for those of two.
+        conjoins: For networks of one strand, see ``SequenceClassifier``; ``none`` for those of two.
         pooling: See ``SequenceClassifier``.
         max_length: Most bases that are read; ``None`` for those of ``reading_length``.
         baselines: Names of those to train.
     """
 
-    lrs: Sequence[float] = (1e-3, 2e-3)
-    batch_sizes: Sequence[int] = (128, 256)
-    epochs: int = 10
-    seeds: int = 5
-    strategies: Sequence[Strategy] = ("full",)
-    conjoin: Conjoin = "test"
-    pooling: Pooling = "real"
-    max_length: int | None = None
-    baselines: Sequence[str] = field(default=BASELINES)
+    lrs: Sequence[float]
+    batch_sizes: Sequence[int]
+    epochs: int
+    seeds: int
+    strategies: Sequence[Strategy]
+    conjoins: Sequence[Conjoin]
+    pooling: Pooling
+    max_length: int | None
+    baselines: Sequence[Baseline]
 
 
 def reading_length(task: LabelledTask, grid: Grid) -> int:
@@ -73,74 +79,119 @@ class Cell(NamedTuple):
 
     key: dict[str, object]
     cost: int
-    run: Callable[[Callable[[int], None]], dict[str, object]]
+    run: Callable[[Progress], dict[str, object]]
 
 
 def cells(
-    task: LabelledTask, models: Sequence[Pretrained], grid: Grid, device: torch.device
+    tasks: Sequence[LabelledTask], models: Sequence[Pretrained], grid: Grid, device: torch.device
 ) -> Iterator[Cell]:
-    """List the runs on a task, the baselines first.
+    """List the runs, task by task, the baselines first.
+
+    The runs of one network follow each other, so that probes share its states.
 
     Args:
-        task: The task.
+        tasks: The tasks.
         models: Networks to fine-tune.
         grid: What is run.
         device: Where networks are.
 
     Raises:
-        ValueError: If a network cannot take rows that long.
+        ValueError: If a network cannot take rows that long, or a seed's training part lacks a
+            class.
     """
-    known, length = seen_in_task(task), reading_length(task, grid)
-    on = {"task": task.name, "data": task.fingerprint}
-    cost = grid.epochs * num_learned(task)
-    for seed in range(grid.seeds):
-        for name in grid.baselines:
-            key = {**on, "method": name, "seed": seed}
-            if name == "cnn":
-                key |= {"epochs": grid.epochs, "length": length, "lr": CNN_LR}
-                key["batch_size"] = CNN_BATCH
-
-            def run_rule(
-                progress: Callable[[int], None], name: str = name, seed: int = seed
-            ) -> dict[str, object]:
-                options = {"length": length, "epochs": grid.epochs, "seed": seed}
-                return run_baseline(name, task, known, device=device, progress=progress, **options)
-
-            yield Cell(key, cost if name == "cnn" else 0, run_rule)
-    for model in models:
-        _check_length(model, task, length)
-        for plan in _plans(model, grid, length):
-            key = {**on, "method": model.name, "weights": model.weights, **asdict(plan)}
-
-            def run_plan(
-                progress: Callable[[int], None], model: Pretrained = model, plan: Plan = plan
-            ) -> dict[str, object]:
-                return run_backbone(model.build(plan.seed), task, known, plan, progress)
-
-            yield Cell(key, cost, run_plan)
+    pool = PoolOnce()
+    for task in tasks:
+        known, length = seen_in_task(task), reading_length(task, grid)
+        for seed in range(grid.seeds):
+            hold_out(task, seed)
+        on: dict[str, object] = {"task": task.name, "data": task.fingerprint}
+        on["seen"] = hashlib.sha256(known.tobytes()).hexdigest()[:16]
+        yield from _baseline_cells(task, known, on, grid, length, device)
+        for model in models:
+            _check_length(model, task, length)
+            yield from _model_cells(task, known, on, grid, length, model, pool)
 
 
-def run_cells(todo: Sequence[Cell], ledger: Ledger, progress: Callable[[int], None]) -> None:
-    """Run what is not finished, writing down each when it is.
+def run_cells(todo: Sequence[Cell], ledger: Ledger, progress: Progress) -> None:
+    """Run what is not finished, writing down each when it is; one that diverges is finished too.
 
     Args:
         todo: Runs.
         ledger: Of the results.
         progress: Called with the number of sequences after each step.
+
+    Raises:
+        ValueError: What a run raises, but for a divergence; the cells before it are written.
+        OSError: If the ledger cannot be written.
     """
     for cell in todo:
         if ledger.find(cell.key) is None:
-            ledger.add(cell.key, cell.run(progress))
+            try:
+                result = cell.run(progress)
+            except DivergedError as error:
+                result = {"diverged": error.epochs}
+            ledger.add(cell.key, result)
+
+
+def _baseline_cells(
+    task: LabelledTask,
+    known: Bool[np.ndarray, " n"],
+    on: dict[str, object],
+    grid: Grid,
+    length: int,
+    device: torch.device,
+) -> Iterator[Cell]:
+    """Where a validation set is given, only the CNN has anything to draw."""
+    cost = grid.epochs * num_learned(task)
+    for seed in range(grid.seeds):
+        for name in grid.baselines:
+            if seed and name != "cnn" and task.valid is not None:
+                continue
+            key = {**on, "method": name, "seed": seed}
+            if name == "cnn":
+                key |= {"epochs": grid.epochs, "length": length, "lr": CNN_LR}
+                key["batch_size"] = CNN_BATCH
+
+            def run(
+                progress: Progress, name: Baseline = name, seed: int = seed
+            ) -> dict[str, object]:
+                options = {"length": length, "epochs": grid.epochs, "seed": seed}
+                return run_baseline(name, task, known, device=device, progress=progress, **options)
+
+            yield Cell(key, cost if name == "cnn" else 0, run)
+
+
+def _model_cells(
+    task: LabelledTask,
+    known: Bool[np.ndarray, " n"],
+    on: dict[str, object],
+    grid: Grid,
+    length: int,
+    model: Pretrained,
+    pool: PoolOnce,
+) -> Iterator[Cell]:
+    for plan in _plans(model, grid, length):
+        key = {**on, "method": model.name, "weights": model.weights, **asdict(plan)}
+        origin = on["data"], model.weights, plan.seed if model.seeded else None
+
+        def run(
+            progress: Progress, plan: Plan = plan, origin: tuple[object, ...] = origin
+        ) -> dict[str, object]:
+            shared = partial(pool, origin)
+            return run_backbone(model.build(plan.seed), task, known, plan, progress, pool=shared)
+
+        yield Cell(key, grid.epochs * num_learned(task), run)
 
 
 def _plans(model: Pretrained, grid: Grid, length: int) -> Iterator[Plan]:
-    conjoin: Conjoin = "none" if model.strands == 2 else grid.conjoin
+    conjoins: Sequence[Conjoin] = ("none",) if model.strands == 2 else grid.conjoins
     for strategy in grid.strategies:
-        for lr in grid.lrs:
-            for size in grid.batch_sizes:
-                for seed in range(grid.seeds):
-                    recipe = Recipe(lr, size, grid.epochs)
-                    yield Plan(recipe, strategy, conjoin, length, grid.pooling, seed)
+        for conjoin in conjoins:
+            for seed in range(grid.seeds):
+                for lr in grid.lrs:
+                    for size in grid.batch_sizes:
+                        recipe = Recipe(lr, size, grid.epochs)
+                        yield Plan(recipe, strategy, conjoin, length, grid.pooling, seed)
 
 
 def _check_length(model: Pretrained, task: LabelledTask, length: int) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from seqdiff.files import write_bytes
+from seqdiff.files import alone, write_bytes
 
 Key = Mapping[str, object]
 
@@ -14,8 +14,9 @@ Key = Mapping[str, object]
 class Ledger:
     """Finished cells of a grid, one line each, in a file that is whole after every one of them.
 
-    A cell is known by its key: all that its result follows from. Cells that another process wrote
-    to the same file in the meantime are kept.
+    A cell is known by its key: all that its result follows from. Processes may write to the same
+    file: each adds its line to what is there by then, alone, under a lock file beside it. The file
+    is replaced, not appended to, so that a kill at any moment leaves no torn line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,13 +48,15 @@ class Ledger:
 
         Raises:
             OSError: If the file cannot be written.
+            ValueError: If another process has left a line that is not a cell.
         """
-        self._cells = {**self._read(), _spell(key): dict(result)}
-        lines = (
-            json.dumps({"key": json.loads(spelt), "result": found})
-            for spelt, found in self._cells.items()
-        )
-        write_bytes(self.path, "".join(f"{line}\n" for line in lines).encode())
+        with alone(self.path.with_name(f"{self.path.name}.lock")):
+            self._cells = {**self._read(), _spell(key): dict(result)}
+            lines = (
+                json.dumps({"key": json.loads(spelt), "result": found})
+                for spelt, found in self._cells.items()
+            )
+            write_bytes(self.path, "".join(f"{line}\n" for line in lines).encode())
 
     def _read(self) -> dict[str, dict[str, object]]:
         return dict(self._lines()) if self.path.exists() else {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,9 @@ class Pretrained:
 
     Attributes:
         name: In tables.
-        weights: A digest of what training begins with.
+        weights: A digest of what training begins with: the weights and the network's options, which
+            change what comes out of the same weights (``swap_strands``).
+        seeded: Whether each seed has weights of its own.
         strands: See ``HiddenBackbone``.
         max_length: Most bases of a row; ``None`` without a bound.
         build: Gives a copy of its own to each seed.
@@ -33,6 +35,7 @@ class Pretrained:
 
     name: str
     weights: str
+    seeded: bool
     strands: int
     max_length: int | None
     build: Callable[[int], HiddenBackbone]
@@ -54,8 +57,16 @@ def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -
     models = [_pretrained(path, found, device) for path, found in zip(paths, opened, strict=True)]
     if scratch:
         twins = {twin.weights: twin for twin in (_untrained(found, device) for found in opened)}
-        models += twins.values()
+        models += _told_apart(list(twins.values()))
     return models
+
+
+def _told_apart(twins: Sequence[Pretrained]) -> Iterator[Pretrained]:
+    """Number the shapes of one class that have as many parameters."""
+    names = [twin.name for twin in twins]
+    for place, twin in enumerate(twins):
+        number = names[: place + 1].count(twin.name)
+        yield replace(twin, name=f"{twin.name} {number}") if number > 1 else twin
 
 
 class _Opened(NamedTuple):
@@ -69,14 +80,13 @@ class _Opened(NamedTuple):
 def _pretrained(path: Path, found: _Opened, device: torch.device) -> Pretrained:
     assert isinstance(found.backbone, nn.Module)
     kept = found.backbone.to(device)
-    digest = hashlib.sha256((path / WEIGHTS_FILE).read_bytes()).hexdigest()[:16]
+    digest = _digest((path / WEIGHTS_FILE).read_bytes() + found.shape.encode())
     name = path.resolve().name
-    return _described(name, digest, found.backbone, lambda _: copy.deepcopy(kept))
+    return _described(name, digest, False, found.backbone, lambda _: copy.deepcopy(kept))
 
 
 def _untrained(found: _Opened, device: torch.device) -> Pretrained:
     assert isinstance(found.backbone, nn.Module)
-    shape = hashlib.sha256(found.shape.encode()).hexdigest()[:16]
     size = sum(parameter.numel() for parameter in found.backbone.parameters())
     name = f"{type(found.backbone).__name__} ({size:,} parameters) from scratch"
 
@@ -86,14 +96,22 @@ def _untrained(found: _Opened, device: torch.device) -> Pretrained:
         assert isinstance(made, HiddenBackbone)
         return made
 
-    return _described(name, f"new {shape}", found.backbone, build)
+    return _described(name, f"new {_digest(found.shape.encode())}", True, found.backbone, build)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _described(
-    name: str, weights: str, backbone: HiddenBackbone, build: Callable[[int], HiddenBackbone]
+    name: str,
+    weights: str,
+    seeded: bool,
+    backbone: HiddenBackbone,
+    build: Callable[[int], HiddenBackbone],
 ) -> Pretrained:
     bound = backbone.max_length if isinstance(backbone, BoundedBackbone) else None
-    return Pretrained(name, weights, backbone.strands, bound, build)
+    return Pretrained(name, weights, seeded, backbone.strands, bound, build)
 
 
 def _open(path: Path) -> _Opened:

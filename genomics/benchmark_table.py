@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 METRICS = ("accuracy", "matthews", "auroc")
 _TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logistic", "cnn": "CNN"}
 NOTES = (
-    "Mean over seeds; ± is max - min over seeds; each seed has its own 90/10 split of train unless",
-    "the task has a validation set; epoch, rate and batch size are chosen on validation.",
+    "Mean over seeds; ± is max - min over seeds of the accuracy before it; each seed has its own",
+    "90/10 split of train unless the task has a validation set, where majority, length and k-mers",
+    "have nothing to draw and are run once; epoch, rate and batch size are chosen on validation.",
     "*: on unseen test rows, on neither strand in train or a validation set of the task, with no",
     "base of their intervals or, where no coordinates are known, no 50 of their bases in a row.",
-    "Published: on the official splits of that data set.",
+    "seq/s: training sequences learned from in a second, validation and test not counted; none for",
+    "a probe, which reads each sequence once. Published: on the official splits of that data set.",
 )
 
 
@@ -37,11 +39,12 @@ class Line:
         test: Mean of each metric on the test set; ``None`` where it is not defined.
         unseen: The same on the rows that training has not seen.
         spread: Of the accuracy on the test set, max - min over seeds; ``None`` for one seed.
+        unseen_spread: The same of the accuracy on the rows that training has not seen.
         num_test: Test rows.
         num_unseen: Those of them that training has not seen.
         seeds: How many.
-        chosen: Rate and batch size.
-        per_second: Training sequences a second, with the time of measuring.
+        chosen: Rate and batch size; ``diverged`` if no choice stayed finite for all seeds.
+        per_second: Training sequences learned from in a second; ``None`` where no network learns.
     """
 
     task: str
@@ -49,6 +52,7 @@ class Line:
     test: dict[str, float | None]
     unseen: dict[str, float | None]
     spread: float | None = None
+    unseen_spread: float | None = None
     num_test: int | None = None
     num_unseen: int | None = None
     seeds: int | None = None
@@ -56,20 +60,31 @@ class Line:
     per_second: float | None = None
 
 
-def summarise(done: Sequence[Cell], ledger: Ledger) -> list[Line]:
-    """Choose each method's rate and batch size on validation, and average over seeds.
+_Found = list[tuple[dict, dict]]  # keys and results of the seeds of one choice
 
-    Args:
-        done: All cells of a benchmark.
-        ledger: With the results of all of them.
-    """
-    groups: dict[tuple[str, str], dict[str, list[tuple[dict, dict]]]] = {}
+
+def _grouped(done: Sequence[Cell], ledger: Ledger) -> dict[tuple[str, str], dict[str, _Found]]:
+    """By task and method, then by rate and batch size."""
+    groups: dict[tuple[str, str], dict[str, _Found]] = {}
     for cell in done:
         result = ledger.find(cell.key)
         assert result is not None
         task = str(cell.key["task"])
         by_choice = groups.setdefault((task, _method(cell.key)), {})
         by_choice.setdefault(_choice(cell.key), []).append((cell.key, result))
+    return groups
+
+
+def summarise(done: Sequence[Cell], ledger: Ledger) -> list[Line]:
+    """Choose each method's rate and batch size on validation, and average over seeds.
+
+    A choice of which a seed diverged is not made.
+
+    Args:
+        done: All cells of a benchmark.
+        ledger: With the results of all of them.
+    """
+    groups = _grouped(done, ledger)
     lines, tasks = [], list(dict.fromkeys(task for task, _ in groups))
     for task in tasks:
         for (owner, method), by_choice in groups.items():
@@ -81,6 +96,26 @@ def summarise(done: Sequence[Cell], ledger: Ledger) -> list[Line]:
                 Line(task, f"published {method}", {**scores, "accuracy": accuracy}, scores)
             )
     return lines
+
+
+def list_diverged(done: Sequence[Cell], ledger: Ledger) -> list[str]:
+    """Say which runs diverged, a line for each choice of a method.
+
+    Args:
+        done: All cells of a benchmark.
+        ledger: With the results of all of them.
+    """
+    notes = []
+    for (task, method), by_choice in _grouped(done, ledger).items():
+        for choice, found in by_choice.items():
+            runs = [
+                f"seed {key['seed']} (finite for {result['diverged']} epochs)"
+                for key, result in found
+                if "diverged" in result
+            ]
+            if runs:
+                notes.append(f"{task}: {method} diverged at lr/batch {choice}: {', '.join(runs)}")
+    return notes
 
 
 def _method(key: Mapping[str, object]) -> str:
@@ -98,28 +133,44 @@ def _choice(key: Mapping[str, object]) -> str:
     return f"{recipe['lr']:g}/{recipe['batch_size']}" if "lr" in recipe else ""
 
 
-def _line(task: str, method: str, by_choice: dict[str, list[tuple[dict, dict]]]) -> Line:
-    def validated(choice: str) -> float:
-        return float(np.mean([max(found["valid_accuracy"]) for _, found in by_choice[choice]]))
+def _line(task: str, method: str, by_choice: dict[str, _Found]) -> Line:
+    finite = {
+        choice: [result for _, result in found]
+        for choice, found in by_choice.items()
+        if not any("diverged" in result for _, result in found)
+    }
+    if not finite:
+        nothing: dict[str, float | None] = dict.fromkeys(METRICS)
+        return Line(task, method, nothing, nothing, chosen="diverged")
 
-    choice = max(by_choice, key=validated)
-    found = [result for _, result in by_choice[choice]]
-    accuracies = [result["test"]["accuracy"] for result in found]
-    epochs = [key.get("recipe", key).get("epochs", 0) for key, _ in by_choice[choice]]
-    seen = sum(n * result["num_train"] for n, result in zip(epochs, found, strict=True))
-    seconds = sum(result["seconds"] for result in found)
+    def validated(choice: str) -> float:
+        return float(np.mean([max(result["valid_accuracy"]) for result in finite[choice]]))
+
+    choice = max(finite, key=validated)
+    found = finite[choice]
+    learned = sum(
+        key.get("recipe", key)["epochs"] * result["num_train"]
+        for key, result in by_choice[choice]
+        if "train_seconds" in result
+    )
     return Line(
         task,
         method,
         {name: _mean([result["test"][name] for result in found]) for name in METRICS},
         {name: _mean([result["unseen"][name] for result in found]) for name in METRICS},
-        max(accuracies) - min(accuracies) if len(found) > 1 else None,
+        _spread([result["test"]["accuracy"] for result in found]),
+        _spread([result["unseen"]["accuracy"] for result in found]),
         found[0]["test"]["num"],
         found[0]["unseen"]["num"],
         len(found),
         choice,
-        seen / seconds if seen and seconds else None,
+        learned / sum(result["train_seconds"] for result in found) if learned else None,
     )
+
+
+def _spread(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return max(known) - min(known) if len(known) == len(values) > 1 else None
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -134,6 +185,7 @@ HEADINGS = (
     "MCC",
     "AUROC",
     "acc*",
+    "±*",
     "MCC*",
     "AUROC*",
     "lr/batch",
@@ -152,7 +204,10 @@ def _cells(line: Line) -> list[str]:
         shown(line.spread),
         shown(line.test["matthews"]),
         shown(line.test["auroc"]),
-        *(shown(line.unseen[name]) for name in METRICS),
+        shown(line.unseen["accuracy"]),
+        shown(line.unseen_spread),
+        shown(line.unseen["matthews"]),
+        shown(line.unseen["auroc"]),
         line.chosen,
         shown(line.seeds, "d"),
         shown(line.per_second, ",.0f"),
@@ -168,7 +223,7 @@ def _by_task(lines: Sequence[Line]) -> dict[str, list[Line]]:
         if line.num_test is not None
     }
     for line in lines:
-        found.setdefault(titles[line.task], []).append(line)
+        found.setdefault(titles.get(line.task, line.task), []).append(line)
     return found
 
 

@@ -10,13 +10,24 @@ from typing import TYPE_CHECKING
 from seqdiff.files import check_folder, write_bytes
 from seqdiff.subcommands.common import add_device, check_count
 
+from .benchmark_protocol import (
+    BASELINES,
+    BATCH_SIZES,
+    CONJOIN,
+    DEFAULT_LENGTH,
+    EPOCHS,
+    LRS,
+    POOLING,
+    SEEDS,
+    STRATEGIES,
+)
+
 if TYPE_CHECKING:
-    from .benchmark_grid import Grid
+    from .benchmark_grid import Cell, Grid
+    from .benchmark_ledger import Ledger
     from .labelled import LabelledTask
 
 help = "fine-tune DNA networks on labelled sequences, beside trained baselines"
-
-_BASELINES = ("majority", "length", "kmer", "cnn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,53 +53,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}_column", metavar="NAME", help="of a table; default: the usual names"
         )
-    parser.add_argument("--lr", type=float, nargs="+", default=[1e-3, 2e-3], help="1e-3 2e-3")
-    parser.add_argument("--batch_size", type=int, nargs="+", default=[128, 256], help="128 256")
-    parser.add_argument("--epochs", type=int, default=10, help="the best counts; default: 10")
-    parser.add_argument("--seeds", type=int, default=5, help="splits of train; default: 5")
+    rates, sizes = (" ".join(map(str, values)) for values in (LRS, BATCH_SIZES))
+    parser.add_argument("--lr", type=float, nargs="+", default=LRS, help=f"default: {rates}")
     parser.add_argument(
-        "--strategy",
-        choices=("full", "probe"),
-        nargs="+",
-        default=["full"],
-        help="train everything, or the head alone; default: full",
+        "--batch_size", type=int, nargs="+", default=BATCH_SIZES, help=f"default: {sizes}"
     )
     parser.add_argument(
-        "--conjoin",
-        choices=("none", "test", "train"),
-        default="test",
-        help="when a network of one strand reads both; PS always does; default: test",
+        "--epochs", type=int, default=EPOCHS, help=f"the best counts; default: {EPOCHS}"
     )
     parser.add_argument(
-        "--pooling",
-        choices=("real", "padded"),
-        default="real",
-        help="positions to average: padded fills rows with N and pools it, as published code; "
-        "default: real",
+        "--seeds", type=int, default=SEEDS, help=f"splits of train; default: {SEEDS}"
     )
+    _add_choices(parser)
     parser.add_argument(
         "--max_length",
         type=int,
-        help="bases read, from the middle of what is longer; default: as published, or <= 1024",
+        help="bases read, from the middle of what is longer; default: as published, or "
+        f"<= {DEFAULT_LENGTH}",
     )
     parser.add_argument(
         "--scratch", action="store_true", help="add untrained networks of the same shapes"
     )
     parser.add_argument(
         "--baselines",
-        choices=_BASELINES,
+        choices=BASELINES,
         nargs="*",
-        default=list(_BASELINES),
+        default=BASELINES,
         help="to train; default: all",
     )
     add_device(parser)
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--strategy",
+        choices=STRATEGIES,
+        nargs="+",
+        default=["full"],
+        help="train everything, or the head alone; default: full",
+    )
+    parser.add_argument(
+        "--conjoin",
+        choices=CONJOIN,
+        nargs="+",
+        default=["test"],
+        help="when a network of one strand reads both; PS always does; default: test",
+    )
+    parser.add_argument(
+        "--pooling",
+        choices=POOLING,
+        default="real",
+        help="positions to average: padded fills rows with N and pools it, as published code; "
+        "default: real",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     """See ``seqdiff.commands.Command``.
 
     Raises:
-        ValueError: If a network, a file or an option cannot be used.
+        ValueError: If a network, a file or an option cannot be used, or every run of a network
+            diverged; then the table is written all the same.
     """
     _check(args)
     from seqdiff.extras import require_extra
@@ -106,26 +131,36 @@ def run(args: argparse.Namespace) -> None:
     from .benchmark_grid import cells, run_cells
     from .benchmark_ledger import Ledger
     from .benchmark_models import load_models
-    from .benchmark_table import NOTES, build_tables, summarise, to_json, to_markdown
+    from .benchmark_table import NOTES, build_tables, list_diverged, summarise, to_json, to_markdown
 
     device = choose_device(args.device)
     models = load_models(args.models, device, scratch=args.scratch)
     _check_names([model.name for model in models])
     grid = _grid(args)
-    todo = [cell for task in tasks for cell in cells(task, models, grid, device)]
+    todo = list(cells(tasks, models, grid, device))
     ledger = Ledger(args.out / "results.jsonl")
     args.out.mkdir(parents=True, exist_ok=True)
     total = sum(cell.cost for cell in todo if ledger.find(cell.key) is None)
     with progress() as bar:
         row = bar.add_task("fine-tuning", total=total)
         run_cells(todo, ledger, lambda count: bar.advance(row, count))
-    lines, notes = summarise(todo, ledger), _notes(tasks, grid)
+    lines, notes = summarise(todo, ledger), _notes(tasks, grid) + list_diverged(todo, ledger)
     write_bytes(args.out / "table.json", to_json(lines, notes).encode())
     write_bytes(args.out / "table.md", to_markdown(lines, notes).encode())
     for table in build_tables(lines):
         Console().print(table)
     print("\n".join((" ".join(NOTES), *notes)))
     print(f"{args.out}: results.jsonl (a line a run), table.json, table.md")
+    _check_finite(todo, ledger)
+
+
+def _check_finite(todo: list[Cell], ledger: Ledger) -> None:
+    found = [ledger.find(cell.key) or {} for cell in todo if "strategy" in cell.key]
+    if found and all("diverged" in result for result in found):
+        raise ValueError(
+            f"finetune.lr must keep a network finite, got {len(found)} runs that all diverged; "
+            f"lower it ({ledger.path.parent / 'table.md'} says which, beside the baselines)"
+        )
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -157,17 +192,18 @@ def _check_names(names: list[str]) -> None:
 def _grid(args: argparse.Namespace) -> Grid:
     from .benchmark_grid import Grid
 
-    unique = {name: list(dict.fromkeys(getattr(args, name))) for name in ("lr", "batch_size")}
+    several = ("lr", "batch_size", "strategy", "conjoin", "baselines")
+    unique = {name: list(dict.fromkeys(getattr(args, name))) for name in several}
     return Grid(
         unique["lr"],
         unique["batch_size"],
         args.epochs,
         args.seeds,
-        list(dict.fromkeys(args.strategy)),
-        args.conjoin,
+        unique["strategy"],
+        unique["conjoin"],
         args.pooling,
         args.max_length,
-        list(dict.fromkeys(args.baselines)),
+        unique["baselines"],
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,10 +11,7 @@ from torch import Tensor, nn
 from seqdiff.backbones.protocol import HiddenBackbone
 from seqdiff.samplers.conjoining import read_back
 
-Conjoin = Literal["none", "test", "train"]
-CONJOIN = get_args(Conjoin)
-Pooling = Literal["real", "padded"]
-POOLING = get_args(Pooling)
+from .benchmark_protocol import Conjoin, Pooling
 
 
 class SequenceClassifier(nn.Module):
@@ -64,7 +60,7 @@ class SequenceClassifier(nn.Module):
                 f"got {conjoin}; its scores are averaged over them as it is"
             )
         self.backbone = backbone
-        self.conjoin = conjoin
+        self.conjoin: Conjoin = conjoin
         self.pooling: Pooling = pooling
         self.complement: Tensor
         device = next(backbone.parameters()).device

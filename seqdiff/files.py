@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from glob import glob, has_magic
 from pathlib import Path
@@ -63,6 +63,31 @@ def write_bytes(path: Path, content: bytes) -> None:
     """
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+@contextmanager
+def alone(lock: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Wait until no other process is in a block of the same lock; one that dies lets go.
+
+    Where the system has no locks, the block is entered at once.
+
+    Args:
+        lock: A file that is made, and stays.
+        waiting: Called if another process has it.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with lock.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waiting is not None:
+                waiting()
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def check_parent(owner: str, path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 
 from seqdiff.bars import Bar
 from seqdiff.cache import make_cache_folder
-from seqdiff.files import write_bytes
+from seqdiff.files import alone, write_bytes
 
 from .corpora import Source
 from .detokenizers import VERSION
@@ -61,7 +61,8 @@ def prepare(
     _ = tokenizer.frame
     total = _survey(source)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    # Where there are no locks, two processes make the same shards, each whole.
+    with alone(folder / "lock", _say_waiting):
         prepared = _open(folder)
         if prepared is None:
             _build(source, Encoder(tokenizer, detokenizer), folder, total, num_processes)
@@ -185,18 +186,5 @@ def _open(folder: Path) -> TokenStore | None:
     return TokenStore(paths)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process prepares this corpus; a process that dies lets go."""
-    try:
-        import fcntl
-    except ImportError:  # Without locks two processes make the same shards, each whole.
-        yield
-        return
-    with (folder / "lock").open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            Console(stderr=True).print("another process is tokenising this corpus: waiting for it")
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+def _say_waiting() -> None:
+    Console(stderr=True).print("another process is tokenising this corpus: waiting for it")

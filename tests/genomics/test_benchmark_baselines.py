@@ -5,9 +5,11 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from genomics.alphabet import encode
+from genomics import benchmark_baselines
+from genomics.alphabet import MASK_ID, encode
 from genomics.benchmark_baselines import KMERS, STRENGTHS, BenchmarkCNN, run_baseline
 from genomics.benchmark_fitting import hold_out
+from genomics.benchmark_protocol import Baseline
 from genomics.kmer_features import count_kmers_of_each, kmer_shares
 from genomics.labelled import Labelled, LabelledTask
 
@@ -31,20 +33,20 @@ def task(kind: str, seed: int = 0) -> LabelledTask:
     return LabelledTask(kind, ("a", "b"), part(600), None, part(400))
 
 
-def accuracy(name: str, kind: str, epochs: int = 1) -> float:
-    made = task(kind)
-    found = run_baseline(
+def run(name: Baseline, made: LabelledTask, epochs: int = 1, length: int = 100) -> dict:
+    return run_baseline(
         name,
         made,
-        np.zeros(400, dtype=bool),
-        length=100,
+        np.zeros(len(made.test), dtype=bool),
+        length=length,
         epochs=epochs,
         seed=0,
         device=torch.device("cpu"),
     )
-    test = found["test"]
-    assert isinstance(test, dict)
-    return test["accuracy"]
+
+
+def accuracy(name: Baseline, kind: str, epochs: int = 1) -> float:
+    return run(name, task(kind), epochs)["test"]["accuracy"]
 
 
 def test_the_majority_is_the_share_of_the_commonest_class() -> None:
@@ -55,7 +57,7 @@ def test_the_majority_is_the_share_of_the_commonest_class() -> None:
     ("name", "learns", "cannot"),
     [("length", "length", "motif"), ("kmer", "motif", "length"), ("cnn", "motif", "majority")],
 )
-def test_a_baseline_learns_its_own_kind(name: str, learns: str, cannot: str) -> None:
+def test_a_baseline_learns_its_own_kind(name: Baseline, learns: str, cannot: str) -> None:
     """At chance, 400 rows are right .5 +- .025: .63 is five standard errors away."""
     assert accuracy(name, learns, epochs=8) > 0.85
     if cannot == "majority":
@@ -84,17 +86,58 @@ def test_length_and_penalty_of_kmers_are_chosen_on_the_validation_part() -> None
             model = LogisticRegression(C=strength, max_iter=300).fit(learned, train.labels)
             scores[k, strength] = float(model.score(held, valid.labels))
     best = max(scores, key=lambda choice: scores[choice])
-    found = run_baseline(
-        "kmer",
-        made,
-        np.zeros(400, dtype=bool),
-        length=100,
-        epochs=1,
-        seed=0,
-        device=torch.device("cpu"),
-    )
+    found = run("kmer", made)
     assert (found["k"], found["C"]) == best != (KMERS[0], STRENGTHS[0])
     assert found["valid_accuracy"] == [scores[best]] and len(set(scores.values())) > 4
+
+
+def test_the_majority_is_that_of_train() -> None:
+    """Three quarters of train are of class 1, three quarters of validation and test of class 0."""
+    made = task("majority")
+    other = Labelled(made.test.ids, 1 - made.test.labels)
+    found = run("majority", LabelledTask("m", ("a", "b"), made.train, other, other))
+    assert found["test"]["accuracy"] == other.labels.mean() < 0.3
+    assert found["valid_accuracy"] == [other.labels.mean()]
+
+
+def test_the_network_is_fitted_as_published_and_chosen_on_validation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Adam, 1e-3, 64 rows a step; labels of validation the wrong way round are found so."""
+    made, seen = task("motif"), []
+    real = benchmark_baselines.fit
+
+    def fit(model: torch.nn.Module, optimiser: tuple, epochs: int, **options: object) -> object:
+        rows = [len(labels) for *_, labels in options["one_pass"]()]  # pyright: ignore
+        seen.append((type(optimiser[0]), optimiser[0].param_groups[0]["lr"], epochs, rows[0]))
+        return real(model, optimiser, epochs, **options)  # pyright: ignore
+
+    monkeypatch.setattr(benchmark_baselines, "fit", fit)
+    wrong = Labelled(made.test.ids[:200], 1 - made.test.labels[:200])
+    found = run("cnn", LabelledTask("m", ("a", "b"), made.train, wrong, made.test), epochs=6)
+    assert seen == [(torch.optim.Adam, 1e-3, 6, 64)]
+    assert found["valid_accuracy"][-1] < 0.3
+    assert found["epoch"] == 1 + int(np.argmax(found["valid_accuracy"]))
+    assert found["train_seconds"] > 0 and "train_seconds" not in run("kmer", made)
+
+
+def test_padding_is_no_unknown_base() -> None:
+    """It has an embedding of its own, and what stands under it is not read."""
+    torch.manual_seed(0)
+    model = BenchmarkCNN(64, 2).eval()
+    tokens = torch.randint(4, (1, 64))
+    tokens[:, 30:] = MASK_ID
+    padding = torch.arange(64)[None] >= 30
+    padded, unknown = model(tokens, padding), model(tokens, torch.zeros_like(padding))
+    assert (padded - unknown).abs().max() > 1e-4
+    torch.testing.assert_close(model(tokens.masked_fill(padding, 2), padding), padded)
+
+
+@pytest.mark.parametrize("k", [-1, 0, 13])
+def test_words_of_no_length_or_too_long_are_refused(k: int) -> None:
+    with pytest.raises(ValueError, match=rf"count_kmers_of_each\.k must be in 1\.\.12, got {k};"):
+        count_kmers_of_each([encode("ACGT")], k)
+    assert count_kmers_of_each([encode("A" * 12)], 12).shape == (1, 4**12)
 
 
 def test_kmers_by_hand() -> None:

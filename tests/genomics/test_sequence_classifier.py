@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from genomics.alphabet import DNATokenizer, encode
+from genomics.benchmark_protocol import Conjoin, Pooling
 from genomics.classification import measure, measure_both
 from genomics.labelled import Labelled
 from genomics.sequence_batches import batches, crop, pad
-from genomics.sequence_classifier import Conjoin, Pooling, SequenceClassifier
+from genomics.sequence_classifier import SequenceClassifier
 from seqdiff.backbones import Caduceus
 
 COMPLEMENT = DNATokenizer().complement
