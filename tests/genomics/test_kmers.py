@@ -78,6 +78,12 @@ def test_divergence_of_known_spectra() -> None:
     assert abs(found**0.5 - expected) > 0.1, "the distance is another number"
 
 
+def test_divergence_below_zero_by_rounding_is_zero() -> None:
+    """SciPy's distance of these, a spectrum and six times it, is the root of about -1e-16."""
+    counts = np.array([7898519, 4153840, 8599170, 8298040])
+    assert js_divergence(counts, 6 * counts) == pytest.approx(0, abs=1e-12)
+
+
 def test_pearson_of_known_spectra() -> None:
     a = np.array([1, 2, 3, 4])
     assert pearson(a, 10 * a) == pytest.approx(1)
