@@ -249,6 +249,6 @@ def _write(
     about = About(facts, sets.held_out, args.markov_order)
     page = write_page(about, measured, curves, figures, drawn)
     text = json.dumps(numbers(about, args.seed, measured, curves), indent=1, allow_nan=False)
-    with replacing(args.out.with_suffix(".json")) as beside, replacing(args.out) as temporary:
+    with replacing(args.out) as new, replacing(args.out.with_suffix(".json")) as beside:
+        new.write_text(page, encoding="utf-8")
         beside.write_text(text + "\n", encoding="utf-8")
-        temporary.write_text(page, encoding="utf-8")
