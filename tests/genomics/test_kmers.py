@@ -79,7 +79,7 @@ def test_divergence_of_known_spectra() -> None:
 
 
 def test_divergence_below_zero_by_rounding_is_zero() -> None:
-    """SciPy's distance is the root of less than 0 for some 400 of these 1,000 nearly equal pairs."""
+    """SciPy's distance is the root of less than 0 for some 400 of these 1,000 pairs."""
     generator = np.random.default_rng(0)
     for counts in generator.integers(1, 10**8, (1000, 4)):
         other = counts * generator.integers(1, 50)
