@@ -22,17 +22,19 @@ def kmer_frequencies(rows: Sequence[UInt8[np.ndarray, " _"]]) -> Float64[np.ndar
 
 
 def discriminator_auroc(
-    rows: Sequence[UInt8[np.ndarray, " _"]],
-    others: Sequence[UInt8[np.ndarray, " _"]],
+    frequencies: Float64[np.ndarray, "n words"],
+    others: Float64[np.ndarray, "m words"],
     seed: int,
 ) -> float:
-    """Area under the ROC curve of a k-mer logistic regression on rows it has not seen.
+    """Area under the ROC curve of a logistic regression on rows it has not seen.
 
     The mean over five folds: each is scored by a model fitted to the four others. For two sets of
-    one law its expectation is exactly 1/2; areas pooled over folds would fall below.
+    one law its expectation is exactly 1/2; areas pooled over folds would fall below. Folds share
+    rows, so its spread is wider than that of one area over all rows; a second set of real sequence
+    shows how wide.
 
     Args:
-        rows: Ids ``0..4``, at least five rows.
+        frequencies: See ``kmer_frequencies``; at least five rows.
         others: The same, of the other kind.
         seed: Of the folds.
 
@@ -44,14 +46,14 @@ def discriminator_auroc(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    fewest = min(len(rows), len(others))
+    fewest = min(len(frequencies), len(others))
     if fewest < FOLDS:
         raise ValueError(
-            f"discriminator_auroc.rows must be at least {FOLDS} of each kind, got {fewest}; "
-            "give more sequences"
+            f"discriminator_auroc.frequencies must have at least {FOLDS} rows of each kind, got "
+            f"{fewest}; give more sequences"
         )
-    features = np.concatenate([kmer_frequencies(rows), kmer_frequencies(others)])
-    kinds = np.repeat([0, 1], [len(rows), len(others)])
+    features = np.concatenate([frequencies, others])
+    kinds = np.repeat([0, 1], [len(frequencies), len(others)])
     # A strong penalty: there are 256 features, and often no more rows than that.
     model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)

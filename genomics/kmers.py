@@ -108,7 +108,8 @@ def js_divergence(
     """
     _check_counts("js_divergence", counts, others)
     # SciPy's distance is NaN where rounding makes the divergence negative.
-    distance = jensenshannon(counts / counts.sum(), others / others.sum(), base=2)
+    with np.errstate(invalid="ignore"):
+        distance = jensenshannon(counts / counts.sum(), others / others.sum(), base=2)
     return float(np.nan_to_num(distance) ** 2)
 
 

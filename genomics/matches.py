@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, UInt8
 
-from .alphabet import reverse_complement
+from .alphabet import MASK_ID, reverse_complement
 from .kmers import join
 from .suffix_automaton import build, longest_ending_at, longest_in_text
-from .words import known_words
 
 _BATCH_BASES = 1 << 22  # of an automaton, which takes up to 48 bytes a base
 
@@ -56,7 +55,7 @@ def overlap(
         on_progress: Called after each reading of the text.
     """
     counts = [
-        (int(held.max(initial=0)), int(known_words(row, word).sum()), int((held >= word).sum()))
+        (int(held.max(initial=0)), int(_known_words(row, word).sum()), int((held >= word).sum()))
         for row, held in _held(sequences, text, on_progress)
     ]
     longest, words, contained = np.array(counts, dtype=np.int64).reshape(-1, 3).T
@@ -104,3 +103,12 @@ def _batches(sequences: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _known_words(ids: np.ndarray, width: int) -> Bool[np.ndarray, " N"]:
+    """Where a word without N starts; none does that would pass the end."""
+    unknown = np.concatenate([[0], np.cumsum(ids == MASK_ID, dtype=np.int64)])
+    known = np.zeros(len(ids), dtype=bool)
+    inside = max(0, len(ids) - width + 1)
+    known[:inside] = unknown[width : width + inside] == unknown[:inside]
+    return known

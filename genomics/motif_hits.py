@@ -69,15 +69,13 @@ def read_motifs(path: Path) -> list[MotifScores]:
         raise ValueError(f"{path}: the motif file is empty; it needs at least one motif")
     if lines[place].startswith("MEME version"):
         _check_meme(path, lines)
-        found = _parse(path, lines, "minimal", "MOTIF")
-    elif lines[place].startswith(">"):
-        found = _parse(path, lines, _orientation(path, lines), ">")
-    else:
-        raise ValueError(
-            f"{path}:{place + 1}: not a motif file: it starts with {lines[place][:40]!r}, neither "
-            "with '>' (JASPAR) nor 'MEME version'; give one of these formats"
-        )
-    return [_scores(path, motif) for motif in found]
+        return _parse(path, lines, "minimal", "MOTIF")
+    if lines[place].startswith(">"):
+        return _parse(path, lines, _orientation(path, lines), ">")
+    raise ValueError(
+        f"{path}:{place + 1}: not a motif file: it starts with {lines[place][:40]!r}, neither "
+        "with '>' (JASPAR) nor 'MEME version'; give one of these formats"
+    )
 
 
 def _orientation(path: Path, lines: list[str]) -> str:
@@ -113,17 +111,23 @@ def _orientation(path: Path, lines: list[str]) -> str:
 
 
 def _check_meme(path: Path, lines: list[str]) -> None:
-    """Look at the rows of each matrix.
+    """Look at the headers, and at the rows of each matrix.
 
     Raises:
-        ValueError: At the first that is not four probabilities, missing or one too many.
+        ValueError: At the first header without one matrix, or the first row that is not four
+            probabilities, missing or one too many.
     """
-    left = 0
+    left, header = 0, None
     for number, line in enumerate([*lines, "end of file"], start=1):
         width = re.match(r"letter-probability matrix:.*\bw= *(\d+)", line)
         row = re.fullmatch(r"\s*([\d.]+(e-?\d+)?\s+){4}", line + " ", re.IGNORECASE)
         if width and not left:
-            left = int(width[1])
+            if header is None:
+                raise ValueError(
+                    f"{path}:{number}: a matrix must follow a line MOTIF of its own, got none; "
+                    "name each motif"
+                )
+            left, header = int(width[1]), None
         elif line.strip() and (row is None) == (left > 0):
             raise ValueError(
                 f"{path}:{number}: must have {left} more rows of the matrix above, probabilities "
@@ -131,12 +135,19 @@ def _check_meme(path: Path, lines: list[str]) -> None:
             )
         elif row:
             left -= 1
+        elif line.startswith("MOTIF") or number > len(lines):
+            if header is not None:
+                raise ValueError(
+                    f"{path}:{header}: a motif must have a letter-probability matrix, got "
+                    f"{lines[header - 1][:40]!r} without one; remove it"
+                )
+            header = number
 
 
-def _parse(path: Path, lines: list[str], kind: str, start: str) -> list[Motif]:
+def _parse(path: Path, lines: list[str], kind: str, start: str) -> list[MotifScores]:
     from Bio import motifs
 
-    expected = sum(line.startswith(start) for line in lines)
+    headers = [number for number, line in enumerate(lines, start=1) if line.startswith(start)]
     try:
         found = list(motifs.parse(io.StringIO("\n".join(lines) + "\n"), kind))
     except Exception as error:  # Biopython's parsers raise what they happen to meet
@@ -144,24 +155,25 @@ def _parse(path: Path, lines: list[str], kind: str, start: str) -> list[Motif]:
         raise ValueError(
             f"{path}: must be a motif file, got one that cannot be read ({reason}); check it"
         ) from error
-    widths = re.findall(r"^letter-probability matrix:.*\bw= *(\d+)", "\n".join(lines), re.MULTILINE)
-    short = widths and [int(w) for w in widths] != [motif.length for motif in found]
-    if not found or len(found) != expected or short:
+    if not found or len(found) != len(headers):
         raise ValueError(
-            f"{path}: must hold whole motifs, got {expected} headers {start!r} and {len(found)} "
-            "matrices; check the file"
+            f"{path}: must hold whole motifs, got {len(headers)} headers {start!r} and "
+            f"{len(found)} matrices; check the file"
         )
-    return found
+    return [_scores(f"{path}:{line}", m) for line, m in zip(headers, found, strict=True)]
 
 
-def _scores(path: Path, motif: Motif) -> MotifScores:
+def _scores(place: str, motif: Motif) -> MotifScores:
     parts = (getattr(motif, "matrix_id", None), motif.name)
     name = " ".join(dict.fromkeys(str(part) for part in parts if part))
     assert motif.counts is not None
     counts = np.array([motif.counts[base] for base in BASES], dtype=np.float64).T
     total = counts.sum(axis=1, keepdims=True)
     if counts.size == 0 or not (total > 0).all():
-        raise ValueError(f"{path}: motif {name} must have counts at each position; remove it")
+        empty = "none" if counts.size == 0 else f"none at position {int(total.argmin()) + 1}"
+        raise ValueError(
+            f"{place}: motif {name} must have counts at each position, got {empty}; remove it"
+        )
     probs = (counts / total + _PSEUDO_SHARE / 4) / (1 + _PSEUDO_SHARE)
     return MotifScores(name, np.log2(4 * probs))
 

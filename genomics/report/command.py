@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.files import check_apart, check_parent, write_bytes
+from seqdiff.files import check_apart, check_parent, replacing
 from seqdiff.subcommands.common import add_device, check_seed
 
 if TYPE_CHECKING:
@@ -128,8 +128,6 @@ def report(
     Raises:
         ValueError: If the run is no run of DNA, or the reference is too short.
     """
-    import numpy as np
-
     from seqdiff.subcommands.opening import open_run
     from seqdiff.subcommands.terminal import progress
 
@@ -153,8 +151,7 @@ def report(
         drawn = f"One sequence of {length:,} bases, drawn for this page by {trace.sampler}."
     from .figures import draw_all
 
-    lengths = np.array([len(row) for row in samples])
-    figures = draw_all(measured, lengths, trace, 0, curves)
+    figures = draw_all(measured, trace, 0, curves)
     _write(args, sets, measured, curves, figures, drawn)
 
 
@@ -166,10 +163,10 @@ def check_dna(trained: Run) -> None:
     """
     from ..alphabet import DNATokenizer
 
-    if not isinstance(trained.tokenizer, DNATokenizer):
+    if trained.tokenizer.fingerprint != DNATokenizer().fingerprint:
         raise ValueError(
-            f"report.run must be a run on DNA, got {trained.directory} on "
-            f"{type(trained.tokenizer).__name__}; give another run"
+            f"report.directory must be a run on DNA, got {trained.directory}, whose tokenizer is "
+            f"{trained.tokenizer.fingerprint}; choose another run"
         )
 
 
@@ -230,7 +227,7 @@ def _write(
     figures: dict[str, str],
     drawn: str,
 ) -> None:
-    """Write both files, after everything has been made."""
+    """Write both files or neither, after everything has been made."""
     import json
 
     from .numbers import numbers
@@ -244,6 +241,7 @@ def _write(
         "run": str(args.directory),
         "samples": f"{args.samples}: {len(lengths):,} of {span} bases",
         "reference": str(args.reference),
+        "real windows": sets.origin,
         "training sequence": f"{len(sets.training):,} bases, one strand",
     }
     if args.motifs is not None:
@@ -251,5 +249,6 @@ def _write(
     about = About(facts, sets.held_out, args.markov_order)
     page = write_page(about, measured, curves, figures, drawn)
     text = json.dumps(numbers(about, args.seed, measured, curves), indent=1, allow_nan=False)
-    write_bytes(args.out.with_suffix(".json"), text.encode() + b"\n")
-    write_bytes(args.out, page.encode())
+    with replacing(args.out) as new, replacing(args.out.with_suffix(".json")) as beside:
+        new.write_text(page, encoding="utf-8")
+        beside.write_text(text + "\n", encoding="utf-8")

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from seqdiff.plots.colors import PALETTE, Colors
+from seqdiff.plots.colors import Colors
 from seqdiff.plots.film import develop
 from seqdiff.trace import Trace
 
@@ -58,10 +58,10 @@ def _figure(height: float = _HEIGHT) -> tuple[Figure, Axes]:
 
 
 def _colors(names: Sequence[str]) -> dict[str, str]:
-    others = [name for name in names if name != "real"]
-    order = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
-    assert set(order) <= set(PALETTE)
-    return {"real": _REAL, **dict(zip(others, order, strict=True))}
+    """Black for what is real, orange for the samples, which come first of the others."""
+    real = ("real", "training rows")
+    order = iter(("#D55E00", "#0072B2", "#009E73", "#CC79A7"))
+    return {name: _REAL if name in real else next(order) for name in names}
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
@@ -88,7 +88,7 @@ def draw_histograms(
         edges = np.arange(low - 0.5, high + step + 0.5, step)
     else:
         edges = np.linspace(low - 1e-9, high + 1e-9, 25)
-    colors = _colors(list(values)) if len(values) > 1 else {name: "#D55E00" for name in values}
+    colors = _colors(list(values))
     for name, found in finite.items():
         heights = np.histogram(found, edges)[0] / max(1, len(found))
         axes.stairs(100 * heights, edges, color=colors[name], label=name, linewidth=1.4)
@@ -198,9 +198,7 @@ def _chosen(floors: Mapping[str, float]) -> dict[str, float]:
     return {name: floors[name] for name in [*names, *(set(floors) & {"source entropy"})]}
 
 
-def draw_all(
-    measured: Measured, lengths: Int64[np.ndarray, " n"], trace: Trace, row: int, curves: Curves
-) -> dict[str, str]:
+def draw_all(measured: Measured, trace: Trace, row: int, curves: Curves) -> dict[str, str]:
     """Draw every picture of the page, as SVG by name."""
     divergences = [m for m in measured.measures if "Jensen" in m.name]
     figures = {
@@ -210,8 +208,8 @@ def draw_all(
         "longest": draw_histograms(measured.longest, "longest match with training, bases"),
         "strip": draw_strip(trace, row),
     }
-    if lengths.min() < lengths.max():
-        figures["length"] = draw_histograms({"samples": lengths}, "length, bases")
+    if len(np.unique(np.concatenate(list(measured.lengths.values())))) > 1:
+        figures["length"] = draw_histograms(measured.lengths, "length, bases")
     if curves.bits:
         figures["curves"] = draw_curves(curves)
     return {name: svg(figure) for name, figure in figures.items()}

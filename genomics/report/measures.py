@@ -10,12 +10,13 @@ from jaxtyping import Float64, Int64, UInt8
 from scipy.stats import ks_2samp
 
 from ..alphabet import MASK_ID, reverse_complement
-from ..discriminator import discriminator_auroc
+from ..discriminator import WORD, discriminator_auroc, kmer_frequencies
+from ..kmer_features import count_kmers_of_each
 from ..kmers import MAX_K, Spectra, both_strands, count_kmers, join, js_divergence, pearson
-from ..matches import overlap
+from ..matches import Overlap, overlap
 from ..motif_hits import MotifScores, count_hits
-from ..words import known_words, word_codes
-from .sets import MIN_LENGTH, Rows, Sets
+from .sets import Sets
+from .windows import MIN_LENGTH, Rows
 
 _DIVERSITY_WORD = 12
 
@@ -29,7 +30,7 @@ class Measure:
         name: What it is.
         unit: Its unit, or what kind of number it is.
         note: What to read from it.
-        values: By set; NaN where there is none.
+        values: By set, or for lengths of samples and training rows; NaN where there is none.
     """
 
     section: str
@@ -46,7 +47,7 @@ class MotifTable:
     Attributes:
         names: Of the motifs.
         per_kilobase: Hits on both strands per 1,000 bases, by set, ``real`` among them.
-        enrichment: log2 of the hits over those in the real windows, half a hit added to either.
+        enrichment: log2 of (hits + 1/2) / (hits in the real windows + 1/2), by set.
     """
 
     names: list[str]
@@ -60,6 +61,7 @@ class Measured:
 
     Attributes:
         measures: The table of numbers.
+        lengths: Bases of each sample and of each training row.
         spectra: k-mer counts of both strands, by set, ``real`` among them.
         gc: GC content of each sequence, by set.
         longest: Bases of each sequence's longest match with the training sequence, by set.
@@ -67,6 +69,7 @@ class Measured:
     """
 
     measures: list[Measure]
+    lengths: dict[str, Int64[np.ndarray, " n"]]
     spectra: dict[str, Spectra]
     gc: dict[str, Float64[np.ndarray, " n"]]
     longest: dict[str, Int64[np.ndarray, " n"]]
@@ -82,14 +85,14 @@ def gc_content(rows: Rows) -> Float64[np.ndarray, " n"]:
 
 def distinct_words(rows: Sequence[UInt8[np.ndarray, " _"]], width: int) -> float:
     """Share of distinct words among all; a word and its reverse complement are one. NaN without."""
-    ids = join(rows)
-    known = known_words(ids, width)
-    places = np.flatnonzero(known)
-    if len(places) == 0:
-        return float("nan")
-    opposite = word_codes(reverse_complement(ids), width)[::-1]
-    codes = np.minimum(word_codes(ids, width)[places], opposite[places])
-    return len(np.unique(codes)) / len(codes)
+    counts = count_kmers_of_each([join(rows)], width)
+    code = counts.indices.copy()
+    opposite = np.zeros_like(code)
+    for _ in range(width):
+        opposite = 4 * opposite + 3 - code % 4
+        code //= 4
+    total = int(counts.data.sum(dtype=np.int64))
+    return len(np.unique(np.minimum(counts.indices, opposite))) / total if total else float("nan")
 
 
 def distinct_rows(rows: Rows) -> float:
@@ -113,6 +116,10 @@ def measure(
         on_progress: Called after each part.
     """
     every = {"real": sets.real, **sets.others}
+    lengths = {
+        "samples": np.array([len(row) for row in sets.others["samples"]]),
+        "training rows": sets.training_lengths,
+    }
     spectra = {name: both_strands(count_kmers(join(rows))) for name, rows in every.items()}
     gc = {name: gc_content(rows) for name, rows in every.items()}
     on_progress()
@@ -120,29 +127,35 @@ def measure(
     on_progress()
     found = [row for rows in sets.others.values() for row in rows]
     matches = overlap(found, sets.training, word=MIN_LENGTH, on_progress=on_progress)
-    halves = len(sets.others), len(sets.real)
-    longest = dict(zip(sets.others, matches.longest.reshape(halves), strict=True))
-    words, contained = matches.words.reshape(halves), matches.contained.reshape(halves)
-    shares = contained.sum(axis=1) / np.maximum(words.sum(axis=1), 1)
+    parts = [
+        part.reshape(len(sets.others), -1)
+        for part in (matches.longest, matches.words, matches.contained)
+    ]
+    overlaps = {name: Overlap(*rows) for name, *rows in zip(sets.others, *parts, strict=True)}
     measures = [
+        *_lengths(lengths),
         *_composition(gc),
         *_spectra(spectra),
         *([] if table is None else _motif_measures(table)),
-        Measure(
-            "Discriminator",
-            "4-mer logistic regression against real windows",
-            "AUROC, held out",
-            f"0.5 ± {_area_error(len(sets.real)):.2f}: cannot be told from real; 1: always",
-            {
-                name: discriminator_auroc(sets.real, rows, seed)
-                for name, rows in sets.others.items()
-            },
-        ),
+        _discriminator(sets, seed),
         *_diversity(sets.others),
-        *_memorisation(longest, dict(zip(sets.others, shares.tolist(), strict=True))),
+        *_memorisation(overlaps),
     ]
     on_progress()
-    return Measured(measures, spectra, gc, longest, table)
+    longest = {name: found.longest for name, found in overlaps.items()}
+    return Measured(measures, lengths, spectra, gc, longest, table)
+
+
+def _lengths(lengths: dict[str, np.ndarray]) -> Iterator[Measure]:
+    kinds = {
+        "mean": np.mean,
+        "standard deviation": lambda found: found.std(ddof=1) if len(found) > 1 else np.nan,
+        "shortest": np.min,
+        "longest": np.max,
+    }
+    for name, compute in kinds.items():
+        values = {key: float(compute(found)) for key, found in lengths.items()}
+        yield Measure("Length", name, "bases", "", values)
 
 
 def _composition(gc: dict[str, np.ndarray]) -> Iterator[Measure]:
@@ -200,9 +213,15 @@ def _motif_measures(table: MotifTable) -> Iterator[Measure]:
     yield Measure(section, name, "log2", "0: as frequent as in real windows", gaps)
 
 
-def _area_error(count: int) -> float:
-    """Standard deviation of the area when both sets have one law (Mann and Whitney 1947)."""
-    return ((2 * count + 1) / (12 * count**2)) ** 0.5
+def _discriminator(sets: Sets, seed: int) -> Measure:
+    real = kmer_frequencies(sets.real)
+    areas = {
+        name: discriminator_auroc(real, kmer_frequencies(rows), seed)
+        for name, rows in sets.others.items()
+    }
+    name = f"{WORD}-mer logistic regression against real windows"
+    note = "1: always told apart; real vs real differs from 0.5 by chance alone"
+    return Measure("Discriminator", name, "AUROC, held out", note, areas)
 
 
 def _diversity(sets: dict[str, Rows]) -> Iterator[Measure]:
@@ -214,15 +233,12 @@ def _diversity(sets: dict[str, Rows]) -> Iterator[Measure]:
     yield Measure(section, name, "%", "far below real: the model repeats itself", words)
 
 
-def _memorisation(
-    longest: dict[str, np.ndarray], containment: dict[str, float]
-) -> Iterator[Measure]:
+def _memorisation(overlaps: dict[str, Overlap]) -> Iterator[Measure]:
     section = "Memorisation, both strands of the training sequence"
-    most = {name: float(found.max()) for name, found in longest.items()}
+    most = {name: float(found.longest.max()) for name, found in overlaps.items()}
     note = "far above real vs real: copied"
     yield Measure(section, "longest exact match", "bases", note, most)
-    means = {name: float(found.mean()) for name, found in longest.items()}
+    means = {name: float(found.longest.mean()) for name, found in overlaps.items()}
     yield Measure(section, "longest exact match, mean over sequences", "bases", note, means)
-    shares = {name: 100 * share for name, share in containment.items()}
-    name = f"{MIN_LENGTH}-mers in the training sequence"
-    yield Measure(section, name, "%", note, shares)
+    shares = {name: 100 * found.containment for name, found in overlaps.items()}
+    yield Measure(section, f"{MIN_LENGTH}-mers in the training sequence", "%", note, shares)

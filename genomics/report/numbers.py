@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from jaxtyping import Int64
+
 from .curves import Curves
 from .measures import Measured
 from .page import About
@@ -31,6 +34,7 @@ def numbers(about: About, seed: int, measured: Measured, curves: Curves) -> dict
             }
             for found in measured.measures
         ],
+        "lengths": {name: _tally(found) for name, found in measured.lengths.items()},
         "gc": {name: [_number(v) for v in found] for name, found in measured.gc.items()},
         "longest_match": {name: found.tolist() for name, found in measured.longest.items()},
         "spectra": {
@@ -53,6 +57,12 @@ def numbers(about: About, seed: int, measured: Measured, curves: Curves) -> dict
             },
         },
     }
+
+
+def _tally(lengths: Int64[np.ndarray, " n"]) -> dict[str, int]:
+    """How many there are of each length."""
+    values, counts = np.unique(lengths, return_counts=True)
+    return dict(zip(map(str, values.tolist()), counts.tolist(), strict=True))
 
 
 def _number(value: float) -> float | None:

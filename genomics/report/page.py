@@ -57,7 +57,7 @@ small { display: block; color: #666; font-weight: 400; }
 """
 _CAPTIONS = {
     "gc": "GC content of each sequence.",
-    "length": "Length of each sample; every other set has the same lengths.",
+    "length": "Length of each sample and of each training row.",
     "divergence": "Divergence of each set's k-mer spectrum from that of the real windows; below "
     "the floor there is only noise. Values under 0.000001 are drawn there.",
     "spectrum": "3-mers, each counted with its reverse complement, by frequency in real windows.",
@@ -67,8 +67,14 @@ _CAPTIONS = {
     "curves": "Training and validation in bits per base, with Markov chains fitted to the "
     "training windows.",
 }
+_LENGTHS = (
+    "All other sets have the lengths of the samples by construction, so that no number below is "
+    "about length."
+)
+_ONE_LENGTH = " All samples and all training rows have one length."
 _PLACES = {
-    "Composition": ("gc", "length"),
+    "Length": ("length",),
+    "Composition": ("gc",),
     "k-mer spectra, both strands": ("divergence", "spectrum"),
     "Memorisation, both strands of the training sequence": ("longest",),
 }
@@ -80,7 +86,7 @@ class About:
 
     Attributes:
         facts: Lines of a name and a value.
-        held_out: Whether no real window is part of the training sequence.
+        held_out: Whether the model was trained on no real window.
         order: Of the Markov chain.
     """
 
@@ -105,8 +111,8 @@ def write_page(
     for section in dict.fromkeys(found.section for found in measured.measures):
         chosen = [found for found in measured.measures if found.section == section]
         parts.append(f"<h2>{escape(section)}</h2>")
-        if section == "Composition" and "length" not in figures:
-            parts.append("<p>All samples have one length, and so have all other sets.</p>")
+        if section == "Length":
+            parts.append(f"<p>{_LENGTHS}{'' if 'length' in figures else _ONE_LENGTH}</p>")
         parts.append(_figures(figures, _PLACES.get(section, ())))
         parts.append(_table(chosen))
         if section.startswith("Motifs") and measured.motifs is not None:
@@ -136,7 +142,8 @@ def _introduction(about: About) -> str:
     text = (
         "<h1>Generated DNA beside real</h1>\n"
         f"<dl>{facts}</dl>\n"
-        "<p>Each number is given for four sets of as many sequences of the same lengths. "
+        "<p>Each number but length is given for four sets of as many sequences of the same "
+        "lengths. "
         "<b>real vs real</b> is the floor: other windows of the reference, disjoint from those "
         "that all sets are compared with; nothing can be expected to come nearer to real. "
         "<b>dinucleotide shuffle</b> and "
@@ -146,9 +153,9 @@ def _introduction(about: About) -> str:
     )
     if not about.held_out:
         text += (
-            '\n<p class="warn">The real windows are part of the sequence that the model was '
-            "trained on: the reference has too little that it has not seen. The floor of "
-            "memorisation therefore means nothing.</p>"
+            '\n<p class="warn">The model was trained on real windows of this page, because the '
+            "reference has too little else. The floor of memorisation therefore means nothing, "
+            "and the other numbers are those of a model beside what it has seen.</p>"
         )
     return text
 
@@ -166,7 +173,11 @@ def _figures(figures: Mapping[str, str], names: Sequence[str]) -> str:
 
 def _table(measures: Sequence[Measure]) -> str:
     rows = [
-        (found.name, f"{found.unit}; {found.note}", {k: spell(v) for k, v in found.values.items()})
+        (
+            found.name,
+            "; ".join(filter(None, (found.unit, found.note))),
+            {k: spell(v) for k, v in found.values.items()},
+        )
         for found in measures
     ]
     return _rows("", rows)
@@ -209,7 +220,10 @@ def _motifs(table: MotifTable) -> str:
     ]
     which = "" if len(shown) == len(table.names) else f"The {len(shown)} most frequent in real "
     which += "windows; the JSON file has all. " if which else ""
-    text = f"{which}Hits per kilobase and, in brackets, log2 of the enrichment over real windows."
+    text = (
+        f"{which}Hits per kilobase, both strands, and in brackets the enrichment: log2 of (hits + "
+        "1/2) / (hits in real windows + 1/2). In the column real vs real it is chance."
+    )
     return f"<p>{escape(text)}</p>\n" + _rows("motif", rows)
 
 

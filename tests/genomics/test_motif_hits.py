@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from genomics.alphabet import encode, reverse_complement
-from genomics.motif_hits import consensus, count_hits, read_motifs, write_motifs
+from genomics.motif_hits import MotifScores, consensus, count_hits, read_motifs, write_motifs
 from genomics.motifs import consensus_matrix
 
 JASPAR = """>MA1.1\tFIRST
@@ -72,11 +72,21 @@ def test_hits_by_hand(tmp_path: Path) -> None:
     assert count_hits(motifs, []).tolist() == [0]
 
 
+@pytest.mark.parametrize("bits", [1.0, 0.1, 0.7])
+def test_four_fifths_of_the_best_score_is_a_hit(bits: float) -> None:
+    """AAAAA scores 5 bits, four A among them exactly the threshold, three too few."""
+    scores = np.zeros((5, 4))
+    scores[:, 0] = bits
+    found = [
+        int(count_hits([MotifScores("A", scores)], [encode(t)])[0])
+        for t in ("AAAAA", "AACAA", "GAAAA", "AACAC")
+    ]
+    assert found == [1, 1, 1, 0]
+
+
 def test_hits_of_many_motifs_of_several_widths(monkeypatch) -> None:
     monkeypatch.setattr("genomics.motif_hits._BLOCK", 37)
     generator = np.random.default_rng(0)
-    from genomics.motif_hits import MotifScores
-
     motifs = [
         MotifScores(str(i), np.log2(4 * generator.dirichlet([0.3] * 4, size=width) + 1e-3))
         for i, width in enumerate([3, 5, 5, 8, 8, 3])
@@ -119,7 +129,12 @@ def test_written_motifs_are_read_again(tmp_path: Path) -> None:
         (JASPAR.replace("G [ 0 0", "G [ 0 x"), r":4: must be counts of a base.*got 'G \[ 0 x"),
         (JASPAR.replace("G [ 0 0 10 5 ]\n", ""), r":1: a motif must have four rows of one length"),
         (JASPAR + ">MA2.1\n", r":1: a motif must have four rows|:6: a motif must have four rows"),
-        (JASPAR.replace("5 ]", "0 ]"), "motif MA1.1 FIRST must have counts at each position"),
+        (
+            "#\n" + JASPAR + JASPAR.replace("5 ]", "0 ]"),
+            r":7: motif MA1.1 FIRST must have counts at each position, got none at position 4",
+        ),
+        (COLUMNS.replace("1 2 3 4", "0 0 0 0"), r":2: motif MA1.1_FIRST must have .* position 5"),
+        (MEME.replace("0 1 0 0", "0 0 0 0"), r":8: motif .* must have counts .* position 2"),
         (
             MEME.replace("w= 4", "w= 7"),
             ":14: must have 3 more rows.*got 'end of file'",
@@ -129,6 +144,9 @@ def test_written_motifs_are_read_again(tmp_path: Path) -> None:
         (MEME.replace("0 0 1 0", "0 0 x 0"), r":12: must have 2 more rows"),
         (MEME.replace(" 0 1 0 0\n", ""), r":13: must have 1 more rows.*'end of file'"),
         (MEME.partition("MOTIF")[0], "must be a motif file|must hold whole motifs"),
+        (MEME + "\nMOTIF MA2.1\n", r":15: a motif must have a letter-probability matrix, got"),
+        (MEME.replace("MOTIF", "MOTIF A\n\nMOTIF"), r":8: a motif must have .*'MOTIF A' without"),
+        (MEME.replace("MOTIF", "MOTTO"), r":9: a matrix must follow a line MOTIF of its own"),
     ],
 )
 def test_what_is_no_motif_file(tmp_path: Path, text: str, message: str) -> None:

@@ -1,6 +1,7 @@
 """``seqdiff report``: the page, its numbers and what it refuses."""
 
 import json
+import resource
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -10,16 +11,10 @@ import numpy as np
 import pytest
 import yaml
 
-from genomics.alphabet import decode, encode, reverse_complement
-from genomics.cache import Genome, load_genome
-from genomics.dataset import WindowDataset
+from genomics.alphabet import decode
 from genomics.fasta import write_fasta
-from genomics.intervals import Windows
-from genomics.kmers import count_kmers, join
 from genomics.report.curves import read_curves
-from genomics.report.measures import distinct_rows, distinct_words, gc_content, measure
 from genomics.report.page import spell
-from genomics.report.sets import Sets, build_sets
 from genomics.synthetic import SyntheticDataModule
 from seqdiff.cli import main
 
@@ -103,7 +98,8 @@ def test_page_and_numbers(world: Path, tmp_path: Path, capsys) -> None:
     numbers = json.loads((tmp_path / "report.json").read_text())
     assert len(numbers["measures"]) > 15
     for found in numbers["measures"]:
-        assert list(found["values"]) == SETS and found["name"] in page.words
+        sets = ["samples", "training rows"] if found["section"] == "Length" else SETS
+        assert list(found["values"]) == sets and found["name"] in page.words
         for value in found["values"].values():
             assert value is None or spell(value) in page.words
     names = {found["name"] for found in numbers["measures"]}
@@ -115,8 +111,27 @@ def test_page_and_numbers(world: Path, tmp_path: Path, capsys) -> None:
     assert set(numbers["training"]["floors_bits_per_base"]) >= {"Markov order 0", "Markov order 8"}
     assert "Markov order 8" in page.words and "source entropy" in page.words
     assert len(numbers["training"]["curves_bits_per_base"]["train"]["bits"]) == 2
-    assert sum(tag == "img" for tag, _ in page.tags) == 6
+    assert numbers["lengths"] == {"samples": {"30": 12}, "training rows": {"32": 64}}
+    assert sum(tag == "img" for tag, _ in page.tags) == 7
     assert all(found["alt"] for tag, found in page.tags if tag == "img")
+
+
+def test_both_files_are_written_or_neither(world: Path, tmp_path: Path, capsys) -> None:
+    """The page, the longer of the two, meets a full disk."""
+    out = tmp_path / "report.html"
+    assert call(world, out, f"--trace={world / 't.npz'}") == 0
+    sizes = [out.with_suffix(end).stat().st_size for end in (".json", ".html")]
+    assert sizes[0] < sizes[1]
+    old = [out.with_suffix(end).read_bytes() for end in (".json", ".html")]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (sum(sizes) // 2, limits[1]))
+    try:
+        code = call(world, out, f"--trace={world / 't.npz'}", "--seed=1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2 and f"{out} must be writable" in capsys.readouterr().err
+    assert old == [out.with_suffix(end).read_bytes() for end in (".json", ".html")]
+    assert sorted(tmp_path.glob("*.*")) == [out, out.with_suffix(".json")]
 
 
 def test_the_page_needs_no_network_and_no_wide_screen(world: Path, tmp_path: Path) -> None:
@@ -168,7 +183,7 @@ def test_chromium_shows_it_on_a_phone(world: Path, tmp_path: Path) -> None:
         timeout=120,
         check=True,
     )
-    assert "width 360 pictures 6" in done.stdout
+    assert "width 360 pictures 7" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -205,6 +220,13 @@ def test_bad_files(world: Path, tmp_path: Path, capsys, name: str, text: str, me
     assert not list(out.parent.iterdir())
 
 
+def test_a_run_on_something_else(world: Path, tmp_path: Path, trained: Path, capsys) -> None:
+    files = [f"--reference={world / 'g.fa'}", f"--samples={world / 's.fa'}"]
+    assert main(["report", str(trained), *files, f"--out={tmp_path / 'r.html'}"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"report.directory must be a run on DNA, got {trained}, whose tokenizer is" in said
+
+
 def test_bad_arguments(world: Path, tmp_path: Path, capsys) -> None:
     for more, message in (
         ("--markov_order=13", "report.markov_order must be in 0..12, got 13; 5 is usual"),
@@ -224,58 +246,6 @@ def test_bad_arguments(world: Path, tmp_path: Path, capsys) -> None:
     assert page.read_text() == (world / "s.fa").read_text()
 
 
-def test_real_windows_are_disjoint_and_not_trained_on(world: Path, tmp_path: Path) -> None:
-    """Of the run's own genome, windows come from where it was not trained; each base once."""
-    genome = load_genome(world / "g.fa")
-    samples = random_rows(10, 30) + [row[:25] for row in random_rows(2, 30, 1)]
-
-    class Data(SyntheticDataModule):
-        most = 2000
-
-        def dataset(self, split):
-            start = np.arange(0, self.most, 50)
-            return WindowDataset(genome, Windows(0 * start, start, start + 50, 50))
-
-    sets = build_sets(samples, genome, Data(), 2, 0)
-    assert sets.held_out and len(sets.training) == 2001
-    found = [*sets.real, *sets.others["real vs real"]]
-    assert [len(row) for row in found] == 2 * [len(row) for row in samples]
-    text = genome.ids.tobytes()
-    places = [text.find(row.tobytes()) for row in found]
-    assert min(places) >= 2000 and all(text.count(row.tobytes()) == 1 for row in found)
-    starts = np.sort(places)
-    assert (np.diff(starts) >= 25).all()
-    for row, shuffled in zip(
-        sets.others["real vs real"], sets.others["dinucleotide shuffle"], strict=True
-    ):
-        for k in (0, 1):
-            assert (count_kmers(row)[k] == count_kmers(shuffled)[k]).all()
-    Data.most = 2900
-    assert not build_sets(samples, genome, Data(), 2, 0).held_out
-
-
-def test_memorised_samples_show(world: Path) -> None:
-    """Samples cut out of the training sequence, on the opposite strand, are found whole."""
-    training = join(random_rows(5, 400, 7))
-    copied = [reverse_complement(training[i : i + 40]) for i in range(0, 360, 30)]
-    others = {"samples": copied, "real vs real": random_rows(12, 40, 8)}
-    sets = Sets(random_rows(12, 40, 9), others, training, True)
-    values = {found.name: found.values for found in measure(sets, None, 0).measures}
-    assert values["longest exact match"]["samples"] == 40
-    assert values["20-mers in the training sequence"] == {"samples": 100, "real vs real": 0}
-    assert values["longest exact match"]["real vs real"] < 15
-
-
-def test_measures_of_known_sets() -> None:
-    rows = [encode(text) for text in ("ACGT", "AACC", "GGTT", "TTTT", "TTTT", "NNGN")]
-    np.testing.assert_array_equal(gc_content(rows), [0.5, 0.5, 0.5, 0, 0, 1])
-    # AACC and GGTT are one sequence read from two strands, as the two TTTT are.
-    assert distinct_rows(rows[:5]) == 3 / 5
-    # AC, CG, GT: AC and GT are one word, CG is its own opposite.
-    assert distinct_words([encode("ACGT")], 2) == 2 / 3
-    assert np.isnan(distinct_words([encode("AC")], 3))
-
-
 def test_curves(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text(
@@ -290,21 +260,3 @@ def test_curves(tmp_path: Path) -> None:
     path.write_text("step,name,value\n1,train/bits_per_token,x\n")
     with pytest.raises(ValueError, match=r"metrics\.csv:2: must be step,name,value, got"):
         read_curves(path, data, "test")
-
-
-def test_no_number_is_a_dash() -> None:
-    assert [spell(x) for x in (float("nan"), 0.0, 0.00004123, 0.5, 12.3456, 123456.0)] == [
-        "-",
-        "0",
-        "4.123e-5",
-        "0.5",
-        "12.35",
-        "123,456",
-    ]
-
-
-def test_genome_in_memory_is_not_taken_for_the_reference() -> None:
-    """Two genomes without a file have no digest in common."""
-    genome = Genome.from_records({"a": random_rows(1, 2000)[0]})
-    data = SyntheticDataModule(length=32, num_train=8)
-    assert build_sets(random_rows(10, 30), genome, data, 1, 0).held_out
