@@ -111,9 +111,9 @@ def _choose_estimator(trained: Run, evaluations: int | None) -> Estimator:
     Raises:
         ValueError: If the run's likelihood takes one pass, and another number is asked for.
     """
-    from seqdiff.likelihood import StratifiedK, fit, usual_estimator
+    from seqdiff.likelihood import SmallK, fit, usual_contrast
 
-    usual = usual_estimator(trained.denoiser)
+    usual = usual_contrast(trained.denoiser)
     if evaluations is None:
         return usual
     if usual.exact:
@@ -121,4 +121,4 @@ def _choose_estimator(trained: Run, evaluations: int | None) -> Estimator:
             f"variants.evaluations must be left out for {trained.directory}, whose likelihood is "
             f"exact in one pass, got {evaluations}"
         )
-    return fit(StratifiedK(evaluations), trained.denoiser)
+    return fit(SmallK(evaluations), trained.denoiser)
