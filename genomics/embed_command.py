@@ -116,9 +116,7 @@ def _check_out(out: Path, pooling: str) -> None:
     require_extra("anndata", "embed", "genomics")
 
 
-def _check_records(
-    trained: Run, fasta: Path, records: dict[str, np.ndarray], pooling: str
-) -> None:
+def _check_records(trained: Run, fasta: Path, records: dict[str, np.ndarray], pooling: str) -> None:
     """Refuse a record that the network does not take, or that has nothing to pool.
 
     Raises:
@@ -130,8 +128,8 @@ def _check_records(
     for name, ids in records.items():
         if most is not None and len(ids) > most:
             raise ValueError(
-                f"{fasta}: record {name!r}: embed must be given at most {most:,} bases, all that the "
-                f"network of {trained.directory} takes, got {len(ids):,}; cut the record"
+                f"{fasta}: record {name!r}: embed must be given at most {most:,} bases, all that "
+                f"the network of {trained.directory} takes, got {len(ids):,}; cut the record"
             )
     if pooling == "mean":
         require_known("embed.pooling mean", fasta, records)

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--score",
         choices=("both", "likelihood", "marginal"),
         default="both",
-        help="marginal takes two network passes a site, likelihood 128 an allele; default: both",
+        help="marginal takes 2 network passes a site, likelihood 64 and 64 an ALT; default: both",
     )
     parser.add_argument(
         "--window", type=int, metavar="L", help="bases around a variant; default: the run's rows"
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--evaluations",
         type=int,
         metavar="N",
-        help="network passes for each allele and strand; default: 32, and 1 where that is exact",
+        help="network passes for each window and strand; default: 32, and 1 where that is exact",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the draws; default: 0")
     parser.add_argument(

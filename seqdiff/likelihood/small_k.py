@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 
-from seqdiff.likelihood.estimator import Estimator, PassNoise, Query, Rows
+from seqdiff.likelihood.estimator import PassNoise, Query, Rows
 from seqdiff.likelihood.masks import StratifiedK, mask_exactly
 from seqdiff.process import MaskedDiffusion
 

@@ -165,7 +165,7 @@ def test_both_may_be_mirrored_but_not_one_way_each() -> None:
     assert found.nats.shape == (1,)
     assert good.mirrored is not None
     other = replace(reversed_noise(SECOND), mirrored=~good.mirrored)
-    with pytest.raises(ValueError, match="contrast.second must have the mirrored of first"):
+    with pytest.raises(ValueError, match=r"contrast.second must have the mirrored of first"):
         contrast(ORACLE, good, other, process=PROCESS)
 
 

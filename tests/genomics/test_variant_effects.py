@@ -114,7 +114,7 @@ def test_sites_that_share_a_window_near_an_end_keep_their_own_laws() -> None:
 
 
 def test_alternatives_at_a_site_share_the_evaluations_of_its_reference() -> None:
-    """Four windows on two strands at 8 evaluations; REF anew for each ALT would take six windows."""
+    """Four windows on two strands at 8 evaluations; with REF anew for each ALT it were six."""
     model = LookupBackbone(4, W, seed=4)
     pairs = [windows(Variant(1, "c", 5, ".", "T", alt)) for alt in "ACG"]
     arguments = {"estimator": StratifiedK(8), "batch_size": 6}
