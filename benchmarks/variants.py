@@ -15,7 +15,7 @@ import torch
 
 from genomics.alphabet import BASES, reverse_complement
 from genomics.cache import Genome
-from genomics.strands import both_strands
+from genomics.strands import STRANDS, both_strands
 from genomics.variant_effects import likelihood_ratios, masked_marginals
 from genomics.variant_windows import AlleleWindows, allele_windows
 from genomics.vcf import Variant
@@ -82,14 +82,14 @@ def ratio_plainly(denoiser: Denoiser, pair: AlleleWindows, evaluations: int) -> 
     total = 0.0
     for sign, batch in zip((-1, 1), sides, strict=True):
         rows = Rows(batch.tokens, batch.loss_mask, batch.index, None, batch.mirrored)
-        for strand in range(len(batch.tokens)):
+        for strand in range(STRANDS):
             row = rows.take(torch.tensor([strand]))
             for number in range(evaluations):
                 query = estimator.query(row, torch.tensor([number]), noise=noise, process=_PROCESS)
                 law = denoiser(query.x_t, query.t).double().gather(-1, row.x0[..., None])[..., 0]
                 cost = -law[query.x_t == SYMBOLS].sum()
                 total += sign * float(cost * query.weight[0])
-    return total / evaluations / len(rows.x0)
+    return total / evaluations / STRANDS
 
 
 def measure(

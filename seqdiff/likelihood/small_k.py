@@ -69,4 +69,4 @@ def strata(
     edges = (num_tokens[:, None] * bends).ceil().long()
     end = edges.gather(1, chosen[:, None] + 1)
     begin = torch.where(edges < end, edges, 0).amax(dim=1)
-    return begin, end[:, 0], (edges[:, 1:] == end).sum(dim=1)
+    return begin, end[:, 0], (edges == end).sum(dim=1)
