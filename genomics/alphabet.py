@@ -140,6 +140,11 @@ def reverse_complement(ids: Integer[np.ndarray, "*shape L"]) -> Integer[np.ndarr
     return complement(ids[..., ::-1])
 
 
+def reads_backwards(ids: Integer[np.ndarray, " L"]) -> bool:
+    """Say whether the other strand's ids come first: the one that noise is a function of."""
+    return reverse_complement(ids).tobytes() < ids.tobytes()
+
+
 def _look_up(table: np.ndarray, ids: np.ndarray, owner: str) -> np.ndarray:
     if ids.size and (ids.max() > MASK_ID or (ids.dtype.kind == "i" and ids.min() < 0)):
         raise ValueError(

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     backbone = _hidden_backbone(trained)
     require_layer("embed", args.layer, backbone.num_layers)
     records = read_ids(args.fasta)
-    _check_records(trained, records, args.pooling)
+    _check_records(trained, args.fasta, records, args.pooling)
     vectors = _embed(backbone, list(records.values()), args)
     with replacing(args.out) as temporary:
         _write(temporary, list(records), vectors, pooled=args.pooling == "mean")
@@ -116,26 +116,23 @@ def _check_out(out: Path, pooling: str) -> None:
     require_extra("anndata", "embed", "genomics")
 
 
-def _check_records(trained: Run, records: dict[str, np.ndarray], pooling: str) -> None:
+def _check_records(trained: Run, fasta: Path, records: dict[str, np.ndarray], pooling: str) -> None:
     """Refuse a record that the network does not take, or that has nothing to pool.
 
     Raises:
         ValueError: If there is one.
     """
-    from .alphabet import MASK_ID
+    from .records import require_known
 
     most = trained.max_length
     for name, ids in records.items():
         if most is not None and len(ids) > most:
             raise ValueError(
-                f"record {name!r}: embed must be given at most {most:,} bases, all that the "
-                f"network of {trained.directory} takes, got {len(ids):,}; cut the record"
+                f"{fasta}: record {name!r}: embed must be given at most {most:,} bases, all that "
+                f"the network of {trained.directory} takes, got {len(ids):,}; cut the record"
             )
-        if pooling == "mean" and not (ids != MASK_ID).any():
-            raise ValueError(
-                f"record {name!r}: embed.pooling mean must have a known base to pool, got "
-                f"{len(ids):,} unknown ones; remove the record"
-            )
+    if pooling == "mean":
+        require_known("embed.pooling mean", fasta, records)
 
 
 def _embed(
@@ -161,8 +158,8 @@ def _embed(
                 batch = np.stack([rows[number] for number in part])
                 found = embed(backbone, batch, args.layer)
                 for number, ids, vector in zip(part, batch, found, strict=True):
-                    pooled = vector[ids != MASK_ID].mean(axis=0)
-                    vectors[number] = pooled if args.pooling == "mean" else vector
+                    pool = args.pooling == "mean"
+                    vectors[number] = vector[ids != MASK_ID].mean(axis=0) if pool else vector
                 bar.advance(task, len(part))
     return [vectors[number] for number in range(len(rows))]
 

@@ -141,17 +141,25 @@ class _Parser:
     def __init__(self, path: Path, table: bytes) -> None:
         self._path = path
         self._table = table
-        self._seen: set[str] = set()
+        self._seen: dict[str, int] = {}  # the line of each name
         self._name: str | None = None
         self._length = 0
         self._header: bytes | None = None  # bytes of a header whose line has not ended yet
         self._at_line_start = True
-        self._lines = 0  # of the chunks before this one
+        self._line = 0  # of the last header
+        self._lines = 0  # before the place in the chunk that they are counted up to
+        self._counted = 0
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
         """Yield the pieces that a chunk completes."""
         yield from self._cut(chunk)
-        self._lines += chunk.count(b"\n")
+        self._count_lines(chunk, len(chunk))
+        self._counted = 0
+
+    def _count_lines(self, chunk: bytes, place: int) -> None:
+        """Count the lines of a chunk up to a place, each of them once."""
+        self._lines += chunk.count(b"\n", self._counted, place)
+        self._counted = place
 
     def _cut(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
         place = 0
@@ -165,6 +173,8 @@ class _Parser:
                 self._header, self._at_line_start, place = None, True, end + 1
             elif self._at_line_start and chunk[place] == ord(">"):
                 self._end_record()
+                self._count_lines(chunk, place)
+                self._line = self._lines + 1
                 self._header, place = b"", place + 1
             else:
                 end = chunk.find(b"\n>", place)
@@ -193,7 +203,7 @@ class _Parser:
         if b"\xff" in ids:
             in_lines = text.replace(b"\n", b"N").replace(b"\r", b"N").translate(self._table)
             wrong = place + in_lines.find(b"\xff")
-            line = 1 + self._lines + chunk.count(b"\n", 0, wrong)
+            line = 1 + self._lines + chunk.count(b"\n", self._counted, wrong)
             where = f"{self._path}:{line}: record {self._name!r}"
             check_encoded(ids, text.translate(None, b"\r\n"), where=where, offset=self._length)
         self._length += len(ids)
@@ -201,21 +211,23 @@ class _Parser:
 
     def _open(self, header: bytes) -> None:
         words = header.decode("utf-8", "replace").split(maxsplit=1)
+        where = f"{self._path}:{self._line}"
         if not words or header[:1].isspace():
             raise ValueError(
-                f"{self._path}: record {len(self._seen) + 1} has no name; write it right after '>'"
+                f"{where}: record {len(self._seen) + 1} has no name; write it right after '>'"
             )
         self._name, self._length = words[0], 0
         if self._name in self._seen:
             raise ValueError(
-                f"{self._path}: two records are named {self._name!r}; give each its own name"
+                f"{where}: two records are named {self._name!r}, the first on line "
+                f"{self._seen[self._name]}; give each its own name"
             )
-        self._seen.add(self._name)
+        self._seen[self._name] = self._line
 
     def _end_record(self) -> None:
         if self._name is not None and self._length == 0:
             raise ValueError(
-                f"{self._path}: record {self._name!r} has no bases; "
+                f"{self._path}:{self._line}: record {self._name!r} has no bases; "
                 "remove its header, or fetch the file again if it was cut short"
             )
 

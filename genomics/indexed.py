@@ -14,7 +14,7 @@ import pyfaidx
 from .alphabet import ENCODE_TABLE, check_encoded
 from .bed import Interval
 from .cache import describe_names, make_cache_folder
-from .fasta import check_bgzf_end, check_file, is_bgzip, is_gzip
+from .fasta import check_bgzf_end, check_file, is_bgzip, is_gzip, read_encoded
 
 # What pyfaidx and Bio.bgzf raise for files that are no FASTA, and for damaged blocks.
 _UNSOUND = (
@@ -70,12 +70,11 @@ class IndexedFasta:
             check_bgzf_end(self.path)
         self._fasta = self._open()
         self.lengths: dict[str, int] = {name: len(self._fasta[name]) for name in self._fasta.keys()}
-        for name, length in self.lengths.items():
-            if length == 0:
-                raise ValueError(
-                    f"{self.path}: record {name!r} has no bases; "
-                    "remove its header, or fetch the file again if it was cut short"
-                )
+        empty = [name for name, length in self.lengths.items() if length == 0]
+        if empty:
+            for _ in read_encoded(self.path):
+                pass  # ends with the record, the line that it stands on, and what to do
+        assert not empty, self.path
 
     def _open(self) -> pyfaidx.Fasta:
         status = self.path.stat()

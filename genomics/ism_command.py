@@ -51,12 +51,13 @@ def run(args: argparse.Namespace) -> None:
 
     from .alphabet import MASK_ID, decode
     from .mutagenesis import mutation_effects
-    from .records import read_ids
+    from .records import read_ids, require_known
     from .runs import choose_window, load_dna_run
 
     trained = load_dna_run("ism", args.directory, choose_device(args.device))
     window = choose_window("ism", trained, args.window)
     records = read_ids(args.fasta)
+    require_known("ism", args.fasta, records)
     known = sum(int((ids != MASK_ID).sum()) for ids in records.values())
     with progress() as bar:
         task = bar.add_task("mutating", total=known)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Int64, Num
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from .alphabet import BASES, MASK_ID
@@ -35,24 +35,6 @@ def to_one_hot(
             f"{int(tokens.max())}; encode the sequence with genomics.alphabet.encode"
         )
     return F.one_hot(tokens.long(), MASK_ID + 1)[..., : len(BASES)].mT.to(dtype)
-
-
-def from_one_hot(one_hot: Num[Tensor, "B 4 L"]) -> Int64[Tensor, "B L"]:
-    """Turn one-hot channels into ids, zeros into N.
-
-    Args:
-        one_hot: Zeros, and at most a single one a position.
-
-    Raises:
-        ValueError: If a position holds anything else.
-    """
-    total = one_hot.sum(dim=1)
-    if not bool(((one_hot == 0) | (one_hot == 1)).all() & (total <= 1).all()):
-        raise ValueError(
-            "from_one_hot.one_hot must hold zeros and at most one 1 a position, got other numbers; "
-            "take the largest of each position first"
-        )
-    return one_hot.argmax(dim=1).masked_fill(total == 0, MASK_ID)
 
 
 @dataclass(frozen=True)

@@ -61,15 +61,35 @@ def read_ids(path: Path) -> dict[str, UInt8[np.ndarray, " L"]]:
     return {name: np.frombuffer(b"".join(parts), np.uint8) for name, parts in pieces.items()}
 
 
+def require_known(owner: str, path: Path, records: dict[str, UInt8[np.ndarray, " L"]]) -> None:
+    """Refuse records that hold nothing but N.
+
+    Args:
+        owner: Who has no use for them.
+        path: The file.
+        records: By name.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    from .alphabet import MASK_ID
+
+    for name, ids in records.items():
+        if not (ids != MASK_ID).any():
+            raise ValueError(
+                f"{path}: record {name!r}: {owner} must have a known base, got {len(ids):,} "
+                "unknown ones; remove the record"
+            )
+
+
 def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:
     """Take the strand whose ids come first as the content, whichever the file holds.
 
     So both strands of a sequence get the same noise, letter by letter.
     """
-    from .alphabet import reverse_complement
+    from .alphabet import reads_backwards, reverse_complement
 
-    opposite = reverse_complement(ids)
-    mirrored = opposite.tobytes() < ids.tobytes()
+    opposite, mirrored = reverse_complement(ids), reads_backwards(ids)
     content, other = (opposite, ids) if mirrored else (ids, opposite)
     if both:
         return Record(name, (content, other), content, (False, True))

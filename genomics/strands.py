@@ -13,7 +13,7 @@ from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.types import Batch
 
-from .alphabet import BASES, MASK_ID, complement, reverse_complement
+from .alphabet import BASES, MASK_ID, complement, reads_backwards, reverse_complement
 
 STRANDS = 2
 _COMPLEMENT = complement(np.arange(len(BASES)))
@@ -23,11 +23,6 @@ def device_of(denoiser: Denoiser) -> torch.device:
     """Find where a model is; one without parameters is everywhere, so on the CPU."""
     parameter = next(denoiser.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device
-
-
-def reads_backwards(ids: UInt8[np.ndarray, " L"]) -> bool:
-    """Say whether the other strand's ids come first: the one that noise is a function of."""
-    return reverse_complement(ids).tobytes() < ids.tobytes()
 
 
 def both_strands(

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--score",
         choices=("both", "likelihood", "marginal"),
         default="both",
-        help="marginal takes two network passes a site, likelihood 128 an allele; default: both",
+        help="marginal takes 2 network passes a site, likelihood 64 and 64 an ALT; default: both",
     )
     parser.add_argument(
         "--window", type=int, metavar="L", help="bases around a variant; default: the run's rows"
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--evaluations",
         type=int,
         metavar="N",
-        help="network passes for each allele and strand; default: 32, and 1 where that is exact",
+        help="network passes for each window and strand; default: 32, and 1 where that is exact",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the draws; default: 0")
     parser.add_argument(
@@ -111,9 +111,9 @@ def _choose_estimator(trained: Run, evaluations: int | None) -> Estimator:
     Raises:
         ValueError: If the run's likelihood takes one pass, and another number is asked for.
     """
-    from seqdiff.likelihood import StratifiedK, fit, usual_estimator
+    from seqdiff.likelihood import SmallK, fit, usual_contrast
 
-    usual = usual_estimator(trained.denoiser)
+    usual = usual_contrast(trained.denoiser)
     if evaluations is None:
         return usual
     if usual.exact:
@@ -121,4 +121,4 @@ def _choose_estimator(trained: Run, evaluations: int | None) -> Estimator:
             f"variants.evaluations must be left out for {trained.directory}, whose likelihood is "
             f"exact in one pass, got {evaluations}"
         )
-    return fit(StratifiedK(evaluations), trained.denoiser)
+    return fit(SmallK(evaluations), trained.denoiser)

@@ -5,10 +5,11 @@ from seqdiff.likelihood.chain import ChainRule
 from seqdiff.likelihood.contrast import contrast
 from seqdiff.likelihood.estimator import Convention, Estimator
 from seqdiff.likelihood.evaluation import evaluate
-from seqdiff.likelihood.kinds import fit, usual_estimator
+from seqdiff.likelihood.kinds import fit, usual_contrast, usual_estimator
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
 from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
 from seqdiff.likelihood.result import Likelihood
+from seqdiff.likelihood.small_k import SmallK
 from seqdiff.likelihood.stages import check_budget
 
 __all__ = [
@@ -22,10 +23,12 @@ __all__ = [
     "ImportanceWeightedOrders",
     "Likelihood",
     "RandomOrderChain",
+    "SmallK",
     "StratifiedK",
     "check_budget",
     "contrast",
     "evaluate",
     "fit",
+    "usual_contrast",
     "usual_estimator",
 ]

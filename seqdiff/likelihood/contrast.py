@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from seqdiff.likelihood.estimator import Estimator, PassNoise, Rows
-from seqdiff.likelihood.kinds import fit, usual_estimator
-from seqdiff.likelihood.masks import StratifiedK
+from seqdiff.likelihood.kinds import fit, usual_contrast
 from seqdiff.likelihood.orders import ImportanceWeightedOrders
 from seqdiff.likelihood.result import Likelihood, effective_degrees
+from seqdiff.likelihood.small_k import SmallK
 from seqdiff.likelihood.worth import worth
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
@@ -38,27 +38,28 @@ def contrast(
 
     Args:
         denoiser: In eval mode, on the device of the batches.
-        first: Rows; at least one position of each counts.
+        first: Rows; at least one position of each counts. Any that are alike, noise included, are
+            shown to the network once.
         second: As many rows, equally long; ``index`` and ``mirrored`` are those of ``first``.
         process: Supplies the mask and the schedule.
-        estimator: ``None`` is the usual one of such a model, see ``evaluate``.
+        estimator: ``None`` is ``SmallK``, or ``ChainRule`` for an autoregressive model.
         rows_per_call: Rows of a network call; ``None`` takes as many as both batches have.
         seed: Of the draws, in [0, 2^32).
 
     Returns:
         ``nats`` are those of ``first`` less those of ``second``; ``num_tokens`` are those of
-        ``first``, and ``nfe`` counts the evaluations of both.
+        ``first``, and ``nfe`` counts the evaluations of both, shared or not.
 
     Raises:
         ValueError: If the batches do not fit together, a row counts nothing or an unknown symbol,
             or the estimator is for another kind of model, is not linear in its evaluations, or
             makes more of them for one row than for the other.
     """
-    chosen = usual_estimator(denoiser) if estimator is None else fit(estimator, denoiser)
+    chosen = usual_contrast(denoiser) if estimator is None else fit(estimator, denoiser)
     if isinstance(chosen, ImportanceWeightedOrders):
         raise ValueError(
             f"contrast.estimator must be linear in its evaluations, got {chosen.name}, whose "
-            f"differences mean nothing; use {StratifiedK.name}"
+            f"differences mean nothing; use {SmallK.name}"
         )
     ours, theirs = _rows("first", first, process), _rows("second", second, process)
     _check_pairs(ours, theirs)
@@ -66,20 +67,12 @@ def contrast(
     if not torch.equal(cost, chosen.cost(theirs.num_tokens)):
         raise ValueError(
             f"contrast.estimator must make as many evaluations of a row as of its partner, got "
-            f"{chosen.name} and rows that count differently many tokens; use {StratifiedK.name}"
+            f"{chosen.name} and rows that count differently many tokens; use {SmallK.name}"
         )
-    noise = PassNoise(CounterNoise(seed))
-    owner = torch.arange(len(cost), device=cost.device).repeat_interleave(cost)
-    start = (cost.cumsum(dim=0) - cost).repeat_interleave(cost)
-    number = torch.arange(len(owner), device=cost.device) - start
-    size = max(1, (2 * len(cost) if rows_per_call is None else rows_per_call) // 2)
-    parts = []
-    for items, numbers in zip(owner.split(size), number.split(size), strict=True):
-        both = _stack(ours.take(items), theirs.take(items))
-        values = worth(denoiser, chosen, both, numbers.repeat(2), noise=noise, process=process)
-        mine, other = values.chunk(2)
-        parts.append((mine - other).cpu().numpy())
-    differences = np.split(np.concatenate(parts), cost.cumsum(dim=0)[:-1].cpu().numpy())
+    rows, place = _distinct(_stack(ours, theirs))
+    worths = _worths(denoiser, chosen, rows, 2 * len(cost), rows_per_call, seed, process)
+    mine, other = place.chunk(2)
+    differences = [worths[a] - worths[b] for a, b in zip(mine, other, strict=True)]
     return _summarise(chosen, differences, ours.num_tokens.cpu().numpy())
 
 
@@ -119,6 +112,44 @@ def _check_pairs(ours: Rows, theirs: Rows) -> None:
                 f"contrast.second must have the {name} of first, so that a row shares its noise "
                 "with its partner, got another one; copy it"
             )
+
+
+def _distinct(rows: Rows) -> tuple[Rows, Tensor]:
+    """The rows that differ, in the order of their first, and where among them each row is."""
+    fields = (rows.x0, rows.counted, rows.index, rows.label, rows.mirrored, rows.padding)
+    count = len(rows.x0)
+    wide = [field.reshape(count, -1).long() for field in fields if field is not None]
+    seen: dict[bytes, int] = {}
+    place, first = [], []
+    for number, values in enumerate(torch.cat(wide, dim=1).cpu().numpy()):
+        key = values.tobytes()
+        if key not in seen:
+            seen[key] = len(seen)
+            first.append(number)
+        place.append(seen[key])
+    return rows.take(torch.tensor(first, device=rows.x0.device)), torch.tensor(place)
+
+
+def _worths(
+    denoiser: Denoiser,
+    estimator: Estimator,
+    rows: Rows,
+    pairs: int,
+    rows_per_call: int | None,
+    seed: int,
+    process: MaskedDiffusion,
+) -> list[np.ndarray]:
+    """What the evaluations of one pass over each row are worth."""
+    noise, cost = PassNoise(CounterNoise(seed)), estimator.cost(rows.num_tokens)
+    owner = torch.arange(len(cost), device=cost.device).repeat_interleave(cost)
+    start = (cost.cumsum(dim=0) - cost).repeat_interleave(cost)
+    number = torch.arange(len(owner), device=cost.device) - start
+    size = pairs if rows_per_call is None else rows_per_call
+    parts = [
+        worth(denoiser, estimator, rows.take(items), numbers, noise=noise, process=process)
+        for items, numbers in zip(owner.split(size), number.split(size), strict=True)
+    ]
+    return np.split(torch.cat(parts).cpu().numpy(), cost.cumsum(dim=0)[:-1].cpu().numpy())
 
 
 def _stack(first: Rows, second: Rows) -> Rows:

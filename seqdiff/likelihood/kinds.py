@@ -7,6 +7,7 @@ from seqdiff.likelihood.blocks import BlockBound
 from seqdiff.likelihood.chain import ChainRule
 from seqdiff.likelihood.estimator import Estimator
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
+from seqdiff.likelihood.small_k import SmallK
 from seqdiff.parameterization import Denoiser
 
 BY_MASKS = (BernoulliTime, ExactK, StratifiedK)
@@ -15,6 +16,11 @@ BY_MASKS = (BernoulliTime, ExactK, StratifiedK)
 def usual_estimator(denoiser: Denoiser) -> Estimator:
     """Choose the estimator of least variance for a model."""
     return ChainRule() if denoiser.kind == "causal" else fit(StratifiedK(), denoiser)
+
+
+def usual_contrast(denoiser: Denoiser) -> Estimator:
+    """Choose the estimator of differences between rows of least variance for a model."""
+    return ChainRule() if denoiser.kind == "causal" else fit(SmallK(), denoiser)
 
 
 def fit(estimator: Estimator, denoiser: Denoiser) -> Estimator:

@@ -153,7 +153,8 @@ class ExactK(Estimator):
         process: MaskedDiffusion,
     ) -> Query:
         """See ``Estimator``."""
-        return _mask_exactly(rows, evaluation, noise.scalar(rows, evaluation), noise, process)
+        count = _count_at(noise.scalar(rows, evaluation), rows.num_tokens)
+        return mask_exactly(rows, evaluation, count, noise, process)
 
     def combine(
         self, values: Float64[np.ndarray, " cost"]
@@ -183,7 +184,8 @@ class StratifiedK(Estimator):
         """
         if self.evaluations < 2 or self.evaluations % 2:
             raise ValueError(
-                f"StratifiedK.evaluations must be even and at least 2, got {self.evaluations}; "
+                f"{type(self).__name__}.evaluations must be even and at least 2, got "
+                f"{self.evaluations}; "
                 "every stratum takes two for its standard error: "
                 f"give {max(2, self.evaluations + 1)}"
             )
@@ -207,7 +209,8 @@ class StratifiedK(Estimator):
     ) -> Query:
         """See ``Estimator``."""
         place = (evaluation // 2 + noise.scalar(rows, evaluation)) / (self.evaluations // 2)
-        return _mask_exactly(rows, evaluation, place, noise, process)
+        count = _count_at(place, rows.num_tokens)
+        return mask_exactly(rows, evaluation, count, noise, process)
 
     def combine(
         self, values: Float64[np.ndarray, " cost"]
@@ -217,15 +220,25 @@ class StratifiedK(Estimator):
         return float(values.mean()), (differences / len(values)) ** 2
 
 
-def _mask_exactly(
-    rows: Rows, draw: Tensor, place: Tensor, noise: PassNoise, process: MaskedDiffusion
+def mask_exactly(
+    rows: Rows,
+    draw: Int64[Tensor, " B"],
+    count: Int64[Tensor, " B"],
+    noise: PassNoise,
+    process: MaskedDiffusion,
 ) -> Query:
-    """Mask the k tokens that a place in (0, 1) stands for, weighted by n/k."""
-    num_tokens = rows.num_tokens
-    count = _count_at(place, num_tokens)
+    """Mask so many of the n tokens that count, weighted by n/k.
+
+    Args:
+        rows: The rows.
+        draw: Which of the pass's independent draws, for each row.
+        count: k of each row, in 1..n.
+        noise: The pass's noise.
+        process: Supplies the mask and the schedule.
+    """
     draws = noise.positions(rows, draw)
     x_t = process.corrupt_exactly(rows.x0, count, keep=~rows.counted, noise=draws)
-    share = count.double() / num_tokens
+    share = count.double() / rows.num_tokens
     t = process.schedule.inverse(1 - share)
     return Query(x_t, t, rows.counted, 1 / share)
 

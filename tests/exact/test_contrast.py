@@ -1,6 +1,7 @@
 """Differences of likelihoods under shared masks, against enumeration and against ``evaluate``."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import Linear
 from seqdiff.types import Batch
 from tests.causal_worlds import CausalLookup
-from tests.oracles import Joint, OracleBackbone
+from tests.oracles import Joint, LookupBackbone, OracleBackbone
 
 K, L = 3, 5
 
@@ -138,9 +139,14 @@ def test_shared_masks_reduce_the_variance() -> None:
     assert (ours.nats - theirs.nats).var() > 10 * shared.var()
 
 
+def reversed_noise(row: torch.Tensor) -> Batch:
+    return replace(batch(row, torch.arange(1)), mirrored=torch.ones(1, dtype=torch.bool))
+
+
 @pytest.mark.parametrize(
     ("second", "estimator", "message"),
     [
+        (reversed_noise(SECOND), None, "contrast.second must have the mirrored of first"),
         (batch(SECOND, torch.arange(1) + 1), None, "contrast.second must have the index of first"),
         (batch(SECOND[:-1], torch.arange(1)), None, "contrast.second must have the shape of first"),
         (batch(SECOND, torch.arange(1)), ImportanceWeightedOrders(), "must be linear"),
@@ -151,6 +157,43 @@ def test_refusals(second, estimator, message) -> None:
     with pytest.raises(ValueError, match=message):
         first = batch(FIRST, torch.arange(1))
         contrast(ORACLE, first, second, process=PROCESS, estimator=estimator)
+
+
+def test_both_may_be_mirrored_but_not_one_way_each() -> None:
+    good = reversed_noise(FIRST)
+    found = contrast(ORACLE, good, reversed_noise(SECOND), process=PROCESS)
+    assert found.nats.shape == (1,)
+    assert good.mirrored is not None
+    other = replace(reversed_noise(SECOND), mirrored=~good.mirrored)
+    with pytest.raises(ValueError, match=r"contrast.second must have the mirrored of first"):
+        contrast(ORACLE, good, other, process=PROCESS)
+
+
+def test_rows_that_are_alike_are_shown_once_and_only_those() -> None:
+    """A row that differs in any of what noise and context follow from is another."""
+    network = LookupBackbone(K, L, seed=0)
+    rows = torch.stack((FIRST, FIRST, FIRST, FIRST, FIRST, SECOND))
+    counted = torch.ones_like(rows, dtype=torch.bool)
+    counted[2, 0] = False
+    index = torch.tensor([0, 0, 0, 1, 0, 0])
+    mirrored = torch.tensor([False, False, False, False, True, False])
+    first = Batch(rows, counted, index, mirrored=mirrored)
+    second = replace(first, tokens=SECOND.expand(6, -1))
+    arguments = {"process": PROCESS, "estimator": StratifiedK(4), "rows_per_call": 5}
+    found = contrast(Denoiser(network, K), first, second, **arguments)
+    assert sum(network.rows_seen) == 4 * (4 + 4)
+    for row in range(6):
+        pair = [
+            Batch(
+                *(part[row : row + 1] for part in (b.tokens, counted, index)),
+                mirrored=mirrored[row : row + 1],
+            )
+            for b in (first, second)
+        ]
+        alone = contrast(Denoiser(network, K), *pair, **arguments)
+        assert alone.nats[0] == found.nats[row]
+        assert alone.standard_error[0] == found.standard_error[row]
+    assert found.nfe.tolist() == [8] * 6
 
 
 def test_rows_that_count_nothing_known() -> None:

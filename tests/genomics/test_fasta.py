@@ -75,7 +75,7 @@ def test_damaged_gzip(tmp_path):
         ("", "the FASTA file is empty; it needs at least one record"),
         ("\n\n", "the FASTA file is empty"),
         ("ACGT\n", "not a FASTA file, its first line does not start with '>'"),
-        (">a\nA\n>b\nC\n>a x\nG\n", "two records are named 'a'; give each its own name"),
+        (">a\nA\n>b\nC\n>a x\nG\n", "two records are named 'a', the first on line 1; give each"),
         (">\nACGT\n", "record 1 has no name; write it right after '>'"),
         (">a\nA\n> b\nACGT\n", "record 2 has no name"),
         (">a\n>b\nA\n", "record 'a' has no bases; remove its header"),
@@ -92,6 +92,25 @@ def test_bad_files_are_named_in_one_line(fasta, text, message):
         records(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [*range(1, 12), 1 << 22])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n>a\nA\n\nC\n>b\nC\n>a x\nG\n", ":8: two records are named 'a', the first on line 2;"),
+        (">x\nA\nC\n>\nACGT\n", ":4: record 2 has no name"),
+        (">x\nA\r\n\r\n>a\r\n\r\n>b\nA\n", ":4: record 'a' has no bases"),
+        (">x\nA\nA\n>a", ":4: record 'a' has no bases"),
+        (">x\nA\n>y\nA\nGX\n", ":5: record 'y': 'X' at offset 2 "),
+    ],
+)
+def test_the_line_is_named_wherever_chunks_end(fasta, monkeypatch, text, message, size):
+    monkeypatch.setattr("genomics.fasta._CHUNK", size)
+    path = fasta(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        records(path)
+    assert str(caught.value).startswith(f"{path}{message[:2]}")
 
 
 def test_the_offset_counts_over_chunks(fasta, monkeypatch):

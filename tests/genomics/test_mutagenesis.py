@@ -42,13 +42,14 @@ def test_effects_are_ratios_of_the_joint_law() -> None:
     assert np.abs(found[:, ::-1] - want).max() > 0.1, "the twin in the order TGCA"
 
 
-def test_windows_of_a_longer_sequence_are_those_of_variants() -> None:
+@pytest.mark.parametrize("window", [4, 5])
+def test_windows_of_a_longer_sequence_are_those_of_variants(window: int) -> None:
     """One by one as ``variants`` scores them, ends included; N has no effect to tell."""
-    model = Denoiser(LookupBackbone(4, 5, seed=3), 4)
+    model = Denoiser(LookupBackbone(4, window, seed=3), 4)
     letters = "ACGTTGNAACGT"
     ids, told = encode(letters), []
     found = mutation_effects(
-        model, PROCESS, ids, window=5, batch_size=4, progress=lambda n: told.append(n)
+        model, PROCESS, ids, window=window, batch_size=4, progress=lambda n: told.append(n)
     )
     genome = Genome.from_records({"c": ids})
     for place, ref in enumerate(letters):
@@ -59,7 +60,7 @@ def test_windows_of_a_longer_sequence_are_those_of_variants() -> None:
             if alt == ref:
                 assert found[place, base] == 0
                 continue
-            pair = allele_windows(Variant(1, "c", place + 1, ".", ref, alt), genome, 5)
+            pair = allele_windows(Variant(1, "c", place + 1, ".", ref, alt), genome, window)
             assert masked_marginals(model, PROCESS, [pair])[0] == pytest.approx(
                 found[place, base], abs=1e-12
             )

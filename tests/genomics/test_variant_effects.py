@@ -106,6 +106,29 @@ def test_changed_bases_are_hidden_together(variant: Variant) -> None:
     assert found is not None and abs(found - (plus + minus) / 2) < 1e-12
 
 
+def test_sites_that_share_a_window_near_an_end_keep_their_own_laws() -> None:
+    pairs = [windows(v) for v in (ENDS[0], Variant(1, "c", 2, ".", "C", "A"))]
+    assert (pairs[0].ref == pairs[1].ref).all()
+    together = masked_marginals(ORACLE, PROCESS, pairs)
+    assert together == [pytest.approx(ratio(pair), abs=1e-12) for pair in pairs]
+
+
+def test_alternatives_at_a_site_share_the_evaluations_of_its_reference() -> None:
+    """Four windows on two strands at 8 evaluations; with REF anew for each ALT it were six."""
+    model = LookupBackbone(4, W, seed=4)
+    pairs = [windows(Variant(1, "c", 5, ".", "T", alt)) for alt in "ACG"]
+    arguments = {"estimator": StratifiedK(8), "batch_size": 6}
+    together = likelihood_ratios(Denoiser(model, 4), PROCESS, pairs, **arguments)
+    assert sum(model.rows_seen) == 4 * 2 * 8
+    model.rows_seen.clear()
+    alone = [likelihood_ratios(Denoiser(model, 4), PROCESS, [p], **arguments)[0] for p in pairs]
+    assert sum(model.rows_seen) == 6 * 2 * 8
+    assert together == alone, "to the bit"
+    model.rows_seen.clear()
+    masked_marginals(Denoiser(model, 4), PROCESS, pairs)
+    assert sum(model.rows_seen) == 2, "one mask on two strands"
+
+
 def test_no_position_holds_both_alleles_of_an_indel() -> None:
     found = masked_marginals(ORACLE, PROCESS, [windows(v) for v in (INDELS[0], SNV, INDELS[1])])
     assert found[0] is None and found[2] is None and found[1] is not None
@@ -166,6 +189,7 @@ def test_noise_follows_from_the_content_of_either_strand() -> None:
     assert here.index.tolist() == there.index.flip(0).tolist()
     assert here.mirrored is not None and there.mirrored is not None
     assert here.mirrored.tolist() == there.mirrored.flip(0).tolist() == [False, True]
+    assert len(set(here.index.tolist())) == 2, "strands have draws of their own"
     other = both_strands([encode("ACGTC")], [encode("ACGTC")])
     assert set(other.index.tolist()).isdisjoint(here.index.tolist())
     assert [decode(ids.numpy()) for ids in here.tokens] == ["ACGTA", "TACGT"]
@@ -187,6 +211,26 @@ def test_masks_share_positions_between_the_alleles_and_unknown_bases_stay_unknow
     first, second = tokens.chunk(2)
     assert torch.equal(first == 4, second == 4) and len(tokens) == 16
     assert (first[:4, 1] == 4).all() and (first[4:, 3] == 4).all()
+
+
+def test_the_time_is_that_of_the_hidden_share_of_known_bases() -> None:
+    """Of a linear schedule the share itself; what is N in the genome tells no time."""
+    times: list[torch.Tensor] = []
+
+    class Timed(LookupBackbone):
+        def forward(self, tokens, t=None, padding=None):
+            assert t is not None
+            times.append(t)
+            return super().forward(tokens, t, padding)
+
+    rows = np.stack([encode("ANGTA"), encode("ACGTA"), encode("NNGTA")])
+    hidden = np.zeros_like(rows, dtype=bool)
+    hidden[0, 2] = hidden[1, [0, 1]] = hidden[2, [1, 2]] = True
+    masked_log_probs(Denoiser(Timed(4, W, 6), 4), PROCESS, rows, hidden)
+    want = torch.tensor([1 / 4, 2 / 5, 2 / 4], dtype=torch.float64)
+    assert len(times) == 2
+    for found in times:
+        torch.testing.assert_close(found.double(), want, rtol=0, atol=1e-6)
 
 
 def test_masked_log_probs_are_in_the_order_of_the_positions() -> None:

@@ -13,7 +13,7 @@ from genomics.vcf import Variant, read_vcf
 HEAD = "##fileformat=VCFv4.2\n##INFO=<ID=DP>\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"
 BODY = (
     "\tFORMAT\tNA1\n"
-    "chr1\t3\trs1;x\ta\tG,<DEL>\t60\tq10\tDP=no number\tGT:??\t0|1\n"
+    "chr1\t3\trs1;x\ta\tg,<DEL>\t60\tq10\tDP=no number\tGT:??\t0|1\n"
     "\n"
     "chr2\t1\t.\tAC\t*\t.\t.\t.\tGT\t./.\n"
     "chr2\t9\t.\tN\t.\t.\t.\t.\tGT\t./.\n"

@@ -4,6 +4,7 @@ import csv
 import gzip
 import re
 import sys
+import warnings
 from pathlib import Path
 
 import anndata
@@ -19,7 +20,7 @@ from genomics.variant_effects import likelihood_ratios
 from genomics.variant_windows import allele_windows
 from genomics.vcf import Variant
 from seqdiff.cli import main
-from seqdiff.likelihood import StratifiedK
+from seqdiff.likelihood import SmallK
 from seqdiff.run import load_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -74,7 +75,7 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
     assert main(call(run, files, "--seed", "3", "--evaluations", "4")) == 0
     said, warned = capsys.readouterr()
     assert "3 of 8 alleles scored, 5 not" in said and re.search(r"\d\/s; llr", said)
-    assert "1 REF mismatches" in said and "upper bound, by stratified-k" in said
+    assert "1 REF mismatches" in said and "upper bound, by small-k" in said
     problems = {
         3: "ALT must be letters of ACGT, got '<DEL>'",
         4: "REF A is G in the genome",
@@ -103,7 +104,7 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
             loaded.denoiser,
             loaded.process,
             [allele_windows(variant, genome, 12)],
-            estimator=StratifiedK(4),
+            estimator=SmallK(4),
             seed=3,
         )
         printed = [float(row[key]) for key in ("llr", "standard_error", "low", "high")]
@@ -170,7 +171,7 @@ def test_a_truncated_file(run, files, fails) -> None:
     [
         (["--window", "1"], "variants.window must be at least 2, got 1"),
         (["--batch_size", "0"], "variants.batch_size must be at least 1"),
-        (["--evaluations", "3"], "StratifiedK.evaluations must be even"),
+        (["--evaluations", "3"], "SmallK.evaluations must be even"),
         (["--score", "marginal", "--evaluations", "4"], "a masked-marginal score has no draws"),
         (["--seed", "-1"], "variants.seed must be in"),
     ],
@@ -205,6 +206,10 @@ def test_mutagenesis(run, files, fails, tmp_path: Path) -> None:
     np.testing.assert_allclose(found["effect_1"], want, rtol=0, atol=1e-5)
     assert found["effect_0"].shape == (5, 4) and np.isnan(found["effect_0"][4]).all()
     assert "ism.out must end in .npz" in fails([*command, str(tmp_path / "i.tsv")])
+    write_fasta(files["fasta"], ["one", "blank"], ["ACGT", "NNNN"])
+    out = tmp_path / "none.npz"
+    said = f"{files['fasta']}: record 'blank': ism must have a known base, got 4 unknown ones"
+    assert said in fails([*command, str(out)]) and not out.exists()
 
 
 def test_embeddings(run, files, fails, tmp_path: Path) -> None:
@@ -228,9 +233,12 @@ def test_embeddings(run, files, fails, tmp_path: Path) -> None:
     assert "must end in .npz or .h5ad" in fails([*command, str(tmp_path / "e.txt")])
     assert "embed.layer must be in" in fails([*command, str(out), "--layer", "9"])
     write_fasta(files["fasta"], ["one", "blank"], ["ACGT", "NNNN"])
-    assert "record 'blank': embed.pooling mean must have a known base" in fails(
-        [*command, str(out)]
-    )
+    said = fails([*command, str(out)])
+    assert f"{files['fasta']}: record 'blank': embed.pooling mean must have a known base" in said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main([*command, str(out), "--pooling", "none"]) == 0
+    assert np.load(out)["embedding_1"].shape == (4, 8)
 
 
 def test_anndata(run, files, fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
