@@ -145,7 +145,7 @@ def _introduction(about: About) -> str:
         "<p>Each number but length is given for four sets of as many sequences of the same "
         "lengths. "
         "<b>real vs real</b> is the floor: other windows of the reference, disjoint from those "
-        "that all sets are compared with; nothing can be expected to come nearer to real. "
+        "that all sets are compared with. What is as near as they are cannot be told from real. "
         "<b>dinucleotide shuffle</b> and "
         f"<b>Markov order {about.order}</b> are the ceilings: those real windows with their bases "
         "rearranged so that every dinucleotide stays, and draws from a Markov chain fitted to the "
