@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from genomics.alphabet import DNATokenizer
-from genomics.benchmark_fitting import Recipe
+from genomics.benchmark_plan import Recipe
 from genomics.sequence_classifier import SequenceClassifier
 from seqdiff.backbones import Caduceus
 

@@ -81,7 +81,7 @@ def test_other_rows_that_training_has_seen_are_other_cells(
 ) -> None:
     """The same letters with coordinates, or by another rule."""
     before = listed(replace(GRID, baselines=BASELINES), [pretrained()])
-    monkeypatch.setattr(benchmark_grid, "seen", lambda train, test: np.arange(len(test)) == 0)
+    monkeypatch.setattr(benchmark_grid, "seen_in_task", lambda task: np.arange(len(task.test)) == 0)
     after = listed(replace(GRID, baselines=BASELINES), [pretrained()])
     assert not distinct(before) & distinct(after)
 
