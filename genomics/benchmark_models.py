@@ -62,7 +62,7 @@ def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -
 
 
 def _told_apart(twins: Sequence[Pretrained]) -> Iterator[Pretrained]:
-    """Number the shapes of one class that have as many parameters."""
+    """Number the shapes of one class."""
     names = [twin.name for twin in twins]
     for place, twin in enumerate(twins):
         number = names[: place + 1].count(twin.name)
@@ -87,8 +87,7 @@ def _pretrained(path: Path, found: _Opened, device: torch.device) -> Pretrained:
 
 def _untrained(found: _Opened, device: torch.device) -> Pretrained:
     assert isinstance(found.backbone, nn.Module)
-    size = sum(parameter.numel() for parameter in found.backbone.parameters())
-    name = f"{type(found.backbone).__name__} ({size:,} parameters) from scratch"
+    name = f"{type(found.backbone).__name__} from scratch"
 
     def build(seed: int) -> HiddenBackbone:
         with torch.random.fork_rng(devices=[]):

@@ -65,7 +65,7 @@ def test_a_suite_is_run_once_and_goes_on(
             "k-mer logistic",
             "CNN",
             "tiny, full, RC at test",
-            "Caduceus (920 parameters) from scratch, full, RC at test",
+            "Caduceus from scratch, full, RC at test",
         )
     ]
     assert [row["num_unseen"] for row in rows[:1] + rows[-1:]] == [300, 300]
