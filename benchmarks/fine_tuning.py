@@ -28,8 +28,8 @@ from .common import (
     require_same,
     write_json,
 )
-from .training_step import SYMBOLS, make_network
-from .two_pass import mambapy_layer, our_name, two_pass_twin
+from .training_step import SYMBOLS, loss_and_gradients, make_network
+from .two_pass import mambapy_layer, two_pass_twin
 
 TOLERANCE = 1e-3
 
@@ -58,12 +58,7 @@ class FineTuningStep:
 
     def numbers(self) -> dict[str, Tensor]:
         """The loss and every gradient, under our network's names, before any step."""
-        loss = self.loss()
-        loss.backward()
-        named = dict(self.model.named_parameters())
-        grads = {our_name(n): p.grad.clone() for n, p in named.items() if p.grad is not None}
-        self.optimizer.zero_grad()
-        return {"loss": loss.detach(), **grads}
+        return loss_and_gradients(self.loss(), self.model)
 
     def __call__(self) -> None:
         """Take one step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqdiff.backbones import Caduceus
 from seqdiff.parameterization import Denoiser
@@ -22,6 +22,15 @@ def make_network(d_model: int, n_layer: int, *, backend: str = "auto") -> Caduce
     return Caduceus(
         d_model, n_layer, num_embeddings=SYMBOLS + 1, num_logits=SYMBOLS, backend=backend
     )
+
+
+def loss_and_gradients(loss: Tensor, network: nn.Module) -> dict[str, Tensor]:
+    """Give a loss and its gradients under the names of our network, then clear them."""
+    loss.backward()
+    named = dict(network.named_parameters())
+    grads = {our_name(n): p.grad.clone() for n, p in named.items() if p.grad is not None}
+    network.zero_grad()
+    return {"loss": loss.detach(), **grads}
 
 
 class TrainingStep:
@@ -68,12 +77,7 @@ class TrainingStep:
 
     def numbers(self) -> dict[str, Tensor]:
         """The loss and every gradient, under our network's names, before any step."""
-        loss = self.loss()
-        loss.backward()
-        named = dict(self.network.named_parameters())
-        grads = {our_name(n): p.grad.clone() for n, p in named.items() if p.grad is not None}
-        self.optimizer.zero_grad()
-        return {"loss": loss.detach(), **grads}
+        return loss_and_gradients(self.loss(), self.network)
 
     def __call__(self) -> None:
         """Take one step."""
