@@ -1,187 +1,345 @@
-"""Terms of the negative evidence lower bound (NELBO), per token, in nats, unreduced.
+"""Terms of the negative evidence lower bound (NELBO), in nats, unreduced: the only place for them.
 
-The bound of a sequence is the sum of its terms; per token it is that sum divided by the number of
-tokens that count, never by the number that happens to be masked.
+The upper half are formulas at single positions, of any leading shape. The lower half asks a denoiser
+about a batch and returns ``[B, L]``, 0 where nothing counts; objectives and estimators draw the
+noise and call it. The bound of a row is the expectation of the sum of its terms; per token it is
+divided by the number of tokens that count, never by the number that happens to be masked.
 """
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from seqdiff.blocks import spread
-from seqdiff.process import BlockDiffusion, MaskedDiffusion
-from seqdiff.schedules import NoiseSchedule
+from seqdiff.denoiser import Denoiser
+from seqdiff.parameterization import Subs, scores_from_law
+from seqdiff.parameterization.score import before_the_end
+from seqdiff.process import Absorbing, DiscreteProcess
+from seqdiff.types import Batch, Inputs
 
-
-def weighted_mlm(
-    log_probs: Float[Tensor, "B L K"],
-    x0: Int[Tensor, "B L"],
-    x_t: Int[Tensor, "B L"],
-    weight: Float[Tensor, " B"] | Float[Tensor, "B L"],
-) -> Float[Tensor, "B L"]:
-    """Masked-language-model cross-entropy times a weight: what every bound here is.
-
-    With k of n positions masked at random, k uniform on 1..n, and weight n/k, the expected sum
-    over a row is the NELBO (Ou et al. 2024, arXiv:2406.03736, theorem 2).
-
-    Args:
-        log_probs: Law of x0 given x_t, in nats.
-        x0: Clean ids in ``0..K``; K where unknown.
-        x_t: Corrupted ids in ``0..K``.
-        weight: One a row, or one a token.
-
-    Returns:
-        Nats; 0 where the token is visible or unknown.
-    """
-    counted, at_x0 = _at_x0(log_probs, x0, x_t, mask_id=log_probs.shape[-1])
-    return torch.where(counted, -at_x0, 0.0) * weight.to(log_probs.dtype).view(len(x0), -1)
-
-
-def nelbo(
-    log_probs: Float[Tensor, "B L K"],
-    x0: Int[Tensor, "B L"],
-    x_t: Int[Tensor, "B L"],
-    t: Float[Tensor, " B"],
-    schedule: NoiseSchedule,
-) -> Float[Tensor, "B L"]:
-    """Continuous-time NELBO density at time t; its mean over t ~ U(0, 1) is the bound.
-
-    Source: Sahoo et al. 2024, arXiv:2406.07524, equation 10.
-
-    Args:
-        log_probs: Law of x0 given x_t, in nats.
-        x0: Clean ids in ``0..K``; K where unknown.
-        x_t: Ids at time t.
-        t: Times in (0, 1].
-        schedule: The schedule that x_t was drawn with.
-
-    Returns:
-        Nats per unit time; 0 where the token is visible or unknown.
-    """
-    return weighted_mlm(log_probs, x0, x_t, schedule.nelbo_weight(t))
-
-
-def block_nelbo(
-    log_probs: Float[Tensor, "B L K"],
-    x0: Int[Tensor, "B L"],
-    x_t: Int[Tensor, "B L"],
-    t: Float[Tensor, "B n"],
-    process: BlockDiffusion,
-) -> Float[Tensor, "B L"]:
-    """``nelbo`` with a time for each of a row's n blocks; its mean over times is the bound.
-
-    Source: Arriola et al. 2025, arXiv:2503.09573, equations 6 to 8.
-
-    Args:
-        log_probs: Law of x0 given x_t in the same block and x0 in the earlier ones, in nats.
-        x0: Clean ids in ``0..K``; K where unknown.
-        x_t: Ids, each block's at its time.
-        t: Times in (0, 1].
-        process: The process that x_t was drawn with.
-
-    Returns:
-        Nats per unit time; 0 where the token is visible or unknown.
-    """
-    weight = process.schedule.nelbo_weight(t)
-    return weighted_mlm(log_probs, x0, x_t, spread(weight, process.block_size, x0.shape[1]))
-
-
-def discrete_nelbo(
-    log_probs: Float[Tensor, "B L K"],
-    x0: Int[Tensor, "B L"],
-    x_t: Int[Tensor, "B L"],
-    s: Float[Tensor, " B"],
-    t: Float[Tensor, " B"],
-    process: MaskedDiffusion,
-) -> Float[Tensor, "B L"]:
-    """One step's term of the T-step NELBO; summed over the T steps from 1 to 0 it is the bound.
-
-    The step that ends at s = 0 is the reconstruction term. Source: Sahoo et al. 2024,
-    arXiv:2406.07524, equation 8.
-
-    Args:
-        log_probs: Law of x0 given x_t, in nats.
-        x0: Clean ids in ``0..K``; K where unknown.
-        x_t: Ids at time t.
-        s: The step's end, in [0, t).
-        t: The step's start, in (0, 1].
-        process: The process that x_t was drawn with.
-
-    Returns:
-        Nats; 0 where the token is visible or unknown.
-    """
-    return weighted_mlm(log_probs, x0, x_t, process.reveal_probability(s, t))
-
-
-def d3pm_nelbo(
-    log_probs: Float[Tensor, "B L V"],
-    x0: Int[Tensor, "B L"],
-    x_t: Int[Tensor, "B L"],
-    s: Float[Tensor, " B"],
-    t: Float[Tensor, " B"],
-    process: MaskedDiffusion,
-) -> Float[Tensor, "B L"]:
-    """One step's divergence of the T-step bound when the x0-prediction gives the mask some mass.
-
-    With a mass of zero on the mask it is ``discrete_nelbo``. Source: Austin et al. 2021,
-    arXiv:2107.03006, equation 4, for the absorbing kernel.
-
-    Args:
-        log_probs: Law of x0 given x_t over the K symbols and the mask, in nats.
-        x0: Clean ids in ``0..K``; K where unknown.
-        x_t: Ids at time t.
-        s: The step's end, in [0, t).
-        t: The step's start, in (0, 1].
-        process: The process that x_t was drawn with.
-
-    Returns:
-        Nats; 0 where the token is visible or unknown.
-    """
-    counted, at_x0 = _at_x0(log_probs, x0, x_t, mask_id=process.mask_id)
-    at_mask = log_probs[..., process.mask_id].exp()
-    reveal = process.reveal_probability(s, t)[:, None]
-    excess_s, excess_t = (_masked_excess(process.schedule, time, at_mask) for time in (s, t))
-    terms = reveal * (excess_t - at_x0)
-    terms = terms + torch.where(reveal < 1, (1 - reveal) * (excess_t - excess_s), 0.0)
-    return torch.where(counted, terms, 0.0).to(log_probs.dtype)
-
-
-def _masked_excess(schedule: NoiseSchedule, time: Tensor, at_mask: Tensor) -> Tensor:
-    """Log of how much likelier a mask is when x0 may itself be the mask; finite at time 0."""
-    alpha = schedule.alpha(time.double())[:, None]
-    odds = torch.where(alpha < 1, alpha / (1 - alpha), 0.0)
-    return torch.log1p(odds * at_mask)
+Weight = Float[Tensor, " B"] | Float[Tensor, "B L"]
 
 
 def score_entropy(
-    log_score: Float[Tensor, "B L V"],
-    x0: Int[Tensor, "B L"],
-    x_t: Int[Tensor, "B L"],
-    sigma: Float[Tensor, " B"],
-) -> Float[Tensor, "B L"]:
-    """SEDD's denoising score entropy; times dsigma(t) and averaged over t it is a NELBO.
+    log_scores: Float[Tensor, "*n states"],
+    x0: Int[Tensor, "*n"],
+    z: Int[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    process: DiscreteProcess,
+) -> Float64[Tensor, "*n"]:
+    """The density of the continuous-time NELBO at time t, for scores of any origin.
 
-    Source: Lou et al. 2024, arXiv:2310.16834, equation 9 and appendix C.
+    sum over y != z of Q_t(y -> z) [s_y - r_y - r_y (log s_y - log r_y)] with the true ratios
+    r_y = q_t(y | x0) / q_t(z | x0). It is never negative, and 0 for s = r. Source: Lou et al. 2024,
+    arXiv:2310.16834, equation 9; Campbell et al. 2022, arXiv:2205.14987.
 
     Args:
-        log_score: Log-ratios of the K symbols and the mask, see ``sedd_log_score``.
-        x0: Clean ids in ``0..K``; K where unknown.
-        x_t: Ids at time t.
-        sigma: Total noise -log alpha(t), positive.
+        log_scores: Log-ratios of all states to the present one.
+        x0: Clean ids below K.
+        z: Noisy ids.
+        t: Times in (0, 1).
+        process: The process that z was drawn from.
 
     Returns:
-        Nats per unit of sigma; 0 where the token is visible or unknown.
+        Nats per unit time.
     """
-    mask_id = log_score.shape[-1] - 1
-    counted, at_x0 = _at_x0(log_score, x0, x_t, mask_id=mask_id)
-    ratio = (1 / torch.expm1(sigma)).to(log_score.dtype)[:, None]
-    total = log_score[..., :mask_id].exp().sum(dim=-1)
-    return torch.where(counted, total - ratio * at_x0 + ratio * (ratio.log() - 1), 0.0)
+    t = before_the_end(t)
+    log_ratios = scores_from_law(process.one_hot(x0), z, t, process)
+    difference = log_scores.double() - log_ratios
+    ratios = log_ratios.exp()
+    # expm1(d) - d keeps its digits where s is close to r; r = 0 leaves the score itself.
+    terms = torch.where(
+        ratios > 0, ratios * (difference.expm1() - difference), log_scores.double().exp()
+    )
+    others = z[..., None] != torch.arange(process.states, device=z.device)
+    rates = process.rate_into(z, t).expand(terms.shape)
+    counted = others & (rates > 0)
+    return torch.where(counted, rates * terms.where(counted, 0.0), 0.0).sum(dim=-1)
 
 
-def _at_x0(values: Tensor, x0: Tensor, x_t: Tensor, *, mask_id: int) -> tuple[Tensor, Tensor]:
-    """Where a term counts: masked and known; and the value there of the true symbol."""
-    counted = (x_t == mask_id) & (x0 != mask_id)
-    return counted, values.gather(-1, torch.where(counted, x0, 0)[..., None]).squeeze(-1)
+def ctmc_nelbo(
+    log_loo: Float[Tensor, "*n k"],
+    x0: Int[Tensor, "*n"],
+    z: Int[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    process: DiscreteProcess,
+) -> Float64[Tensor, "*n"]:
+    """``score_entropy`` of the scores that a leave-one-out distribution implies.
+
+    With the absorbing process this is -alpha' / (1 - alpha) times the cross-entropy at masked
+    positions; with the uniform one the loss of UDLM, with hybrid noise that of GIDD. Source: Sahoo
+    et al. 2024, arXiv:2406.07524, equation 10; Schiff et al. 2024, arXiv:2412.10193, equation 18;
+    von Ruette et al. 2025, arXiv:2503.04482, equation 11.
+
+    Args:
+        log_loo: Leave-one-out distribution of x0; see ``score_entropy`` for the others.
+        x0: Clean ids below K.
+        z: Noisy ids.
+        t: Times in (0, 1).
+        process: The process that z was drawn from.
+
+    Returns:
+        Nats per unit time.
+    """
+    t = before_the_end(t)
+    return score_entropy(scores_from_law(log_loo, z, t, process), x0, z, t, process)
+
+
+def discrete_kl(
+    log_loo: Float[Tensor, "*n k"],
+    x0: Int[Tensor, "*n"],
+    z: Int[Tensor, "*n"],
+    s: Float[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    process: DiscreteProcess,
+) -> Float64[Tensor, "*n"]:
+    """One step's term of the T-step NELBO: KL(q(z_s | z_t, x0) || p(z_s | z_t)).
+
+    Summed over the T steps from 1 to 0 it is the bound, up to its two end terms; with alpha(0) = 1
+    the step that ends at s = 0 is the reconstruction term of D3PM. Source: Austin et al. 2021,
+    arXiv:2107.03006, equation 3.
+
+    Args:
+        log_loo: Leave-one-out distribution of x0, over the K symbols or over all states.
+        x0: Clean ids below K.
+        z: Noisy ids at time t.
+        s: The step's end, in [0, t).
+        t: The step's start, in (0, 1].
+        process: The process that z was drawn from.
+
+    Returns:
+        Nats, never negative.
+    """
+    true = process.log_posterior(process.one_hot(x0), z, s, t)
+    model = process.log_posterior(log_loo, z, s, t)
+    possible = true.isfinite()
+    return torch.where(possible, true.exp() * (true - model).where(possible, 0.0), 0.0).sum(dim=-1)
+
+
+def mask_column_kl(
+    log_probs: Float[Tensor, "*n V"],
+    x0: Int[Tensor, "*n"],
+    s: Float[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    process: Absorbing,
+) -> Float64[Tensor, "*n"]:
+    """``discrete_kl`` at masked positions of the absorbing process, in closed form.
+
+    Exact at both ends, where the general form would subtract infinities. Source: the formula of
+    Austin et al. 2021, arXiv:2107.03006, with q(z_s | z_t, x0 := p).
+
+    Args:
+        log_probs: Of x0 over the K symbols and, last, the mask; or over the K symbols.
+        x0: Clean ids below K.
+        s: The step's end, in [0, t).
+        t: The step's start, in (0, 1].
+        process: The absorbing process.
+
+    Returns:
+        Nats, never negative.
+    """
+    at_x0 = log_probs.gather(-1, x0[..., None].long()).squeeze(-1).double()
+    unmask = process.unmask_probability(s, t)
+    if log_probs.shape[-1] == process.vocab_size:
+        return -unmask * at_x0
+    on_mask = log_probs[..., process.mask_id].double().exp()
+    excess_s, excess_t = (_mask_excess(process, time, on_mask) for time in (s, t))
+    terms = unmask * (excess_t - at_x0)
+    return terms + torch.where(unmask < 1, (1 - unmask) * (excess_t - excess_s), 0.0)
+
+
+def _mask_excess(process: Absorbing, time: Tensor, on_mask: Tensor) -> Tensor:
+    """Log of how much likelier a mask is when x0 may itself be the mask; finite at time 0."""
+    alpha = process.alpha(time)
+    odds = torch.where(alpha < 1, alpha / (1 - alpha), 0.0)
+    return torch.log1p(odds * on_mask)
+
+
+# What a denoiser pays for a batch
+
+
+def masked_terms(
+    denoiser: Denoiser,
+    batch: Batch,
+    x_t: Int[Tensor, "B L"],
+    t: Float[Tensor, " B"] | None,
+    weight: Weight,
+) -> Float[Tensor, "B L"]:
+    """Cross-entropy of the masked tokens that count, times a weight: masked diffusion's terms.
+
+    With k of n positions masked at random, k uniform on 1..n, and weight n/k, the expected sum of a
+    row is its NELBO (Ou et al. 2024, arXiv:2406.03736, theorem 2). Positions that the data itself
+    hides do not count.
+
+    Args:
+        denoiser: Of the absorbing process, or of its blocks.
+        batch: Clean tokens.
+        x_t: Corrupted ids.
+        t: Times of the rows; ``None`` for a denoiser that does not depend on them.
+        weight: One a row, or one a token.
+    """
+    where = (x_t == denoiser.process.unknown_id) & _counted(denoiser, batch)
+    return weighted(denoiser, batch, x_t, t, where, weight)
+
+
+def weighted(
+    denoiser: Denoiser,
+    batch: Batch,
+    x_t: Int[Tensor, "B L"],
+    t: Float[Tensor, " B"] | None,
+    where: Bool[Tensor, "B L"],
+    weight: Weight,
+) -> Float[Tensor, "B L"]:
+    """Cross-entropy of some tokens, times a weight; see ``masked_terms``."""
+    inputs = batch.inputs(x_t, None if t is None else t.float())
+    nats = denoiser.nats(inputs, batch.tokens, where)
+    return torch.where(where, nats * weight.to(nats.dtype).view(len(nats), -1), 0.0)
+
+
+def continuous_terms(
+    denoiser: Denoiser,
+    batch: Batch,
+    z: Int[Tensor, "B L"],
+    t: Float[Tensor, " B"],
+    weight: Float[Tensor, " B"],
+) -> Float[Tensor, "B L"]:
+    """Density of the continuous-time bound at the rows' times, times a weight.
+
+    Masked diffusion takes the cross-entropy of its masked tokens; every other model pays at all
+    positions that count, changed by the noise or not.
+
+    Args:
+        denoiser: Of a process on symbols.
+        batch: Clean tokens.
+        z: Noisy ids.
+        t: Times in (0, 1).
+        weight: One over the density of the times.
+    """
+    process = denoiser.process
+    if isinstance(process, Absorbing) and isinstance(denoiser.parameterization, Subs):
+        return masked_terms(denoiser, batch, z, t, process.schedule.nelbo_weight(t) * weight)
+    where = _counted(denoiser, batch)
+    if isinstance(process, Absorbing):  # a visible token costs nothing
+        where = where & (z == process.mask_id)
+    discrete = require_discrete(denoiser)
+    inputs = batch.inputs(z, t)
+    x0, noisy, times = batch.tokens[where], z[where], t.double()[where.nonzero()[:, 0]]
+    if denoiser.law == "score":
+        terms = score_entropy(denoiser(inputs, where), x0, noisy, times, discrete)
+    else:
+        terms = ctmc_nelbo(denoiser.log_loo(inputs, where), x0, noisy, times, discrete)
+    return _spread(terms, where, weight)
+
+
+def step_terms(
+    denoiser: Denoiser,
+    batch: Batch,
+    z: Int[Tensor, "B L"],
+    s: Float[Tensor, " B"],
+    t: Float[Tensor, " B"],
+    weight: Float[Tensor, " B"],
+    auxiliary: float = 0.0,
+) -> Float[Tensor, "B L"]:
+    """A step's terms of the T-step bound, times a weight.
+
+    Args:
+        denoiser: Of a process on symbols that predicts the clean token.
+        batch: Clean tokens.
+        z: Noisy ids at time t.
+        s: Ends of the steps.
+        t: Starts of the steps.
+        weight: One a row; T for a step drawn uniformly.
+        auxiliary: Coefficient of D3PM's additional cross-entropy of x0, not weighted; above 0 the
+            sum is no bound.
+
+    Raises:
+        ValueError: If the denoiser predicts scores.
+    """
+    process, law = denoiser.process, denoiser.law
+    if law == "score":
+        raise ValueError(
+            "step_terms.denoiser must predict the clean token, got scores; train it by "
+            "ContinuousNELBO"
+        )
+    plain = isinstance(process, Absorbing) and isinstance(denoiser.parameterization, Subs)
+    if isinstance(process, Absorbing) and plain and auxiliary == 0:
+        return masked_terms(denoiser, batch, z, t, process.unmask_probability(s, t) * weight)
+    where = _counted(denoiser, batch)
+    if isinstance(process, Absorbing):
+        where = where & (z == process.mask_id)
+    row = where.nonzero()[:, 0]
+    x0, noisy, starts, ends = batch.tokens[where], z[where], t.double()[row], s.double()[row]
+    log_loo = denoiser.log_loo(batch.inputs(z, t), where)
+    if isinstance(process, Absorbing):
+        terms = mask_column_kl(log_loo, x0, ends, starts, process)
+    else:
+        discrete = require_discrete(denoiser)
+        terms = discrete_kl(log_loo, x0, noisy, ends, starts, discrete)
+    total = _spread(terms, where, weight)
+    if auxiliary == 0:
+        return total
+    extra = -log_loo.gather(-1, x0[..., None]).squeeze(-1)
+    return total + _spread(auxiliary * extra, where, torch.ones_like(weight))
+
+
+def has_reconstruction(denoiser: Denoiser) -> bool:
+    """Whether a model pays for decoding z_0: if noise is left there, or tokens are not copied."""
+    process = denoiser.process
+    if not isinstance(process, DiscreteProcess):
+        return False
+    return not (denoiser.parameterization.carry_over and process.starts_clean)
+
+
+def reconstruction_terms(
+    denoiser: Denoiser, batch: Batch, z: Int[Tensor, "B L"], weight: Float[Tensor, " B"]
+) -> Float[Tensor, "B L"]:
+    """-log p(x0 | z_0) of the tokens that count, times a weight.
+
+    Args:
+        denoiser: Of a process on symbols.
+        batch: Clean tokens.
+        z: Noisy ids at time 0.
+        weight: One a row.
+    """
+    where = _counted(denoiser, batch)
+    zero = torch.zeros(len(z), dtype=torch.float64, device=z.device)
+    inputs = batch.inputs(z, zero)
+    if isinstance(denoiser.process, Absorbing):  # the network's own distribution, nothing copied
+        law = denoiser.log_loo(inputs, where)
+    else:
+        law = denoiser.log_probs(inputs, where)
+    terms = -law.gather(-1, batch.tokens[where][:, None]).squeeze(-1)
+    return _spread(terms, where, weight)
+
+
+def prior_terms(denoiser: Denoiser, batch: Batch) -> Float64[Tensor, "B L"]:
+    """KL(q_1(. | x0) || prior) of the tokens that count; 0 where nothing of x0 is left at t = 1."""
+    where = _counted(denoiser, batch)
+    terms = require_discrete(denoiser).prior_kl(batch.tokens[where])
+    return _spread(terms, where, terms.new_ones(len(where)))
+
+
+def require_discrete(denoiser: Denoiser) -> DiscreteProcess:
+    """Give the process of a model whose whole rows are noisy symbols.
+
+    Raises:
+        ValueError: If it is another.
+    """
+    process = denoiser.process
+    if not isinstance(process, DiscreteProcess):
+        raise ValueError(
+            "losses.denoiser must be of noise on the symbols of whole rows for this term, got the "
+            f"process {process.name}; choose an objective that is for it"
+        )
+    return process
+
+
+def _counted(denoiser: Denoiser, batch: Batch) -> Tensor:
+    return batch.loss_mask & (batch.tokens != denoiser.process.unknown_id)
+
+
+def _spread(terms: Tensor, where: Tensor, weight: Tensor) -> Tensor:
+    """Put terms of single positions back in place, times the weights of their rows."""
+    scaled = terms * weight.to(terms.dtype)[where.nonzero()[:, 0]]
+    return scaled.new_zeros(where.shape).masked_scatter(where, scaled)

@@ -2,21 +2,24 @@
 
 from seqdiff.likelihood.blocks import BlockBound
 from seqdiff.likelihood.chain import ChainRule
+from seqdiff.likelihood.choice import ESTIMATORS, fit, usual_contrast, usual_estimator
 from seqdiff.likelihood.contrast import contrast
 from seqdiff.likelihood.estimator import Convention, Estimator
 from seqdiff.likelihood.evaluation import evaluate
-from seqdiff.likelihood.kinds import fit, usual_contrast, usual_estimator
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
 from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
 from seqdiff.likelihood.result import Likelihood
 from seqdiff.likelihood.small_k import SmallK
 from seqdiff.likelihood.stages import check_budget
+from seqdiff.likelihood.time_integral import DiscreteSteps, TimeIntegral
 
 __all__ = [
     "BernoulliTime",
     "BlockBound",
     "ChainRule",
     "Convention",
+    "DiscreteSteps",
+    "ESTIMATORS",
     "Estimator",
     "ExactK",
     "FixedOrder",
@@ -25,6 +28,7 @@ __all__ = [
     "RandomOrderChain",
     "SmallK",
     "StratifiedK",
+    "TimeIntegral",
     "check_budget",
     "contrast",
     "evaluate",

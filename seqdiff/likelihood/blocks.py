@@ -11,19 +11,21 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from seqdiff.blocks import cut, join, num_blocks, spread
-from seqdiff.likelihood.estimator import Convention, Estimator, PassNoise, Query, Rows, constant
+from seqdiff.denoiser import Needs
+from seqdiff.likelihood.estimator import Convention, PassNoise, Query, QueryEstimator, constant
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
-from seqdiff.parameterization import Kind
-from seqdiff.process import MaskedDiffusion, check_block_size
+from seqdiff.process import Blockwise, Process
+from seqdiff.process.blockwise import check_block_size
+from seqdiff.types import Batch
 
 
 @dataclass(frozen=True)
-class BlockBound(Estimator):
+class BlockBound(QueryEstimator):
     """An estimator by masks applied to every block of a row, all blocks in one evaluation.
 
     The value of an evaluation is the sum over blocks of what the estimator says of each, with noise
     of its own: the bound of Arriola et al. 2025, arXiv:2503.09573, equation 8, whatever interval of
-    masked shares the model was trained in. With one token a block exactly that token is masked: the
+    masked fractions the model was trained in. With one token a block exactly that token is masked: the
     chain rule from left to right, in one evaluation.
 
     Attributes:
@@ -33,7 +35,7 @@ class BlockBound(Estimator):
     """
 
     name: ClassVar[str] = "block-bound"
-    kind: ClassVar[Kind] = "block"
+    needs: ClassVar[Needs] = Needs((Blockwise,))
     block_size: int
     by_masks: BernoulliTime | ExactK | StratifiedK = field(default_factory=StratifiedK)
     convention: Convention = field(init=False)
@@ -70,24 +72,24 @@ class BlockBound(Estimator):
 
     def query(
         self,
-        rows: Rows,
+        batch: Batch,
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: MaskedDiffusion,
+        process: Process,
     ) -> Query:
-        """See ``Estimator``."""
-        size, (batch, length) = self.block_size, rows.x0.shape
+        """See ``QueryEstimator``."""
+        assert isinstance(process, Blockwise)  # by ``needs``
+        size, (rows, length) = self.block_size, batch.tokens.shape
         count = num_blocks(length, size)
-        index = rows.index[:, None] * count + torch.arange(count, device=rows.index.device)
-        counted = cut(rows.counted, size, fill=0)
-        asked = Rows(cut(rows.x0, size, process.mask_id), counted, index.flatten())
+        index = batch.index[:, None] * count + torch.arange(count, device=batch.index.device)
+        counted = cut(batch.loss_mask, size, fill=0)
+        blocks = Batch(cut(batch.tokens, size, process.mask_id), counted, index.flatten())
         draw = evaluation.repeat_interleave(count)
-        query = self.by_masks.query(asked, draw, noise=noise, process=process)
-        weight = query.weight.where(counted.any(dim=-1), 0.0).view(batch, count)
-        t = torch.zeros(batch, dtype=torch.float64, device=weight.device)
+        query = self.by_masks.query(blocks, draw, noise=noise, process=process.process)
+        weight = query.weight.where(counted.any(dim=-1), 0.0).view(rows, count)
         weights = spread(weight, size, length)
-        return Query(join(query.x_t, length), t, rows.counted, weights)
+        return Query(join(query.x_t, length), None, batch.loss_mask, weights)
 
     def combine(
         self, values: Float64[np.ndarray, " cost"]

@@ -10,20 +10,21 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from seqdiff.likelihood.estimator import Estimator, PassNoise, Query, Rows, constant
-from seqdiff.parameterization import Kind
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Needs
+from seqdiff.likelihood.estimator import PassNoise, Query, QueryEstimator, constant
+from seqdiff.process import LeftToRight, Process
+from seqdiff.types import Batch
 
 
 @dataclass(frozen=True)
-class ChainRule(Estimator):
+class ChainRule(QueryEstimator):
     """-log p of an autoregressive model, exactly, in one evaluation; for no other model.
 
     Positions that do not count are given to those after them, not to those before.
     """
 
     name: ClassVar[str] = "chain-rule"
-    kind: ClassVar[Kind] = "causal"
+    needs: ClassVar[Needs] = Needs((LeftToRight,))
 
     @property
     def exact(self) -> bool:
@@ -46,16 +47,16 @@ class ChainRule(Estimator):
 
     def query(
         self,
-        rows: Rows,
+        batch: Batch,
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: MaskedDiffusion,
+        process: Process,
     ) -> Query:
-        """See ``Estimator``; the network sees the whole row, of which it uses what is before."""
+        """See ``QueryEstimator``; the network sees the whole row and uses what is before."""
         del evaluation, noise, process
-        ones = torch.ones(len(rows.x0), dtype=torch.float64, device=rows.x0.device)
-        return Query(rows.x0.long(), torch.zeros_like(ones), rows.counted, ones)
+        ones = torch.ones(len(batch.tokens), dtype=torch.float64, device=batch.tokens.device)
+        return Query(batch.tokens.long(), None, batch.loss_mask, ones)
 
     def combine(
         self, values: Float64[np.ndarray, " cost"]

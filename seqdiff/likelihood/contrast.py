@@ -6,14 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqdiff.likelihood.estimator import Estimator, PassNoise, Rows
-from seqdiff.likelihood.kinds import fit, usual_contrast
+from seqdiff.denoiser import Denoiser
+from seqdiff.likelihood.choice import fit, usual_contrast
+from seqdiff.likelihood.estimator import Estimator, PassNoise
 from seqdiff.likelihood.orders import ImportanceWeightedOrders
 from seqdiff.likelihood.result import Likelihood, effective_degrees
 from seqdiff.likelihood.small_k import SmallK
-from seqdiff.likelihood.worth import worth
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Batch
 
@@ -24,7 +22,6 @@ def contrast(
     first: Batch,
     second: Batch,
     *,
-    process: MaskedDiffusion,
     estimator: Estimator | None = None,
     rows_per_call: int | None = None,
     seed: int = 0,
@@ -38,12 +35,11 @@ def contrast(
 
     Args:
         denoiser: In eval mode, on the device of the batches.
-        first: Rows; at least one position of each counts. Any that are alike, noise included, are
+        first: Batch; at least one position of each counts. Any that are alike, noise included, are
             shown to the network once.
         second: As many rows, equally long; ``index`` and ``mirrored`` are those of ``first``.
-        process: Supplies the mask and the schedule.
         estimator: ``None`` is ``SmallK``, or ``ChainRule`` for an autoregressive model.
-        rows_per_call: Rows of a network call; ``None`` takes as many as both batches have.
+        rows_per_call: Batch of a network call; ``None`` takes as many as both batches have.
         seed: Of the draws, in [0, 2^32).
 
     Returns:
@@ -61,7 +57,7 @@ def contrast(
             f"contrast.estimator must be linear in its evaluations, got {chosen.name}, whose "
             f"differences mean nothing; use {SmallK.name}"
         )
-    ours, theirs = _rows("first", first, process), _rows("second", second, process)
+    ours, theirs = _rows("first", first, denoiser), _rows("second", second, denoiser)
     _check_pairs(ours, theirs)
     cost = chosen.cost(ours.num_tokens)
     if not torch.equal(cost, chosen.cost(theirs.num_tokens)):
@@ -70,36 +66,35 @@ def contrast(
             f"{chosen.name} and rows that count differently many tokens; use {SmallK.name}"
         )
     rows, place = _distinct(_stack(ours, theirs))
-    worths = _worths(denoiser, chosen, rows, 2 * len(cost), rows_per_call, seed, process)
+    values = _values(denoiser, chosen, rows, 2 * len(cost), rows_per_call, seed)
     mine, other = place.chunk(2)
-    differences = [worths[a] - worths[b] for a, b in zip(mine, other, strict=True)]
+    differences = [values[a] - values[b] for a, b in zip(mine, other, strict=True)]
     return _summarise(chosen, differences, ours.num_tokens.cpu().numpy())
 
 
-def _rows(name: str, batch: Batch, process: MaskedDiffusion) -> Rows:
-    """The rows of a batch, all of which count known tokens only, and at least one."""
+def _rows(name: str, batch: Batch, denoiser: Denoiser) -> Batch:
+    """A batch all of whose rows count known tokens only, and at least one."""
     if not bool(batch.loss_mask.any(dim=-1).all()):
         raise ValueError(
             f"contrast.{name} must count at least one position of every row, got a row without any;"
             " leave it out"
         )
-    if bool((batch.loss_mask & (batch.tokens >= process.mask_id)).any()):
+    unknown = denoiser.process.unknown_id
+    if bool((batch.loss_mask & (batch.tokens >= unknown)).any()):
         raise ValueError(
-            f"contrast.{name} must hold ids below {process.mask_id} where loss_mask is True, got "
+            f"contrast.{name} must hold ids below {unknown} where loss_mask is True, got "
             "an unknown one, which would cost nothing; set loss_mask False there"
         )
-    return Rows(
-        batch.tokens, batch.loss_mask, batch.index, batch.label, batch.mirrored, batch.padding
-    )
+    return batch
 
 
-def _check_pairs(ours: Rows, theirs: Rows) -> None:
+def _check_pairs(ours: Batch, theirs: Batch) -> None:
     """Refuse batches whose rows are no partners.
 
     Raises:
         ValueError: If they differ in shape, or a row has other noise than its partner.
     """
-    shapes = [tuple(rows.x0.shape) for rows in (ours, theirs)]
+    shapes = [tuple(rows.tokens.shape) for rows in (ours, theirs)]
     if shapes[0] != shapes[1]:
         raise ValueError(
             f"contrast.second must have the shape of first, {shapes[0]}, got {shapes[1]}; pair "
@@ -114,10 +109,10 @@ def _check_pairs(ours: Rows, theirs: Rows) -> None:
             )
 
 
-def _distinct(rows: Rows) -> tuple[Rows, Tensor]:
+def _distinct(rows: Batch) -> tuple[Batch, Tensor]:
     """The rows that differ, in the order of their first, and where among them each row is."""
-    fields = (rows.x0, rows.counted, rows.index, rows.label, rows.mirrored, rows.padding)
-    count = len(rows.x0)
+    fields = (rows.tokens, rows.loss_mask, rows.index, rows.label, rows.mirrored, rows.padding)
+    count = len(rows.tokens)
     wide = [field.reshape(count, -1).long() for field in fields if field is not None]
     seen: dict[bytes, int] = {}
     place, first = [], []
@@ -127,36 +122,35 @@ def _distinct(rows: Rows) -> tuple[Rows, Tensor]:
             seen[key] = len(seen)
             first.append(number)
         place.append(seen[key])
-    return rows.take(torch.tensor(first, device=rows.x0.device)), torch.tensor(place)
+    return rows.take(torch.tensor(first, device=rows.tokens.device)), torch.tensor(place)
 
 
-def _worths(
+def _values(
     denoiser: Denoiser,
     estimator: Estimator,
-    rows: Rows,
+    rows: Batch,
     pairs: int,
     rows_per_call: int | None,
     seed: int,
-    process: MaskedDiffusion,
 ) -> list[np.ndarray]:
-    """What the evaluations of one pass over each row are worth."""
+    """The values of one pass over each row, by the number of the evaluation."""
     noise, cost = PassNoise(CounterNoise(seed)), estimator.cost(rows.num_tokens)
     owner = torch.arange(len(cost), device=cost.device).repeat_interleave(cost)
     start = (cost.cumsum(dim=0) - cost).repeat_interleave(cost)
     number = torch.arange(len(owner), device=cost.device) - start
     size = pairs if rows_per_call is None else rows_per_call
     parts = [
-        worth(denoiser, estimator, rows.take(items), numbers, noise=noise, process=process)
+        estimator.value(denoiser, rows.take(items), numbers, noise=noise)
         for items, numbers in zip(owner.split(size), number.split(size), strict=True)
     ]
     return np.split(torch.cat(parts).cpu().numpy(), cost.cumsum(dim=0)[:-1].cpu().numpy())
 
 
-def _stack(first: Rows, second: Rows) -> Rows:
+def _stack(first: Batch, second: Batch) -> Batch:
     """Rows and below them their partners, for one network call."""
-    return Rows(
-        torch.cat((first.x0, second.x0)),
-        torch.cat((first.counted, second.counted)),
+    return Batch(
+        torch.cat((first.tokens, second.tokens)),
+        torch.cat((first.loss_mask, second.loss_mask)),
         torch.cat((first.index, second.index)),
         _both(first.label, second.label),
         _both(first.mirrored, second.mirrored),

@@ -13,12 +13,14 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from seqdiff.parameterization import Kind
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser, Needs
+from seqdiff.losses import weighted
+from seqdiff.process import Process
 from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise
+from seqdiff.types import Batch
 
 Convention = Literal["exact", "mdlm"]
 
@@ -26,51 +28,19 @@ Convention = Literal["exact", "mdlm"]
 _STREAMS_PER_DRAW = 16
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows to evaluate; a row may occur more than once, for several of its evaluations.
-
-    Attributes:
-        x0: Clean ids in ``0..K``.
-        counted: Positions whose likelihood is asked for, at least one a row; others are given.
-        index: All of the row's noise follows from it; rows that share it share their noise.
-        label: Class of each row, of which the likelihood is conditional; ``None`` without classes.
-        mirrored: Rows whose noise over positions is read backwards; ``None`` if there are none.
-        padding: Positions that hold nothing; ``None`` without any.
-    """
-
-    x0: Int[Tensor, "B L"]
-    counted: Bool[Tensor, "B L"]
-    index: Int[Tensor, " B"]
-    label: Int[Tensor, " B"] | None = None
-    mirrored: Bool[Tensor, " B"] | None = None
-    padding: Bool[Tensor, "B L"] | None = None
-
-    def take(self, rows: Int64[Tensor, " I"]) -> Rows:
-        """Choose rows, in any order and number."""
-        label = None if self.label is None else self.label[rows]
-        mirrored = None if self.mirrored is None else self.mirrored[rows]
-        padding = None if self.padding is None else self.padding[rows]
-        return Rows(self.x0[rows], self.counted[rows], self.index[rows], label, mirrored, padding)
-
-    @property
-    def num_tokens(self) -> Int64[Tensor, " B"]:
-        """Counted positions of each row."""
-        return self.counted.sum(dim=-1)
-
-
 class Query(NamedTuple):
-    """One network evaluation of each row, worth ``weight * sum over scored of -log p(x0 | x_t)``.
+    """One network evaluation of each row: ``weight * sum over scored of -log p(x0 | x_t)``.
 
     Attributes:
         x_t: Ids to show to the network.
-        t: Time in [0, 1] at which the process has masked about as many tokens.
-        scored: Positions whose cross-entropy is taken; masked ones, unless the model is causal.
+        t: Time in [0, 1] at which the process has masked about as many tokens; ``None`` for models
+            without one time for the row.
+        scored: Positions whose cross-entropy is taken.
         weight: Factor of a row's sum, or of each token.
     """
 
     x_t: Int64[Tensor, "B L"]
-    t: Float64[Tensor, " B"]
+    t: Float64[Tensor, " B"] | None
     scored: Bool[Tensor, "B L"]
     weight: Float64[Tensor, " B"] | Float64[Tensor, "B L"]
 
@@ -85,29 +55,29 @@ class PassNoise:
 
     noise: CounterNoise
 
-    def scalar(self, rows: Rows, draw: Int64[Tensor, " B"]) -> Float64[Tensor, " B"]:
+    def scalar(self, batch: Batch, draw: Int64[Tensor, " B"]) -> Float64[Tensor, " B"]:
         """One uniform a row.
 
         Args:
-            rows: The rows.
+            batch: The rows.
             draw: Which of the pass's independent draws, for each row.
         """
-        return self._uniform(rows, 1, TIME_STREAM, draw)[:, 0]
+        return self._uniform(batch, 1, TIME_STREAM, draw)[:, 0]
 
-    def positions(self, rows: Rows, draw: Int64[Tensor, " B"]) -> Float64[Tensor, "B L"]:
+    def positions(self, batch: Batch, draw: Int64[Tensor, " B"]) -> Float64[Tensor, "B L"]:
         """One uniform a position, from the other end where a row is mirrored.
 
         Args:
-            rows: The rows.
+            batch: The rows.
             draw: Which of the pass's independent draws, for each row.
         """
-        uniform = self._uniform(rows, rows.x0.shape[1], MASK_STREAM, draw)
-        if rows.mirrored is None:
+        uniform = self._uniform(batch, batch.tokens.shape[1], MASK_STREAM, draw)
+        if batch.mirrored is None:
             return uniform
-        return torch.where(rows.mirrored[:, None], uniform.flip(-1), uniform)
+        return torch.where(batch.mirrored[:, None], uniform.flip(-1), uniform)
 
-    def _uniform(self, rows: Rows, length: int, stream: int, draw: Tensor) -> Tensor:
-        return self.noise.uniform(rows.index, length, stream=stream + _STREAMS_PER_DRAW * draw)
+    def _uniform(self, batch: Batch, length: int, stream: int, draw: Tensor) -> Tensor:
+        return self.noise.uniform(batch.index, length, stream=stream + _STREAMS_PER_DRAW * draw)
 
 
 class Estimator(ABC):
@@ -116,12 +86,12 @@ class Estimator(ABC):
     Attributes:
         name: On the command line.
         convention: Whose accounting it follows.
-        kind: Of the models that it is for.
+        needs: Of the models that it is for.
     """
 
     name: ClassVar[str]
     convention: Convention = "exact"
-    kind: ClassVar[Kind] = "masked"
+    needs: ClassVar[Needs]
 
     @property
     def quantity(self) -> str:
@@ -143,21 +113,21 @@ class Estimator(ABC):
         """Degrees of freedom of the variance that one pass gives, if its components are alike."""
 
     @abstractmethod
-    def query(
+    def value(
         self,
-        rows: Rows,
+        denoiser: Denoiser,
+        batch: Batch,
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: MaskedDiffusion,
-    ) -> Query:
-        """Prepare one network evaluation of each row.
+    ) -> Float64[Tensor, " B"]:
+        """Make one network evaluation of each row, in nats.
 
         Args:
-            rows: The rows.
+            denoiser: The model, in eval mode, on the device of the batch.
+            batch: The rows; one may occur more than once, for several of its evaluations.
             evaluation: Which evaluation of the pass, in ``0..cost - 1``, for each row.
             noise: The pass's noise.
-            process: Supplies the mask and the schedule.
 
         Raises:
             ValueError: If the estimator does not fit the rows.
@@ -167,15 +137,56 @@ class Estimator(ABC):
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """Turn the worths of one row's evaluations into the pass's value and its variance.
+        """Turn the values of one row's evaluations into the pass's value and its variance.
 
         Args:
-            values: Of the queries, by the number of the evaluation.
+            values: Of the evaluations, by their numbers.
 
         Returns:
             The value, and independent unbiased estimates of what adds up to its variance, with
             ``degrees / components`` degrees of freedom each.
         """
+
+
+class QueryEstimator(Estimator):
+    """An estimator each evaluation of which is a weighted cross-entropy of some tokens."""
+
+    @abstractmethod
+    def query(
+        self,
+        batch: Batch,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: Process,
+    ) -> Query:
+        """Prepare one network evaluation of each row.
+
+        Args:
+            batch: The rows.
+            evaluation: See ``value``.
+            noise: The pass's noise.
+            process: Of the model.
+
+        Raises:
+            ValueError: If the estimator does not fit the rows.
+        """
+
+    def value(
+        self,
+        denoiser: Denoiser,
+        batch: Batch,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+    ) -> Float64[Tensor, " B"]:
+        """See ``Estimator``."""
+        query = self.query(batch, evaluation, noise=noise, process=denoiser.process)
+        where = query.scored
+        if denoiser.context != "prefix":  # a visible token costs nothing
+            where = where & (query.x_t == denoiser.process.unknown_id)
+        terms = weighted(denoiser, batch, query.x_t, query.t, where, query.weight)
+        return terms.sum(dim=-1, dtype=torch.float64)
 
 
 def mean_and_variance(

@@ -10,14 +10,12 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from seqdiff.likelihood.estimator import Estimator, PassNoise, Rows, require_at_least
-from seqdiff.likelihood.kinds import fit, usual_estimator
+from seqdiff.likelihood.estimator import Estimator, PassNoise, require_at_least
+from seqdiff.likelihood.choice import fit, usual_estimator
 from seqdiff.likelihood.masks import StratifiedK
 from seqdiff.likelihood.result import Likelihood
 from seqdiff.likelihood.stages import Budget, Passes
-from seqdiff.likelihood.worth import worth
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Batch
 
@@ -27,7 +25,6 @@ def evaluate(
     denoiser: Denoiser,
     batches: Iterable[Batch],
     *,
-    process: MaskedDiffusion,
     estimator: Estimator | None = None,
     evaluations: int | None = None,
     target_se: float | None = None,
@@ -48,9 +45,8 @@ def evaluate(
     Args:
         denoiser: In eval mode, on the device of the batches.
         batches: What to evaluate.
-        process: Supplies the mask and the schedule.
-        estimator: ``None`` is ``StratifiedK``, or ``ChainRule`` for an autoregressive model. One by
-            masks works block by block, see ``BlockBound``, for a model of block diffusion.
+        estimator: ``None`` is the usual one of such a model, see ``usual_estimator``. One by masks
+            works block by block, see ``BlockBound``, for a model of block diffusion.
         evaluations: Of a pass, 32 by default, if there is no ``estimator`` to say so.
         target_se: Standard error to reach, in nats a sequence.
         max_nfe: Most network evaluations of a sequence; comes before ``target_se``.
@@ -61,7 +57,7 @@ def evaluate(
             share that is done of those under way.
 
     Raises:
-        ValueError: If an argument is out of range, the estimator is for the other kind of model,
+        ValueError: If an argument is out of range, the estimator is for other models,
             ``max_nfe`` does not suffice for one pass, an unknown symbol counts, or no position
             counts at all. What ``max_nfe`` has to suffice for is known before the first network
             call if ``batches`` is a sequence.
@@ -74,10 +70,10 @@ def evaluate(
         budget.check(max([1, *(n for b in batches for n in b.loss_mask.sum(dim=-1).tolist())]))
     noise, done, parts = CounterNoise(seed), 0, []
     for batch in batches:
-        rows, size = _counted_rows(batch, process), len(batch.tokens)
-        if len(rows.x0):
+        rows, size = _counted_rows(batch, denoiser), len(batch.tokens)
+        if len(rows.tokens):
             calls = size if rows_per_call is None else rows_per_call
-            work = _Work(denoiser, process, budget, noise, calls, _teller(progress, done, size))
+            work = _Work(denoiser, budget, noise, calls, _teller(progress, done, size))
             parts.append(_evaluate_rows(work, rows))
         done += size
         if progress is not None:
@@ -104,17 +100,15 @@ def _choose(denoiser: Denoiser, estimator: Estimator | None, evaluations: int | 
     return fit(estimator, denoiser)
 
 
-def _counted_rows(batch: Batch, process: MaskedDiffusion) -> Rows:
+def _counted_rows(batch: Batch, denoiser: Denoiser) -> Batch:
     """The rows of a batch that hold something to count."""
-    if bool((batch.loss_mask & (batch.tokens >= process.mask_id)).any()):
+    unknown = denoiser.process.unknown_id
+    if bool((batch.loss_mask & (batch.tokens >= unknown)).any()):
         raise ValueError(
-            f"evaluate.batches must hold ids below {process.mask_id} where loss_mask is True, "
+            f"evaluate.batches must hold ids below {unknown} where loss_mask is True, "
             "got an unknown one, which would cost nothing; set loss_mask False there"
         )
-    rows = Rows(
-        batch.tokens, batch.loss_mask, batch.index, batch.label, batch.mirrored, batch.padding
-    )
-    return rows.take(batch.loss_mask.any(dim=-1).nonzero().squeeze(-1))
+    return batch.take(batch.loss_mask.any(dim=-1).nonzero().squeeze(-1))
 
 
 def _teller(
@@ -131,14 +125,13 @@ class _Work:
     """What every network call needs, and who is told of it."""
 
     denoiser: Denoiser
-    process: MaskedDiffusion
     budget: Budget
     noise: CounterNoise
     rows_per_call: int
     tell: Callable[[float], None]
 
 
-def _evaluate_rows(work: _Work, rows: Rows) -> tuple[np.ndarray, ...]:
+def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
     """The columns of ``Likelihood`` for some rows; tells the share of them that is done."""
     budget, num_tokens = work.budget, rows.num_tokens
     budget.check(int(num_tokens.max()))
@@ -158,7 +151,7 @@ def _evaluate_rows(work: _Work, rows: Rows) -> tuple[np.ndarray, ...]:
 
 def _stage(
     work: _Work,
-    rows: Rows,
+    rows: Batch,
     cost: Int64[Tensor, " B"],
     plan: list[int],
     *,
@@ -179,22 +172,22 @@ def _stage(
     total, spent = int((cost * torch.tensor(plan)).sum()), 0
     for number in range(max(plan)):
         active = [row for row, passes in enumerate(plan) if passes > number]
-        worths: list[np.ndarray] = []
+        found: list[np.ndarray] = []
         for part in _one_pass(work, rows, torch.tensor(active), cost, begins + number):
-            worths.append(part)
+            found.append(part)
             spent += len(part)
             work.tell(told[0] + (told[1] - told[0]) * spent / total)
         ends = cost[active].cumsum(dim=0)[:-1].numpy()
-        for row, values in zip(active, np.split(np.concatenate(worths), ends), strict=True):
+        for row, values in zip(active, np.split(np.concatenate(found), ends), strict=True):
             result[row].add(*estimator.combine(values))
     return result
 
 
 def _one_pass(
-    work: _Work, rows: Rows, chosen: Int64[Tensor, " A"], cost: Int64[Tensor, " B"], number: int
+    work: _Work, rows: Batch, chosen: Int64[Tensor, " A"], cost: Int64[Tensor, " B"], number: int
 ) -> Iterator[np.ndarray]:
-    """What the evaluations of one pass over the chosen rows are worth, one call at a time."""
-    device, noise = rows.x0.device, PassNoise(replace(work.noise, branch=number))
+    """The values of one pass over the chosen rows, one network call at a time."""
+    device, noise = rows.tokens.device, PassNoise(replace(work.noise, branch=number))
     spent = cost[chosen]
     ends = spent.cumsum(dim=0)
     owner = chosen.repeat_interleave(spent).to(device)
@@ -203,16 +196,5 @@ def _one_pass(
     for items, numbers in zip(
         owner.split(work.rows_per_call), evaluation.split(work.rows_per_call), strict=True
     ):
-        asked = rows.take(items)
-        yield (
-            worth(
-                work.denoiser,
-                work.budget.estimator,
-                asked,
-                numbers,
-                noise=noise,
-                process=work.process,
-            )
-            .cpu()
-            .numpy()
-        )
+        found = work.budget.estimator.value(work.denoiser, rows.take(items), numbers, noise=noise)
+        yield found.cpu().numpy()

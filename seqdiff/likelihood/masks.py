@@ -14,31 +14,33 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from seqdiff.denoiser import Needs
 from seqdiff.likelihood.estimator import (
     Convention,
-    Estimator,
     PassNoise,
     Query,
-    Rows,
+    QueryEstimator,
     constant,
     mean_and_variance,
     require_at_least,
 )
-from seqdiff.process import MaskedDiffusion
+from seqdiff.process import Absorbing
+from seqdiff.types import Batch
 
 # Both ends that published evaluations cut off: the least time, and what a schedule leaves visible.
 _PUBLISHED_EPS = 1e-3
 
+BY_MASKS = Needs((Absorbing,), any_order=True)
 _TWO = "a standard error takes two: give 2"
 
 
 @dataclass(frozen=True)
-class BernoulliTime(Estimator):
+class BernoulliTime(QueryEstimator):
     """A random time, each token masked on its own with probability 1 - alpha(t).
 
-    In terms of the masked share m = 1 - alpha(t) the bound is an integral over m with the weight
-    1/m, whatever the schedule. With m uniform its variance would be infinite: a share of m masks
-    one of n tokens with a probability like n m, at a weight of 1/m. So m is drawn with a density
+    In terms of the masked fraction m = 1 - alpha(t) the bound is an integral over m with the weight
+    1/m, whatever the schedule. With m uniform its variance would be infinite: at a fraction m one of
+    n tokens is masked with a probability like n m, at a weight of 1/m. So m is drawn with a density
     that is nearly flat above 2/n and grows like m^(-2/3) below. That makes the variance finite, and
     the third moment too, without which Student's t covers too little.
 
@@ -55,6 +57,7 @@ class BernoulliTime(Estimator):
     """
 
     name: ClassVar[str] = "bernoulli-time"
+    needs: ClassVar[Needs] = BY_MASKS
     evaluations: int = 64
     convention: Convention = "exact"
 
@@ -87,25 +90,22 @@ class BernoulliTime(Estimator):
 
     def query(
         self,
-        rows: Rows,
+        batch: Batch,
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: MaskedDiffusion,
+        process: Absorbing,
     ) -> Query:
         """See ``Estimator``."""
-        u = noise.scalar(rows, evaluation)
-        bend = 2 / rows.num_tokens.double()
-        place = u * (u * (1 + bend) / (u + bend)) ** 2
-        slope = place * (u + 3 * bend) / (u * (u + bend))  # d place / d u
+        place, slope = warp(noise.scalar(batch, evaluation), batch.num_tokens)
         if self.convention == "mdlm":
             published_time = _PUBLISHED_EPS + (1 - _PUBLISHED_EPS) * place
-            share, weight = (1 - _PUBLISHED_EPS) * published_time, slope / published_time
+            fraction, weight = (1 - _PUBLISHED_EPS) * published_time, slope / published_time
         else:
-            share, weight = place, slope / place
-        hidden = noise.positions(rows, evaluation) < share[:, None]
-        x_t = rows.x0.masked_fill(hidden & rows.counted, process.mask_id)
-        return Query(x_t, process.schedule.inverse(1 - share), rows.counted, weight)
+            fraction, weight = place, slope / place
+        masked = noise.positions(batch, evaluation) < fraction[:, None]
+        x_t = batch.tokens.masked_fill(masked & batch.loss_mask, process.mask_id)
+        return Query(x_t, process.schedule.inverse(1 - fraction), batch.loss_mask, weight)
 
     def combine(
         self, values: Float64[np.ndarray, " cost"]
@@ -115,7 +115,7 @@ class BernoulliTime(Estimator):
 
 
 @dataclass(frozen=True)
-class ExactK(Estimator):
+class ExactK(QueryEstimator):
     """k uniform on 1..n, exactly k tokens masked, weight n/k.
 
     Source: Ou et al. 2024, arXiv:2406.03736, theorem 2.
@@ -125,6 +125,7 @@ class ExactK(Estimator):
     """
 
     name: ClassVar[str] = "exact-k"
+    needs: ClassVar[Needs] = BY_MASKS
     evaluations: int = 32
 
     def __post_init__(self) -> None:
@@ -146,15 +147,15 @@ class ExactK(Estimator):
 
     def query(
         self,
-        rows: Rows,
+        batch: Batch,
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: MaskedDiffusion,
+        process: Absorbing,
     ) -> Query:
         """See ``Estimator``."""
-        count = _count_at(noise.scalar(rows, evaluation), rows.num_tokens)
-        return mask_exactly(rows, evaluation, count, noise, process)
+        count = _count_at(noise.scalar(batch, evaluation), batch.num_tokens)
+        return mask_exactly(batch, evaluation, count, noise, process)
 
     def combine(
         self, values: Float64[np.ndarray, " cost"]
@@ -164,7 +165,7 @@ class ExactK(Estimator):
 
 
 @dataclass(frozen=True)
-class StratifiedK(Estimator):
+class StratifiedK(QueryEstimator):
     """``ExactK`` with k spread over ``evaluations / 2`` equal strata of 1..n.
 
     Each stratum gets two independent draws, whose differences give an unbiased standard error.
@@ -174,6 +175,7 @@ class StratifiedK(Estimator):
     """
 
     name: ClassVar[str] = "stratified-k"
+    needs: ClassVar[Needs] = BY_MASKS
     evaluations: int = 32
 
     def __post_init__(self) -> None:
@@ -201,16 +203,16 @@ class StratifiedK(Estimator):
 
     def query(
         self,
-        rows: Rows,
+        batch: Batch,
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: MaskedDiffusion,
+        process: Absorbing,
     ) -> Query:
         """See ``Estimator``."""
-        place = (evaluation // 2 + noise.scalar(rows, evaluation)) / (self.evaluations // 2)
-        count = _count_at(place, rows.num_tokens)
-        return mask_exactly(rows, evaluation, count, noise, process)
+        place = (evaluation // 2 + noise.scalar(batch, evaluation)) / (self.evaluations // 2)
+        count = _count_at(place, batch.num_tokens)
+        return mask_exactly(batch, evaluation, count, noise, process)
 
     def combine(
         self, values: Float64[np.ndarray, " cost"]
@@ -221,26 +223,44 @@ class StratifiedK(Estimator):
 
 
 def mask_exactly(
-    rows: Rows,
+    batch: Batch,
     draw: Int64[Tensor, " B"],
     count: Int64[Tensor, " B"],
     noise: PassNoise,
-    process: MaskedDiffusion,
+    process: Absorbing,
 ) -> Query:
     """Mask so many of the n tokens that count, weighted by n/k.
 
     Args:
-        rows: The rows.
+        batch: The rows.
         draw: Which of the pass's independent draws, for each row.
         count: k of each row, in 1..n.
         noise: The pass's noise.
         process: Supplies the mask and the schedule.
     """
-    draws = noise.positions(rows, draw)
-    x_t = process.corrupt_exactly(rows.x0, count, keep=~rows.counted, noise=draws)
-    share = count.double() / rows.num_tokens
-    t = process.schedule.inverse(1 - share)
-    return Query(x_t, t, rows.counted, 1 / share)
+    draws = noise.positions(batch, draw)
+    x_t = process.corrupt_exactly(batch.tokens, count, keep=~batch.loss_mask, noise=draws)
+    fraction = count.double() / batch.num_tokens
+    t = process.schedule.inverse(1 - fraction)
+    return Query(x_t, t, batch.loss_mask, 1 / fraction)
+
+
+def warp(
+    u: Float64[Tensor, " B"], num_tokens: Int64[Tensor, " B"]
+) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
+    """Map uniforms to noise fractions in (0, 1) whose density is nearly flat above 2/n and grows
+    like m^(-2/3) below.
+
+    Args:
+        u: In (0, 1).
+        num_tokens: n of each row.
+
+    Returns:
+        The fraction, and its derivative by u.
+    """
+    bend = 2 / num_tokens.double()
+    place = u * (u * (1 + bend) / (u + bend)) ** 2
+    return place, place * (u + 3 * bend) / (u * (u + bend))
 
 
 def _count_at(place: Tensor, num_tokens: Tensor) -> Tensor:

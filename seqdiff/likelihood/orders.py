@@ -17,20 +17,24 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from seqdiff.denoiser import Needs
 from seqdiff.likelihood.estimator import (
-    Estimator,
     PassNoise,
     Query,
-    Rows,
+    QueryEstimator,
     mean_and_variance,
     require_at_least,
 )
-from seqdiff.process import MaskedDiffusion
+from seqdiff.process import Absorbing
+from seqdiff.types import Batch
 from seqdiff.rng import permutation_rank
 
 
+_BY_ORDERS = Needs((Absorbing,), any_order=True)
+
+
 @dataclass(frozen=True)
-class RandomOrderChain(Estimator):
+class RandomOrderChain(QueryEstimator):
     """The mean of -log p_o over random orders: the same bound as by masking.
 
     Without any variance where the conditionals fit together, at n evaluations an order.
@@ -40,6 +44,7 @@ class RandomOrderChain(Estimator):
     """
 
     name: ClassVar[str] = "random-order-chain"
+    needs: ClassVar[Needs] = _BY_ORDERS
     orders: int = 8
 
     def __post_init__(self) -> None:
@@ -62,14 +67,14 @@ class RandomOrderChain(Estimator):
 
     def query(
         self,
-        rows: Rows,
+        batch: Batch,
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: MaskedDiffusion,
+        process: Absorbing,
     ) -> Query:
         """See ``Estimator``."""
-        return _random_query(rows, evaluation, noise, process)
+        return _random_query(batch, evaluation, noise, process)
 
     def combine(
         self, values: Float64[np.ndarray, " cost"]
@@ -79,7 +84,7 @@ class RandomOrderChain(Estimator):
 
 
 @dataclass(frozen=True)
-class FixedOrder(Estimator):
+class FixedOrder(QueryEstimator):
     """-log p_o of one given order: exact, at n evaluations.
 
     Attributes:
@@ -89,6 +94,7 @@ class FixedOrder(Estimator):
     """
 
     name: ClassVar[str] = "fixed-order"
+    needs: ClassVar[Needs] = _BY_ORDERS
     order: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
@@ -124,11 +130,11 @@ class FixedOrder(Estimator):
 
     def query(
         self,
-        rows: Rows,
+        batch: Batch,
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: MaskedDiffusion,
+        process: Absorbing,
     ) -> Query:
         """See ``Estimator``.
 
@@ -136,15 +142,15 @@ class FixedOrder(Estimator):
             ValueError: If the order is for another length.
         """
         del noise
-        length, device = rows.x0.shape[1], rows.x0.device
+        length, device = batch.tokens.shape[1], batch.tokens.device
         if self.order is not None and len(self.order) != length:
             raise ValueError(
                 f"FixedOrder.order must be as long as the sequences ({length}), got "
                 f"{len(self.order)} positions; evaluate other lengths apart"
             )
         revealed = range(length) if self.order is None else self.order
-        when = torch.tensor(list(revealed), device=device).argsort().double().expand_as(rows.x0)
-        return _query(rows, permutation_rank(when, rows.counted), evaluation, process)
+        when = torch.tensor(list(revealed), device=device).argsort().double().expand_as(batch.tokens)
+        return _query(batch, permutation_rank(when, batch.loss_mask), evaluation, process)
 
     def combine(
         self, values: Float64[np.ndarray, " cost"]
@@ -154,7 +160,7 @@ class FixedOrder(Estimator):
 
 
 @dataclass(frozen=True)
-class ImportanceWeightedOrders(Estimator):
+class ImportanceWeightedOrders(QueryEstimator):
     """-log of the mean of p_o over some random orders: a bound that falls as they become more.
 
     With one order it would be the bound of ``RandomOrderChain``; with ever more it tends to -log of
@@ -171,6 +177,7 @@ class ImportanceWeightedOrders(Estimator):
     """
 
     name: ClassVar[str] = "importance-weighted-orders"
+    needs: ClassVar[Needs] = _BY_ORDERS
     orders: int = 4
     repeats: int = 12
 
@@ -200,14 +207,14 @@ class ImportanceWeightedOrders(Estimator):
 
     def query(
         self,
-        rows: Rows,
+        batch: Batch,
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: MaskedDiffusion,
+        process: Absorbing,
     ) -> Query:
         """See ``Estimator``."""
-        return _random_query(rows, evaluation, noise, process)
+        return _random_query(batch, evaluation, noise, process)
 
     def combine(
         self, values: Float64[np.ndarray, " cost"]
@@ -219,18 +226,18 @@ class ImportanceWeightedOrders(Estimator):
 
 
 def _random_query(
-    rows: Rows, evaluation: Tensor, noise: PassNoise, process: MaskedDiffusion
+    batch: Batch, evaluation: Tensor, noise: PassNoise, process: Absorbing
 ) -> Query:
     """The evaluation's step along the evaluation's random order."""
-    num_tokens = rows.num_tokens
-    ranks = permutation_rank(noise.positions(rows, evaluation // num_tokens), rows.counted)
-    return _query(rows, ranks, evaluation % num_tokens, process)
+    num_tokens = batch.num_tokens
+    ranks = permutation_rank(noise.positions(batch, evaluation // num_tokens), batch.loss_mask)
+    return _query(batch, ranks, evaluation % num_tokens, process)
 
 
-def _query(rows: Rows, ranks: Tensor, step: Tensor, process: MaskedDiffusion) -> Query:
+def _query(batch: Batch, ranks: Tensor, step: Tensor, process: Absorbing) -> Query:
     """Show what was revealed before a step, and score what the step reveals."""
-    hidden = rows.counted & (ranks >= step[:, None])
-    scored = rows.counted & (ranks == step[:, None])
-    alpha = step.double() / rows.num_tokens
-    x_t = rows.x0.masked_fill(hidden, process.mask_id)
+    hidden = batch.loss_mask & (ranks >= step[:, None])
+    scored = batch.loss_mask & (ranks == step[:, None])
+    alpha = step.double() / batch.num_tokens
+    x_t = batch.tokens.masked_fill(hidden, process.mask_id)
     return Query(x_t, process.schedule.inverse(alpha), scored, torch.ones_like(alpha))

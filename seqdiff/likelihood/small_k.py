@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from seqdiff.likelihood.estimator import PassNoise, Query, Rows
+from seqdiff.likelihood.estimator import PassNoise, Query
 from seqdiff.likelihood.masks import StratifiedK, mask_exactly
-from seqdiff.process import MaskedDiffusion
+from seqdiff.process import Absorbing
+from seqdiff.types import Batch
 
 # Of k, in 1..n: the draws have a density like k^(1/bend - 1).
 _BEND = 2.5
@@ -37,18 +38,18 @@ class SmallK(StratifiedK):
 
     def query(
         self,
-        rows: Rows,
+        batch: Batch,
         evaluation: Int64[torch.Tensor, " B"],
         *,
         noise: PassNoise,
-        process: MaskedDiffusion,
+        process: Absorbing,
     ) -> Query:
         """See ``Estimator``."""
-        begin, end, pairs = strata(rows.num_tokens, self.evaluations // 2, evaluation // 2)
+        begin, end, pairs = strata(batch.num_tokens, self.evaluations // 2, evaluation // 2)
         size = end - begin
-        step = (noise.scalar(rows, evaluation) * size).long()
-        query = mask_exactly(rows, evaluation, begin + step.clamp_max(size - 1) + 1, noise, process)
-        share = size * (self.evaluations // 2) / (rows.num_tokens * pairs).double()
+        step = (noise.scalar(batch, evaluation) * size).long()
+        query = mask_exactly(batch, evaluation, begin + step.clamp_max(size - 1) + 1, noise, process)
+        share = size * (self.evaluations // 2) / (batch.num_tokens * pairs).double()
         return query._replace(weight=query.weight * share)
 
 

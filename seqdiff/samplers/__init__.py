@@ -1,14 +1,17 @@
-"""Samplers: objects that draw sequences from a denoiser and a process."""
+"""Samplers: objects that draw sequences from a denoiser."""
 
-from seqdiff.samplers.ancestral import AncestralSampler
 from seqdiff.samplers.block import BlockSampler
-from seqdiff.samplers.cached_ancestral import CachedAncestralSampler
 from seqdiff.samplers.certainty import ConfidenceSampler, EntropySampler, MarginSampler
 from seqdiff.samplers.conjoining import Conjoined
 from seqdiff.samplers.entropy_budget import EntropyBudgetSampler
 from seqdiff.samplers.first_hitting import FirstHittingSampler
-from seqdiff.samplers.guidance import ClassifierFree, Guidance
-from seqdiff.samplers.guidance_blocks import BlockClassifierFree
+from seqdiff.samplers.grid import (
+    AncestralSampler,
+    CachedAncestralSampler,
+    TauLeapingSampler,
+    TweedieSampler,
+)
+from seqdiff.samplers.guidance import BlockClassifierFree, ClassifierFree, Guidance
 from seqdiff.samplers.guidance_classifier import (
     Classifier,
     ExactClassifierBased,
@@ -16,9 +19,8 @@ from seqdiff.samplers.guidance_classifier import (
     RelaxedClassifier,
 )
 from seqdiff.samplers.left_to_right import LeftToRightSampler
-from seqdiff.samplers.names import find_sampler, named_samplers
-from seqdiff.samplers.predictor_corrector import PredictorCorrectorSampler
-from seqdiff.samplers.protocol import Sampler
+from seqdiff.samplers.predictor_corrector import GibbsSampler, PredictorCorrectorSampler
+from seqdiff.samplers.protocol import Sampler, find_sampler, named_samplers
 from seqdiff.samplers.recorder import Recorder
 from seqdiff.samplers.remask import RemaskCapSampler, RemaskRescaleSampler
 from seqdiff.samplers.remask_conf import RemaskConfSampler
@@ -42,6 +44,7 @@ __all__ = [
     "ExactClassifierBased",
     "FirstHittingSampler",
     "FirstOrderClassifierBased",
+    "GibbsSampler",
     "Guidance",
     "LeftToRightSampler",
     "MarginSampler",
@@ -56,7 +59,9 @@ __all__ = [
     "SMCSampler",
     "Sampler",
     "SemiAutoregressiveSampler",
+    "TauLeapingSampler",
     "ThresholdSampler",
+    "TweedieSampler",
     "find_sampler",
     "named_samplers",
 ]

@@ -27,13 +27,14 @@ class AdaptiveSampler(DecodingSampler, ABC):
     """
 
     directed = True
+    draws_from = "another"
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; a row is evaluated until it is full."""
         start = canvas.masked.sum(dim=-1)
         step = 0
         while bool((masked := canvas.masked).any()):
-            law = canvas.law(masked, canvas.time)
+            law = canvas.log_probs(masked, canvas.time)
             certainty = torch.full(masked.shape, -torch.inf, dtype=torch.float64).to(law.device)
             certainty[masked] = self.certainty(law)
             order = certainty.argsort(dim=-1, descending=True, stable=True)

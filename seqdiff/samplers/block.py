@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from seqdiff.block_denoiser import BlockDenoiser
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import BlockDiffusion, MaskedDiffusion
+from seqdiff.denoiser import Denoiser, Needs
+from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.checks import check_kind, check_numbers
+from seqdiff.samplers.checks import check_numbers
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.growth import Growth, real_tokens
 from seqdiff.samplers.protocol import Sampler
@@ -52,7 +51,7 @@ class BlockSampler(Sampler):
         entropy_window: See ``min_entropy``; rows that are shorter go on.
     """
 
-    kind = "block"
+    needs = Needs((Blockwise,))
     directed = True
     inner: Sampler = field(default_factory=FirstHittingSampler)
     window: int | None = None
@@ -72,7 +71,7 @@ class BlockSampler(Sampler):
                 f"BlockSampler.inner must be a sampler, got {self.inner!r}; build one, such as "
                 "FirstHittingSampler()"
             )
-        if self.inner.kind != "masked" or isinstance(self.inner, _WHOLE_ROWS):
+        if Absorbing not in self.inner.needs.processes or isinstance(self.inner, _WHOLE_ROWS):
             raise ValueError(
                 "BlockSampler.inner must be a sampler of masked diffusion that can fill a block "
                 f"by itself, got {type(self.inner).__name__}; choose first_hitting or ancestral"
@@ -95,11 +94,10 @@ class BlockSampler(Sampler):
         """See ``Sampler``; steps are those of all blocks, one after the other.
 
         Raises:
-            ValueError: If the model or the process is of another kind or block size, the window
-                does not hold two blocks, padding is not at the end of rows, or a stop rule does not
+            ValueError: If the model is of another kind, the window does not hold two blocks, padding is not at the end of rows, or a stop rule does not
                 fit the symbols.
         """
-        size, rules = self.check(canvas.denoiser, canvas.process), self._rules
+        size, rules = self.check(canvas.denoiser), self._rules
         end = real_tokens(canvas)
         if not rules.idle:
             canvas.length = end
@@ -115,12 +113,11 @@ class BlockSampler(Sampler):
                 if not rules.idle:
                     growth.stop(block, rules)
 
-    def check(self, denoiser: Denoiser, process: MaskedDiffusion) -> int:
+    def check(self, denoiser: Denoiser) -> int:
         """Refuse what does not fit the model.
 
         Args:
             denoiser: The model.
-            process: The process it was trained for.
 
         Returns:
             The tokens of a block.
@@ -128,18 +125,12 @@ class BlockSampler(Sampler):
         Raises:
             ValueError: See ``fill``.
         """
-        check_kind(type(self).__name__, denoiser, kind=self.kind)
-        assert isinstance(denoiser, BlockDenoiser)  # by its kind
+        self.check_fit(denoiser)
         size = denoiser.block_size
-        if isinstance(process, BlockDiffusion) and process.block_size != size:
-            raise ValueError(
-                f"BlockSampler.process must have blocks of {size} like the model, got "
-                f"{process.block_size}; take the process that it was trained for"
-            )
         if self.window is not None and self.window < 2 * size:
             raise ValueError(
                 f"BlockSampler.window must hold two blocks of {size} tokens, got {self.window}; "
                 "the length of the training rows is a good choice"
             )
-        self._rules.check(type(self).__name__, process.vocab_size)
+        self._rules.check(type(self).__name__, denoiser.vocab_size)
         return size

@@ -9,17 +9,20 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-from seqdiff.block_denoiser import Prefix
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser, Prefix
+from seqdiff.parameterization import scores_from_law
+from seqdiff.parameterization.score import before_the_end
+from seqdiff.process import Absorbing, Blockwise, DiscreteProcess
 from seqdiff.samplers.draws import Draws
+from seqdiff.types import Inputs
 
 StepCallback = Callable[[int, Tensor], None]
+Reshape = Callable[[Tensor], Tensor]
 
 
 @dataclass
 class Memory:
-    """The network's last answer for every row, and the tokens that it was given for.
+    """The network's last prediction for every row, and the tokens that it was given for.
 
     Attributes:
         tokens: What was asked about last.
@@ -59,23 +62,22 @@ class Canvas:
 
     Attributes:
         denoiser: The model.
-        process: The process it was trained for.
         draws: The only source of randomness.
         x_t: The tokens as they are now.
         free: Positions that are the sampler's to fill; the others are given or padding.
         nfe: Network evaluations spent on each row so far.
         padding: Positions that hold nothing.
-        allowed: Letters that each position may take.
+        allowed: Symbols that each position may take.
         callback: Called by ``report``.
         memory: If set, a row whose tokens have not changed is not evaluated again.
         prefix: If set, these tokens are the next block of rows that a model of block diffusion has
             read up to here.
         length: Tokens of each row, if the sampler may leave rows shorter than they were.
+        clamped: Draws of each row whose probabilities had to be clamped, if the sampler may do so.
         step: Steps done.
     """
 
     denoiser: Denoiser
-    process: MaskedDiffusion
     draws: Draws
     x_t: Int64[Tensor, "B L"]
     free: Bool[Tensor, "B L"]
@@ -86,13 +88,13 @@ class Canvas:
     memory: Memory | None = None
     prefix: Prefix | None = None
     length: Int64[Tensor, " B"] | None = None
+    clamped: Int64[Tensor, " B"] | None = None
     step: int = field(default=0, init=False)
 
     @classmethod
     def open(
         cls,
         denoiser: Denoiser,
-        process: MaskedDiffusion,
         draws: Draws,
         x_init: Int[Tensor, "B L"],
         padding: Bool[Tensor, "B L"] | None = None,
@@ -100,10 +102,9 @@ class Canvas:
         callback: StepCallback | None = None,
     ) -> Canvas:
         """A canvas on which nothing has been done yet; all masks but padding are free."""
-        free = x_init == process.mask_id
+        free = x_init == denoiser.process.unknown_id
         return cls(
             denoiser,
-            process,
             draws,
             x_init.to(torch.int64, copy=True),
             free if padding is None else free & ~padding,
@@ -114,16 +115,36 @@ class Canvas:
         )
 
     @property
+    def process(self) -> DiscreteProcess:
+        """The process of the rows, or of their blocks."""
+        process = self.denoiser.process
+        process = process.process if isinstance(process, Blockwise) else process
+        assert isinstance(process, DiscreteProcess)  # by ``Sampler.needs``
+        return process
+
+    @property
+    def absorbing(self) -> Absorbing:
+        """The process, of a sampler that is for masked diffusion alone."""
+        process = self.process
+        assert isinstance(process, Absorbing)  # by ``Sampler.needs``
+        return process
+
+    @property
+    def mask_id(self) -> int:
+        """The id of positions that are still to be filled."""
+        return self.denoiser.process.unknown_id
+
+    @property
     def masked(self) -> Bool[Tensor, "B L"]:
         """Positions that are still to be filled."""
-        return self.free & (self.x_t == self.process.mask_id)
+        return self.free & (self.x_t == self.mask_id)
 
     @property
     def time(self) -> Float64[Tensor, " B"]:
         """The time at which as many tokens are masked, on average, as are now."""
         real = torch.ones_like(self.free) if self.padding is None else ~self.padding
-        share = self.masked.sum(dim=-1).double() / real.sum(dim=-1).clamp_min(1)
-        return self.process.schedule.inverse(1 - share)
+        fraction = self.masked.sum(dim=-1).double() / real.sum(dim=-1).clamp_min(1)
+        return self.absorbing.schedule.inverse(1 - fraction)
 
     def remember(self) -> None:
         """Evaluate a row only after it has changed; for networks that ignore time.
@@ -138,14 +159,15 @@ class Canvas:
             )
         self.memory = Memory.of(self.masked)
 
-    def law(
+    def log_probs(
         self,
         where: Bool[Tensor, "B L"],
         t: Float64[Tensor, " B"],
         *,
         rows: Bool[Tensor, " B"] | None = None,
+        own: bool = False,
     ) -> Float64[Tensor, "N K"]:
-        """Ask for the law of every position that is True, in the order of ``where.nonzero()``.
+        """Predict the clean token at every position that is True, in the order of ``where.nonzero()``.
 
         The network sees only the rows that are asked about, and scores only these positions if it
         can; with a memory, all masked positions of the rows that it is asked about again.
@@ -154,9 +176,10 @@ class Canvas:
             where: Masked positions.
             t: The rows' times.
             rows: Rows to evaluate; those with a position that is asked about are among them.
+            own: Whether tokens that are visible are predicted by the network too, not copied.
 
         Returns:
-            Log-probabilities in nats, within the allowed letters and normalised.
+            Log-probabilities in nats, within the allowed symbols and normalised.
 
         Raises:
             ValueError: If the model gives none of the allowed letters a chance, or a NaN.
@@ -164,22 +187,128 @@ class Canvas:
         rows = where.any(dim=-1) if rows is None else rows
         chosen = rows.nonzero().squeeze(-1)
         if not len(chosen):
-            return torch.empty((0, self.process.vocab_size), dtype=torch.float64).to(t.device)
-        law = self._scores(chosen, where, t).double()
+            return torch.empty((0, self.mask_id), dtype=torch.float64).to(t.device)
+        if own:
+            inputs, asked = self._ask(chosen, where, t)
+            found = self.denoiser.log_loo(inputs, asked)[:, : self.mask_id]
+        else:
+            found = self._predictions(chosen, where, t)
+        return self._restricted(found.double(), where)
+
+    def _restricted(
+        self, log_probs: Float64[Tensor, "N k"], where: Bool[Tensor, "B L"]
+    ) -> Float64[Tensor, "N k"]:
+        """Keep to the allowed symbols and normalise."""
         if self.allowed is not None:
-            law = law.masked_fill(~self.allowed[where], -torch.inf)
-        total = law.logsumexp(dim=-1, keepdim=True)
+            never = ~self.allowed[where]
+            size = never.shape[-1]
+            log_probs = torch.cat(
+                (log_probs[:, :size].masked_fill(never, -torch.inf), log_probs[:, size:]), dim=-1
+            )
+        total = log_probs.logsumexp(dim=-1, keepdim=True)
         hopeless = ~total.squeeze(-1).isfinite()
         if bool(hopeless.any()):
             row, column = where.nonzero()[hopeless][0].tolist()
             raise ValueError(
-                "Sampler.denoiser must give some allowed letter a chance, got log-probability "
-                f"{float(total[hopeless][0])} at row {row}, position {column}; allow more letters "
+                "Sampler.denoiser must give some allowed symbol a chance, got log-probability "
+                f"{float(total[hopeless][0])} at row {row}, position {column}; allow more symbols "
                 "there, or check the weights"
             )
-        return law - total
+        return log_probs - total
 
-    def _scores(self, chosen: Tensor, where: Tensor, t: Tensor) -> Tensor:
+    def reverse(
+        self,
+        where: Bool[Tensor, "B L"],
+        s: Float64[Tensor, ""],
+        t: Float64[Tensor, ""],
+        shape: Reshape | None = None,
+    ) -> Float64[Tensor, "N states"]:
+        """Distribution of z_s given z_t at every position that is True: one step of every row.
+
+        Args:
+            where: Positions.
+            s: Earlier time.
+            t: Present time.
+            shape: Sharpens the prediction of the clean token before the step is made from it.
+        """
+        if self.allowed is None and shape is None:
+            return self._step(where, s, t, None)
+
+        def adjust(log_probs: Tensor) -> Tensor:
+            kept = self._restricted(log_probs.double(), where)
+            return kept if shape is None else shape(kept)
+
+        return self._step(where, s, t, adjust)
+
+    def _step(self, where: Tensor, s: Tensor, t: Tensor, adjust: Reshape | None) -> Tensor:
+        rows = where.any(dim=-1)
+        chosen = rows.nonzero().squeeze(-1)
+        if not len(chosen):
+            return torch.empty((0, self.process.states), dtype=torch.float64, device=s.device)
+        inputs, asked = self._ask(chosen, where, t.expand(len(rows)))
+        return self.denoiser.log_reverse(inputs, s.expand(len(chosen)), asked, adjust=adjust)
+
+    def log_scores(
+        self, where: Bool[Tensor, "B L"], t: Float64[Tensor, ""], shape: Reshape | None = None
+    ) -> Float64[Tensor, "N states"]:
+        """Log-scores of every position that is True; see ``Denoiser.log_scores``.
+
+        Args:
+            where: Positions.
+            t: Present time.
+            shape: See ``reverse``.
+        """
+        chosen = where.any(dim=-1).nonzero().squeeze(-1)
+        if not len(chosen):
+            return torch.empty((0, self.process.states), dtype=torch.float64, device=t.device)
+        inputs, asked = self._ask(chosen, where, t.expand(len(where)))
+        if self.allowed is None and shape is None:
+            return self.denoiser.log_scores(inputs, asked)
+        kept = self._restricted(self.denoiser.log_loo(inputs, asked).double(), where)
+        kept = kept if shape is None else shape(kept)
+        z, times = inputs.tokens[asked], before_the_end(t).expand(len(kept))
+        return scores_from_law(kept, z, times, self.process)
+
+    def marginal(
+        self, where: Bool[Tensor, "B L"], s: Float64[Tensor, ""], shape: Reshape | None = None
+    ) -> Float64[Tensor, "N states"]:
+        """Distribution of z_s at every position that is True given the other positions at s.
+
+        Args:
+            where: Positions.
+            s: Present time.
+            shape: See ``reverse``.
+        """
+        chosen = where.any(dim=-1).nonzero().squeeze(-1)
+        if not len(chosen):
+            return torch.empty((0, self.process.states), dtype=torch.float64, device=s.device)
+        inputs, asked = self._ask(chosen, where, s.expand(len(where)))
+        kept = self._restricted(self.denoiser.log_loo(inputs, asked).double(), where)
+        kept = kept if shape is None else shape(kept)
+        return self.process.log_marginal(kept, s.expand(len(kept)))
+
+    def choose_one(self, step: int) -> Bool[Tensor, "B L"]:
+        """Choose one position of each row among those that are to be filled.
+
+        Args:
+            step: Tells apart the draws of a row.
+        """
+        rows = self.free.any(dim=-1).nonzero().squeeze(-1)
+        equal = self.free[rows].double().log().log_softmax(dim=-1)
+        first = torch.zeros_like(self.free)
+        first[rows, 0] = True
+        chosen = torch.zeros_like(self.free)
+        chosen[rows, self.draws.letters(equal, first, step)] = True
+        return chosen
+
+    def _ask(self, chosen: Tensor, where: Tensor, t: Tensor) -> tuple[Inputs, Tensor]:
+        """What the network is given of some rows; counts the evaluations."""
+        padding = None if self.padding is None else self.padding[chosen]
+        inputs, asked = Inputs(self.x_t[chosen], t[chosen], padding=padding), where[chosen]
+        self.nfe[chosen] += self.denoiser.evaluations(inputs, asked)
+        return inputs, asked
+
+    def _predictions(self, chosen: Tensor, where: Tensor, t: Tensor) -> Tensor:
         """Log-probabilities ``[N, K]``, from the network or, for unchanged rows, from memory."""
         if self.memory is None:
             return self._network(chosen, where, t)
@@ -193,13 +322,11 @@ class Canvas:
         return self.memory.log_probs[self.memory.place[where]]
 
     def _network(self, chosen: Tensor, where: Tensor, t: Tensor) -> Float[Tensor, "N K"]:
-        x_t, asked = self.x_t[chosen], where[chosen]
-        padding = None if self.padding is None else self.padding[chosen]
-        self.nfe[chosen] += self.denoiser.evaluations(x_t, padding, asked)
+        inputs, asked = self._ask(chosen, where, t)
         if self.prefix is not None:
             prefix = self.prefix if len(chosen) == len(self.x_t) else self.prefix.take(chosen)
-            return prefix.log_probs_at(x_t, asked)
-        return self.denoiser.log_probs_at(x_t, asked, t[chosen], padding)
+            return prefix.log_probs(inputs.tokens, asked)
+        return self.denoiser.log_probs(inputs, asked)
 
     def place(self, where: Bool[Tensor, "B L"], letters: Int64[Tensor, " N"]) -> None:
         """Write letters at the positions that are True."""
@@ -207,7 +334,7 @@ class Canvas:
 
     def hide(self, where: Bool[Tensor, "B L"]) -> None:
         """Mask positions again."""
-        self.x_t[where] = self.process.mask_id
+        self.x_t[where] = self.mask_id
 
     def end_step(self) -> None:
         """Count a step and report it."""
@@ -225,10 +352,9 @@ class Canvas:
         x_t = self.x_t[:, part]
         return Canvas(
             self.denoiser,
-            self.process,
             self.draws.window(start),
             x_t,
-            self.free[:, part] & (x_t == self.process.mask_id),
+            self.free[:, part] & (x_t == self.mask_id),
             self.nfe,
             None if self.padding is None else self.padding[:, part],
             None if self.allowed is None else self.allowed[:, part],
@@ -262,7 +388,6 @@ class Canvas:
 
         part = Canvas(
             self.denoiser,
-            self.process,
             self.draws.take(rows).window(start),
             self.x_t[rows, start:end],
             self.free[rows, start:end],

@@ -8,17 +8,6 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
-
-_MODELS: dict[str, tuple[str, str]] = {
-    "masked": (
-        "one of masked diffusion",
-        "first_hitting, or any other that seqdiff samplers lists",
-    ),
-    "causal": ("an autoregressive model", "left_to_right"),
-    "block": ("one of block diffusion", "block"),
-}
 _NUMBERS = {"int": (Integral, "an integer"), "float": (Real, "a number")}
 
 
@@ -45,25 +34,9 @@ def check_numbers(sampler: object) -> None:
         )
 
 
-def check_kind(sampler: str, denoiser: Denoiser, *, kind: str) -> None:
-    """Refuse a model of another kind than the sampler's.
-
-    Args:
-        sampler: Its name, for the message.
-        denoiser: The model.
-        kind: Of the models that the sampler is for.
-
-    Raises:
-        ValueError: If it is another.
-    """
-    if denoiser.kind != kind:
-        wanted, (got, remedy) = _MODELS[kind][0], _MODELS[denoiser.kind]
-        raise ValueError(f"{sampler}.denoiser must be {wanted}, got {got}; its sampler is {remedy}")
-
-
 def check_request(
     x_init: Tensor,
-    process: MaskedDiffusion,
+    unknown_id: int,
     allowed: Tensor | None,
     padding: Tensor | None,
     generator: torch.Generator | None,
@@ -75,7 +48,7 @@ def check_request(
         ValueError: In one line, naming the first bad place.
     """
     _check_rows(x_init)
-    _check_tokens(x_init, process)
+    _check_tokens(x_init, unknown_id)
     for name, mask in (("padding", padding), ("allowed", allowed)):
         if mask is not None and mask.dtype != torch.bool:
             raise ValueError(f"Sampler.{name} must be bool, got {mask.dtype}; call .bool() on it")
@@ -96,8 +69,8 @@ def check_request(
                 f"Sampler.seeds must be in [0, 2^63), got {int(seeds.min())}; make it positive"
             )
     if allowed is not None:
-        _check_shape("allowed", allowed, (*x_init.shape, process.vocab_size))
-        _check_allowed(x_init, process, allowed, padding)
+        _check_shape("allowed", allowed, (*x_init.shape, unknown_id))
+        _check_allowed(x_init, unknown_id, allowed, padding)
 
 
 def _check_shape(name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
@@ -120,21 +93,21 @@ def _check_rows(x_init: Tensor) -> None:
     raise ValueError(f"Sampler.x_init must be a tensor of integers [B, L], got {got}; {fix}")
 
 
-def _check_tokens(x_init: Tensor, process: MaskedDiffusion) -> None:
-    bad = (x_init < 0) | (x_init > process.mask_id)
+def _check_tokens(x_init: Tensor, unknown_id: int) -> None:
+    bad = (x_init < 0) | (x_init > unknown_id)
     if bad.any():
         row, column = bad.nonzero()[0].tolist()
         raise ValueError(
-            f"Sampler.x_init must hold ids in 0..{process.mask_id} ({process.mask_id} is the mask),"
+            f"Sampler.x_init must hold ids in 0..{unknown_id} ({unknown_id} is unknown),"
             f" got {x_init[row, column].item()} at row {row}, position {column}; re-encode it"
         )
 
 
 def _check_allowed(
-    x_init: Tensor, process: MaskedDiffusion, allowed: Tensor, padding: Tensor | None
+    x_init: Tensor, unknown_id: int, allowed: Tensor, padding: Tensor | None
 ) -> None:
     real = torch.ones_like(x_init, dtype=torch.bool) if padding is None else ~padding
-    visible = x_init != process.mask_id
+    visible = x_init != unknown_id
     letter = torch.where(visible, x_init, 0).long()[..., None]
     for bad, requirement, fix in (
         (visible & ~allowed.gather(-1, letter).squeeze(-1), "hold the visible letter", "mask it"),

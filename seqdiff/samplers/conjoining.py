@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.samplers.derived import DerivedDenoiser
+from seqdiff.denoiser import Denoiser
+from seqdiff.samplers.guidance import DerivedDenoiser
+from seqdiff.types import Inputs
 
 
 def read_back(
@@ -43,15 +45,14 @@ class Conjoined(DerivedDenoiser):
     """The mean of a denoiser's predictions for a row and for its other strand.
 
     ``p(. | x_t)`` becomes half of it and half of ``RC p(. | RC x_t)``, where RC reads a row
-    backwards with every symbol exchanged. So the law of a prediction is read on the other strand
-    as that strand's own, and samplers that are not ``directed`` draw x and RC x with the same
-    probability (up to ties in top-k and the nucleus). For a network that is equivariant already
-    nothing changes. Source of the name, there for classifiers: Schiff et al. 2024,
+    backwards with every symbol exchanged. So samplers that are not ``directed`` draw x and RC x with
+    the same probability (up to ties in top-k and the nucleus). For a network that is equivariant
+    already nothing changes. Source of the name, there for classifiers: Schiff et al. 2024,
     arXiv:2403.03234, section 4.
 
-    Probabilities are averaged, not logits: the result is normalised as it is, it is the law of a
-    strand chosen by a fair coin, and a letter that one strand rules out stays possible. By Jensen's
-    inequality its bound is at most the mean of those of the two strands.
+    Probabilities are averaged, not logits: the result is normalised as it is, it is the prediction
+    of a strand chosen by a fair coin, and a symbol that one strand rules out stays possible. By
+    Jensen's inequality its bound is at most the mean of those of the two strands.
 
     Every call takes twice the evaluations of the denoiser.
 
@@ -60,11 +61,17 @@ class Conjoined(DerivedDenoiser):
         complement: The id in ``0..K-1`` of each symbol on the other strand, its own inverse.
 
     Raises:
-        ValueError: If ``complement`` is no involution of the K symbols.
+        ValueError: If ``complement`` is no involution of the K symbols, or the model predicts
+            scores, which do not average.
     """
 
     def __init__(self, denoiser: Denoiser, complement: Sequence[int]) -> None:
         super().__init__(denoiser)
+        if denoiser.law == "score":
+            raise ValueError(
+                "Conjoined.denoiser must predict the clean token, got scores from the "
+                f"{denoiser.description}; train one with another parameterization"
+            )
         symbols = list(range(denoiser.vocab_size))
         inverse = sorted(complement) == symbols and all(
             complement[complement[i]] == i for i in symbols
@@ -80,38 +87,33 @@ class Conjoined(DerivedDenoiser):
         self.register_buffer("complement", with_mask, persistent=False)
 
     def evaluations(
-        self,
-        x_t: Int[Tensor, "B L"],
-        padding: Bool[Tensor, "B L"] | None = None,
-        where: Bool[Tensor, "B L"] | None = None,
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
         """See ``Denoiser``."""
-        other = read_back(x_t, self.complement, padding)
-        there = None if where is None else where.gather(1, _mirror(x_t, padding))
-        straight = self.denoiser.evaluations(x_t, padding, where)
-        return straight + self.denoiser.evaluations(other, padding, there)
+        other = replace(inputs, tokens=read_back(inputs.tokens, self.complement, inputs.padding))
+        place = _mirror(inputs.tokens, inputs.padding)
+        there = None if where is None else where.gather(1, place)
+        straight = self.denoiser.evaluations(inputs, where)
+        return straight + self.denoiser.evaluations(other, there)
 
-    def log_probs_at(
-        self,
-        x_t: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
+    def forward(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
         """See ``Denoiser``; a sequence has the same label on both strands."""
-        place = _mirror(x_t, padding)
-        there = where.gather(1, place)
-        both = self.denoiser.log_probs_at(
-            torch.cat((x_t, read_back(x_t, self.complement, padding))),
-            torch.cat((where, there)),
-            None if t is None else torch.cat((t, t)),
-            None if padding is None else torch.cat((padding, padding)),
-            None if label is None else torch.cat((label, label)),
+        tokens, count = inputs.tokens, len(inputs.tokens)
+        asked = torch.ones_like(tokens, dtype=torch.bool) if where is None else where
+        place = _mirror(tokens, inputs.padding)
+        there = asked.gather(1, place)
+        twice = inputs.take(torch.arange(2 * count, device=tokens.device) % count)
+        back = read_back(tokens, self.complement, inputs.padding)
+        both = self.denoiser(
+            replace(twice, tokens=torch.cat((tokens, back))), torch.cat((asked, there))
         )
         straight, other = both.chunk(2)
-        number = torch.zeros_like(x_t)
-        number[there] = torch.arange(len(other), device=x_t.device)
-        other = other[number.gather(1, place)[where]][:, self.complement[:-1]]
+        number = torch.zeros_like(tokens)
+        number[there] = torch.arange(len(other), device=tokens.device)
+        other = other[number.gather(1, place)[asked]][:, self.complement[: straight.shape[-1]]]
         mean = torch.logaddexp(straight, other) - math.log(2)
-        return torch.where((x_t[where] == self.vocab_size)[:, None], mean, straight)
+        if self.any_order:  # what is visible is copied, on both strands alike
+            mean = torch.where((tokens[asked] == self.vocab_size)[:, None], mean, straight)
+        return mean if where is not None else mean.view(*tokens.shape, -1)

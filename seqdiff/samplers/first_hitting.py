@@ -71,6 +71,6 @@ class FirstHittingSampler(DecodingSampler):
         for step in range(int(opens_in[masked].max()) + 1 if bool(masked.any()) else 0):
             where = masked & (opens_in == step)
             level = torch.where(where, levels, 0.0).amax(dim=-1)
-            t = canvas.process.schedule.inverse(1 - level)
-            self._reveal(canvas, where, canvas.law(where, t))
+            t = canvas.absorbing.schedule.inverse(1 - level)
+            self._reveal(canvas, where, canvas.log_probs(where, t))
             canvas.end_step()

@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from seqdiff.block_denoiser import BlockDenoiser, Prefix
+from seqdiff.denoiser import Prefix
 from seqdiff.blocks import cut
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.protocol import Sampler
 from seqdiff.samplers.stopping import StopRules
+from seqdiff.types import Inputs
 
 
 @dataclass
@@ -48,13 +49,12 @@ class Growth:
         Args:
             canvas: The rows.
             end: Tokens of each row; falls where a row stops.
-            window: See ``BlockBackbone.block_cache``.
+            window: See ``Backbone.block_cache``.
 
         Raises:
             ValueError: If the window does not fit the network.
         """
         denoiser = canvas.denoiser
-        assert isinstance(denoiser, BlockDenoiser)  # by its kind
         size = denoiser.block_size
         place = torch.arange(canvas.x_t.shape[1], device=end.device)
         earliest = _last(~canvas.free & (place < end[:, None]))
@@ -86,7 +86,7 @@ class Growth:
         if self.known < block:
             x0 = self.canvas.x_t[self.rows, self.known * self.size : block * self.size]
             self.prefix.append(x0)
-            each = self.canvas.denoiser.evaluations(x0)
+            each = self.canvas.denoiser.evaluations(Inputs(x0))
             self.canvas.nfe[self.rows] += each * (block - self.known)
             self.known = block
 
@@ -126,7 +126,7 @@ class Growth:
         self.end[rows[ended]] = found[ended]
         self.until[rows[ended]] = block + 1
         for row, last in zip(rows[ended].tolist(), found[ended].tolist(), strict=True):
-            x_t[row, last:end].masked_fill_(free[row, last:end], self.canvas.process.mask_id)
+            x_t[row, last:end].masked_fill_(free[row, last:end], self.canvas.mask_id)
             free[row, last:] = False
         self.canvas.report(self.canvas.step)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
+from seqdiff.denoiser import Adjust, Denoiser
 from seqdiff.samplers.guidance import Guidance
+from seqdiff.types import Inputs
 
 
 @runtime_checkable
@@ -26,7 +28,7 @@ class Classifier(Protocol):
         """Give log p(wanted | tokens) in nats, up to a constant.
 
         Args:
-            tokens: Ids in ``0..K``, where K is the mask.
+            tokens: Ids in ``0..K``, where K is the mask or unknown.
             t: Diffusion time in [0, 1].
             padding: Positions that hold nothing.
         """
@@ -53,19 +55,96 @@ class RelaxedClassifier(Protocol):
         ...
 
 
-class ExactClassifierBased(Guidance):
-    """Bayes' rule with a classifier that is asked about every letter of every position.
+class ClassifierBased(Guidance, ABC):
+    """Bayes' rule with a classifier of noisy rows.
 
-    The law of position l is ``p(x_l = k | x_t) p(wanted | x_t with x_l = k)^gamma``, normalised.
-    With the exact conditionals of a joint law, gamma = 1, and positions revealed one at a time, the
-    samples follow p(x | wanted) exactly. A call takes one evaluation of the network and, for each
-    masked position that is asked about, K of the classifier: samplers ask where they reveal, except
-    those that look at all positions first or remember them. Source: Schiff et al. 2024,
+    With masks, the prediction of the clean token at position l becomes
+    ``p(x_l = k | x_t) p(wanted | x_t with x_l = k)^gamma``, normalised. With the exact conditionals
+    of a joint distribution, gamma = 1, and positions drawn one at a time, samples follow
+    p(x | wanted) exactly. With uniform and hybrid noise the reverse step is tilted in the same way,
+    ``p(z_s = k | z_t) p(wanted | z_t with z_l = k)^gamma``, normalised over all states k; the
+    classifier must then have been trained on rows with that noise. Source: Schiff et al. 2024,
     arXiv:2412.10193.
 
     Args:
         denoiser: The denoiser to steer.
-        classifier: Scores corrupted rows; put it in eval mode first.
+        gamma: Strength.
+
+    Raises:
+        ValueError: If the strength is out of range.
+    """
+
+    def forward(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions columns"]:
+        """See ``Denoiser``; a label is for the denoiser that is steered.
+
+        Raises:
+            ValueError: If the guided thing is the reverse step.
+        """
+        everywhere = torch.ones_like(inputs.tokens, dtype=torch.bool)
+        asked_of = everywhere if where is None else where
+        law = self.denoiser(inputs, asked_of)
+        if self.gamma:
+            if not self._masks:
+                raise ValueError(
+                    f"{type(self).__name__}.forward must not be asked with {self.process.name} "
+                    "noise, where it is the reverse step that is guided, got a call; use a sampler "
+                    "of reverse steps, such as ancestral"
+                )
+            asked = self._asked(inputs, asked_of)
+            law = _tilt(law, asked[asked_of], self._log_wanted(inputs, asked, law))
+        return law if where is not None else law.view(*inputs.tokens.shape, -1)
+
+    def log_reverse(
+        self,
+        inputs: Inputs,
+        s: Float[Tensor, " B"],
+        where: Bool[Tensor, "B L"] | None = None,
+        *,
+        adjust: Adjust | None = None,
+    ) -> Float64[Tensor, "*positions states"]:
+        """See ``Denoiser``."""
+        if self._masks:
+            return super().log_reverse(inputs, s, where, adjust=adjust)
+        everywhere = torch.ones_like(inputs.tokens, dtype=torch.bool)
+        asked = everywhere if where is None else where
+        step = self.denoiser.log_reverse(inputs, s, asked, adjust=adjust)
+        if self.gamma:
+            worth = self._log_wanted(inputs, asked, step)
+            step = _tilt(step, torch.ones_like(step[:, 0], dtype=torch.bool), worth)
+        return step if where is not None else step.view(*inputs.tokens.shape, -1)
+
+    def _asked(self, inputs: Inputs, where: Tensor | None) -> Tensor:
+        """Positions that the classifier is asked about."""
+        asked = torch.ones_like(inputs.tokens, dtype=torch.bool) if where is None else where
+        if self._masks:
+            asked = asked & (inputs.tokens == self.process.unknown_id)
+        return asked if inputs.padding is None else asked & ~inputs.padding
+
+    @abstractmethod
+    def _log_wanted(
+        self, inputs: Inputs, asked: Bool[Tensor, "B L"], like: Float[Tensor, "M states"]
+    ) -> Float[Tensor, "N states"]:
+        """gamma log p(wanted | the row with state k at a position), up to a constant a position.
+
+        Args:
+            inputs: The rows.
+            asked: The positions.
+            like: What is tilted; says how many states there are, and in which precision.
+        """
+
+
+class ExactClassifierBased(ClassifierBased):
+    """``ClassifierBased`` with a classifier that is asked about every symbol of every position.
+
+    A call takes one evaluation of the network and, for each position that is asked about, one of
+    the classifier for every state: samplers ask where they draw, except those that look at all
+    positions first or remember them.
+
+    Args:
+        denoiser: The denoiser to steer.
+        classifier: Scores noisy rows; put it in eval mode first.
         gamma: Strength.
         batch_size: Rows that the classifier is given at a time.
 
@@ -90,75 +169,47 @@ class ExactClassifierBased(Guidance):
         self.batch_size = batch_size
 
     def evaluations(
-        self,
-        x_t: Int[Tensor, "B L"],
-        padding: Bool[Tensor, "B L"] | None = None,
-        where: Bool[Tensor, "B L"] | None = None,
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
         """See ``Denoiser``."""
-        spent = self.denoiser.evaluations(x_t, padding, where)
+        spent = self.denoiser.evaluations(inputs, where)
         if self.gamma == 0:
             return spent
-        return spent + self.vocab_size * self._asked(x_t, where, padding).sum(dim=-1)
+        states = self.vocab_size if self._masks else self._discrete.states
+        return spent + states * self._asked(inputs, where).sum(dim=-1)
 
-    def log_probs_at(
-        self,
-        x_t: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
-        """See ``Denoiser``; a label is for the denoiser that is steered."""
-        law = self.denoiser.log_probs_at(x_t, where, t, padding, label)
-        if self.gamma == 0:
-            return law
-        asked = self._asked(x_t, where, padding)
+    def _log_wanted(
+        self, inputs: Inputs, asked: Bool[Tensor, "B L"], like: Float[Tensor, "M states"]
+    ) -> Float[Tensor, "N states"]:
         row, position = asked.nonzero(as_tuple=True)
-        change = torch.arange(len(row) * self.vocab_size, device=x_t.device)
+        states = like.shape[-1]
+        change = torch.arange(len(row) * states, device=row.device)
         worth = [
-            self._ask(x_t, t, padding, row[place], position[place], letter)
-            for place, letter in zip(
-                (change // self.vocab_size).split(self.batch_size),
-                (change % self.vocab_size).split(self.batch_size),
+            self._ask(inputs, row[place], position[place], symbol)
+            for place, symbol in zip(
+                (change // states).split(self.batch_size),
+                (change % states).split(self.batch_size),
                 strict=True,
             )
         ]
         if not worth:
-            return law
-        log_wanted = torch.cat(worth).view(-1, self.vocab_size)
-        return _tilt(law, asked[where], self.gamma * log_wanted)
+            return torch.empty((0, states), device=row.device)
+        return self.gamma * torch.cat(worth).view(-1, states)
 
-    def _ask(
-        self,
-        x_t: Tensor,
-        t: Tensor | None,
-        padding: Tensor | None,
-        row: Tensor,
-        position: Tensor,
-        letter: Tensor,
-    ) -> Tensor:
-        """Score rows that each have one letter more than ``x_t`` has."""
-        changed = x_t[row].scatter(1, position[:, None], letter[:, None].to(x_t.dtype))
-        return self.classifier(
-            changed,
-            None if t is None else t[row],
-            None if padding is None else padding[row],
-        )
-
-    def _asked(self, x_t: Tensor, where: Tensor | None, padding: Tensor | None) -> Tensor:
-        asked = x_t == self.vocab_size
-        asked = asked if where is None else asked & where
-        return asked if padding is None else asked & ~padding
+    def _ask(self, inputs: Inputs, row: Tensor, position: Tensor, symbol: Tensor) -> Tensor:
+        """Score rows with one position changed."""
+        rows = inputs.take(row)
+        changed = rows.tokens.scatter(1, position[:, None], symbol[:, None].to(rows.tokens.dtype))
+        return self.classifier(changed, rows.t, rows.padding)
 
 
-class FirstOrderClassifierBased(Guidance):
-    """The same, with the classifier replaced by its tangent at ``x_t``: one evaluation for all.
+class FirstOrderClassifierBased(ClassifierBased):
+    """``ClassifierBased`` with the classifier replaced by its tangent: one evaluation for all.
 
-    log p(wanted | x_t with x_l = k) is taken as log p(wanted | x_t) plus the derivative towards the
-    letter minus that towards the mask; that is exact where the logarithm of the classifier is
-    linear in its input. A call takes one evaluation of the network and one of the classifier, with
-    its gradient. Source: Schiff et al. 2024, arXiv:2412.10193.
+    log p(wanted | the row with symbol k) is taken as log p(wanted | the row) plus the derivative
+    towards k minus that towards the present token; that is exact where the logarithm of the
+    classifier is linear in its input. A call takes one evaluation of the network and one of the
+    classifier, with its gradient.
 
     Args:
         denoiser: The denoiser to steer.
@@ -176,42 +227,29 @@ class FirstOrderClassifierBased(Guidance):
         self.classifier = classifier
 
     def evaluations(
-        self,
-        x_t: Int[Tensor, "B L"],
-        padding: Bool[Tensor, "B L"] | None = None,
-        where: Bool[Tensor, "B L"] | None = None,
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
         """See ``Denoiser``."""
-        return self.denoiser.evaluations(x_t, padding, where) + int(self.gamma != 0)
+        return self.denoiser.evaluations(inputs, where) + int(self.gamma != 0)
 
-    def log_probs_at(
-        self,
-        x_t: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
-        """See ``Denoiser``; a label is for the denoiser that is steered."""
-        law = self.denoiser.log_probs_at(x_t, where, t, padding, label)
-        if self.gamma == 0:
-            return law
+    def _log_wanted(
+        self, inputs: Inputs, asked: Bool[Tensor, "B L"], like: Float[Tensor, "M states"]
+    ) -> Float[Tensor, "N states"]:
         with torch.enable_grad():
-            one_hot = F.one_hot(x_t, self.vocab_size + 1).to(law.dtype).requires_grad_()
-            log_wanted = self.classifier(one_hot, t, padding)
+            one_hot = F.one_hot(inputs.tokens, self.vocab_size + 1).to(like.dtype).requires_grad_()
+            log_wanted = self.classifier(one_hot, inputs.t, inputs.padding)
             (slope,) = torch.autograd.grad(log_wanted.sum(), one_hot)
-        asked = where & (x_t == self.vocab_size)
-        towards = slope[asked]  # the derivative towards the mask is the same for all K
-        return _tilt(law, asked[where], self.gamma * towards[:, : self.vocab_size])
+        # The derivative towards the present token is the same for all states.
+        return self.gamma * slope[asked][:, : like.shape[-1]]
 
 
 def _tilt(law: Tensor, which: Tensor, worth: Tensor) -> Tensor:
-    """Add what letters are worth to some of the laws, and normalise.
+    """Add what symbols are worth to some of the distributions, and normalise.
 
     Args:
-        law: Log-probabilities ``[N, K]``.
-        which: True for n of the laws, ``[N]``.
-        worth: In nats, ``[n, K]``; what the law rules out stays ruled out.
+        law: Log-probabilities ``[N, k]``.
+        which: True for n of them, ``[N]``.
+        worth: In nats, ``[n, k]``; what is ruled out stays ruled out.
     """
     old = law[which]
     tilted = torch.where(old.isfinite(), old + worth, -torch.inf).log_softmax(dim=-1)

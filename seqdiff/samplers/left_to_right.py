@@ -7,37 +7,38 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seqdiff.denoiser import Needs
+from seqdiff.process import LeftToRight
 from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.checks import check_kind
 from seqdiff.samplers.decoding import DecodingSampler
 
 
 @dataclass(frozen=True)
 class LeftToRightSampler(DecodingSampler):
-    """An autoregressive model's own law exactly, one evaluation a token; for no other model.
+    """An autoregressive model's own distribution, one evaluation a token; for no other model.
 
     Visible tokens must come before all masked ones: a prompt. The network reads the row anew for
-    each token, up to that token. ``allowed`` restricts each token's law given those before it,
-    which is not the model's law given that all tokens are allowed.
+    each token, up to that token. ``allowed`` restricts each token given those before it, which is not
+    the model's distribution given that all tokens are allowed.
     """
 
-    kind = "causal"
+    needs = Needs((LeftToRight,))
     directed = True
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``.
 
         Raises:
-            ValueError: If the model is one of masked diffusion, or a token to the right of a mask
-                is visible.
+            ValueError: If the model is another, or a token to the right of a mask is given.
         """
-        check_kind(type(self).__name__, canvas.denoiser, kind=self.kind)
+        self.check_fit(canvas.denoiser)
         _check_prompt(canvas)
+        zero = torch.zeros(len(canvas.x_t), dtype=torch.float64, device=canvas.x_t.device)
         for end in range(1, canvas.x_t.shape[1] + 1):
             part = canvas.window(0, end)
             where = part.masked
             if bool(where.any()):
-                self._reveal(part, where, part.law(where, part.time))
+                self._reveal(part, where, part.log_probs(where, zero))
                 part.end_step()
 
 

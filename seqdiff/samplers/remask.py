@@ -34,9 +34,11 @@ class RemaskSampler(GridSampler, ABC):
     the start are never hidden. Source: Wang et al. 2025, arXiv:2503.00307.
     """
 
+    draws_from = "another"
+
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; a step that reveals nothing in a row evaluates nothing there."""
-        schedule = canvas.process.schedule
+        schedule = canvas.absorbing.schedule
         times = self.clock(self.times(canvas.x_t.device), schedule)
         confidence = torch.zeros(canvas.x_t.shape, dtype=torch.float64, device=times.device)
         for step, (t, s) in enumerate(pairwise(times), start=1):
@@ -47,7 +49,7 @@ class RemaskSampler(GridSampler, ABC):
             reveal = (alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t)
             opened = canvas.draws.coins(reveal.expand(masked.shape), masked, step)
             hidden = canvas.draws.coins(self.spread(sigma, shown, confidence), shown, step)
-            law = canvas.law(opened, t.expand(len(masked)))
+            law = canvas.log_probs(opened, t.expand(len(masked)))
             self._reveal(canvas, opened, law, step)
             chosen = canvas.x_t[opened][:, None]
             confidence[opened] = law.gather(-1, chosen).squeeze(-1).exp()

@@ -131,7 +131,7 @@ class SMCSampler(FirstHittingSampler):
         masked = swarm.canvas.masked
         where = masked & (swarm.opens_in == step)
         level = torch.where(where, swarm.levels, 0.0).amax(dim=-1)
-        law = swarm.canvas.law(masked, swarm.canvas.process.schedule.inverse(1 - level))
+        law = swarm.canvas.log_probs(masked, swarm.canvas.absorbing.schedule.inverse(1 - level))
         shaped = reshape_law(law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
         opening = shaped[where[masked]]
         if step > 0:

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     what = "gradient" if args.gradient else "loss"
     in_use, since = _in_use(trained)
     report = Report(
-        what, found, in_use, since, estimates.objective.block_size, trained.datamodule.batch_size
+        what, found, in_use, since, trained.denoiser.block_size, trained.datamodule.batch_size
     )
     Console().print(build_grid(report, f"{args.directory}, {args.split} split"))
     if args.out is not None:
@@ -101,26 +101,25 @@ def _estimates(run: Run) -> ClippedEstimates:
     Raises:
         ValueError: If it is no run of block diffusion.
     """
-    from seqdiff.block_denoiser import BlockDenoiser
+    from seqdiff.objectives import BlockNELBO
     from seqdiff.rng import CounterNoise
-    from seqdiff.training.block_objectives import BlockNELBO
     from seqdiff.training.clipping import ClippedEstimates
 
     objective = run.config.objective
-    if not isinstance(run.denoiser, BlockDenoiser):
+    if run.denoiser.context != "block":
         raise ValueError(
             f"variance.run must be of block diffusion, got {run.directory} of "
-            f"{type(objective).__name__}; train one with --objective BlockNELBO"
+            f"{type(objective).__name__}; train one with --preset bd3lm"
         )
     if not isinstance(objective, BlockNELBO):
-        objective = BlockNELBO(run.denoiser.block_size)
+        objective = BlockNELBO()
     noise, dropout = CounterNoise(run.config.seed), run.config.label_dropout
-    return ClippedEstimates(objective, run.denoiser, run.process, noise, dropout)
+    return ClippedEstimates(objective, run.denoiser, noise, dropout)
 
 
 def _in_use(run: Run) -> tuple[Interval | None, int]:
     """The interval that the run trained in at last, if in any, and from which step on."""
-    from seqdiff.training.block_objectives import BlockNELBO
+    from seqdiff.objectives import BlockNELBO
     from seqdiff.training.clipped_search import BETA, OMEGA
     from seqdiff.training.clipping import Interval
     from seqdiff.training.trainer import METRICS_NAME, last_logged

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.training.block_objectives import BlockNELBO
+from seqdiff.objectives import BlockNELBO
 from seqdiff.training.callbacks import EMA
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances
 from seqdiff.training.module import DiffusionModule
@@ -103,7 +103,7 @@ class ClippedScheduleSearch(Callback):
         objective = module.objective
         assert isinstance(objective, BlockNELBO)
         estimates = ClippedEstimates(
-            objective, module.denoiser, module.process, module.noise, module.label_dropout
+            objective, module.denoiser, module.noise, module.label_dropout
         )
         with trainer.precision_plugin.val_step_context():
             rows = [estimates.totals(b.to(module.device)) for b in self._batches(trainer)]

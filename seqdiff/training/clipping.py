@@ -11,10 +11,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.objectives import BlockNELBO
 from seqdiff.rng import CounterNoise
-from seqdiff.training.block_objectives import BlockNELBO
 from seqdiff.training.module import drop_labels
 from seqdiff.types import Batch
 
@@ -95,7 +94,6 @@ class ClippedEstimates:
     Attributes:
         objective: With any interval.
         denoiser: The model.
-        process: How tokens are hidden.
         noise: Read at ``Batch.index``.
         label_dropout: Share of examples whose label is hidden.
         intervals: Which to compare.
@@ -103,7 +101,6 @@ class ClippedEstimates:
 
     objective: BlockNELBO
     denoiser: Denoiser
-    process: MaskedDiffusion
     noise: CounterNoise
     label_dropout: float = 0.0
     intervals: tuple[Interval, ...] = clipping_grid()
@@ -111,7 +108,7 @@ class ClippedEstimates:
     def _nats(self, batch: Batch, interval: Interval) -> Tensor:
         objective = replace(self.objective, beta=interval.beta, omega=interval.omega)
         batch = drop_labels(batch, self.label_dropout, self.noise)
-        return objective.terms(self.denoiser, self.process, batch, self.noise).sum()
+        return objective.terms(self.denoiser, batch, self.noise).sum()
 
     @torch.no_grad()
     def totals(self, batch: Batch) -> Float64[Tensor, " columns"]:

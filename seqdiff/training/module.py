@@ -11,10 +11,9 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.objectives import Objective, validation_objective
 from seqdiff.rng import LABEL_STREAM, CounterNoise
-from seqdiff.training.objectives import Objective
 from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
 from seqdiff.types import NO_LABEL, Batch
 
@@ -43,14 +42,13 @@ class DiffusionModule(LightningModule):
     The loss is the sum of the objective's terms over the number of counted tokens in the batch of
     *all* devices, scaled so that averaging gradients over devices gives exactly the gradient that
     one device would compute for the same batch. Accumulated batches weigh alike. Validation always
-    estimates the negative log-likelihood as ``Objective.validation`` says, with the same noise, so
-    its values compare over time and over objectives.
+    estimates the negative log-likelihood, see ``validation_objective``, with the same noise, so its
+    values compare over time and over objectives.
     """
 
     def __init__(
         self,
         denoiser: Denoiser,
-        process: MaskedDiffusion,
         objective: Objective,
         optim: OptimConfig,
         *,
@@ -63,17 +61,19 @@ class DiffusionModule(LightningModule):
 
         Args:
             denoiser: What to train.
-            process: The forward process.
             objective: What to minimise.
             optim: Optimiser and learning rate.
             seed: In [0, 2^32); all corruption and dropout noise follows from it.
             max_steps: Length of the run in optimiser steps.
             log_every_n_steps: Optimiser steps between two log rows.
-            label_dropout: Share of training examples whose label is hidden from the network.
+            label_dropout: Fraction of training examples whose label is hidden from the network.
+
+        Raises:
+            ValueError: If the objective is not for such a denoiser.
         """
         super().__init__()
+        objective.check(denoiser)
         self.denoiser = denoiser
-        self.process = process
         self.objective = objective
         self.optim = optim
         self.max_steps = max_steps
@@ -82,7 +82,10 @@ class DiffusionModule(LightningModule):
         self.noise = CounterNoise(seed)
         self._groups = decay_groups(denoiser)
         self._unchecked: Tensor | None = None
-        self._validation = (objective.validation(), CounterNoise(_VALIDATION_SEED))
+        self._validation = (
+            validation_objective(objective, denoiser),
+            CounterNoise(_VALIDATION_SEED),
+        )
         self._sums = torch.zeros(2, dtype=torch.float64)
         self._window = torch.zeros(2, dtype=torch.float64)
         self._window_start = 0
@@ -113,7 +116,7 @@ class DiffusionModule(LightningModule):
         self.check_finite()
         self._seed_dropout(batch)
         batch = drop_labels(batch, self.label_dropout, self.noise)
-        terms = self.objective.terms(self.denoiser, self.process, batch, self.noise)
+        terms = self.objective.terms(self.denoiser, batch, self.noise)
         nats = terms.sum()
         totals = self._totals(nats, batch)
         total, count = totals
@@ -177,7 +180,7 @@ class DiffusionModule(LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch to the estimate, which is given the labels if there are any."""
         objective, noise = self._validation
-        terms = objective.terms(self.denoiser, self.process, batch, noise)
+        terms = objective.terms(self.denoiser, batch, noise)
         self._sums += torch.stack((terms.sum(dtype=torch.float64), batch.loss_mask.sum().double()))
 
     def on_validation_epoch_end(self) -> None:

@@ -1,0 +1,582 @@
+"""The denoiser: a backbone, a process and a parameterization, asked as one.
+
+It is the only thing that objectives, estimators, samplers and guidance call. It turns times into
+what the network is told, reads outputs by the parameterization, and converts between the kinds of
+prediction, so that a caller asks for the one it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Float64, Int, Int64
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from seqdiff.backbones.base import Backbone, BlockCache
+from seqdiff.parameterization import (
+    Law,
+    LeaveOneOut,
+    Parameterization,
+    Subs,
+    evidence_added,
+    evidence_removed,
+    law_from_scores,
+    log_softmax,
+    scores_from_law,
+)
+from seqdiff.parameterization.score import before_the_end
+from seqdiff.process import Absorbing, Blockwise, Context, DiscreteProcess, Interpolating, Process
+from seqdiff.types import Inputs
+
+Adjust = Callable[[Tensor], Tensor]
+
+_PROBE_LENGTH = 4
+_PROBE_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an objective, an estimator or a sampler needs of a denoiser; each declares its own.
+
+    Attributes:
+        processes: Those it is for.
+        laws: Kinds of prediction that it can work with.
+        any_order: Whether it rests on visible tokens being clean and on unmask times that do not
+            depend on the network, see ``Denoiser.any_order``.
+    """
+
+    processes: tuple[type[Process], ...]
+    laws: tuple[Law, ...] = ("loo", "full", "score")
+    any_order: bool = False
+
+    def met_by(self, denoiser: Denoiser) -> bool:
+        """Whether a denoiser will do."""
+        return (
+            isinstance(denoiser.process, self.processes)
+            and denoiser.law in self.laws
+            and (denoiser.any_order or not self.any_order)
+        )
+
+
+class Denoiser(nn.Module):
+    """A network that predicts clean tokens from noisy ones.
+
+    ``where`` arguments choose positions ``[B, L]``; results then have one row for each, in the order
+    of ``where.nonzero()``. Without it they have the shape ``[B, L, ...]``.
+
+    Attributes:
+        backbone: The network.
+        process: The forward process that it denoises.
+        parameterization: What its outputs mean.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        process: Process,
+        parameterization: Parameterization | None = None,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            backbone: Embeds K + 1 ids.
+            process: Supplies K and the noise level.
+            parameterization: ``None`` is the usual one: ``Subs`` for the absorbing process and its
+                blocks, ``LeaveOneOut`` for the others.
+
+        Raises:
+            ValueError: If the parts do not fit together.
+        """
+        super().__init__()
+        chosen = usual_parameterization(process) if parameterization is None else parameterization
+        check_parts(backbone, process, chosen)
+        self.backbone = backbone
+        self.process = process
+        self.parameterization = chosen
+
+    @property
+    def vocab_size(self) -> int:
+        """K, the number of real symbols."""
+        return self.process.vocab_size
+
+    @property
+    def context(self) -> Context:
+        """What the distribution of a token is conditioned on, see ``Process``."""
+        return self.process.context
+
+    @property
+    def law(self) -> Law:
+        """What the network predicts, see ``Parameterization``."""
+        return self.parameterization.law
+
+    @property
+    def any_order(self) -> bool:
+        """Whether the model predicts masked tokens from clean ones, in any order (or by blocks).
+
+        So do SUBS models of the absorbing process: when a token is unmasked does not depend on the
+        network, and what is visible is final. Exact-k estimators, orders and first-hitting sampling
+        rest on it.
+        """
+        parameterization = self.parameterization
+        return isinstance(parameterization, Subs) and parameterization.carry_over
+
+    @property
+    def description(self) -> str:
+        """The process and the parameterization, for messages."""
+        return f"process {self.process.name} with parameterization {self.parameterization.name}"
+
+    @property
+    def time_conditioned(self) -> bool:
+        """Whether a prediction depends on the time beside the tokens."""
+        return self.backbone.time_conditioned or self.law == "score"
+
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes a row can be labelled with; None for a network without labels."""
+        return self.backbone.num_classes
+
+    def evaluations(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Int64[Tensor, " B"]:
+        """Count the network evaluations that a call spends on each row."""
+        del where
+        return torch.ones(len(inputs.tokens), dtype=torch.int64, device=inputs.tokens.device)
+
+    def forward(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions columns"]:
+        """Predict, in the kind of the parameterization; see ``Parameterization.read``.
+
+        Args:
+            inputs: Noisy ids, their times, and what is given beside them.
+            where: Positions that are asked about; the head scores no others.
+
+        Raises:
+            ValueError: If there are labels and the network has no classes, or a time is needed and
+                there is none.
+        """
+        return self._read(self._outputs(inputs, where), inputs, where)
+
+    def log_probs(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """Distribution of the clean token given all that is visible, its own noisy token included.
+
+        Over the K symbols: mass that D3PM leaves on the mask is spread over them. Arguments and
+        errors are those of ``forward``.
+        """
+        found = self(inputs, where)
+        if isinstance(self.parameterization, Subs) or self.context == "prefix":
+            return found
+        z, t = at(inputs, where)
+        if self.law != "full":
+            found = evidence_added(self._loo(found, z, t), z, t, self._discrete)
+        return found
+
+    def log_loo(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions columns"]:
+        """Distribution of the clean token given the other positions; see ``Parameterization``.
+
+        Of ``MaskColumn`` it has K + 1 columns. Arguments and errors are those of ``forward``.
+        """
+        found = self(inputs, where)
+        if self.law == "loo":
+            return found
+        z, t = at(inputs, where)
+        if self.law == "full":
+            return evidence_removed(found, z, t, self._discrete)
+        return law_from_scores(found, z, before_the_end(t), self._discrete)
+
+    def log_scores(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float64[Tensor, "*positions states"]:
+        """Log-ratios p_t(z with y here) / p_t(z) of all states; 0 for the present one.
+
+        Arguments and errors are those of ``forward``.
+        """
+        found = self(inputs, where)
+        if self.law == "score":
+            return found.double()
+        z, t = at(inputs, where)
+        if self.law == "full":
+            found = evidence_removed(found, z, t, self._discrete)
+        return scores_from_law(found, z, before_the_end(t), self._discrete)
+
+    def log_reverse(
+        self,
+        inputs: Inputs,
+        s: Float[Tensor, " B"],
+        where: Bool[Tensor, "B L"] | None = None,
+        *,
+        adjust: Adjust | None = None,
+    ) -> Float64[Tensor, "*positions states"]:
+        """Distribution of z_s given z_t at every position: one step back in time.
+
+        For distributions of x0 it is the posterior with the leave-one-out prediction in the place
+        of x0; for scores the analytic (Tweedie) step.
+
+        Args:
+            inputs: Noisy ids at the times ``inputs.t``.
+            s: Earlier time of each row.
+            where: See ``forward``.
+            adjust: Changes the prediction of the clean token before the step is made from it;
+                scores become such a prediction first.
+        """
+        z, t = at(inputs, where)
+        earlier = at(replace(inputs, t=s), where)[1]
+        if self.law == "score" and adjust is None:
+            return tweedie(self(inputs, where), z, earlier, before_the_end(t), self._discrete)
+        log_loo = self.log_loo(inputs, where)
+        log_loo = log_loo if adjust is None else adjust(log_loo)
+        return self._discrete.log_posterior(log_loo, z, earlier, t)
+
+    def nats(
+        self, inputs: Inputs, x0: Int[Tensor, "B L"], where: Bool[Tensor, "B L"]
+    ) -> Float[Tensor, "B L"]:
+        """Give -log p(x0) at some positions by the network's own distribution.
+
+        A visible token is not copied: this is what losses and likelihoods are made of.
+
+        Args:
+            inputs: See ``forward``.
+            x0: Clean ids; below K at these positions.
+            where: Positions that are asked about.
+
+        Returns:
+            Nats in float32 or better; 0 elsewhere.
+
+        Raises:
+            ValueError: See ``forward``; or if the network predicts scores.
+        """
+        law = self._nats_law(inputs, x0, where)
+        terms = F.nll_loss(law, x0[where], reduction="none")
+        return terms.new_zeros(where.shape).masked_scatter(where, terms)
+
+    def _nats_law(self, inputs: Inputs, x0: Tensor, where: Tensor) -> Tensor:
+        """Log-probabilities ``[N, k]``; a model of blocks reads the clean ones from x0."""
+        plain = isinstance(self.parameterization, Subs | LeaveOneOut)
+        if not plain or type(self).forward is not Denoiser.forward:
+            return self.log_loo(inputs, where)
+        outputs = self._outputs(inputs, where, x0)
+        with torch.autocast(outputs.device.type, enabled=False):
+            return log_softmax(outputs)
+
+    def start(
+        self,
+        batch_size: int,
+        *,
+        window: int | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> Prefix:
+        """Begin rows that grow block by block, with nothing behind them yet.
+
+        Args:
+            batch_size: Rows.
+            window: See ``Backbone.block_cache``.
+            label: Class of each row or ``NO_LABEL``.
+
+        Raises:
+            ValueError: If it is no model of blocks, there are labels and the backbone has no
+                classes, or the window does not fit it.
+        """
+        cache = self.backbone.block_cache(batch_size, self.block_size, window=window, label=label)
+        return Prefix(self, cache)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block.
+
+        Raises:
+            ValueError: If it is no model of blocks.
+        """
+        if not isinstance(self.process, Blockwise):
+            raise ValueError(
+                f"Denoiser.process must be blockwise for this, got {self.process.name}; set "
+                "block_size"
+            )
+        return self.process.block_size
+
+    @property
+    def _discrete(self) -> DiscreteProcess:
+        process = self.process.process if isinstance(self.process, Blockwise) else self.process
+        if not isinstance(process, DiscreteProcess):
+            raise ValueError(
+                f"Denoiser.process must be one of noisy symbols for this, got {process.name}; ask "
+                "for log_probs"
+            )
+        return process
+
+    def _loo(self, found: Tensor, z: Tensor, t: Tensor | None) -> Tensor:
+        """A leave-one-out distribution over the K symbols, from that or from scores."""
+        if self.law == "score":
+            assert t is not None
+            return law_from_scores(found, z, before_the_end(t), self._discrete)
+        if found.shape[-1] > self.vocab_size:
+            return found[..., : self.vocab_size].log_softmax(dim=-1)
+        return found
+
+    def _outputs(self, inputs: Inputs, where: Tensor | None, x0: Tensor | None = None) -> Tensor:
+        """Outputs of the network, which is told the noise level if it is time-conditioned.
+
+        Args:
+            inputs: See ``forward``.
+            where: See ``forward``.
+            x0: Clean ids for the blocks before a token's own; ``None`` takes the noisy ones, in
+                which masks are unknown symbols.
+        """
+        if self.context == "block":
+            clean = inputs.tokens if x0 is None else x0
+            outputs = self.backbone.block_logits(inputs, clean, self.block_size, where)
+        else:
+            if self.backbone.time_conditioned:
+                inputs = replace(inputs, sigma=self.process.sigma(_time(inputs)))
+            outputs = self.backbone(inputs, where)
+        return self._checked(outputs)
+
+    def _checked(self, outputs: Tensor) -> Tensor:
+        expected = self.parameterization.num_outputs(self.process)
+        if outputs.shape[-1] != expected:
+            raise ValueError(
+                f"Denoiser.backbone must emit {expected} outputs for {self.parameterization.name}, "
+                f"got {outputs.shape[-1]}; build it with num_logits={expected}"
+            )
+        return outputs
+
+    def _read(self, outputs: Tensor, inputs: Inputs, where: Tensor | None) -> Tensor:
+        needs = self.law == "score"
+        z, t = at(inputs, where) if needs else (_tokens(inputs, where), None)
+        with torch.autocast(outputs.device.type, enabled=False):
+            return self.parameterization.read(outputs, z, t, self.process)
+
+
+def at(
+    inputs: Inputs, where: Bool[Tensor, "B L"] | None
+) -> tuple[Int64[Tensor, "*positions"], Float64[Tensor, "*positions"]]:
+    """Ids and times of some positions, or of all.
+
+    Raises:
+        ValueError: If the inputs have no time.
+    """
+    t = _time(inputs).double()
+    if where is None:
+        return inputs.tokens, t[:, None].expand(inputs.tokens.shape)
+    return inputs.tokens[where], t[where.nonzero()[:, 0]]
+
+
+def _tokens(inputs: Inputs, where: Tensor | None) -> Tensor:
+    return inputs.tokens if where is None else inputs.tokens[where]
+
+
+def _time(inputs: Inputs) -> Tensor:
+    if inputs.t is None:
+        raise ValueError(
+            "Denoiser.inputs.t must be given where a prediction depends on the noise level, got "
+            "None; pass the time of each row"
+        )
+    return inputs.t
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The clean blocks of some rows as a network remembers them.
+
+    Attributes:
+        denoiser: The model.
+        cache: What it remembers.
+    """
+
+    denoiser: Denoiser
+    cache: BlockCache
+
+    def log_probs(
+        self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"]
+    ) -> Float[Tensor, "N K"]:
+        """Distribution of some clean tokens of the next block, see ``Denoiser.log_probs``.
+
+        Args:
+            x_t: The next block, which may be cut short.
+            where: Positions that are asked about.
+        """
+        outputs = self.denoiser._checked(self.cache.logits(x_t, where))
+        return self.denoiser._read(outputs, Inputs(x_t), where)
+
+    def append(self, x0: Int[Tensor, "B l"]) -> None:
+        """Take in clean tokens: one or several whole blocks."""
+        self.cache.append(x0)
+
+    def take(self, rows: Int[Tensor, " b"]) -> Prefix:
+        """Remember some rows, in this order; see ``BlockCache.take``."""
+        return Prefix(self.denoiser, self.cache.take(rows))
+
+
+def usual_parameterization(process: Process) -> Parameterization:
+    """Choose what the outputs of a network mean where nothing is said.
+
+    Raises:
+        ValueError: If there is no usual one.
+    """
+    for chosen in (Subs(), LeaveOneOut()):
+        if isinstance(process, chosen.processes):
+            return chosen
+    raise ValueError(
+        f"Denoiser.parameterization must be given for the process {process.name}, got None; pass "
+        "one that is for it"
+    )
+
+
+def check_parts(backbone: Backbone, process: Process, parameterization: Parameterization) -> None:
+    """Check that a network, a process and a parameterization fit together.
+
+    Raises:
+        ValueError: In one line, naming the first thing that does not fit and what would.
+    """
+    network, chosen = type(backbone).__name__, parameterization
+    if not isinstance(process, chosen.processes):
+        fitting = ", ".join(fit.name for fit in chosen.processes if hasattr(fit, "name"))
+        raise ValueError(
+            f"Denoiser.parameterization {chosen.name} must go with the process "
+            f"{fitting or 'it was made for'}, got {process.name}; choose another of them"
+        )
+    expected = chosen.num_outputs(process)
+    if backbone.num_logits != expected:
+        raise ValueError(
+            f"Denoiser.backbone must emit {expected} outputs for {chosen.name}, got "
+            f"{backbone.num_logits} from {network}; build it with num_logits={expected}"
+        )
+    if (process.needs_time or chosen.needs_time) and not backbone.time_conditioned:
+        cause = f"process {process.name}" if process.needs_time else f"parameterization {chosen.name}"
+        raise ValueError(
+            f"Denoiser.backbone must be told the noise level for the {cause}, got a time-free "
+            f"{network}; build it with time_conditioned=True, which Caduceus and Transformer take"
+        )
+    if process.context == "block":
+        _check_blocks(backbone)
+    if process.context == "prefix":
+        _check_causal(backbone, process.vocab_size)
+
+
+def _check_blocks(backbone: Backbone) -> None:
+    if not backbone.reads_blocks:
+        raise ValueError(
+            "Denoiser.backbone must score blocks given the clean ones before them, got "
+            f"{type(backbone).__name__}; choose Transformer or BlockMamba"
+        )
+    if backbone.time_conditioned:
+        raise ValueError(
+            "Denoiser.backbone must be time-free, since each block has a noise level of its own, "
+            f"got a time-conditioned {type(backbone).__name__}; set time_conditioned=False"
+        )
+
+
+def _check_causal(backbone: Backbone, vocab_size: int) -> None:
+    seen = first_leak(backbone, vocab_size)
+    if seen is not None:
+        raise ValueError(
+            "Denoiser.backbone must score each position from the tokens before it, got "
+            f"{type(backbone).__name__}, whose position {seen[0]} depends on token {seen[1]}; "
+            "choose a causal backbone, or a process of diffusion"
+        )
+
+
+@torch.no_grad()
+def first_leak(backbone: Backbone, vocab_size: int) -> tuple[int, int] | None:
+    """Look for a position whose outputs depend on a token that is not before it.
+
+    The network is tried with random weights in place of its own, since a head that starts at zero
+    would hide what it sees.
+
+    Args:
+        backbone: The network; it stays as it is.
+        vocab_size: K.
+
+    Returns:
+        The position, from 0, and the token; ``None`` if there is none.
+    """
+    length = min(_PROBE_LENGTH, backbone.max_length or _PROBE_LENGTH)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocab_size + 1, (length,), generator=generator)
+    changed = (tokens + torch.eye(length, dtype=torch.int64)) % (vocab_size + 1)
+    rows = torch.cat((tokens[None], changed))
+    scores = _with_random_weights(backbone, rows, generator).double().cpu()
+    scores = scores.masked_fill(scores.isinf(), 0.0)  # a symbol that is ruled out
+    base, others = scores[0], scores[1:]
+    change = (others - base).abs().amax(dim=-1)
+    moved = ~(change <= _PROBE_TOLERANCE * base.abs().amax())  # a NaN tells nothing, so it is one
+    leaks = (moved & torch.ones_like(moved).tril()).nonzero().tolist()
+    return (leaks[0][1], leaks[0][0]) if leaks else None
+
+
+def _with_random_weights(backbone: Backbone, rows: Tensor, generator: torch.Generator) -> Tensor:
+    """Outputs of a network in eval mode whose weights have the usual size, and none is zero."""
+    weights = {
+        name: (
+            torch.randn(weight.shape, generator=generator)
+            * (weight.shape[-1] ** -0.5 if weight.dim() > 1 else 1.0)
+        ).to(weight)
+        for name, weight in backbone.named_parameters()
+    }
+    device = next((weight.device for weight in weights.values()), rows.device)
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        outputs = functional_call(backbone, weights, (Inputs(rows.to(device)),))
+    finally:
+        backbone.train(was_training)
+    assert isinstance(outputs, Tensor)
+    return outputs
+
+
+def tweedie(
+    log_scores: Float[Tensor, "*n states"],
+    z: Int[Tensor, "*n"],
+    s: Float[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    process: DiscreteProcess,
+) -> Float64[Tensor, "*n states"]:
+    """The analytic step of SEDD from t back to s: exact on one position if the scores are.
+
+    p_s(y) / p_t(z) follows from the scores at t by undoing the step's noise, and q(z | y) takes z
+    back to y. Probabilities below 0, which scores that fit no distribution can give, count as 0.
+    Source: Lou et al. 2024, arXiv:2310.16834, theorem 4.2.
+
+    Args:
+        log_scores: At time t; 0 for the present state.
+        z: Present states.
+        s: Earlier times.
+        t: Present times, below 1.
+        process: Absorbing or uniform.
+
+    Raises:
+        ValueError: If the process does not mix data with noise.
+    """
+    if not isinstance(process, Interpolating):
+        raise ValueError(
+            f"tweedie.process must mix data with noise, got {process.name}; use tau_leaping"
+        )
+    scores = log_scores.double().exp()
+    stay = (process.alpha(t) / process.alpha(s))[..., None]
+    added = process.noise_probs(t) - stay * process.noise_probs(s)
+    # q_t = stay q_s + added * (total mass of q_s), and the total is that of q_t.
+    if isinstance(process, Absorbing):
+        return _tweedie_absorbing(scores, z, stay, process)
+    total = scores.sum(dim=-1, keepdim=True)
+    before = ((scores - added * total) / stay).clamp_min(0)
+    return (before.log() + process.log_step(z, s, t)).log_softmax(dim=-1)
+
+
+def _tweedie_absorbing(
+    scores: Tensor, z: Tensor, stay: Tensor, process: Absorbing
+) -> Float64[Tensor, "*n states"]:
+    """Unmask y with probability (1 / stay - 1) s_y; the rest stays masked, and visible stays."""
+    size = process.vocab_size
+    symbols = (1 / stay - 1) * scores[..., :size]
+    rest = (1 - symbols.sum(dim=-1, keepdim=True)).clamp_min(0)
+    opened = torch.cat((symbols, rest), dim=-1)
+    opened = opened / opened.sum(dim=-1, keepdim=True)
+    copied = F.one_hot(z.long(), size + 1).double()
+    return torch.where((z == size)[..., None], opened, copied).log()

@@ -1,0 +1,67 @@
+"""Which estimators fit which models."""
+
+from __future__ import annotations
+
+from seqdiff.denoiser import Denoiser
+from seqdiff.likelihood.blocks import BlockBound
+from seqdiff.likelihood.chain import ChainRule
+from seqdiff.likelihood.estimator import Estimator
+from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
+from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
+from seqdiff.likelihood.small_k import SmallK
+from seqdiff.likelihood.time_integral import DiscreteSteps, TimeIntegral
+
+BY_MASKS = (BernoulliTime, ExactK, StratifiedK)
+ESTIMATORS: tuple[type[Estimator], ...] = (
+    *BY_MASKS,
+    RandomOrderChain,
+    ImportanceWeightedOrders,
+    FixedOrder,
+    ChainRule,
+    TimeIntegral,
+    DiscreteSteps,
+)
+
+
+def usual_estimator(denoiser: Denoiser, num_steps: int | None = None) -> Estimator:
+    """Choose the estimator of least variance for a model.
+
+    Args:
+        denoiser: The model.
+        num_steps: T of a chain that was trained with T steps; ``None`` is continuous time.
+    """
+    if denoiser.any_order:
+        return fit(StratifiedK(), denoiser)
+    if ChainRule.needs.met_by(denoiser):
+        return ChainRule()
+    if num_steps is not None and DiscreteSteps.needs.met_by(denoiser):
+        return DiscreteSteps(num_steps=num_steps)
+    return fit(TimeIntegral(), denoiser)
+
+
+def usual_contrast(denoiser: Denoiser) -> Estimator:
+    """Choose the estimator of differences between rows of least variance for a model."""
+    return fit(SmallK(), denoiser) if denoiser.any_order else usual_estimator(denoiser)
+
+
+def fit(estimator: Estimator, denoiser: Denoiser) -> Estimator:
+    """Check that an estimator is for a model; one by masks works block by block where it does.
+
+    Args:
+        estimator: Any.
+        denoiser: The model.
+
+    Raises:
+        ValueError: If the estimator is for other models, with those that fit this one.
+    """
+    if denoiser.context == "block" and isinstance(estimator, BY_MASKS):
+        return BlockBound(denoiser.block_size, estimator)
+    if estimator.needs.met_by(denoiser):
+        return estimator
+    fitting = BY_MASKS if denoiser.context == "block" else ESTIMATORS
+    if denoiser.context != "block":
+        fitting = tuple(kind for kind in ESTIMATORS if kind.needs.met_by(denoiser))
+    raise ValueError(
+        f"evaluate.estimator must be {' or '.join(kind.name for kind in fitting)} for the "
+        f"{denoiser.description}, got {estimator.name}; leave it out"
+    )

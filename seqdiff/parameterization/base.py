@@ -1,0 +1,142 @@
+"""What a parameterization promises, and the exact conversions between the three kinds.
+
+The kinds differ in what the prediction for a position is conditioned on:
+
+- ``loo`` (leave-one-out): p(x0 | noisy tokens of the *other* positions);
+- ``full``: p(x0 | all noisy tokens), the position's own among them;
+- ``score``: p_t(z with y here) / p_t(z) for every state y.
+
+At a masked position the first two agree, because a mask says nothing about x0. Everywhere else they
+do not: the reverse kernel and the bounds of this library take ``loo``, and a ``full`` distribution
+in its place gives plausible and wrong numbers. Source: Austin et al. 2021, arXiv:2107.03006; Lou et
+al. 2024, arXiv:2310.16834; Schiff et al. 2024, arXiv:2412.10193.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from seqdiff.process import DiscreteProcess, Interpolating, Process
+
+Law = Literal["loo", "full", "score"]
+
+
+class Parameterization(ABC):
+    """Reads the outputs of a network at some positions.
+
+    Subclasses are frozen dataclasses.
+
+    Attributes:
+        name: In messages and tables.
+        law: What ``read`` returns: ``loo`` or ``full`` distributions, or ``score`` ratios.
+        processes: Those that it is for.
+        needs_time: Whether it takes a network that is told the noise level, whatever the process.
+        carry_over: Whether visible tokens are copied. Without it, the bound also pays for decoding
+            tokens that were never hidden.
+    """
+
+    name: ClassVar[str]
+    law: ClassVar[Law]
+    processes: ClassVar[tuple[type[Process], ...]] = (DiscreteProcess,)
+    needs_time: ClassVar[bool] = False
+    carry_over: bool = True
+
+    def num_outputs(self, process: Process) -> int:
+        """Outputs of the network at a position."""
+        return process.vocab_size
+
+    @abstractmethod
+    def read(
+        self,
+        outputs: Float[Tensor, "*n outputs"],
+        z: Int[Tensor, "*n"],
+        t: Float[Tensor, "*n"] | None,
+        process: Process,
+    ) -> Float[Tensor, "*n columns"]:
+        """Turn outputs into log-probabilities or log-scores.
+
+        Args:
+            outputs: Of the network.
+            z: Noisy ids at the same positions.
+            t: Times; ``None`` only for what does not depend on them.
+            process: The process.
+
+        Returns:
+            Log-probabilities in nats over the K symbols (or over all states, where the clean token
+            may be predicted to be a mask), or log-scores over all states; in float32 or better.
+        """
+
+
+def log_softmax(outputs: Float[Tensor, "*n K"]) -> Float[Tensor, "*n K"]:
+    """Normalise in float32 or better."""
+    return outputs.log_softmax(dim=-1, dtype=torch.promote_types(outputs.dtype, torch.float32))
+
+
+def evidence_added(
+    log_loo: Float[Tensor, "*n K"],
+    z: Int[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    process: DiscreteProcess,
+) -> Float64[Tensor, "*n K"]:
+    """Turn a leave-one-out distribution into the full one: multiply by q_t(z | x0), normalise."""
+    return (log_loo.double() + process.log_likelihood(z, t)).log_softmax(dim=-1)
+
+
+def evidence_removed(
+    log_full: Float[Tensor, "*n K"],
+    z: Int[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    process: DiscreteProcess,
+) -> Float64[Tensor, "*n K"]:
+    """Turn a full distribution into the leave-one-out one: divide by q_t(z | x0), normalise.
+
+    Symbols that the token rules out (at t = 0, all but its own) cannot be recovered and stay out.
+    """
+    evidence = process.log_likelihood(z, t)
+    possible = evidence.isfinite()
+    return torch.where(possible, log_full.double() - evidence, -torch.inf).log_softmax(dim=-1)
+
+
+def scores_from_law(
+    log_loo: Float[Tensor, "*n k"],
+    z: Int[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    process: DiscreteProcess,
+) -> Float64[Tensor, "*n states"]:
+    """Log-scores that a leave-one-out distribution implies: q_t(y | law) / q_t(z | law)."""
+    marginal = process.log_marginal(log_loo, t)
+    return marginal - marginal.gather(-1, z[..., None].long())
+
+
+def law_from_scores(
+    log_scores: Float[Tensor, "*n states"],
+    z: Int[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    process: DiscreteProcess,
+) -> Float64[Tensor, "*n K"]:
+    """Leave-one-out distribution whose marginal has the given scores, normalised.
+
+    For a process that mixes data with noise, alpha p(y) = q_t(y) - b_t(y). Scores that belong to
+    no distribution give a negative p(y), which counts as 0.
+
+    Raises:
+        ValueError: If the process mixes otherwise.
+    """
+    if not isinstance(process, Interpolating):
+        raise ValueError(
+            "law_from_scores.process must mix data with noise (absorbing, uniform or hybrid), got "
+            f"{process.name}; read its scores as they are"
+        )
+    scores, size = log_scores.double().exp(), process.vocab_size
+    noise = process.noise_probs(t).expand(scores.shape)
+    if process.states > size:  # q_t(mask) = b_t(mask) is known, which fixes the scale
+        marginal = scores * (noise[..., size:] / scores[..., size:])
+    else:
+        marginal = scores / scores.sum(dim=-1, keepdim=True)
+    probs = (marginal - noise)[..., :size].clamp_min(0)
+    return (probs / probs.sum(dim=-1, keepdim=True)).log()

@@ -1,0 +1,22 @@
+"""Forward processes: how clean tokens turn into noise, and what that implies for the way back."""
+
+from seqdiff.process.absorbing import Absorbing
+from seqdiff.process.base import Context, DiscreteProcess, Interpolating, Process
+from seqdiff.process.blockwise import Blockwise
+from seqdiff.process.gaussian import Gaussian
+from seqdiff.process.hybrid import Hybrid
+from seqdiff.process.left_to_right import LeftToRight
+from seqdiff.process.uniform import Uniform
+
+__all__ = [
+    "Absorbing",
+    "Blockwise",
+    "Context",
+    "DiscreteProcess",
+    "Gaussian",
+    "Hybrid",
+    "Interpolating",
+    "LeftToRight",
+    "Process",
+    "Uniform",
+]

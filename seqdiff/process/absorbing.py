@@ -1,0 +1,148 @@
+"""The absorbing process: tokens turn into a mask and stay there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int, Int64
+from torch import Tensor
+
+from seqdiff.process.base import Interpolating, check_vocab_size, scheduled_time
+from seqdiff.rng import permutation_rank
+from seqdiff.schedules import LogLinear, NoiseSchedule
+
+
+@dataclass(frozen=True)
+class Absorbing(Interpolating):
+    """Masked diffusion: q(z_t | x0) = Cat(alpha_t x0 + (1 - alpha_t) m).
+
+    Source: Sahoo et al. 2024, arXiv:2406.07524, section 3.
+
+    Attributes:
+        vocab_size: K, the number of real symbols; the mask has id K.
+        schedule: A complete noise schedule, alpha(0) = 1 and alpha(1) = 0.
+    """
+
+    name: ClassVar[str] = "absorbing"
+    needs_time: ClassVar[bool] = False
+    vocab_size: int
+    schedule: NoiseSchedule = field(default_factory=LogLinear)
+
+    def __post_init__(self) -> None:
+        """Check the schedule.
+
+        Raises:
+            ValueError: If there is no symbol, or alpha(0) != 1 or alpha(1) != 0: generation starts
+                from masks alone, so that with alpha(1) > 0 the bound would be infinite.
+        """
+        check_vocab_size("Absorbing", self.vocab_size)
+        first, last = self.schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
+        if (first, last) != (1.0, 0.0):
+            raise ValueError(
+                "Absorbing.schedule must have alpha(0) = 1 and alpha(1) = 0, got "
+                f"{first:.6g} and {last:.6g} from {self.schedule}; wrap it in Completed(...)"
+            )
+
+    @property
+    def states(self) -> int:
+        """See ``Process``: the symbols and the mask."""
+        return self.vocab_size + 1
+
+    @property
+    def mask_id(self) -> int:
+        """The id of the absorbing state, ``vocab_size``."""
+        return self.vocab_size
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """See ``Interpolating``."""
+        return self.schedule.alpha(t.double())
+
+    def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n states"]:
+        """See ``Interpolating``: all of it on the mask."""
+        mask = torch.zeros(self.states, dtype=torch.float64, device=t.device)
+        mask[self.mask_id] = 1.0
+        return (1 - self.alpha(t))[..., None] * mask
+
+    def inverse(self, alpha: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """See ``Interpolating``."""
+        return self.schedule.inverse(alpha)
+
+    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """See ``Process``."""
+        return self.schedule.sigma(t.double())
+
+    def time_at(
+        self, fraction: Float64[Tensor, "*n"]
+    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+        """See ``DiscreteProcess``."""
+        return scheduled_time(self.schedule, fraction)
+
+    def rate_into(
+        self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n 1"]:
+        """See ``Process``: sigma'(t) into the mask, 0 into a symbol."""
+        rate = self.schedule.dsigma(t.double())
+        return torch.where(z == self.mask_id, rate, 0.0)[..., None]
+
+    def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
+        """See ``Process``: the mask."""
+        one = torch.tensor(self.mask_id, device=device)
+        return torch.nn.functional.one_hot(one, self.states).double().log()
+
+    @property
+    def forgets(self) -> bool:
+        """See ``DiscreteProcess``: everything is masked at t = 1."""
+        return True
+
+    @property
+    def starts_clean(self) -> bool:
+        """See ``DiscreteProcess``: the schedule is complete."""
+        return True
+
+    def unmask_probability(
+        self, s: Float[Tensor, "*n"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n"]:
+        """P(a token masked at t is visible at s) = (alpha_s - alpha_t) / (1 - alpha_t)."""
+        alpha_s, alpha_t = self.alpha(s), self.alpha(t)
+        return (alpha_s - alpha_t) / (1 - alpha_t)
+
+    def corrupt(
+        self,
+        x0: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | Float[Tensor, "B L"],
+        *,
+        keep: Bool[Tensor, "B L"] | None = None,
+        noise: Float64[Tensor, "B L"],
+    ) -> Int64[Tensor, "B L"]:
+        """Draw x_t given x0: each token is masked independently with probability 1 - alpha(t)."""
+        masked = 1 - self.alpha(t)
+        return self._mask(x0, noise < (masked if masked.dim() == 2 else masked[:, None]), keep)
+
+    def corrupt_exactly(
+        self,
+        x0: Int[Tensor, "B L"],
+        count: Int[Tensor, " B"],
+        *,
+        keep: Bool[Tensor, "B L"] | None = None,
+        noise: Float64[Tensor, "B L"],
+    ) -> Int64[Tensor, "B L"]:
+        """Mask exactly ``count`` positions of each row, all subsets equally likely.
+
+        Given its number of masked tokens, x_t of any absorbing process has this distribution (Ou et
+        al. 2024, arXiv:2406.03736, section 3.3).
+
+        Args:
+            x0: Clean ids in ``0..K``.
+            count: Positions to mask, at most the number that is not kept.
+            keep: Positions that stay as they are.
+            noise: Independent uniforms in (0, 1).
+        """
+        eligible = torch.ones_like(x0, dtype=torch.bool) if keep is None else ~keep
+        return self._mask(x0, permutation_rank(noise, eligible) < count[:, None], keep)
+
+    def _mask(self, x0: Tensor, masked: Tensor, keep: Tensor | None) -> Tensor:
+        if keep is not None:
+            masked = masked & ~keep
+        return torch.where(masked, self.mask_id, x0)

@@ -1,0 +1,307 @@
+"""What a forward process promises, and the discrete ones that mix the data with noise.
+
+A discrete process acts on each position independently. Its functions take any leading shape ``*n``: one
+entry a position, with a time for each. Distributions are log-probabilities in nats, in float64.
+Source of the common frame: Austin et al. 2021, arXiv:2107.03006; Campbell et al. 2022,
+arXiv:2205.14987; von Ruette et al. 2025, arXiv:2503.04482.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int, Int64
+from torch import Tensor
+
+from seqdiff.rng import categorical
+from seqdiff.schedules import NoiseSchedule
+
+
+Context = Literal["row", "block", "prefix"]
+
+
+class Process(ABC):
+    """How a run hides or distorts tokens, as far as every part of the library needs to know it.
+
+    Subclasses are frozen: they hold no network and no generator. ``DiscreteProcess`` is for noise
+    on the symbols themselves, ``Gaussian`` for noise on their embeddings.
+
+    Attributes:
+        name: In messages and tables.
+        context: What the distribution of a token is conditioned on: the whole noisy ``row``; its
+            noisy ``block`` and the clean blocks before it; or the clean ``prefix`` alone.
+        needs_time: Whether a network has to be told the noise level, because noisy tokens do not
+            show it.
+        vocab_size: K, the number of real symbols, with ids ``0..K-1``.
+    """
+
+    name: ClassVar[str]
+    context: ClassVar[Context] = "row"
+    needs_time: ClassVar[bool] = True
+    vocab_size: int
+
+    @property
+    def unknown_id(self) -> int:
+        """The id K that stands for an unknown token in the data; networks embed it too.
+
+        Where there is a mask, the mask has this id: like an unknown token it says nothing.
+        """
+        return self.vocab_size
+
+    @abstractmethod
+    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """The noise level that a time-conditioned network is told; grows with t."""
+
+    def blank(
+        self, shape: tuple[int, int], device: torch.device | str = "cpu"
+    ) -> Int64[Tensor, "B L"]:
+        """Rows of which nothing is known, for ``Sampler.sample`` to fill."""
+        return torch.full(shape, self.unknown_id, dtype=torch.int64, device=device)
+
+
+class DiscreteProcess(Process):
+    """A Markov chain on symbols that forgets the clean token between t = 0 and t = 1.
+
+    A subclass implements the abstract methods; everything else follows from them, and may be
+    overridden by something faster.
+    """
+
+    @property
+    @abstractmethod
+    def states(self) -> int:
+        """Number of states of a noisy token: K, or K + 1 with a mask."""
+
+    @abstractmethod
+    def log_marginal(
+        self, log_probs: Float[Tensor, "*n k"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n states"]:
+        """Distribution of z_t when x0 has the given distribution.
+
+        Args:
+            log_probs: Of x0, over the K symbols, or over all states (D3PM may expect a mask).
+            t: Times in [0, 1].
+        """
+
+    @abstractmethod
+    def log_step(
+        self, z: Int[Tensor, "*n"], s: Float[Tensor, "*n"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n states"]:
+        """Probability log q(z_t = z | z_s = y) of reaching z from every state y.
+
+        Args:
+            z: States at time t.
+            s: Earlier times.
+            t: Later times.
+        """
+
+    @abstractmethod
+    def rate_into(
+        self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n states"]:
+        """Rate Q_t(y -> z) of jumping from every other state y to z, per unit time.
+
+        The entry of z itself is not read. The last axis may have size 1 if all are equal.
+        """
+
+    @abstractmethod
+    def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
+        """Distribution of a token at t = 1, as generation draws it."""
+
+    def time_at(
+        self, fraction: Float64[Tensor, "*n"]
+    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+        """Find the time at which the noise has come so far, and the derivative of that time.
+
+        Estimators draw fractions, so that a bound's estimate does not depend on how the schedule
+        distributes the noise over time.
+
+        Args:
+            fraction: In (0, 1); here it is the time itself.
+        """
+        return fraction, torch.ones_like(fraction)
+
+    def log_likelihood(
+        self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n K"]:
+        """Evidence log q_t(z | v) that a noisy token gives for every clean symbol v."""
+        size = self.vocab_size
+        symbols = torch.eye(size, dtype=torch.float64, device=z.device).log()
+        every = self.log_marginal(
+            symbols.expand(*z.shape, size, size), t.double()[..., None].expand(*z.shape, size)
+        )
+        column = z[..., None, None].expand(*z.shape, size, 1)
+        return every.gather(-1, column).squeeze(-1)
+
+    def log_posterior(
+        self,
+        log_probs: Float[Tensor, "*n k"],
+        z: Int[Tensor, "*n"],
+        s: Float[Tensor, "*n"],
+        t: Float[Tensor, "*n"],
+    ) -> Float64[Tensor, "*n states"]:
+        """Distribution of z_s given z_t when x0 has a distribution that does not depend on z_t.
+
+        Bayes' rule on one position: q(z_t | z_s) q_s(z_s | x0), normalised. With the exact
+        leave-one-out distribution it is the exact reverse kernel of the position; with one that
+        already used z_t, the evidence of z_t would count twice.
+
+        Args:
+            log_probs: Leave-one-out distribution of x0, see ``log_marginal``.
+            z: States at time t.
+            s: Earlier times, less than t.
+            t: Later times.
+        """
+        return (self.log_step(z, s, t) + self.log_marginal(log_probs, s)).log_softmax(dim=-1)
+
+    def corrupt(
+        self,
+        x0: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | Float[Tensor, "B L"],
+        *,
+        keep: Bool[Tensor, "B L"] | None = None,
+        noise: Float64[Tensor, "B L"],
+    ) -> Int64[Tensor, "B L"]:
+        """Draw z_t given x0, independently at every position.
+
+        Args:
+            x0: Clean ids in ``0..K``; K (unknown) stays as it is.
+            t: Times in [0, 1], one a row or one a token.
+            keep: Positions that stay as they are.
+            noise: Independent uniforms in (0, 1).
+        """
+        fixed = x0 == self.unknown_id if keep is None else keep | (x0 == self.unknown_id)
+        one_hot = self.one_hot(x0.masked_fill(fixed, 0))
+        times = t.double() if t.dim() == 2 else t.double()[:, None].expand(x0.shape)
+        drawn = categorical(self.log_marginal(one_hot, times), noise)
+        return torch.where(fixed, x0.long(), drawn)
+
+    def one_hot(self, x0: Int[Tensor, "*n"]) -> Float64[Tensor, "*n K"]:
+        """Log-probabilities of a symbol that is known: 0 for it, ``-inf`` for the others."""
+        return torch.nn.functional.one_hot(x0.long(), self.vocab_size).double().log()
+
+    def prior_kl(self, x0: Int[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """KL(q_1(. | x0) || prior) of every token in nats: the bound's price of alpha(1) > 0."""
+        t = torch.ones(x0.shape, dtype=torch.float64, device=x0.device)
+        log_q = self.log_marginal(self.one_hot(x0), t)
+        return (log_q.exp() * (log_q - self.log_prior(x0.device)).nan_to_num()).sum(dim=-1)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether z_1 is distributed as the prior, so that the bound needs no prior term."""
+        symbols = torch.arange(self.vocab_size)
+        return not bool(self.prior_kl(symbols).any())
+
+    @property
+    def starts_clean(self) -> bool:
+        """Whether z_0 = x0 with certainty, so that the bound needs no reconstruction term."""
+        zero = torch.zeros(1, dtype=torch.float64)
+        clean = self.log_marginal(self.one_hot(torch.zeros(1, dtype=torch.int64)), zero)
+        return float(clean[0, 0]) == 0.0
+
+
+class Interpolating(DiscreteProcess):
+    """A process that keeps a token with probability alpha(t) and else draws it from noise.
+
+    q_t(y | x) = alpha(t) 1[y = x] + b_t(y). A subclass gives alpha, b and the rates of b.
+    """
+
+    @abstractmethod
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """Probability that a token has not been replaced by time t."""
+
+    @abstractmethod
+    def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n states"]:
+        """Probability b_t(y) that a token has been replaced, by y; the last axis may be 1."""
+
+    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """See ``Process``: -log alpha(t), infinite where nothing of x0 is left."""
+        return -self.alpha(t).log()
+
+    def log_marginal(
+        self, log_probs: Float[Tensor, "*n k"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n states"]:
+        """See ``Process``; computed in the log domain, where small probabilities stay exact."""
+        t, law = t.double(), log_probs.double()
+        if law.shape[-1] < self.states:
+            law = torch.nn.functional.pad(law, (0, self.states - law.shape[-1]), value=-torch.inf)
+        return torch.logaddexp(self.alpha(t).log()[..., None] + law, self.noise_probs(t).log())
+
+    def log_step(
+        self, z: Int[Tensor, "*n"], s: Float[Tensor, "*n"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n states"]:
+        """See ``Process``: stay with alpha_t / alpha_s, or be replaced by z on the way."""
+        s, t = s.double(), t.double()
+        stay = self.alpha(t) / self.alpha(s)
+        replaced = self.noise_probs(t) - stay[..., None] * self.noise_probs(s)
+        replaced = replaced.expand(*z.shape, self.states)
+        into = replaced.gather(-1, z[..., None].long()).clamp_min(0.0)
+        present = torch.nn.functional.one_hot(z.long(), self.states).double()
+        return (into + stay[..., None] * present).log()
+
+    def log_forward(
+        self, z: Int[Tensor, "*n"], s: Float[Tensor, "*n"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n states"]:
+        """Distribution log q(z_t | z_s = z): noise from s on.
+
+        Args:
+            z: States at time s.
+            s: Earlier times.
+            t: Later times.
+        """
+        s, t = s.double(), t.double()
+        stay = (self.alpha(t) / self.alpha(s))[..., None]
+        replaced = (self.noise_probs(t) - stay * self.noise_probs(s)).clamp_min(0.0)
+        present = torch.nn.functional.one_hot(z.long(), self.states).double()
+        return (replaced + stay * present).log()
+
+    def inverse(self, alpha: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """The time at which alpha(t) has a value, by bisection."""
+        low, high = torch.zeros_like(alpha), torch.ones_like(alpha)
+        for _ in range(60):
+            middle = (low + high) / 2
+            later = self.alpha(middle) > alpha
+            low, high = torch.where(later, middle, low), torch.where(later, high, middle)
+        return (low + high) / 2
+
+    def log_likelihood(
+        self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n K"]:
+        """See ``Process``: every symbol explains z by noise, and z's own symbol by survival too."""
+        t = t.double()
+        noise = self.noise_probs(t).expand(*z.shape, self.states)
+        from_noise = noise.gather(-1, z[..., None].long())
+        kept = torch.nn.functional.one_hot(z.long(), self.states)[..., : self.vocab_size].double()
+        return (from_noise + self.alpha(t)[..., None] * kept).log()
+
+
+def scheduled_time(
+    schedule: NoiseSchedule, fraction: Float64[Tensor, "*n"]
+) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+    """``DiscreteProcess.time_at`` for alpha that falls linearly in the fraction."""
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=fraction.device)
+    first, last = schedule.alpha(ends)
+    t = schedule.inverse(first - (first - last) * fraction)
+    return t, (first - last) / -schedule.dalpha(t)
+
+
+def require(value: bool, owner: str, requirement: str, got: object, fix: str) -> None:
+    """Raise a ValueError in one line unless an argument is valid."""
+    if not value:
+        raise ValueError(f"{owner} must {requirement}, got {got}; {fix}")
+
+
+def check_vocab_size(owner: str, vocab_size: int) -> None:
+    """Check the number of symbols.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    require(
+        vocab_size >= 1,
+        f"{owner}.vocab_size",
+        "be at least 1",
+        vocab_size,
+        "count the real symbols without the mask",
+    )

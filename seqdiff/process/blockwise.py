@@ -1,0 +1,105 @@
+"""Block diffusion: another process on every block of a row, given the clean blocks before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Bool, Float, Float64, Int, Int64
+from torch import Tensor
+
+from seqdiff.blocks import cut, join, spread
+from seqdiff.process.absorbing import Absorbing
+from seqdiff.process.base import Context, Process
+
+
+@dataclass(frozen=True)
+class Blockwise(Process):
+    """Runs a process on each block of a row on its own, at a time of its own.
+
+    A model of it reads its own noisy block and the clean blocks before. Within a block everything
+    that holds of the process holds. Source: Arriola et al. 2025, arXiv:2503.09573, section 3.
+
+    Attributes:
+        process: Of a block.
+        block_size: L', tokens of a block; the last of a row may be shorter.
+    """
+
+    name: ClassVar[str] = "blockwise"
+    context: ClassVar[Context] = "block"
+    needs_time: ClassVar[bool] = False
+    process: Absorbing
+    block_size: int
+
+    def __post_init__(self) -> None:
+        """Check the arguments.
+
+        Raises:
+            ValueError: If a block holds no token, or the process needs a time input, which networks
+                of blocks lack: each block has a noise level of its own.
+        """
+        check_block_size("Blockwise", self.block_size)
+        if not isinstance(self.process, Absorbing):
+            raise ValueError(
+                "Blockwise.process must be absorbing, got "
+                f"{getattr(self.process, 'name', type(self.process).__name__)}, whose noise level "
+                "a network must be told, while each block has its own; leave block_size out, or "
+                "use the absorbing process"
+            )
+
+    @property
+    def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """K, of the process."""
+        return self.process.vocab_size
+
+    @property
+    def mask_id(self) -> int:
+        """The id of the mask, ``vocab_size``."""
+        return self.process.mask_id
+
+    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """See ``Process``."""
+        return self.process.sigma(t)
+
+    def corrupt(
+        self,
+        x0: Int[Tensor, "B L"],
+        t: Float[Tensor, "B n"],
+        *,
+        keep: Bool[Tensor, "B L"] | None = None,
+        noise: Float64[Tensor, "B L"],
+    ) -> Int64[Tensor, "B L"]:
+        """Draw z_t given x0 with a time for each of a row's n blocks; see ``Process``."""
+        times = spread(t, self.block_size, x0.shape[1])
+        return self.process.corrupt(x0, times, keep=keep, noise=noise)
+
+    def corrupt_exactly(
+        self,
+        x0: Int[Tensor, "B L"],
+        count: Int[Tensor, "B n"],
+        *,
+        keep: Bool[Tensor, "B L"],
+        noise: Float64[Tensor, "B L"],
+    ) -> Int64[Tensor, "B L"]:
+        """Mask exactly as many positions of each block; see ``Absorbing.corrupt_exactly``."""
+        size = self.block_size
+        parts = self.process.corrupt_exactly(
+            cut(x0, size, self.mask_id),
+            count.flatten(),
+            keep=cut(keep, size, fill=1),
+            noise=cut(noise, size),
+        )
+        return join(parts, x0.shape[1])
+
+
+def check_block_size(owner: str, block_size: int) -> None:
+    """Check the number of tokens of a block.
+
+    Raises:
+        ValueError: If it is no integer of at least 1.
+    """
+    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
+        raise ValueError(
+            f"{owner}.block_size must be an integer of at least 1, got {block_size!r}; 4 and 16 "
+            "are usual"
+        )

@@ -1,0 +1,90 @@
+"""Hybrid noise: most tokens are masked, some are replaced by random symbols on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from seqdiff.process.base import Interpolating, check_vocab_size, require
+
+
+@dataclass(frozen=True)
+class Hybrid(Interpolating):
+    """Masking mixed with uniform noise, so that a model learns to correct tokens it sees.
+
+    With c(t) = B sqrt(t (1 - t)) and C = 1 + c: alpha = (1 - t) / C, the mask has t / C and every
+    symbol c / (C K). B is chosen such that at t = 1/2 a fraction ``p_u`` of all tokens is random;
+    there is none at both ends. Source: von Ruette et al. 2025, arXiv:2503.04482, section 3.
+
+    Attributes:
+        vocab_size: K, the number of real symbols; the mask has id K.
+        p_u: Fraction of random tokens at t = 1/2, in [0, 1); 0 is linear masking.
+    """
+
+    name: ClassVar[str] = "hybrid"
+    vocab_size: int
+    p_u: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the arguments.
+
+        Raises:
+            ValueError: If there is no symbol, or ``p_u`` is out of range.
+        """
+        check_vocab_size("Hybrid", self.vocab_size)
+        fix = "0.1 is usual; for random tokens alone use the uniform process"
+        require(0 <= self.p_u < 1, "Hybrid.p_u", "be in [0, 1)", self.p_u, fix)
+
+    @property
+    def states(self) -> int:
+        """See ``Process``: the symbols and the mask."""
+        return self.vocab_size + 1
+
+    @property
+    def mask_id(self) -> int:
+        """The id of the mask, ``vocab_size``."""
+        return self.vocab_size
+
+    @property
+    def _strength(self) -> float:
+        return 2 * self.p_u / (1 - self.p_u)
+
+    def _random(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """c(t)."""
+        return self._strength * (t * (1 - t)).clamp_min(0).sqrt()
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """See ``Interpolating``."""
+        t = t.double()
+        return (1 - t) / (1 + self._random(t))
+
+    def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n states"]:
+        """See ``Interpolating``."""
+        t = t.double()
+        random = self._random(t)
+        symbols = (random / self.vocab_size)[..., None].expand(*t.shape, self.vocab_size)
+        return torch.cat((symbols, t[..., None]), dim=-1) / (1 + random)[..., None]
+
+    def rate_into(
+        self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n 1"]:
+        """See ``Process``: b' - (alpha' / alpha) b, which is positive at every t."""
+        t = t.double().expand(z.shape)
+        scale = 1 + self._random(t)
+        into_mask = 1 / (scale * (1 - t))
+        into_symbol = self._strength / (2 * self.vocab_size * scale * (t * (1 - t)).sqrt())
+        return torch.where(z == self.mask_id, into_mask, into_symbol)[..., None]
+
+    def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
+        """See ``Process``: the mask."""
+        one = torch.tensor(self.mask_id, device=device)
+        return torch.nn.functional.one_hot(one, self.states).double().log()
+
+    @property
+    def forgets(self) -> bool:
+        """See ``DiscreteProcess``: everything is masked at t = 1."""
+        return True

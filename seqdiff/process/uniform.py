@@ -1,0 +1,92 @@
+"""The uniform process: tokens are replaced by symbols drawn uniformly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from seqdiff.process.base import Interpolating, check_vocab_size, scheduled_time
+from seqdiff.schedules import LogLinear, NoiseSchedule
+
+
+@dataclass(frozen=True)
+class Uniform(Interpolating):
+    """q(z_t | x0) = Cat(alpha_t x0 + (1 - alpha_t) / K): a replaced token may be any real symbol.
+
+    The noise is over the K real symbols: mask, padding and unknown tokens are no part of it. Any
+    schedule will do; with alpha(0) < 1 the bound has a reconstruction term, with alpha(1) > 0 a
+    prior term, and both are counted. Source: Austin et al. 2021, arXiv:2107.03006; in continuous
+    time Schiff et al. 2024, arXiv:2412.10193.
+
+    Attributes:
+        vocab_size: K, the number of real symbols.
+        schedule: Noise schedule.
+    """
+
+    name: ClassVar[str] = "uniform"
+    vocab_size: int
+    schedule: NoiseSchedule = field(default_factory=LogLinear)
+
+    def __post_init__(self) -> None:
+        """Check the number of symbols.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        check_vocab_size("Uniform", self.vocab_size)
+
+    @property
+    def states(self) -> int:
+        """See ``Process``: the symbols."""
+        return self.vocab_size
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """See ``Interpolating``."""
+        return self.schedule.alpha(t.double())
+
+    def inverse(self, alpha: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """See ``Interpolating``."""
+        return self.schedule.inverse(alpha)
+
+    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """See ``Process``."""
+        return self.schedule.sigma(t.double())
+
+    def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
+        """See ``Interpolating``."""
+        return ((1 - self.alpha(t)) / self.vocab_size)[..., None]
+
+    def time_at(
+        self, fraction: Float64[Tensor, "*n"]
+    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+        """See ``DiscreteProcess``."""
+        return scheduled_time(self.schedule, fraction)
+
+    def rate_into(
+        self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n 1"]:
+        """See ``Process``: sigma'(t) / K between any two symbols."""
+        return (self.schedule.dsigma(t.double()).expand(z.shape) / self.vocab_size)[..., None]
+
+    def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
+        """See ``Process``."""
+        level = -math.log(self.vocab_size)
+        return torch.full((self.vocab_size,), level, dtype=torch.float64, device=device)
+
+    def prior_kl(self, x0: Int[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """See ``DiscreteProcess``: the same for every symbol."""
+        alpha = self.alpha(torch.ones((), dtype=torch.float64, device=x0.device))
+        replaced = (1 - alpha) / self.vocab_size
+        others = (self.vocab_size - 1) * torch.xlogy(replaced, replaced * self.vocab_size)
+        kept = alpha + replaced
+        return (others + torch.xlogy(kept, kept * self.vocab_size)).expand(x0.shape)
+
+    @property
+    def forgets(self) -> bool:
+        """See ``DiscreteProcess``."""
+        return float(self.alpha(torch.ones(()))) == 0.0
