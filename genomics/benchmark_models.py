@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from seqdiff.backbones.protocol import BoundedBackbone, HiddenBackbone
 from torch import nn
 
 from seqdiff.backbones.hub_files import CONFIG_FILE, WEIGHTS_FILE
-from seqdiff.backbones.protocol import BoundedBackbone, HiddenBackbone
 
 from .alphabet import BASES, DNATokenizer
 from .published import PublishedCaduceus

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32
-from torch import nn
-
 from seqdiff.backbones.protocol import HiddenBackbone
+from torch import nn
 
 from .alphabet import DNATokenizer
 from .benchmark_fitting import (

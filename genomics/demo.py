@@ -81,7 +81,7 @@ def write_report(trained: Run) -> str:
 
     data, directory = trained.datamodule, trained.directory
     assert isinstance(data, SyntheticDataModule)
-    blanks = Blanks(_NUM_SAMPLES, data.length, trained.process.mask_id)
+    blanks = Blanks(_NUM_SAMPLES, data.length, trained.process.unknown_id)
     recorder, sampler = Recorder(), FirstHittingSampler()
     drawn = draw(trained, sampler, blanks, seed=_SEED, batch_size=_NUM_SAMPLES, recorder=recorder)
     samples, reference, motifs, trace, page = (

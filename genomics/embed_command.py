@@ -12,8 +12,8 @@ from seqdiff.subcommands.common import add_device, check_count
 
 if TYPE_CHECKING:
     import numpy as np
-
     from seqdiff.backbones.protocol import HiddenBackbone
+
     from seqdiff.run import Run
 
 help = "write the hidden states of each record of a FASTA file, averaged over strands"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 from jaxtyping import Float32, UInt8
-from torch import nn
-
 from seqdiff.backbones.protocol import HiddenBackbone
+from torch import nn
 
 from .alphabet import reverse_complement
 

@@ -64,7 +64,6 @@ def run(args: argparse.Namespace) -> None:
         effects = [
             mutation_effects(
                 trained.denoiser,
-                trained.process,
                 ids,
                 window=window,
                 batch_size=args.batch_size,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float64, UInt8
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
 
 from .alphabet import BASES, MASK_ID
 from .strands import masked_log_probs
@@ -16,7 +15,6 @@ from .strands import masked_log_probs
 
 def mutation_effects(
     denoiser: Denoiser,
-    process: MaskedDiffusion,
     ids: UInt8[np.ndarray, " L"],
     *,
     window: int,
@@ -27,7 +25,6 @@ def mutation_effects(
 
     Args:
         denoiser: In eval mode.
-        process: Says what time it is when one base is hidden.
         ids: The sequence, ids ``0..4``.
         window: Most bases around a position that the network is shown; near the ends of a longer
             sequence the window is moved inside.
@@ -46,7 +43,7 @@ def mutation_effects(
         starts = np.clip(places - (size - 1) // 2, 0, len(ids) - size)
         rows = ids[starts[:, None] + np.arange(size)]
         hidden = np.arange(size) == (places - starts)[:, None]
-        law = masked_log_probs(denoiser, process, rows, hidden)
+        law = masked_log_probs(denoiser, rows, hidden)
         effects[places] = law - law[np.arange(len(places)), ids[places]][:, None]
         if progress is not None:
             progress(len(places))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
+from seqdiff.backbones.protocol import HiddenBackbone
 from torch import Tensor, nn
 
-from seqdiff.backbones.protocol import HiddenBackbone
 from seqdiff.samplers.conjoining import read_back
 
 from .benchmark_protocol import Conjoin, Pooling

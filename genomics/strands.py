@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float64, UInt8
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
-from seqdiff.types import Batch
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing, Blockwise, LeftToRight
+from seqdiff.types import Batch, Inputs
 
 from .alphabet import BASES, MASK_ID, complement, reads_backwards, reverse_complement
 
@@ -55,7 +55,6 @@ def both_strands(
 @torch.no_grad()
 def masked_log_probs(
     denoiser: Denoiser,
-    process: MaskedDiffusion,
     rows: UInt8[np.ndarray, "B L"],
     hidden: Bool[np.ndarray, "B L"],
 ) -> Float64[np.ndarray, "N 4"]:
@@ -66,13 +65,21 @@ def masked_log_probs(
 
     Args:
         denoiser: In eval mode.
-        process: Says what time it is when so many bases are hidden.
         rows: Ids ``0..4``.
         hidden: Positions to hide, all those of a row at once; at least one a row.
 
     Returns:
         In nats, in the order of ``hidden.nonzero()``, in the order of ``BASES``.
+
+    Raises:
+        ValueError: If the model's noise has no mask, so that a base cannot be hidden from it.
     """
+    process = denoiser.process
+    if not isinstance(process, Absorbing | Blockwise | LeftToRight):
+        raise ValueError(
+            "masked_log_probs.denoiser must be of a process with masks alone, got the "
+            f"{denoiser.description}; likelihood ratios are defined for every process"
+        )
     device = device_of(denoiser)
     laws = []
     for opposite in (False, True):
@@ -80,9 +87,10 @@ def masked_log_probs(
         where = torch.from_numpy(np.ascontiguousarray(hidden[:, ::-1] if opposite else hidden))
         x0 = torch.from_numpy(ids.astype(np.int64))
         share = where.sum(dim=-1).double() / ((x0 != MASK_ID) | where).sum(dim=-1)
-        t = process.schedule.inverse(1 - share).to(device)
-        x_t = x0.masked_fill(where, MASK_ID).to(device)
+        t = process.schedule.inverse(1 - share) if isinstance(process, Absorbing) else None
+        x_t = x0.masked_fill(where, MASK_ID)
+        inputs = Inputs(x_t, t).to(device)
         law = torch.zeros(*ids.shape, len(BASES), dtype=torch.float64)
-        law[where] = denoiser.log_probs_at(x_t, where.to(device), t).double().cpu()
+        law[where] = denoiser.log_probs(inputs, where.to(device)).double().cpu()
         laws.append(law.numpy()[:, ::-1][..., _COMPLEMENT] if opposite else law.numpy())
     return ((laws[0] + laws[1]) / STRANDS)[hidden]

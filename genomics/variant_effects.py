@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import Estimator, Likelihood, contrast
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
 
 from .strands import STRANDS, both_strands, device_of, masked_log_probs
 from .variant_windows import AlleleWindows
@@ -33,7 +32,6 @@ class LikelihoodRatio(NamedTuple):
 
 def likelihood_ratios(
     denoiser: Denoiser,
-    process: MaskedDiffusion,
     windows: Sequence[AlleleWindows],
     *,
     estimator: Estimator,
@@ -47,7 +45,6 @@ def likelihood_ratios(
 
     Args:
         denoiser: The model, in eval mode.
-        process: Supplies the mask and the schedule.
         windows: Of any lengths.
         estimator: Of the model's kind.
         seed: Of the draws.
@@ -61,7 +58,6 @@ def likelihood_ratios(
             denoiser,
             both_strands(refs, refs).to(device),
             both_strands(alts, refs).to(device),
-            process=process,
             estimator=estimator,
             rows_per_call=batch_size,
             seed=seed,
@@ -82,7 +78,6 @@ def _ratio(difference: Likelihood, number: int) -> LikelihoodRatio:
 
 def masked_marginals(
     denoiser: Denoiser,
-    process: MaskedDiffusion,
     windows: Sequence[AlleleWindows],
     *,
     batch_size: int = 32,
@@ -95,7 +90,6 @@ def masked_marginals(
 
     Args:
         denoiser: The model, in eval mode.
-        process: Supplies the mask and the schedule.
         windows: Of any lengths.
         batch_size: Rows of a network call.
 
@@ -115,7 +109,7 @@ def masked_marginals(
             part = shared[first : first + batch_size]
             hidden = np.stack([_changed(windows[at[0]]) for at in part])
             ref = np.stack([windows[at[0]].ref for at in part])
-            law = masked_log_probs(denoiser, process, ref, hidden)
+            law = masked_log_probs(denoiser, ref, hidden)
             ends = hidden.sum(axis=1).cumsum()[:-1]
             for at, laws in zip(part, np.split(law, ends), strict=True):
                 for place in at:

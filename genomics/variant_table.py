@@ -152,19 +152,19 @@ def _score(
         for variant, problem in chunk
         if problem is None
     ]
-    model = scoring.run.denoiser, scoring.run.process
+    model = scoring.run.denoiser
     ratios: list[LikelihoodRatio | None] = [None] * len(windows)
     marginals: list[float | None] = [None] * len(windows)
     if scoring.estimator is not None:
         ratios[:] = likelihood_ratios(
-            *model,
+            model,
             windows,
             estimator=scoring.estimator,
             seed=scoring.seed,
             batch_size=scoring.batch_size,
         )
     if scoring.marginal:
-        marginals = masked_marginals(*model, windows, batch_size=scoring.batch_size)
+        marginals = masked_marginals(model, windows, batch_size=scoring.batch_size)
     scores = zip(ratios, marginals, strict=True)
     for variant, problem in chunk:
         site = (variant.chrom, variant.pos, variant.name, variant.ref, variant.alt, variant.line)

@@ -7,50 +7,41 @@ with the top-level key ``base``, relative to itself.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from argparse import SUPPRESS, ArgumentError
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, get_type_hints, runtime_checkable
+from typing import get_type_hints
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
-from torch import nn
 
-import seqdiff.backbones
-import seqdiff.training.baselines  # noqa: F401  (classes are choices once imported)
-from seqdiff.backbones.protocol import LabelledBackbone
-from seqdiff.config_files import config_files, one_line, unquote
+from seqdiff.backbones import Backbone
+from seqdiff.config_files import config_files, one_line, read_config, unquote
 from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.schedules import LogLinear, NoiseSchedule
+from seqdiff.denoiser import usual_parameterization
+from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective
+from seqdiff.parameterization import Parameterization
+from seqdiff.presets import find_preset
+from seqdiff.process import Process
+from seqdiff.process.blockwise import check_block_size
+from seqdiff.schedules import NoiseSchedule
 from seqdiff.time_sampling import TimeSampler
-from seqdiff.training.block_objectives import BlockNELBO
-from seqdiff.training.objectives import ContinuousNELBO, Objective
 from seqdiff.training.optim import OptimConfig
 from seqdiff.training.trainer import TrainerConfig
 
 ParsedRun = Namespace
 
-_LINKED = ("num_embeddings", "num_logits")
-_LINKED_IF_LABELLED = "num_classes"
+# Of the network, and what they follow from.
+_LINKED = {
+    "num_embeddings": "data.tokenizer",
+    "num_logits": "data.tokenizer and parameterization",
+    "num_classes": "data.labels",
+}
 _NO_FLAGS = ("--config", "--base", "--provenance", "--resumed")
-
-
-@runtime_checkable
-class Network(Protocol):
-    """An ``nn.Module`` that is a ``Backbone`` and is built from K+1 and K.
-
-    Its constructor takes ``num_embeddings`` and ``num_logits`` by keyword; both come from the
-    tokenizer, so a configuration names neither.
-    """
-
-    # Unannotated on purpose: the configuration parser compares annotations literally. It also
-    # compares names, of which the first two are the network's own.
-    def forward(self, tokens, t=None, /, padding=None):
-        """See ``Backbone``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -61,9 +52,13 @@ class RunConfig:
         output: The run directory, made by the run.
         data: What to train on and how it is tokenised.
         backbone: The network.
+        process: How tokens turn into noise.
         seed: Of the weights, the order of the data and all noise; in [0, 2^32).
-        schedule: How fast tokens are masked.
+        parameterization: What the outputs of the network mean; null is the usual choice for the
+            process.
         objective: What is minimised.
+        block_size: Tokens of a block, each of which runs the process on its own given the clean
+            blocks before it; null runs it on whole rows.
         start_from: A run directory whose weights the network starts with, of the same names and
             shapes and for the same tokenizer; null draws them from the seed.
         optim: Optimiser and learning rate.
@@ -76,10 +71,12 @@ class RunConfig:
 
     output: Path
     data: SequenceDataModule
-    backbone: Network
+    backbone: Backbone
+    process: Process
     seed: int = 0
-    schedule: NoiseSchedule = field(default_factory=LogLinear)
+    parameterization: Parameterization | None = None
     objective: Objective = field(default_factory=ContinuousNELBO)
+    block_size: int | None = None
     start_from: Path | None = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     label_dropout: float = 0.1
@@ -91,14 +88,14 @@ class RunConfig:
         """Check what the types cannot say.
 
         Raises:
-            TypeError: If the backbone is not a module.
-            ValueError: If the seed does not fit in 32 bits, the backbone cannot be told the labels
-                of the data, the share of hidden labels is none, or sharded weights are to be
+            TypeError: If the backbone is not a ``Backbone``.
+            ValueError: If the seed does not fit in 32 bits, a block holds no token, the backbone
+                cannot be told the labels of the data, the share of hidden labels is none, or sharded weights are to be
                 averaged, clipped or searched with.
         """
-        if not isinstance(self.backbone, nn.Module):
+        if not isinstance(self.backbone, Backbone):
             raise TypeError(
-                f"RunConfig.backbone must be an nn.Module, got {type(self.backbone).__name__}; "
+                f"RunConfig.backbone must be a Backbone, got {type(self.backbone).__name__}; "
                 f"choose from {', '.join(_choices('backbone'))}"
             )
         if not 0 <= self.seed < 2**32:
@@ -109,7 +106,9 @@ class RunConfig:
             raise ValueError(
                 f"RunConfig.label_dropout must be in [0, 1), got {self.label_dropout}; 0.1 is usual"
             )
-        if self.data.labels is not None and not isinstance(self.backbone, LabelledBackbone):
+        if self.block_size is not None:
+            check_block_size("RunConfig", self.block_size)
+        if self.data.labels is not None and self.backbone.num_classes is None:
             raise ValueError(
                 "RunConfig.backbone must take num_classes for data with labels, got "
                 f"{type(self.backbone).__name__}; choose another, or drop data.labels"
@@ -136,6 +135,13 @@ def run_parser() -> ArgumentParser:
     parser.add_argument("--config", action="config", help=SUPPRESS)
     parser.add_argument("--base", type=str | None, default=None, help=SUPPRESS)
     parser.add_argument(
+        "--preset",
+        type=str | None,
+        default=None,
+        help="a system of the papers: process, parameterization and objective at once; written out, "
+        "not kept",
+    )
+    parser.add_argument(
         "--provenance",
         type=dict[str, str] | None,
         default=None,
@@ -148,31 +154,42 @@ def run_parser() -> ArgumentParser:
         help="what went on with it, and from which step; written, not set",
     )
     parser.add_class_arguments(RunConfig, sub_configs=True)
-    for extra, name in enumerate(reversed(_LINKED)):
-        parser.link_arguments(
-            "data",
-            f"backbone.init_args.{name}",
-            compute_fn=_symbols_and(extra),
-            apply_on="instantiate",
-        )
+    parser.set_defaults({"process": {"class_path": "seqdiff.process.Absorbing"}})
+    parser.link_arguments(
+        "data", "process.init_args.vocab_size", compute_fn=_num_symbols, apply_on="instantiate"
+    )
     parser.link_arguments(
         "data",
-        f"backbone.init_args.{_LINKED_IF_LABELLED}",
+        "backbone.init_args.num_embeddings",
+        compute_fn=_num_embeddings,
+        apply_on="instantiate",
+    )
+    parser.link_arguments(
+        ("process", "parameterization"),
+        "backbone.init_args.num_logits",
+        compute_fn=_num_outputs,
+        apply_on="instantiate",
+    )
+    parser.link_arguments(
+        "data",
+        "backbone.init_args.num_classes",
         compute_fn=_number_of_labels,
         apply_on="instantiate",
     )
     return parser
 
 
-class _symbols_and:
-    """K plus a constant, from a data module."""
+def _num_symbols(data: SequenceDataModule) -> int:
+    return data.tokenizer.vocab_size
 
-    def __init__(self, extra: int) -> None:
-        self.extra = extra
-        self.__name__ = "tokenizer.vocab_size" + f" + {extra}" * bool(extra)
 
-    def __call__(self, data: SequenceDataModule) -> int:
-        return data.tokenizer.vocab_size + self.extra
+def _num_embeddings(data: SequenceDataModule) -> int:
+    """K real symbols, and the unknown one, which is the mask where there is one."""
+    return data.tokenizer.vocab_size + 1
+
+
+def _num_outputs(process: Process, parameterization: Parameterization | None) -> int:
+    return (parameterization or usual_parameterization(process)).num_outputs(process)
 
 
 def _number_of_labels(data: SequenceDataModule) -> int | None:
@@ -192,22 +209,64 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
                 f"train.flags must be keys that a flag may set, got {flag}; drop it, only a file "
                 "may hold it"
             )
-    arguments = [part for file in config_files(path) for part in ("--config", str(file))]
+    contents = [read_config(file) for file in config_files(path)]
+    own, flags = _take_preset(flags)
+    named = [content.preset for content in contents if content.preset is not None]
+    name = own or (named[-1] if named else None)
+    arguments: list[str] = []
+    for content in contents:
+        if content.preset is not None:
+            arguments += ["--config", json.dumps(find_preset(content.preset).keys)]
+        arguments += ["--config", content.argument]
+    if own is not None:
+        arguments += ["--config", json.dumps(find_preset(own).keys)]
     try:
         parsed = run_parser().parse_args([*arguments, *flags])
     except ArgumentError as error:
         message = one_line(str(error))
         raise ValueError(f"{path}: {message}{_hint(message)}") from error
-    for name in (*_LINKED, _LINKED_IF_LABELLED):
-        value = parsed["backbone"]["init_args"].get(name)
+    for linked, origin in _LINKED.items():
+        value = parsed["backbone"]["init_args"].get(linked)
         if value is not None:
             raise ValueError(
-                f"{path}: backbone.init_args.{name} must not be set, got {value}; drop it, "
-                f"it follows from data.{'labels' if name == _LINKED_IF_LABELLED else 'tokenizer'}"
+                f"{path}: backbone.init_args.{linked} must not be set, got {value}; drop it, "
+                f"it follows from {origin}"
             )
-    del parsed["config"], parsed["base"]
+    if name is not None and find_preset(name).time_conditioned:
+        _tell_noise_level(parsed, name)
+    del parsed["config"], parsed["base"], parsed["preset"]
     unquote(parsed)
     return parsed.clone(with_meta=False)
+
+
+def _take_preset(flags: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Part the last ``--preset`` from the other flags."""
+    name, others, words = None, [], list(flags)
+    while words:
+        word = words.pop(0)
+        key, equals, value = word.partition("=")
+        if key != "--preset":
+            others.append(word)
+        elif equals or words:
+            name = value if equals else words.pop(0)
+        else:
+            raise ValueError("train.preset must have a name after it, got none; say which")
+    return name, others
+
+
+def _tell_noise_level(parsed: ParsedRun, preset: str) -> None:
+    """Build the network of a preset time-conditioned.
+
+    Raises:
+        ValueError: If it cannot be.
+    """
+    chosen = parsed["backbone"]["class_path"]
+    if "time_conditioned" not in inspect.signature(_imported(chosen)).parameters:
+        raise ValueError(
+            f"train.preset {preset} must go with a backbone that can be told the noise level, got "
+            f"{chosen}; choose seqdiff.backbones.Caduceus or seqdiff.backbones.Transformer"
+        )
+    parsed["backbone"]["init_args"]["time_conditioned"] = True
 
 
 def instantiate(parsed: ParsedRun) -> RunConfig:
@@ -245,10 +304,6 @@ def _subclasses(base: type) -> list[type]:
     return direct + [deeper for child in direct for deeper in _subclasses(child)]
 
 
-def _is_network(candidate: type) -> bool:
-    return set(_LINKED) <= set(inspect.signature(candidate.__init__).parameters)
-
-
 def _paths(classes: Iterable[type]) -> list[str]:
     """Import paths of those of some classes that can be built."""
     return sorted(
@@ -256,17 +311,20 @@ def _paths(classes: Iterable[type]) -> list[str]:
     )
 
 
+_CHOICES: dict[str, type] = {
+    "data": SequenceDataModule,
+    "process": Process,
+    "schedule": NoiseSchedule,
+    "parameterization": Parameterization,
+    "objective": Objective,
+    "time_sampler": TimeSampler,
+    "backbone": Backbone,
+}
+
+
 def _choices(key: str) -> list[str]:
     """Import paths of the classes that a key may name."""
-    bases: dict[str, type] = {
-        "data": SequenceDataModule,
-        "schedule": NoiseSchedule,
-        "objective": Objective,
-        "time_sampler": TimeSampler,
-        "backbone": nn.Module,
-    }
-    found = _subclasses(bases[key])
-    return _paths(c for c in found if key != "backbone" or _is_network(c))
+    return _paths(_subclasses(_CHOICES[key]))
 
 
 def _imported(path: str) -> type:
@@ -289,8 +347,7 @@ def _hint(message: str) -> str:
     """Say what would have been valid."""
     option = re.search(r"class_path '([\w.]+)': Option '\w+' is not accepted", message)
     if option:
-        linked = (*_LINKED, _LINKED_IF_LABELLED)
-        names = [n for n in inspect.signature(_imported(option[1])).parameters if n not in linked]
+        names = [n for n in inspect.signature(_imported(option[1])).parameters if n not in _LINKED]
         return f"; choose from {', '.join(names)}" if names else "; drop it, the class takes none"
     listed = re.search(r"<class 'str'>.*value: \[(?:'([^']*)'|(\w+))\]$", message)
     if listed:
@@ -300,7 +357,7 @@ def _hint(message: str) -> str:
     if argument:
         return _hint_of_argument(_imported(argument[1]), argument[2])
     keys = re.findall(r'Parser key "(?:[\w.]+\.)?(\w+)"', message)
-    if keys and keys[-1] in ("data", "schedule", "objective", "time_sampler", "backbone"):
+    if keys and keys[-1] in _CHOICES:
         return f"; choose from {', '.join(_choices(keys[-1])) or 'your own import path'}"
     key = re.search(r"(?:arguments: --|Option '|Group ')([\w.]+)", message)
     if key:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 from jsonargparse import Namespace
 
+_PROCESS, _OLD_OBJECTIVES = "seqdiff.process", "seqdiff.training."
 _QUOTED = re.compile(r"""(["'])([\[{].*[\]}])\1""")
 
 
@@ -40,6 +43,77 @@ def config_files(path: Path) -> list[Path]:
         base = content.get("base")
         current = None if base is None else current.parent / str(base)
     return chain[::-1]
+
+
+class Content(NamedTuple):
+    """What a configuration file gives the parser.
+
+    Attributes:
+        argument: Its path; or JSON, of a file that is older than the keys of today.
+        preset: That it names.
+    """
+
+    argument: str
+    preset: str | None
+
+
+def read_config(path: Path) -> Content:
+    """Read a configuration file, and bring one of an older version up to date.
+
+    Args:
+        path: From ``config_files``.
+    """
+    content = yaml.safe_load(path.read_text())
+    preset = content.get("preset")
+    if not _is_old(content):
+        return Content(str(path), preset)
+    for key in ("backbone", "data"):
+        if isinstance(content.get(key), str) and (path.parent / content[key]).is_file():
+            content[key] = str((path.parent / content[key]).resolve())
+    return Content(json.dumps(_modern(content)), preset)
+
+
+def _is_old(content: dict[str, object]) -> bool:
+    """Whether a file has keys from before runs named a process."""
+    return "schedule" in content or _class_of(content.get("objective")).startswith(_OLD_OBJECTIVES)
+
+
+def _class_of(value: object) -> str:
+    found = value.get("class_path") if isinstance(value, dict) else value
+    return found if isinstance(found, str) else ""
+
+
+def _modern(content: dict[str, object]) -> dict[str, object]:
+    """Spell the keys of an older version: an objective made the process there.
+
+    Raises:
+        ValueError: If a file mixes old and new keys.
+    """
+    new = dict(content)
+    schedule, objective = new.pop("schedule", None), new.get("objective")
+    if schedule is not None:
+        if "process" in new:
+            raise ValueError(
+                "CONFIG must hold process or schedule, got both; write the schedule as "
+                "process.init_args.schedule"
+            )
+        new["process"] = {
+            "class_path": f"{_PROCESS}.Absorbing",
+            "init_args": {"schedule": schedule},
+        }
+    if not _class_of(objective):
+        return new
+    name = _class_of(objective).rpartition(".")[2]
+    options = dict(objective.get("init_args") or {}) if isinstance(objective, dict) else {}
+    if "block_size" in options:
+        new["block_size"] = options.pop("block_size")
+    if "share" in options:
+        options["fraction"] = options.pop("share")
+    if name == "Autoregressive":
+        new["process"] = {"class_path": f"{_PROCESS}.LeftToRight"}
+    name = {"BlockWeightedMLM": "WeightedMLM"}.get(name, name)
+    new["objective"] = {"class_path": f"seqdiff.objectives.{name}", "init_args": options}
+    return new
 
 
 def unquote(parsed: Namespace) -> None:

@@ -449,7 +449,9 @@ def check_parts(backbone: Backbone, process: Process, parameterization: Paramete
             f"{backbone.num_logits} from {network}; build it with num_logits={expected}"
         )
     if (process.needs_time or chosen.needs_time) and not backbone.time_conditioned:
-        cause = f"process {process.name}" if process.needs_time else f"parameterization {chosen.name}"
+        cause = (
+            f"process {process.name}" if process.needs_time else f"parameterization {chosen.name}"
+        )
         raise ValueError(
             f"Denoiser.backbone must be told the noise level for the {cause}, got a time-free "
             f"{network}; build it with time_conditioned=True, which Caduceus and Transformer take"

@@ -16,7 +16,7 @@ from seqdiff.denoiser import Denoiser
 from seqdiff.parameterization import Subs, scores_from_law
 from seqdiff.parameterization.score import before_the_end
 from seqdiff.process import Absorbing, DiscreteProcess
-from seqdiff.types import Batch, Inputs
+from seqdiff.types import Batch
 
 Weight = Float[Tensor, " B"] | Float[Tensor, "B L"]
 

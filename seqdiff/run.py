@@ -16,21 +16,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from seqdiff.backbones.protocol import (
-    Backbone,
-    BoundedBackbone,
-    PublishedBackbone,
-    RunTokens,
-    TokenizedBackbone,
-)
+from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.config_paths import make_absolute
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SequenceDataset
 from seqdiff.data.tokenizer import Tokenizer, token_names
+from seqdiff.denoiser import Denoiser
 from seqdiff.files import check_folder, write_bytes
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.process import Absorbing, Blockwise, Process
 from seqdiff.start import CONFIG_NAME, start_weights
 from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
 from seqdiff.training.module import DiffusionModule
@@ -45,14 +39,17 @@ class Run:
     Attributes:
         directory: Where it lies.
         config: What it was made of.
-        process: The forward process.
         denoiser: The network with the exported weights, in eval mode.
     """
 
     directory: Path
     config: RunConfig
-    process: MaskedDiffusion
     denoiser: Denoiser
+
+    @property
+    def process(self) -> Process:
+        """The forward process."""
+        return self.denoiser.process
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -67,8 +64,7 @@ class Run:
     @property
     def max_length(self) -> int | None:
         """Most tokens of a row that the network can take; ``None`` without a bound."""
-        backbone = self.denoiser.backbone
-        return backbone.max_length if isinstance(backbone, BoundedBackbone) else None
+        return self.denoiser.backbone.max_length
 
 
 def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
@@ -84,9 +80,9 @@ def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Ru
     """
     directory = Path(directory)
     _, config = _open(directory)
-    process, denoiser = _compose(config)
+    denoiser = _compose(config)
     load_weights(directory / WEIGHTS_NAME, denoiser, config.data.tokenizer.fingerprint)
-    return Run(directory, config, process, denoiser.eval().to(device))
+    return Run(directory, config, denoiser.eval().to(device))
 
 
 def start_run(parsed: ParsedRun) -> Path:
@@ -191,24 +187,31 @@ def _check_tokens(config: RunConfig) -> None:
         )
 
 
-def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
-    vocab_size = config.data.tokenizer.vocab_size
-    assert isinstance(config.backbone, Backbone)
-    process = config.objective.process(vocab_size, config.schedule)
-    return process, config.objective.denoiser(config.backbone, process)
+def _compose(config: RunConfig) -> Denoiser:
+    process = config.process
+    if config.block_size is not None:
+        if not isinstance(process, Absorbing):
+            raise ValueError(
+                f"RunConfig.block_size must be null with the process {process.name}, got "
+                f"{config.block_size}: blocks are for the absorbing process; drop one of them"
+            )
+        process = Blockwise(process, config.block_size)
+    denoiser = Denoiser(config.backbone, process, config.parameterization)
+    config.objective.check(denoiser)
+    return denoiser
 
 
-def _begin(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
+def _begin(config: RunConfig) -> Denoiser:
     """Compose with the weights that the run starts with."""
-    process, denoiser = _compose(config)
+    denoiser = _compose(config)
     if config.start_from is not None:
         start_weights(config.start_from, denoiser, config.data.tokenizer)
-    return process, denoiser
+    return denoiser
 
 
 def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
     """Write a run that has not been trained, and cannot be resumed."""
-    _, denoiser = _begin(config)
+    denoiser = _begin(config)
     _sign(parsed, config.data.tokenizer, None)
     if is_first_process():
         _write_config(directory, dump(parsed))
@@ -218,10 +221,9 @@ def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
 
 
 def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool) -> Path:
-    process, denoiser = _compose(config) if resume else _begin(config)
+    denoiser = _compose(config) if resume else _begin(config)
     module = DiffusionModule(
         denoiser,
-        process,
         config.objective,
         config.optim,
         seed=config.seed,
@@ -256,9 +258,9 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
     return directory
 
 
-def _check_length(backbone: object, dataset: SequenceDataset) -> None:
+def _check_length(backbone: Backbone, dataset: SequenceDataset) -> None:
     """Look at one row before anything is written; all are equally long."""
-    most = backbone.max_length if isinstance(backbone, BoundedBackbone) else None
+    most = backbone.max_length
     if most is None or len(dataset) == 0:
         return
     tokens, _ = dataset.rows(np.zeros(1, dtype=np.int64))

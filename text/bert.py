@@ -7,10 +7,10 @@ from typing import TypedDict
 
 import torch
 from jaxtyping import Bool, Float, Int
+from seqdiff.backbones.protocol import RunTokens
 from torch import Tensor, nn
 
 from seqdiff.backbones.hub_tokens import check_tokens
-from seqdiff.backbones.protocol import RunTokens
 from seqdiff.files import names_files
 
 from .pretrained import build_model, load_model, load_tokenizer

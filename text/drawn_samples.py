@@ -132,7 +132,7 @@ class Drawing:
         from seqdiff.data.templates import Blanks
         from seqdiff.subcommands.drawing import draw
 
-        blanks = Blanks(self.num, self.length, self.run.process.mask_id)
+        blanks = Blanks(self.num, self.length, self.run.process.unknown_id)
         drawn = draw(self.run, self.sampler, blanks, seed=self.seed, batch_size=batch_size)
         return drawn.sequences
 

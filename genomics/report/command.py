@@ -192,9 +192,10 @@ def read_dna_trace(path: Path) -> Trace:
 
 def draw_trace(trained: Run, sampler: Sampler, length: int, seed: int) -> Trace:
     """Draw one sequence and keep every step."""
+    from seqdiff.samplers.names import sampler_name
+
     from seqdiff.data.templates import Blanks
     from seqdiff.samplers import Recorder
-    from seqdiff.samplers.names import sampler_name
     from seqdiff.subcommands.drawing import draw
     from seqdiff.subcommands.growing import fit_sampler
 
@@ -202,7 +203,7 @@ def draw_trace(trained: Run, sampler: Sampler, length: int, seed: int) -> Trace:
 
     fitted = fit_sampler(sampler, trained, stop=None, extrapolate=False)
     recorder = Recorder()
-    blanks = Blanks(1, length, trained.process.mask_id)
+    blanks = Blanks(1, length, trained.process.unknown_id)
     draw(trained, fitted, blanks, seed=seed, batch_size=1, recorder=recorder)
     name = sampler_name(type(fitted))
     return recorder.trace(sampler=name, names=blanks.names, symbols=[*BASES, "N"])

@@ -11,15 +11,15 @@ from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, Rand
 from seqdiff.likelihood.result import Likelihood
 from seqdiff.likelihood.small_k import SmallK
 from seqdiff.likelihood.stages import check_budget
-from seqdiff.likelihood.time_integral import DiscreteSteps, TimeIntegral
+from seqdiff.likelihood.time_integral import DiscreteSteps, TimeEstimator, TimeIntegral
 
 __all__ = [
+    "ESTIMATORS",
     "BernoulliTime",
     "BlockBound",
     "ChainRule",
     "Convention",
     "DiscreteSteps",
-    "ESTIMATORS",
     "Estimator",
     "ExactK",
     "FixedOrder",
@@ -28,6 +28,7 @@ __all__ = [
     "RandomOrderChain",
     "SmallK",
     "StratifiedK",
+    "TimeEstimator",
     "TimeIntegral",
     "check_budget",
     "contrast",

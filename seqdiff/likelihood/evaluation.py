@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from seqdiff.likelihood.estimator import Estimator, PassNoise, require_at_least
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood.choice import fit, usual_estimator
+from seqdiff.likelihood.estimator import Estimator, PassNoise, require_at_least
 from seqdiff.likelihood.masks import StratifiedK
 from seqdiff.likelihood.result import Likelihood
 from seqdiff.likelihood.stages import Budget, Passes
-from seqdiff.denoiser import Denoiser
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Batch
 

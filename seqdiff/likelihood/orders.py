@@ -26,9 +26,8 @@ from seqdiff.likelihood.estimator import (
     require_at_least,
 )
 from seqdiff.process import Absorbing
-from seqdiff.types import Batch
 from seqdiff.rng import permutation_rank
-
+from seqdiff.types import Batch
 
 _BY_ORDERS = Needs((Absorbing,), any_order=True)
 
@@ -149,7 +148,9 @@ class FixedOrder(QueryEstimator):
                 f"{len(self.order)} positions; evaluate other lengths apart"
             )
         revealed = range(length) if self.order is None else self.order
-        when = torch.tensor(list(revealed), device=device).argsort().double().expand_as(batch.tokens)
+        when = (
+            torch.tensor(list(revealed), device=device).argsort().double().expand_as(batch.tokens)
+        )
         return _query(batch, permutation_rank(when, batch.loss_mask), evaluation, process)
 
     def combine(
@@ -225,9 +226,7 @@ class ImportanceWeightedOrders(QueryEstimator):
         return mean_and_variance(bounds)
 
 
-def _random_query(
-    batch: Batch, evaluation: Tensor, noise: PassNoise, process: Absorbing
-) -> Query:
+def _random_query(batch: Batch, evaluation: Tensor, noise: PassNoise, process: Absorbing) -> Query:
     """The evaluation's step along the evaluation's random order."""
     num_tokens = batch.num_tokens
     ranks = permutation_rank(noise.positions(batch, evaluation // num_tokens), batch.loss_mask)

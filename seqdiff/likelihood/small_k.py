@@ -48,7 +48,9 @@ class SmallK(StratifiedK):
         begin, end, pairs = strata(batch.num_tokens, self.evaluations // 2, evaluation // 2)
         size = end - begin
         step = (noise.scalar(batch, evaluation) * size).long()
-        query = mask_exactly(batch, evaluation, begin + step.clamp_max(size - 1) + 1, noise, process)
+        query = mask_exactly(
+            batch, evaluation, begin + step.clamp_max(size - 1) + 1, noise, process
+        )
         share = size * (self.evaluations // 2) / (batch.num_tokens * pairs).double()
         return query._replace(weight=query.weight * share)
 

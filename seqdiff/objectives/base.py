@@ -61,7 +61,7 @@ def position_noise(batch: Batch, noise: CounterNoise) -> Float64[Tensor, "B L"]:
 
 
 def corrupted(
-    denoiser: Denoiser, batch: Batch, t: Float64[Tensor, "..."], noise: CounterNoise
+    denoiser: Denoiser, batch: Batch, t: Float64[Tensor, ...], noise: CounterNoise
 ) -> Int64[Tensor, "B L"]:
     """Draw noisy rows; what is outside the loss mask stays as it is."""
     draws = position_noise(batch, noise)

@@ -1,7 +1,14 @@
 """What a network's outputs mean: distributions of the clean token, or scores of the noisy one."""
 
-from seqdiff.parameterization.base import Law, Parameterization, evidence_added, evidence_removed
-from seqdiff.parameterization.base import law_from_scores, log_softmax, scores_from_law
+from seqdiff.parameterization.base import (
+    Law,
+    Parameterization,
+    evidence_added,
+    evidence_removed,
+    law_from_scores,
+    log_softmax,
+    scores_from_law,
+)
 from seqdiff.parameterization.leave_one_out import Full, LeaveOneOut
 from seqdiff.parameterization.mask_column import MaskColumn
 from seqdiff.parameterization.score import Score

@@ -57,6 +57,4 @@ def before_the_end(t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
 
 def log_expm1(sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """log(e^sigma - 1), accurate at both ends."""
-    return torch.where(
-        sigma < 1, sigma.expm1().log(), sigma + torch.log(-torch.expm1(-sigma))
-    )
+    return torch.where(sigma < 1, sigma.expm1().log(), sigma + torch.log(-torch.expm1(-sigma)))

@@ -79,9 +79,7 @@ class Absorbing(Interpolating):
         """See ``DiscreteProcess``."""
         return scheduled_time(self.schedule, fraction)
 
-    def rate_into(
-        self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
-    ) -> Float64[Tensor, "*n 1"]:
+    def rate_into(self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
         """See ``Process``: sigma'(t) into the mask, 0 into a symbol."""
         rate = self.schedule.dsigma(t.double())
         return torch.where(z == self.mask_id, rate, 0.0)[..., None]

@@ -18,7 +18,6 @@ from torch import Tensor
 from seqdiff.rng import categorical
 from seqdiff.schedules import NoiseSchedule
 
-
 Context = Literal["row", "block", "prefix"]
 
 

@@ -69,9 +69,7 @@ class Hybrid(Interpolating):
         symbols = (random / self.vocab_size)[..., None].expand(*t.shape, self.vocab_size)
         return torch.cat((symbols, t[..., None]), dim=-1) / (1 + random)[..., None]
 
-    def rate_into(
-        self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
-    ) -> Float64[Tensor, "*n 1"]:
+    def rate_into(self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
         """See ``Process``: b' - (alpha' / alpha) b, which is positive at every t."""
         t = t.double().expand(z.shape)
         scale = 1 + self._random(t)

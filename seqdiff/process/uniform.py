@@ -67,9 +67,7 @@ class Uniform(Interpolating):
         """See ``DiscreteProcess``."""
         return scheduled_time(self.schedule, fraction)
 
-    def rate_into(
-        self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
-    ) -> Float64[Tensor, "*n 1"]:
+    def rate_into(self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
         """See ``Process``: sigma'(t) / K between any two symbols."""
         return (self.schedule.dsigma(t.double()).expand(z.shape) / self.vocab_size)[..., None]
 

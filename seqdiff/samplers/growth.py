@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from seqdiff.denoiser import Prefix
 from seqdiff.blocks import cut
+from seqdiff.denoiser import Prefix
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.protocol import Sampler
 from seqdiff.samplers.stopping import StopRules

@@ -126,7 +126,7 @@ class ClassifierBased(Guidance, ABC):
     def _log_wanted(
         self, inputs: Inputs, asked: Bool[Tensor, "B L"], like: Float[Tensor, "M states"]
     ) -> Float[Tensor, "N states"]:
-        """gamma log p(wanted | the row with state k at a position), up to a constant a position.
+        """Gamma log p(wanted | the row with state k at a position), up to a constant a position.
 
         Args:
             inputs: The rows.

@@ -89,7 +89,7 @@ def draw(
             recorder(step, x_t)
         if time.monotonic() < due:
             return
-        known = (x_t != run.process.mask_id).double().mean(dim=1).sum()
+        known = (x_t != run.process.unknown_id).double().mean(dim=1).sum()
         reached = max(reached, done + float(known))
         bar.update(task, completed=reached)
         due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
@@ -102,7 +102,6 @@ def draw(
                 recorder.start(x_init, numbers)
             drawn = sampler.sample(
                 run.denoiser,
-                run.process,
                 x_init,
                 seeds=seeds[numbers].to(x_init.device),
                 allowed=allowed,

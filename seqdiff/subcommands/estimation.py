@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 # Spelled out, so that --help imports nothing slow; a test compares them with the classes.
 BY_MASKS = ("bernoulli-time", "exact-k", "stratified-k")
 BY_ORDERS = ("random-order-chain", "importance-weighted-orders")
-ESTIMATORS = (*BY_MASKS, *BY_ORDERS, "fixed-order", "chain-rule")
+BY_TIMES = ("time-integral", "discrete-steps")
+ESTIMATORS = (*BY_MASKS, *BY_ORDERS, "fixed-order", "chain-rule", *BY_TIMES)
 CONVENTIONS = ("exact", "mdlm")
 
 
@@ -22,8 +24,9 @@ def add_estimator(parser: argparse.ArgumentParser) -> None:
         "--estimator",
         choices=ESTIMATORS,
         metavar="NAME",
-        help=f"one of {', '.join(ESTIMATORS)}; default: stratified-k, and chain-rule, which no "
-        "other run can have, for an autoregressive run",
+        help=f"one of {', '.join(ESTIMATORS)}; default: stratified-k for masked and block diffusion, "
+        "chain-rule for an autoregressive run, discrete-steps for a chain of T steps (D3PM), "
+        "time-integral for every other process",
     )
     parser.add_argument(
         "--convention",
@@ -35,8 +38,11 @@ def add_estimator(parser: argparse.ArgumentParser) -> None:
         "--evaluations",
         type=int,
         metavar="N",
-        help="network passes a sequence of an estimator by masks; default: 32; of bernoulli-time "
-        "64",
+        help="network passes a sequence of an estimator by masks or times; default: 32; of "
+        "bernoulli-time, time-integral and discrete-steps 64",
+    )
+    parser.add_argument(
+        "--steps", type=int, metavar="T", help="of discrete-steps; default: those of the training"
     )
     parser.add_argument(
         "--orders",
@@ -73,7 +79,11 @@ def choose_estimator(owner: str, args: argparse.Namespace) -> Estimator:
             f"{owner}.convention mdlm must go with the estimator bernoulli-time, as published "
             f"numbers do, got {name}; leave out --estimator or --convention"
         )
-    for flag, names in (("evaluations", BY_MASKS), ("orders", BY_ORDERS)):
+    for flag, names in (
+        ("evaluations", (*BY_MASKS, *BY_TIMES)),
+        ("orders", BY_ORDERS),
+        ("steps", ("discrete-steps",)),
+    ):
         if getattr(args, flag) is not None and name not in names:
             raise ValueError(
                 f"{owner}.{flag} must go with one of {', '.join(names)}, got it with {name}; "
@@ -84,15 +94,9 @@ def choose_estimator(owner: str, args: argparse.Namespace) -> Estimator:
     numbers = {k: v for k in ("evaluations", "orders") if (v := getattr(args, k)) is not None}
     if name == "bernoulli-time":
         return likelihood.BernoulliTime(**numbers, convention=args.convention)
-    kinds: tuple[type[Estimator], ...] = (
-        likelihood.ExactK,
-        likelihood.StratifiedK,
-        likelihood.RandomOrderChain,
-        likelihood.ImportanceWeightedOrders,
-        likelihood.FixedOrder,
-        likelihood.ChainRule,
-    )
-    return {kind.name: kind for kind in kinds}[name](**numbers)
+    if args.steps is not None:
+        numbers["num_steps"] = args.steps
+    return {kind.name: kind for kind in likelihood.ESTIMATORS}[name](**numbers)
 
 
 def suit(estimator: Estimator, args: argparse.Namespace, run: Run) -> Estimator:
@@ -106,9 +110,18 @@ def suit(estimator: Estimator, args: argparse.Namespace, run: Run) -> Estimator:
     Raises:
         ValueError: If the arguments ask for an estimator that cannot be the run's.
     """
-    from seqdiff.likelihood import fit, usual_estimator
+    from seqdiff.likelihood import DiscreteSteps, TimeEstimator, fit, usual_estimator
+    from seqdiff.objectives import DiscreteNELBO
 
-    asked = (args.estimator, args.evaluations, args.orders)
-    if asked == (None, None, None) and args.convention == "exact":
-        return usual_estimator(run.denoiser)
+    objective = run.config.objective
+    num_steps = objective.num_steps if isinstance(objective, DiscreteNELBO) else None
+    if args.estimator is not None or args.convention != "exact" or args.orders is not None:
+        if isinstance(estimator, DiscreteSteps) and args.steps is None and num_steps is not None:
+            estimator = replace(estimator, num_steps=num_steps)
+        return fit(estimator, run.denoiser)
+    usual = usual_estimator(run.denoiser, num_steps)
+    if args.evaluations is None:
+        return usual
+    if isinstance(usual, TimeEstimator):
+        return replace(usual, evaluations=args.evaluations)
     return fit(estimator, run.denoiser)

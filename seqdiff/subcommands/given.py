@@ -89,7 +89,7 @@ def read_given(args: argparse.Namespace, run: Run, sampler: Sampler) -> Template
         return templates
     check_context("sample.length", args.length, run, sampler, extrapolate=args.extrapolate)
     if args.motif is None:
-        return Blanks(args.num, args.length, run.process.mask_id)
+        return Blanks(args.num, args.length, run.process.unknown_id)
     motifs = [Motif.parse(text) for text in args.motif]
     return Scaffolds(motifs, args.num, args.length, run.tokenizer)
 
@@ -109,6 +109,8 @@ def check_context(
     Raises:
         ValueError: If it is too long.
     """
+    from seqdiff.samplers import BlockSampler
+
     seen = sampler.reach(length)
     unit = run.datamodule.token_name
     bound, learnt = run.max_length, run.datamodule.context_length
@@ -117,7 +119,7 @@ def check_context(
         "or slide a window: --sampler semi_autoregressive "
         f"--window {window} --stride {max(1, window // 2)}"
     )
-    if sampler.kind == "block":
+    if isinstance(sampler, BlockSampler):
         slide = f"or let it look back less far: --window {window}"
     if bound is not None and seen > bound:
         raise ValueError(

@@ -31,7 +31,7 @@ def fit_sampler(sampler: Sampler, run: Run, *, stop: str | None, extrapolate: bo
                 f"rows as long as they are, got {stop!r}; it is for runs of block diffusion"
             )
         return sampler
-    size = sampler.check(run.denoiser, run.process)
+    size = sampler.check(run.denoiser)
     limits = [run.max_length, None if extrapolate else run.datamodule.context_length]
     known = [limit for limit in limits if limit is not None]
     if sampler.window is None and known and min(known) >= 2 * size:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seqdiff.block_denoiser import BlockDenoiser
 from seqdiff.data.tokenizer import StrandTokenizer
 from seqdiff.run import Run
 from seqdiff.samplers import BlockClassifierFree, ClassifierFree, Conjoined, Sampler
@@ -47,7 +46,7 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
     if label is None or known is None:
         return run
     model, number = run.denoiser, known.index(label)
-    if isinstance(model, BlockDenoiser):
+    if model.context == "block":
         return replace(run, denoiser=BlockClassifierFree(model, number, strength).eval())
     return replace(run, denoiser=ClassifierFree(model, number, strength).eval())
 
@@ -100,10 +99,10 @@ def conjoin(command: str, run: Run, sampler: Sampler) -> Run:
             f"{command}.rc_consistent must be left out for sequences with one strand, got a run "
             f"with {type(tokenizer).__name__}, which has no complement; leave it out"
         )
-    if run.denoiser.kind != "masked":
-        what = {"causal": "an autoregressive run", "block": "a run of block diffusion"}
+    what = {"prefix": "an autoregressive run", "block": "a run of block diffusion"}
+    if run.denoiser.context in what:
         raise ValueError(
-            f"{command}.rc_consistent must be left out for {what[run.denoiser.kind]}, which reads "
+            f"{command}.rc_consistent must be left out for {what[run.denoiser.context]}, which reads "
             "from left to right only; leave it out"
         )
     if sampler.directed:

@@ -96,7 +96,6 @@ def estimate_batches(
         return evaluate(
             run.denoiser,
             (batch.to(device) for batch in batches),
-            process=run.process,
             estimator=estimator,
             target_se=target_se,
             max_nfe=max_nfe,

@@ -12,7 +12,7 @@ from seqdiff.run import Run, load_run
 from seqdiff.sampler_config import build_sampler, choose_sampler
 from seqdiff.samplers import Sampler
 
-_DEFAULT = {"masked": "first_hitting", "causal": "left_to_right", "block": "block"}
+_DEFAULT = ("first_hitting", "left_to_right", "block", "ancestral", "tweedie", "gaussian")
 
 
 def open_run(
@@ -28,12 +28,14 @@ def open_run(
 
     Raises:
         FileNotFoundError: See ``load_run``.
-        ValueError: See ``build_sampler`` and ``load_run``.
+        ValueError: See ``build_sampler`` and ``load_run``; or if the sampler is not for the run.
     """
-    chosen = _first_fit(_DEFAULT.values() if sampler is None else [sampler], flags)
+    chosen = _first_fit(_DEFAULT if sampler is None else [sampler], flags)
     trained = load_run(directory, device=device)
     if sampler is None:
-        chosen = build_sampler(_DEFAULT[trained.denoiser.kind], flags)
+        fitting = (n for n in _DEFAULT if choose_sampler(n).needs.met_by(trained.denoiser))
+        chosen = build_sampler(next(fitting), flags)
+    chosen.check_fit(trained.denoiser)
     return trained, chosen
 
 

@@ -94,7 +94,7 @@ def score_records(
         ValueError: If no token is known at all, a record is longer than the network takes, or one
             pass over the longest takes more than ``max_nfe``.
     """
-    readings = [_read(record, run.process.mask_id) for record in records]
+    readings = [_read(record, run.process.unknown_id) for record in records]
     scored = sorted(
         (r for ways in readings for r in ways if r.known.any()), key=lambda r: len(r.tokens)
     )
@@ -111,7 +111,6 @@ def score_records(
         result = evaluate(
             run.denoiser,
             (batch.to(device) for batch in _batches(scored, batch_size)),
-            process=run.process,
             estimator=estimator,
             target_se=target_se,
             max_nfe=max_nfe,
@@ -126,7 +125,7 @@ def score_records(
     ]
 
 
-def _read(record: Record, mask_id: int) -> list[_Reading]:
+def _read(record: Record, unknown_id: int) -> list[_Reading]:
     """The readings of a record, each with noise of its own."""
     content = record.readings[0] if record.content is None else record.content
     digest = hashlib.blake2b(content.astype("<i8").tobytes(), digest_size=8)
@@ -136,7 +135,7 @@ def _read(record: Record, mask_id: int) -> list[_Reading]:
         salted.update(bytes([number]))
         index = int.from_bytes(salted.digest(), "little") >> 1  # as int64, not negative
         mirrored = bool(record.mirrored) and record.mirrored[number]
-        readings.append(_Reading(record.name, tokens, tokens != mask_id, index, mirrored))
+        readings.append(_Reading(record.name, tokens, tokens != unknown_id, index, mirrored))
     return readings
 
 

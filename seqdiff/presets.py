@@ -1,0 +1,141 @@
+"""The systems of the papers: a process, a parameterization and an objective under one name.
+
+``seqdiff train CONFIG --preset NAME``, or the key ``preset`` of a configuration file. A preset comes
+before the other keys of the file that names it, so that those can change it. It says nothing about
+the network, but that one which needs to be told the noise level is built so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Preset(NamedTuple):
+    """A named system.
+
+    Attributes:
+        about: One line, with the source.
+        keys: Of the configuration.
+        time_conditioned: Whether the network is told the noise level.
+    """
+
+    about: str
+    keys: Mapping[str, object]
+    time_conditioned: bool = False
+
+
+def _of(name: str, **options: object) -> dict[str, object]:
+    return {"class_path": f"seqdiff.{name}", "init_args": options}
+
+
+_SPREAD = {"time_sampler": _of("time_sampling.Sobol")}
+_LINEAR = {"schedule": _of("schedules.LogLinear")}
+
+
+def _system(
+    process: dict[str, object],
+    parameterization: str,
+    objective: dict[str, object],
+    block_size: int | None = None,
+) -> dict[str, object]:
+    return {
+        "process": process,
+        "parameterization": _of(f"parameterization.{parameterization}"),
+        "objective": objective,
+        "block_size": block_size,
+    }
+
+
+_MASKS = _of("process.Absorbing", **_LINEAR)
+
+PRESETS: dict[str, Preset] = {
+    "mdlm": Preset(
+        "masked diffusion; Sahoo et al. 2024, arXiv:2406.07524",
+        _system(_MASKS, "Subs", _of("objectives.ContinuousNELBO", **_SPREAD)),
+    ),
+    "bd3lm": Preset(
+        "block diffusion, blocks of 16; Arriola et al. 2025, arXiv:2503.09573",
+        _system(_MASKS, "Subs", _of("objectives.BlockNELBO", beta=0.3, omega=0.8, **_SPREAD), 16),
+    ),
+    "sedd": Preset(
+        "score entropy with masks; Lou et al. 2024, arXiv:2310.16834",
+        _system(_MASKS, "Score", _of("objectives.ContinuousNELBO", **_SPREAD)),
+        time_conditioned=True,
+    ),
+    "sedd_uniform": Preset(
+        "score entropy with uniform noise; Lou et al. 2024, arXiv:2310.16834",
+        _system(
+            _of(
+                "process.Uniform",
+                schedule=_of("schedules.Geometric", sigma_min=1e-4, sigma_max=20.0),
+            ),
+            "Score",
+            _of("objectives.ContinuousNELBO", **_SPREAD),
+        ),
+        time_conditioned=True,
+    ),
+    "d3pm": Preset(
+        "1,000 steps with masks and a mask column; Austin et al. 2021, arXiv:2107.03006",
+        _system(
+            _MASKS,
+            "MaskColumn",
+            _of("objectives.DiscreteNELBO", num_steps=1000, auxiliary=0.01, **_SPREAD),
+        ),
+        time_conditioned=True,
+    ),
+    "d3pm_uniform": Preset(
+        "1,000 steps of uniform noise; Austin et al. 2021, arXiv:2107.03006",
+        _system(
+            _of("process.Uniform", schedule=_of("schedules.Cosine")),
+            "LeaveOneOut",
+            _of("objectives.DiscreteNELBO", num_steps=1000, **_SPREAD),
+        ),
+        time_conditioned=True,
+    ),
+    "udlm": Preset(
+        "uniform noise in continuous time; Schiff et al. 2024, arXiv:2412.10193",
+        _system(
+            _of("process.Uniform", **_LINEAR),
+            "LeaveOneOut",
+            _of("objectives.ContinuousNELBO", **_SPREAD),
+        ),
+        time_conditioned=True,
+    ),
+    "gidd": Preset(
+        "masks with a tenth of uniform noise; von Ruette et al. 2025, arXiv:2503.04482",
+        _system(
+            _of("process.Hybrid", p_u=0.1),
+            "LeaveOneOut",
+            _of("objectives.ContinuousNELBO", **_SPREAD),
+        ),
+        time_conditioned=True,
+    ),
+    "ar": Preset(
+        "autoregressive, with a causal network",
+        _system(_of("process.LeftToRight"), "LeaveOneOut", _of("objectives.Autoregressive")),
+    ),
+    "mlm": Preset(
+        "BERT's masked language model; Devlin et al. 2019, arXiv:1810.04805",
+        _system(_MASKS, "Subs", _of("objectives.MaskedLM")),
+    ),
+    "plaid": Preset(
+        "Gaussian noise on embeddings; Gulrajani and Hashimoto 2023, arXiv:2305.18619",
+        _system(_of("process.Gaussian"), "Categorical", _of("objectives.GaussianVLB")),
+        time_conditioned=True,
+    ),
+}
+
+
+def find_preset(name: str) -> Preset:
+    """Choose a preset by its name, with dashes or underscores.
+
+    Raises:
+        ValueError: If there is none; with those there are.
+    """
+    found = PRESETS.get(name.replace("-", "_"))
+    if found is None:
+        raise ValueError(
+            f"train.preset must be one of {', '.join(PRESETS)}, got {name!r}; choose one"
+        )
+    return found
