@@ -46,16 +46,19 @@ def score_entropy(
     """
     t = before_the_end(t)
     log_ratios = scores_from_law(process.one_hot(x0), z, t, process)
-    difference = log_scores.double() - log_ratios
-    ratios = log_ratios.exp()
+    ratios, scores = log_ratios.exp(), log_scores.double()
+    others = z[..., None] != torch.arange(process.states, device=z.device)
+    rates = process.rate_into(z, t).expand(scores.shape)
+    counted, possible = others & (rates > 0), ratios > 0
+    # Nothing infinite may enter what is not chosen, where it would make gradients NaN.
+    difference = torch.where(counted & possible, scores - log_ratios, 0.0)
     # expm1(d) - d keeps its digits where s is close to r; r = 0 leaves the score itself.
     terms = torch.where(
-        ratios > 0, ratios * (difference.expm1() - difference), log_scores.double().exp()
+        possible,
+        ratios.where(counted, 0.0) * (difference.expm1() - difference),
+        scores.where(counted, -torch.inf).exp(),
     )
-    others = z[..., None] != torch.arange(process.states, device=z.device)
-    rates = process.rate_into(z, t).expand(terms.shape)
-    counted = others & (rates > 0)
-    return torch.where(counted, rates * terms.where(counted, 0.0), 0.0).sum(dim=-1)
+    return torch.where(counted, rates * terms, 0.0).sum(dim=-1)
 
 
 def ctmc_nelbo(

@@ -15,7 +15,7 @@ from jsonargparse import ArgumentParser
 
 from seqdiff.config_files import one_line
 from seqdiff.samplers import Sampler, find_sampler, named_samplers
-from seqdiff.samplers.names import sampler_name
+from seqdiff.samplers.protocol import sampler_name
 
 _KINDS: dict[object, str] = {
     int: "an integer",

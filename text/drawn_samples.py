@@ -138,7 +138,7 @@ class Drawing:
 
     def __str__(self) -> str:
         """What was drawn, for the title of a report."""
-        from seqdiff.samplers.names import sampler_name
+        from seqdiff.samplers.protocol import sampler_name
 
         unit = self.run.datamodule.token_name
         name = sampler_name(type(self.sampler))

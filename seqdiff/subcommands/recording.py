@@ -46,7 +46,7 @@ def save_trace(
     """
     import numpy as np
 
-    from seqdiff.samplers.names import sampler_name
+    from seqdiff.samplers.protocol import sampler_name
     from seqdiff.trace import write_trace
 
     symbols = [tokenizer.decode(np.array([i])) for i in range(tokenizer.vocab_size + 1)]
