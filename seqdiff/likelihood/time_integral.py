@@ -13,7 +13,6 @@ from torch import Tensor
 
 from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.likelihood.estimator import Estimator, PassNoise, constant
-from seqdiff.likelihood.masks import warp
 from seqdiff.losses import (
     continuous_terms,
     has_reconstruction,
@@ -22,6 +21,7 @@ from seqdiff.losses import (
     step_terms,
 )
 from seqdiff.process import DiscreteProcess
+from seqdiff.process.base import small_times
 from seqdiff.types import Batch
 
 
@@ -82,7 +82,7 @@ class TimeEstimator(Estimator):
         self, denoiser: Denoiser, batch: Batch, evaluation: Tensor, noise: PassNoise
     ) -> Tensor:
         u = (evaluation // 2 + noise.scalar(batch, evaluation)) / (self.evaluations // 2)
-        place, slope = warp(u, batch.num_tokens)
+        place, slope = small_times(u, 2 / batch.num_tokens.double())
         terms = self.terms(denoiser, batch, place, slope, noise.positions(batch, evaluation))
         return terms.sum(dim=-1, dtype=torch.float64)
 
