@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from seqdiff.backbones.protocol import Backbone, BlockBackbone, BlockCache
+from seqdiff.backbones import Backbone, BlockCache
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import check_block_size
+from seqdiff.types import Inputs
 
 
 class BlockDenoiser(Denoiser):
@@ -29,7 +30,7 @@ class BlockDenoiser(Denoiser):
         """Wrap a backbone.
 
         Args:
-            backbone: A ``BlockBackbone``: embeds K+1 ids, emits K logits.
+            backbone: Embeds K+1 ids, emits K logits, and reads blocks.
             vocab_size: K.
             block_size: L'.
 
@@ -38,12 +39,12 @@ class BlockDenoiser(Denoiser):
                 has a noise of its own.
         """
         check_block_size("BlockDenoiser", block_size)
-        if not isinstance(backbone, BlockBackbone):
+        if not backbone.reads_blocks:
             raise ValueError(
                 "BlockDenoiser.backbone must score blocks given the clean ones before them, got "
                 f"{type(backbone).__name__}; choose Transformer or BlockMamba"
             )
-        if getattr(backbone, "time_conditioned", False):
+        if backbone.time_conditioned:
             raise ValueError(
                 "BlockDenoiser.backbone must be time-free, since each block has a noise of its "
                 f"own, got a time-conditioned {type(backbone).__name__}; set time_conditioned=False"
@@ -81,10 +82,8 @@ class BlockDenoiser(Denoiser):
         where: Tensor | None,
     ) -> Tensor:
         self._check_label(label)
-        assert isinstance(self.backbone, BlockBackbone)
-        return self._checked(
-            self.backbone.block_logits(x_t, x0, self.block_size, where, padding, label)
-        )
+        inputs = Inputs(x_t, padding=padding, label=label)
+        return self._checked(self.backbone.block_logits(inputs, x0, self.block_size, where))
 
     def start(
         self,
@@ -97,7 +96,7 @@ class BlockDenoiser(Denoiser):
 
         Args:
             batch_size: Rows.
-            window: See ``BlockBackbone.block_cache``.
+            window: See ``Backbone.block_cache``.
             label: Class of each row or ``NO_LABEL``.
 
         Raises:
@@ -105,7 +104,6 @@ class BlockDenoiser(Denoiser):
                 fit it.
         """
         self._check_label(label)
-        assert isinstance(self.backbone, BlockBackbone)
         cache = self.backbone.block_cache(batch_size, self.block_size, window=window, label=label)
         return Prefix(self, cache)
 

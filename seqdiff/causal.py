@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
-from seqdiff.backbones.protocol import Backbone
+from seqdiff.backbones import Backbone
 from seqdiff.parameterization import Denoiser
+from seqdiff.types import Inputs
 
 _PROBE_LENGTH = 4
 _PROBE_TOLERANCE = 1e-4
@@ -46,8 +47,15 @@ class CausalDenoiser(Denoiser):
     def _normalise(self, logits: Tensor, x_t: Tensor) -> Tensor:
         return self._own_law(logits)
 
-    def _time_input(self, t: Tensor | None) -> None:
-        return None
+    def _logits(
+        self,
+        x_t: Tensor,
+        t: Tensor | None,
+        padding: Tensor | None,
+        label: Tensor | None,
+        where: Tensor | None = None,
+    ) -> Tensor:
+        return super()._logits(x_t, None, padding, label, where)
 
 
 @torch.no_grad()
@@ -79,8 +87,6 @@ def first_leak(backbone: Backbone, vocab_size: int) -> tuple[int, int] | None:
 
 def _with_random_weights(backbone: Backbone, rows: Tensor, generator: torch.Generator) -> Tensor:
     """Logits of a network in eval mode whose weights have the usual size, and none is zero."""
-    if not isinstance(backbone, nn.Module):
-        return backbone(rows)
     weights = {
         name: (
             torch.randn(weight.shape, generator=generator)
@@ -92,7 +98,7 @@ def _with_random_weights(backbone: Backbone, rows: Tensor, generator: torch.Gene
     was_training = backbone.training
     backbone.eval()
     try:
-        logits = functional_call(backbone, weights, (rows.to(device),))
+        logits = functional_call(backbone, weights, (Inputs(rows.to(device)),))
     finally:
         backbone.train(was_training)
     assert isinstance(logits, Tensor)

@@ -13,15 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, get_type_hints, runtime_checkable
+from typing import get_type_hints
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
-from torch import nn
 
-import seqdiff.backbones
 import seqdiff.training.baselines  # noqa: F401  (classes are choices once imported)
-from seqdiff.backbones.protocol import LabelledBackbone
+from seqdiff.backbones import Backbone
 from seqdiff.config_files import config_files, one_line, unquote
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.schedules import LogLinear, NoiseSchedule
@@ -36,21 +34,6 @@ ParsedRun = Namespace
 _LINKED = ("num_embeddings", "num_logits")
 _LINKED_IF_LABELLED = "num_classes"
 _NO_FLAGS = ("--config", "--base", "--provenance", "--resumed")
-
-
-@runtime_checkable
-class Network(Protocol):
-    """An ``nn.Module`` that is a ``Backbone`` and is built from K+1 and K.
-
-    Its constructor takes ``num_embeddings`` and ``num_logits`` by keyword; both come from the
-    tokenizer, so a configuration names neither.
-    """
-
-    # Unannotated on purpose: the configuration parser compares annotations literally. It also
-    # compares names, of which the first two are the network's own.
-    def forward(self, tokens, t=None, /, padding=None):
-        """See ``Backbone``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +59,7 @@ class RunConfig:
 
     output: Path
     data: SequenceDataModule
-    backbone: Network
+    backbone: Backbone
     seed: int = 0
     schedule: NoiseSchedule = field(default_factory=LogLinear)
     objective: Objective = field(default_factory=ContinuousNELBO)
@@ -91,14 +74,14 @@ class RunConfig:
         """Check what the types cannot say.
 
         Raises:
-            TypeError: If the backbone is not a module.
+            TypeError: If the backbone is not a ``Backbone``.
             ValueError: If the seed does not fit in 32 bits, the backbone cannot be told the labels
                 of the data, the share of hidden labels is none, or sharded weights are to be
                 averaged, clipped or searched with.
         """
-        if not isinstance(self.backbone, nn.Module):
+        if not isinstance(self.backbone, Backbone):
             raise TypeError(
-                f"RunConfig.backbone must be an nn.Module, got {type(self.backbone).__name__}; "
+                f"RunConfig.backbone must be a Backbone, got {type(self.backbone).__name__}; "
                 f"choose from {', '.join(_choices('backbone'))}"
             )
         if not 0 <= self.seed < 2**32:
@@ -109,7 +92,7 @@ class RunConfig:
             raise ValueError(
                 f"RunConfig.label_dropout must be in [0, 1), got {self.label_dropout}; 0.1 is usual"
             )
-        if self.data.labels is not None and not isinstance(self.backbone, LabelledBackbone):
+        if self.data.labels is not None and self.backbone.num_classes is None:
             raise ValueError(
                 "RunConfig.backbone must take num_classes for data with labels, got "
                 f"{type(self.backbone).__name__}; choose another, or drop data.labels"
@@ -245,10 +228,6 @@ def _subclasses(base: type) -> list[type]:
     return direct + [deeper for child in direct for deeper in _subclasses(child)]
 
 
-def _is_network(candidate: type) -> bool:
-    return set(_LINKED) <= set(inspect.signature(candidate.__init__).parameters)
-
-
 def _paths(classes: Iterable[type]) -> list[str]:
     """Import paths of those of some classes that can be built."""
     return sorted(
@@ -263,10 +242,9 @@ def _choices(key: str) -> list[str]:
         "schedule": NoiseSchedule,
         "objective": Objective,
         "time_sampler": TimeSampler,
-        "backbone": nn.Module,
+        "backbone": Backbone,
     }
-    found = _subclasses(bases[key])
-    return _paths(c for c in found if key != "backbone" or _is_network(c))
+    return _paths(_subclasses(bases[key]))
 
 
 def _imported(path: str) -> type:

@@ -9,13 +9,9 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seqdiff.backbones.protocol import (
-    Backbone,
-    LabelledBackbone,
-    SelectiveBackbone,
-    TimeConditionedBackbone,
-)
+from seqdiff.backbones import Backbone
 from seqdiff.schedules import NoiseSchedule
+from seqdiff.types import Inputs
 
 Kind = Literal["masked", "causal", "block"]
 
@@ -86,13 +82,12 @@ class Denoiser(nn.Module):
     @property
     def time_conditioned(self) -> bool:
         """Whether the law of x0 given x_t depends on t too."""
-        backbone = self.backbone
-        return isinstance(backbone, TimeConditionedBackbone) and backbone.time_conditioned
+        return self.backbone.time_conditioned
 
     @property
     def num_classes(self) -> int | None:
         """How many classes a row can be labelled with; None for a network without labels."""
-        return self.backbone.num_classes if isinstance(self.backbone, LabelledBackbone) else None
+        return self.backbone.num_classes
 
     def evaluations(
         self,
@@ -141,8 +136,8 @@ class Denoiser(nn.Module):
     ) -> Float[Tensor, "N K"]:
         """Give the law of some clean tokens, in nats: ``forward(...)[where]``, up to rounding.
 
-        A ``SelectiveBackbone`` is asked for these positions only; any other scores all, of which
-        these are normalised. A subclass that overrides ``forward`` alone is asked through it.
+        The backbone scores these positions only. A subclass that overrides ``forward`` alone is
+        asked through it.
 
         Args:
             x_t: See ``forward``.
@@ -218,16 +213,9 @@ class Denoiser(nn.Module):
         where: Tensor | None = None,
     ) -> Tensor:
         """Scores ``[B, L, K]``; with ``where``, ``[N, K]``."""
-        backbone = self.backbone
         self._check_label(label)
-        t = self._time_input(t)
-        if where is not None and isinstance(backbone, SelectiveBackbone):
-            return self._checked(backbone.logits_at(x_t, where, t, padding, label))
-        if isinstance(backbone, LabelledBackbone) and label is not None:
-            logits = self._checked(backbone(x_t, t, padding, label))
-        else:
-            logits = self._checked(backbone(x_t, t, padding))
-        return logits if where is None else logits[where]
+        inputs = Inputs(x_t, t, self._sigma(t), padding, label)
+        return self._checked(self.backbone(inputs, where))
 
     def _check_label(self, label: Tensor | None) -> None:
         if label is not None and self.num_classes is None:
@@ -254,10 +242,10 @@ class Denoiser(nn.Module):
         with torch.autocast(logits.device.type, enabled=False):
             return own_log_probs(logits)
 
-    def _time_input(self, t: Tensor | None) -> Tensor | None:
-        """What the backbone is told of the time: sigma if it is time-conditioned, else t."""
+    def _sigma(self, t: Tensor | None) -> Tensor | None:
+        """The noise level that a time-conditioned backbone is told."""
         if not self.time_conditioned:
-            return t
+            return None
         if t is None:
             raise ValueError(
                 "Denoiser.t must be given for a time-conditioned backbone, got None; pass the time "

@@ -16,13 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from seqdiff.backbones.protocol import (
-    Backbone,
-    BoundedBackbone,
-    PublishedBackbone,
-    RunTokens,
-    TokenizedBackbone,
-)
+from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.config_paths import make_absolute
 from seqdiff.data.datamodule import SequenceDataModule
@@ -67,8 +61,7 @@ class Run:
     @property
     def max_length(self) -> int | None:
         """Most tokens of a row that the network can take; ``None`` without a bound."""
-        backbone = self.denoiser.backbone
-        return backbone.max_length if isinstance(backbone, BoundedBackbone) else None
+        return self.denoiser.backbone.max_length
 
 
 def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
@@ -193,7 +186,6 @@ def _check_tokens(config: RunConfig) -> None:
 
 def _compose(config: RunConfig) -> tuple[MaskedDiffusion, Denoiser]:
     vocab_size = config.data.tokenizer.vocab_size
-    assert isinstance(config.backbone, Backbone)
     process = config.objective.process(vocab_size, config.schedule)
     return process, config.objective.denoiser(config.backbone, process)
 
@@ -256,9 +248,9 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
     return directory
 
 
-def _check_length(backbone: object, dataset: SequenceDataset) -> None:
+def _check_length(backbone: Backbone, dataset: SequenceDataset) -> None:
     """Look at one row before anything is written; all are equally long."""
-    most = backbone.max_length if isinstance(backbone, BoundedBackbone) else None
+    most = backbone.max_length
     if most is None or len(dataset) == 0:
         return
     tokens, _ = dataset.rows(np.zeros(1, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""The shape legend and the two records that cross module borders.
+"""The shape legend and the records that cross module borders.
 
 B batch, L sequence length, K real symbols, V = K + 1 with the mask, D model width, N state width.
 Ids 0..K-1 are real symbols; ``mask_id == K`` is the absorbing state, which is also how an unknown
@@ -8,14 +8,15 @@ symbol (the N of DNA) enters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 NO_LABEL = -1
+Rows = Int[Tensor, " b"] | Bool[Tensor, " B"] | slice
 
 
 @dataclass
@@ -46,19 +47,65 @@ class Batch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Move to a device; the name and arguments are what Lightning looks for."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return _map(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
         """Pin for a fast copy to CUDA; the name is what the data loader looks for."""
-        return self._map(Tensor.pin_memory)
+        return _map(self, Tensor.pin_memory)
 
-    def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        label = None if self.label is None else function(self.label)
-        label = None if self.label is None else function(self.label)
-        mirrored = None if self.mirrored is None else function(self.mirrored)
-        padding = None if self.padding is None else function(self.padding)
-        tokens, loss_mask, index = map(function, (self.tokens, self.loss_mask, self.index))
-        return Batch(tokens, loss_mask, index, label, mirrored, padding)
+    def take(self, rows: Rows) -> Batch:
+        """Choose rows, in any order and number.
+
+        Args:
+            rows: What indexes the first dimension of a tensor.
+        """
+        return _map(self, lambda tensor: tensor[rows])
+
+    def inputs(self, x_t: Int[Tensor, "B L"], t: Float[Tensor, " B"] | None = None) -> Inputs:
+        """Make the record for a network: corrupted tokens with the padding and labels of the batch.
+
+        Args:
+            x_t: Ids in ``0..K``.
+            t: Diffusion time of each row in [0, 1].
+        """
+        return Inputs(x_t, t, padding=self.padding, label=self.label)
+
+
+@dataclass
+class Inputs:
+    """What a network is given: one record from the batch to the backbone.
+
+    Attributes:
+        tokens: Ids in ``0..K``; ``K`` is the unknown symbol and, where there is one, the mask.
+        t: Diffusion time of each row in [0, 1].
+        sigma: Noise level -log alpha(t) of each row, infinite where everything is masked;
+            ``Denoiser`` sets it for time-conditioned networks only.
+        padding: True at positions that hold nothing; ``None`` if every row is full.
+        label: Class of each row, ``NO_LABEL`` where it has none; ``None`` if no row has one.
+    """
+
+    tokens: Int[Tensor, "B L"]
+    t: Float[Tensor, " B"] | None = None
+    sigma: Float[Tensor, " B"] | None = None
+    padding: Bool[Tensor, "B L"] | None = None
+    label: Int[Tensor, " B"] | None = None
+
+    def to(self, device: torch.device | str) -> Inputs:
+        """Move to a device."""
+        return _map(self, lambda tensor: tensor.to(device))
+
+    def take(self, rows: Rows) -> Inputs:
+        """Choose rows, in any order and number; see ``Batch.take``."""
+        return _map(self, lambda tensor: tensor[rows])
+
+
+Record = TypeVar("Record", Batch, Inputs)
+
+
+def _map(record: Record, function: Callable[[Tensor], Tensor]) -> Record:
+    """Apply a function to every field that is not None."""
+    given = {field.name: getattr(record, field.name) for field in fields(record)}
+    return replace(record, **{n: function(x) for n, x in given.items() if x is not None})
 
 
 class SampleOutput(NamedTuple):

@@ -1,29 +1,21 @@
-"""Networks that emit K logits a position, behind one protocol."""
+"""Networks that score every position of a row, behind one base class."""
 
 from .autoregressive import AutoregressiveTransformer
+from .base import Backbone, BlockCache, PublishedBackbone, RunTokens, TokenizedBackbone
 from .block_mamba import BlockMamba
 from .caduceus import Caduceus
-from .protocol import (
-    Backbone,
-    BlockBackbone,
-    BlockCache,
-    BoundedBackbone,
-    LabelledBackbone,
-    TimeConditionedBackbone,
-)
 from .published_transformer import PublishedTransformer
 from .transformer import Transformer
 
 __all__ = [
     "AutoregressiveTransformer",
     "Backbone",
-    "BlockBackbone",
     "BlockCache",
     "BlockMamba",
-    "BoundedBackbone",
     "Caduceus",
-    "LabelledBackbone",
+    "PublishedBackbone",
     "PublishedTransformer",
-    "TimeConditionedBackbone",
+    "RunTokens",
+    "TokenizedBackbone",
     "Transformer",
 ]

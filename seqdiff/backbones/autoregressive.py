@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from .layers import require_layer
-from .packing import Layout, lay_out
+from ..types import Inputs
+from .base import Backbone
+from .layers import shifted
+from .packing import lay_out
 from .rotary import rotary_table
 from .transformer_config import TransformerShape
 from .transformer_layers import CausalBlock, Head, token_embedding
 
 
-class AutoregressiveTransformer(nn.Module):
+class AutoregressiveTransformer(Backbone):
     """The blocks of ``Transformer`` without adaptive norms, each position seeing earlier ones only.
 
     The logits at position l are the law of token l given the tokens before it: the input is shifted
@@ -36,6 +38,9 @@ class AutoregressiveTransformer(nn.Module):
         ValueError: If an argument is out of range.
     """
 
+    causal = True
+    head: Head
+
     def __init__(
         self,
         d_model: int,
@@ -57,90 +62,51 @@ class AutoregressiveTransformer(nn.Module):
             num_embeddings=num_embeddings,
             num_logits=num_logits,
         )
-        self.max_length = max_length
+        self.width, self.num_logits, self.max_length = d_model, num_logits, max_length
         self.embedding = token_embedding(num_embeddings, d_model)
         self.blocks = nn.ModuleList(CausalBlock(d_model, n_heads, dropout) for _ in range(n_layer))
         self.head = Head(d_model, num_logits)
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        """Score every symbol at every position, given the tokens before it.
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.blocks)
+
+    def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
+        """Embed at each position the token before it; the last of a row is never read.
 
         Args:
-            tokens: Ids below ``num_embeddings``; the last of a row is never read.
-            t: Ignored; the network does not depend on time.
-            padding: True at positions that hold nothing, before the first or after the last real
-                one: they cost nothing, and their logits are 0. Those of the real ones are what the
-                row would get alone.
+            inputs: See ``Backbone.embed``.
 
         Raises:
             ValueError: If rows are longer than the context, or padding has another shape.
         """
-        x, layout = self._hidden(tokens, padding)
-        return layout.unpack(self.head(x))
+        tokens, padding = inputs.tokens, inputs.padding
+        self.config.require_length(tokens.shape[1])
+        self.config.require_padding(padding, tokens)
+        return self.embedding(shifted(tokens, padding, self.config.num_embeddings - 1))
 
-    def logits_at(
-        self,
-        tokens: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
-        """See ``SelectiveBackbone``; refusals are those of ``forward``, and there are no classes.
-
-        Raises:
-            ValueError: If there is a label.
-        """
-        if label is not None:
-            raise ValueError(
-                "AutoregressiveTransformer.label must be None, got one of shape "
-                f"{tuple(label.shape)}; it has no classes"
-            )
-        x, layout = self._hidden(tokens, padding)
-        return layout.unpack_at(self.head(x[layout.pack(where)]), where)
-
-    @property
-    def num_layers(self) -> int:
-        """See ``HiddenBackbone``."""
-        return len(self.blocks)
-
-    @property
-    def strands(self) -> int:
-        """See ``HiddenBackbone``."""
-        return 1
-
-    def hidden(
-        self,
-        tokens: Int[Tensor, "B L"],
-        padding: Bool[Tensor, "B L"] | None = None,
-        layer: int | None = None,
+    def body(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None = None
     ) -> Float[Tensor, "B L D"]:
-        """See ``HiddenBackbone``; the state at a position has read the tokens before it."""
-        require_layer("AutoregressiveTransformer", layer, self.num_layers)
-        x, layout = self._hidden(tokens, padding, layer)
-        return layout.unpack(self.head.norm(x) if layer is None else x)
+        """Run the blocks.
 
-    def _hidden(
-        self, tokens: Tensor, padding: Tensor | None, layer: int | None = None
-    ) -> tuple[Tensor, Layout]:
-        """The residual stream after a layer, and how it lies."""
-        config, length = self.config, tokens.shape[1]
-        config.require_length(length)
-        config.require_padding(padding, tokens)
-        start = config.num_embeddings - 1
-        inputs = tokens.roll(1, dims=1)
-        inputs[:, :1] = start
-        if padding is not None:
-            inputs = inputs.masked_fill(padding.roll(1, dims=1), start)
-        layout = lay_out(tokens, padding, causal=True)
+        Args:
+            h: See ``Backbone.body``; position l holds what is known of token l - 1.
+            inputs: Padding must lie before the first or after the last real position of a row; it
+                costs nothing and gets 0. Outputs at the real ones are those of the row alone.
+            layer: See ``Backbone.body``.
+        """
+        config = self.config
+        layout = lay_out(inputs.tokens, inputs.padding, causal=True)
         head_dim = config.d_model // config.n_heads
         rotary = rotary_table(layout.positions, head_dim, self.embedding.weight)
-        x = self.embedding(layout.pack(inputs))
+        x = layout.pack(h)
         for block in self.blocks[:layer]:
             x = block(x, rotary, layout)
-        return x, layout
+        return layout.unpack(x)
+
+    def _states(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None
+    ) -> Float[Tensor, "B L D"]:
+        return self.head.normalised(h, inputs) if layer is None else h

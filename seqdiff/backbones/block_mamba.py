@@ -9,15 +9,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..ops.selective_scan import BACKENDS
+from ..types import Inputs
+from .base import Backbone
 from .block_mixing import begin, read_borders, read_clean, read_noisy
 from .caduceus_block import CaduceusBlock
 from .caduceus_config import CaduceusConfig
-from .layers import LabelEmbedding, Norm, NormKind, require_choice, require_layer, require_positive
+from .layers import LabelEmbedding, Norm, NormKind, require_choice, require_positive
 from .mamba import MambaConfig
 from .state_cache import StateCache
 
 
-class BlockMamba(nn.Module):
+class BlockMamba(Backbone):
     """The network of ``Caduceus`` (``ph``), also as a network of blocks.
 
     A block of noisy tokens is read in both directions. From left to right it begins with the state
@@ -52,6 +54,8 @@ class BlockMamba(nn.Module):
     Raises:
         ValueError: If an argument is out of range.
     """
+
+    reads_blocks = True
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class BlockMamba(nn.Module):
         )
         require_choice("BlockMamba", "backend", backend, BACKENDS)
         self.config = config
+        self.width, self.num_logits = d_model, num_logits
         self.num_classes = num_classes
         self.embedding = nn.Embedding(num_embeddings, d_model)
         self.layers = nn.ModuleList(CaduceusBlock(config, backend) for _ in range(n_layer))
@@ -106,88 +111,73 @@ class BlockMamba(nn.Module):
         """The layers, from first to last."""
         return [layer for layer in self.layers if isinstance(layer, CaduceusBlock)]
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        """Score every position by the whole row: one block as long as the row.
-
-        Args:
-            tokens: Ids below ``num_embeddings``.
-            t: Ignored; the network does not depend on time.
-            padding: True at positions before the first or after the last real one. The logits at
-                the real ones are those of the row without padding.
-            label: See ``LabelledBackbone``; only for a network with classes.
-
-        Raises:
-            ValueError: If there is a label and the network has no classes.
-        """
-        return self.score(self._both_ways(tokens, padding, label))
-
-    def logits_at(
-        self,
-        tokens: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
-        """See ``SelectiveBackbone``; the arguments and refusals are those of ``forward``."""
-        return self.score(self._both_ways(tokens, padding, label), where)
-
     @property
     def num_layers(self) -> int:
-        """See ``HiddenBackbone``."""
+        """Number of blocks."""
         return len(self.layers)
 
-    @property
-    def strands(self) -> int:
-        """See ``HiddenBackbone``."""
-        return 1
+    def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
+        """Embed tokens and labels."""
+        x = self.embedding(inputs.tokens)
+        if self.label_embedding is None:
+            return x
+        return x + self.label_embedding(inputs.label, inputs.tokens)
 
-    def hidden(
-        self,
-        tokens: Int[Tensor, "B L"],
-        padding: Bool[Tensor, "B L"] | None = None,
-        layer: int | None = None,
+    def body(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None = None
     ) -> Float[Tensor, "B L D"]:
-        """See ``HiddenBackbone``; the row is one block."""
-        require_layer("BlockMamba", layer, self.num_layers)
-        x = self._both_ways(tokens, padding, None, layer)
-        return self.norm(x) if layer is None else x
+        """Run the layers over the whole row: one block as long as the row.
+
+        Args:
+            h: See ``Backbone.body``.
+            inputs: Padding must lie before the first or after the last real position of a row. The
+                outputs at the real ones are those of the row without padding.
+            layer: See ``Backbone.body``.
+        """
+        for block in self.stack[:layer]:
+            h = block(h, inputs.padding)
+        return h
+
+    def head(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """Score each position; the weights are the first rows of the embedding."""
+        h = h if where is None else h[where]
+        return F.linear(self.norm(h), self.embedding.weight[: self.num_logits])
+
+    def _states(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None
+    ) -> Float[Tensor, "B L D"]:
+        return self.norm(h) if layer is None else h
 
     def block_logits(
         self,
-        x_t: Int[Tensor, "B L"],
+        inputs: Inputs,
         x0: Int[Tensor, "B L"],
         block_size: int,
         where: Bool[Tensor, "B L"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"] | Float[Tensor, "N K"]:
+    ) -> Float[Tensor, "*positions K"]:
         """Score every position given its own block of x_t and the earlier blocks of x0, at once.
 
         Args:
-            x_t: Corrupted ids.
+            inputs: See ``Backbone.block_logits``.
             x0: Clean ids; those of the last block are not read.
             block_size: Tokens of a block; the last may be shorter.
             where: Positions to score; ``None`` for all.
-            padding: Positions that hold nothing, after the last token of a shorter row.
-            label: See ``LabelledBackbone``; only for a network with classes.
 
         Raises:
             ValueError: If ``block_size`` is below one, or there is a label and the network has no
                 classes.
         """
         require_positive("BlockMamba", "block_size", block_size)
-        behind = (x_t.shape[1] - 1) // block_size * block_size
+        behind = (x0.shape[1] - 1) // block_size * block_size
         if not behind:
-            return self.score(self._both_ways(x_t, padding, label), where)
-        clean, noisy = self.embed(x0[:, :behind], label), self.embed(x_t, label)
+            return self(inputs, where)
+        self.check_label(inputs.label)
+        padding = inputs.padding
         absent = None if padding is None else padding[:, :behind]
+        clean = self.embed(Inputs(x0[:, :behind], label=inputs.label))
+        noisy = self.embed(inputs)
         for layer in self.stack:
             start = begin(layer, len(clean))
             if layer is self.stack[-1]:
@@ -195,7 +185,7 @@ class BlockMamba(nn.Module):
             else:
                 clean, borders = read_clean(layer, clean, block_size, start, absent)
             noisy = read_noisy(layer, noisy, block_size, borders, padding)
-        return self.score(noisy, where)
+        return self.head(noisy, inputs, where)
 
     def block_cache(
         self,
@@ -205,65 +195,8 @@ class BlockMamba(nn.Module):
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
     ) -> StateCache:
-        """Open an empty cache, to score a row block by block.
-
-        Args:
-            batch_size: Rows.
-            block_size: Tokens of a block.
-            window: Of no consequence: a state forgets by itself.
-            label: See ``block_logits``.
-
-        Raises:
-            ValueError: If a size is below one, or there is a label and the network has no classes.
-        """
+        """See ``Backbone.block_cache``; ``window`` has no effect."""
         require_positive("BlockMamba", "batch_size", batch_size)
         require_positive("BlockMamba", "block_size", block_size)
-        self._check_label(label)
+        self.check_label(label)
         return StateCache.empty(self, batch_size, block_size, label)
-
-    def embed(
-        self, tokens: Int[Tensor, "B L"], label: Int[Tensor, " B"] | None
-    ) -> Float[Tensor, "B L D"]:
-        """Begin the residual stream.
-
-        Args:
-            tokens: Ids below ``num_embeddings``.
-            label: See ``LabelledBackbone``.
-
-        Raises:
-            ValueError: If there is a label and the network has no classes.
-        """
-        self._check_label(label)
-        x = self.embedding(tokens)
-        return x if self.label_embedding is None else x + self.label_embedding(label, tokens)
-
-    def score(
-        self, x: Float[Tensor, "B L D"], where: Bool[Tensor, "B L"] | None = None
-    ) -> Float[Tensor, "B L K"] | Float[Tensor, "N K"]:
-        """End the residual stream.
-
-        Args:
-            x: Of the last layer.
-            where: Positions to score; ``None`` for all.
-        """
-        x = x if where is None else x[where]
-        return F.linear(self.norm(x), self.embedding.weight[: self.config.num_logits])
-
-    def _both_ways(
-        self,
-        tokens: Tensor,
-        padding: Tensor | None,
-        label: Tensor | None,
-        layer: int | None = None,
-    ) -> Tensor:
-        x = self.embed(tokens, label)
-        for block in self.stack[:layer]:
-            x = block(x, padding)
-        return x
-
-    def _check_label(self, label: Tensor | None) -> None:
-        if label is not None and self.label_embedding is None:
-            raise ValueError(
-                "BlockMamba.label must be None for a network without classes, got one of shape "
-                f"{tuple(label.shape)}; build it with num_classes"
-            )

@@ -19,14 +19,14 @@ from .rotary import Rotary
 from .transformer_layers import AdaptiveBlock
 
 
-class Body(NamedTuple):
-    """What a pass goes through.
+class Layers(NamedTuple):
+    """The layers that a pass runs.
 
     Attributes:
         embedding: Of the ids.
         rotary: Gives the table of some positions.
         blocks: In order.
-        condition: One for each row of the batch, or one for all.
+        condition: One vector for each row of the batch, or one for all.
     """
 
     embedding: Callable[[Tensor], Tensor]
@@ -51,8 +51,7 @@ class Pair(NamedTuple):
     padding: Bool[Tensor, "B L"] | None
 
 
-Hidden = tuple[Tensor, Layout]
-Pass = Callable[[Body, Pair], Hidden]
+Pass = Callable[[Layers, Pair], Tensor]
 
 
 def choose_pass(pair: Pair) -> Pass:
@@ -71,35 +70,35 @@ def choose_pass(pair: Pair) -> Pass:
     return dense_pass
 
 
-def plain_pass(body: Body, pair: Pair) -> Hidden:
+def plain_pass(layers: Layers, pair: Pair) -> Tensor:
     """Go over x_t alone, where a block is as long as the row.
 
     Args:
-        body: Of the network.
+        layers: Of the network.
         pair: What is read.
 
     Returns:
-        The residual stream of x_t before the head, and how it lies.
+        The residual stream of x_t before the head, ``[B, L, D]``.
     """
     layout = lay_out(pair.x_t, pair.padding)
-    return _through(body, layout.pack(pair.x_t), layout), layout
+    return layout.unpack(_through(layers, layout.pack(pair.x_t), layout))
 
 
-def _through(body: Body, tokens: Tensor, layout: Layout | Flexible) -> Tensor:
-    x, rotary = body.embedding(tokens), body.rotary(layout.positions)
-    for block in body.blocks:
-        x = block(x, body.condition, rotary, layout)
+def _through(layers: Layers, tokens: Tensor, layout: Layout | Flexible) -> Tensor:
+    x, rotary = layers.embedding(tokens), layers.rotary(layout.positions)
+    for block in layers.blocks:
+        x = block(x, layers.condition, rotary, layout)
     return x
 
 
 # One row of both halves
 
 
-def dense_pass(body: Body, pair: Pair, window: int | None = None) -> Hidden:
+def dense_pass(layers: Layers, pair: Pair, window: int | None = None) -> Tensor:
     """Go over both halves as one row, under a mask of four quadrants.
 
     Args:
-        body: Of the network.
+        layers: Of the network.
         pair: What is read.
         window: See ``block_diffusion_mask``.
 
@@ -111,7 +110,7 @@ def dense_pass(body: Body, pair: Pair, window: int | None = None) -> Hidden:
     if pair.padding is not None:
         nothing = pair.padding.repeat(1, 2)[:, None]
         mask = mask & ~(nothing[:, :, None] & ~nothing[..., None])
-    return _one_row(body, pair, Padded(place.repeat(2), mask))
+    return _one_row(layers, pair, Padded(place.repeat(2), mask))
 
 
 class Flexible(NamedTuple):
@@ -137,11 +136,11 @@ class Flexible(NamedTuple):
         return mixed
 
 
-def flex_pass(body: Body, pair: Pair) -> Hidden:
+def flex_pass(layers: Layers, pair: Pair) -> Tensor:
     """Go over both halves as one row with FlexAttention, which has no backward on the CPU.
 
     Args:
-        body: Of the network.
+        layers: Of the network.
         pair: What is read.
 
     Returns:
@@ -152,14 +151,13 @@ def flex_pass(body: Body, pair: Pair) -> Hidden:
     place = torch.arange(length, device=pair.x_t.device)
     make = _flex_mask if pair.padding is None else _flex_mask.__wrapped__
     mask = make(length, pair.block_size, place.device, pair.padding)
-    return _one_row(body, pair, Flexible(torch.cat((place, place[:behind])), mask))
+    return _one_row(layers, pair, Flexible(torch.cat((place, place[:behind])), mask))
 
 
-def _one_row(body: Body, pair: Pair, layout: Padded | Flexible) -> Hidden:
+def _one_row(layers: Layers, pair: Pair, layout: Padded | Flexible) -> Tensor:
     length = pair.x_t.shape[1]
     both = torch.cat((pair.x_t, pair.x0), dim=1)[:, : len(layout.positions)]
-    x = _through(body, both, layout)
-    return x[:, :length], Padded(layout.positions[:length], padding=pair.padding)
+    return _through(layers, both, layout)[:, :length]
 
 
 @lru_cache(maxsize=1)
@@ -246,13 +244,13 @@ class _Noisy(NamedTuple):
         return self.layout.line([attend_noisy(*batch, self.block_size) for batch in batches])
 
 
-def structured_pass(body: Body, pair: Pair) -> Hidden:
+def structured_pass(layers: Layers, pair: Pair) -> Tensor:
     """Go over both halves in turn, with no work on padding or on what nobody reads.
 
     That is the clean half's last block, and beyond its keys and values its last layer.
 
     Args:
-        body: Of the network.
+        layers: Of the network.
         pair: What is read.
 
     Returns:
@@ -262,18 +260,18 @@ def structured_pass(body: Body, pair: Pair) -> Hidden:
     clean = _before_the_last_block(layout, pair.block_size)
     tokens = clean.pack(pair.x0)[:, : len(clean.positions)]
     if not tokens.shape[1]:
-        return plain_pass(body, pair)
-    x, rotary = body.embedding(layout.pack(pair.x_t)), body.rotary(layout.positions)
-    x0, turned = body.embedding(tokens), body.rotary(clean.positions)
+        return plain_pass(layers, pair)
+    x, rotary = layers.embedding(layout.pack(pair.x_t)), layers.rotary(layout.positions)
+    x0, turned = layers.embedding(tokens), layers.rotary(clean.positions)
     reading = _Clean(clean, pair.block_size, [])
-    for block in body.blocks:
-        if block is body.blocks[-1]:
-            kept = block.modulated_keys_values(x0, body.condition, turned, clean)
+    for block in layers.blocks:
+        if block is layers.blocks[-1]:
+            kept = block.modulated_keys_values(x0, layers.condition, turned, clean)
         else:
-            x0 = block(x0, body.condition, turned, reading)
+            x0 = block(x0, layers.condition, turned, reading)
             kept = reading.kept.pop()
-        x = block(x, body.condition, rotary, _Noisy(layout, clean, pair.block_size, *kept))
-    return x, layout
+        x = block(x, layers.condition, rotary, _Noisy(layout, clean, pair.block_size, *kept))
+    return layout.unpack(x)
 
 
 def _before_the_last_block(layout: Layout, block_size: int) -> Layout:

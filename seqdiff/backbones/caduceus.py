@@ -9,18 +9,20 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.selective_scan import BACKENDS
+from ..types import Inputs
+from .base import Backbone
 from .caduceus_block import CaduceusBlock
 from .caduceus_config import CaduceusConfig, Variant
 from .caduceus_hub import read_config, read_weights, write_hub
-from .layers import LabelEmbedding, Norm, NormKind, require_choice, require_layer
+from .layers import LabelEmbedding, Norm, NormKind, require_choice
 from .mamba import BiMamba, Combine, MambaConfig
 
 
-class Caduceus(nn.Module):
+class Caduceus(Backbone):
     """The time-free network of Schiff et al. 2024, arXiv:2403.03234.
 
     ``ph`` is a plain bidirectional network. ``ps`` runs the same blocks on a row and on its reverse
@@ -116,6 +118,9 @@ class Caduceus(nn.Module):
         )
         require_choice("Caduceus", "backend", backend, BACKENDS)
         self.config = config
+        self.width, self.num_logits = d_model, num_logits
+        self.num_classes = num_classes
+        self.strands = 2 if variant == "ps" else 1
         self.embedding = nn.Embedding(num_embeddings, d_model)
         self.layers = nn.ModuleList(CaduceusBlock(config, backend) for _ in range(n_layer))
         self.norm = Norm(d_model, norm, norm_eps)
@@ -124,7 +129,6 @@ class Caduceus(nn.Module):
             "complement", torch.tensor(config.complement or range(num_embeddings)), persistent=False
         )
         nn.init.normal_(self.embedding.weight, std=0.02)
-        self.num_classes = num_classes
         self.label_embedding: LabelEmbedding | None = None
         for module in self.modules():
             if isinstance(module, BiMamba):
@@ -132,117 +136,75 @@ class Caduceus(nn.Module):
         if num_classes is not None:  # last, so that the other weights do not depend on it
             self.label_embedding = LabelEmbedding(num_classes, d_model)
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        """Score ``num_logits`` ids at every position.
-
-        Args:
-            tokens: Ids below ``num_embeddings``.
-            t: Ignored; the network does not depend on time.
-            padding: True at positions before the first or after the last real one. The logits at
-                the real ones are those of the row without padding.
-            label: See ``LabelledBackbone``; only for a network with classes.
-
-        Raises:
-            ValueError: If there is a label and the network has no classes.
-        """
-        first, *second = [
-            F.linear(strand, head) for strand, head in self._strands(tokens, padding, label)
-        ]
-        return first + second[0].flip(1) if second else first
-
-    def logits_at(
-        self,
-        tokens: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
-        """See ``SelectiveBackbone``; the arguments and refusals are those of ``forward``."""
-        row, position = where.nonzero(as_tuple=True)
-        places = (position, where.shape[1] - 1 - position)
-        first, *second = [
-            F.linear(strand[row, place], head)
-            for (strand, head), place in zip(
-                self._strands(tokens, padding, label), places, strict=False
-            )
-        ]
-        return first + second[0] if second else first
-
     @property
     def num_layers(self) -> int:
-        """See ``HiddenBackbone``."""
+        """Number of blocks."""
         return len(self.layers)
 
-    @property
-    def strands(self) -> int:
-        """See ``HiddenBackbone``."""
-        return 2 if self.config.variant == "ps" else 1
+    def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
+        """Embed a row and, for ``ps``, its reverse complement as another row of the batch."""
+        tokens, label = inputs.tokens, inputs.label
+        if self.strands == 2:
+            tokens = torch.cat((tokens, self.complement[tokens.flip(1)]))
+            label = None if label is None else label.repeat(2)
+        x = self.embedding(tokens)
+        return x if self.label_embedding is None else x + self.label_embedding(label, tokens)
 
-    def hidden(
+    def body(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None = None
+    ) -> Float[Tensor, "rows L D"]:
+        """Run the layers.
+
+        Args:
+            h: See ``Backbone.body``; for ``ps``, the second half is the other strand.
+            inputs: Padding must lie before the first or after the last real position of a row. The
+                outputs at the real ones are those of the row without padding.
+            layer: See ``Backbone.body``.
+        """
+        padding = inputs.padding
+        if padding is not None and self.strands == 2:
+            padding = torch.cat((padding, padding.flip(1)))
+        for number, block in enumerate(self.layers[:layer]):
+            h = block(h, padding, mirrored=self._mirrored(number + 1))
+        return h
+
+    def head(
         self,
-        tokens: Int[Tensor, "B L"],
-        padding: Bool[Tensor, "B L"] | None = None,
-        layer: int | None = None,
-    ) -> Float[Tensor, "B L C"]:
-        """See ``HiddenBackbone``."""
-        require_layer("Caduceus", layer, self.num_layers)
-        x, mirrored = self._residual(tokens, padding, None, layer)
-        x = self.norm(x, mirrored=mirrored) if layer is None else x
+        h: Float[Tensor, "rows L D"],
+        inputs: Inputs,
+        where: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "*positions K"]:
+        """Score each position; for ``ps``, the scores of the two strands add up."""
+        mirrored = self._mirrored(self.num_layers)
+        h = self.norm(h, mirrored=mirrored)
+        weight = self.embedding.weight[: self.num_logits]
         if self.strands == 1:
-            return x
-        first, second = x.chunk(2)
+            return F.linear(h if where is None else h[where], weight)
+        complemented = weight[self.complement[: self.num_logits]]
+        if mirrored:  # the strands have changed places: the first half now holds the second strand
+            weight, complemented = complemented.flip(1), weight.flip(1)
+        first, second = h.chunk(2)
+        if where is None:
+            return F.linear(first, weight) + F.linear(second, complemented).flip(1)
+        row, position = where.nonzero(as_tuple=True)
+        other = where.shape[1] - 1 - position
+        return F.linear(first[row, position], weight) + F.linear(second[row, other], complemented)
+
+    def _states(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None
+    ) -> Float[Tensor, "B L C"]:
+        mirrored = self._mirrored(self.num_layers if layer is None else layer)
+        h = self.norm(h, mirrored=mirrored) if layer is None else h
+        if self.strands == 1:
+            return h
+        first, second = h.chunk(2)
         if mirrored:
             return torch.cat((second.flip(1, 2), first.flip(2)), dim=-1)
         return torch.cat((first, second.flip(1)), dim=-1)
 
-    def _strands(
-        self, tokens: Tensor, padding: Tensor | None, label: Tensor | None
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Activations and head of the row and, for ``ps``, of its reverse: scores add up."""
-        x, mirrored = self._residual(tokens, padding, label)
-        x = self.norm(x, mirrored=mirrored)
-        head = self.embedding.weight[: self.config.num_logits]
-        if self.strands == 1:
-            return [(x, head)]
-        complemented = head[self.complement[: self.config.num_logits]]
-        if mirrored:  # the strands have changed places: the first half now holds the second strand
-            head, complemented = complemented.flip(1), head.flip(1)
-        forward, backward = x.chunk(2)
-        return [(forward, head), (backward, complemented)]
-
-    def _residual(
-        self,
-        tokens: Tensor,
-        padding: Tensor | None,
-        label: Tensor | None,
-        layer: int | None = None,
-    ) -> tuple[Tensor, bool]:
-        """Activations after a layer, of two strands one after the other; whether mirrored."""
-        equivariant = self.strands == 2
-        if equivariant:
-            tokens = torch.cat((tokens, self.complement[tokens.flip(1)]))
-            padding = None if padding is None else torch.cat((padding, padding.flip(1)))
-        x = self.embedding(tokens)
-        if self.label_embedding is not None:
-            both = label.repeat(2) if equivariant and label is not None else label
-            x = x + self.label_embedding(both, tokens)
-        elif label is not None:
-            raise ValueError(
-                "Caduceus.label must be None for a network without classes, got one of shape "
-                f"{tuple(label.shape)}; build it with num_classes"
-            )
-        mirrored = False
-        for block in self.layers[:layer]:
-            mirrored = mirrored != self.config.swap_strands
-            x = block(x, padding, mirrored=mirrored)
-        return x, mirrored
+    def _mirrored(self, layers: int) -> bool:
+        """Whether the strands have changed places after this many layers."""
+        return self.config.swap_strands and layers % 2 == 1
 
     @classmethod
     def of(cls, config: CaduceusConfig, *, backend: str = "auto") -> Caduceus:
@@ -258,7 +220,7 @@ class Caduceus(nn.Module):
 
     @classmethod
     def from_hub(cls, directory: str | Path, *, backend: str = "auto") -> Caduceus:
-        """Load a published network; its forward then takes and scores the published ids.
+        """Load a published network, which takes and scores the published ids.
 
         Args:
             directory: Folder with ``config.json`` and ``model.safetensors``.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+from .base import RunTokens
 from .hub_files import read_json
-from .protocol import RunTokens
 
 _LISTS = ("vocab.json", "encoder.json")
 

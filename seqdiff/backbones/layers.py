@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..ops.rms_norm import rms_norm
@@ -77,6 +77,21 @@ class LabelEmbedding(nn.Module):
         if label is None:
             label = tokens.new_full((len(tokens),), -1)
         return self.table((label + 1).clamp_min(0))[:, None]
+
+
+def shifted(
+    tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None, start: int
+) -> Int[Tensor, "B L"]:
+    """Give each position the token before it.
+
+    Args:
+        tokens: Ids.
+        padding: True at positions that hold nothing.
+        start: Id at the first position, and after padding.
+    """
+    before = tokens.roll(1, dims=1)
+    before[:, :1] = start
+    return before if padding is None else before.masked_fill(padding.roll(1, dims=1), start)
 
 
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:

@@ -44,24 +44,13 @@ class Padded(NamedTuple):
     causal: bool = False
     padding: Bool[Tensor, "B L"] | None = None
 
-    def pack(self, x: Shaped[Tensor, "B L"]) -> Shaped[Tensor, "b l"]:
+    def pack(self, x: Shaped[Tensor, "B L *C"]) -> Shaped[Tensor, "b l *C"]:
         """Lay out the tokens, or what is known of each."""
         return x
 
     def unpack(self, x: Float[Tensor, "b l K"]) -> Float[Tensor, "B L K"]:
         """Undo ``pack``; padding gets 0."""
         return x if self.padding is None else x.masked_fill(self.padding[..., None], 0)
-
-    def unpack_at(
-        self, x: Float[Tensor, "n K"], where: Bool[Tensor, "B L"]
-    ) -> Float[Tensor, "N K"]:
-        """Put what belongs to the tokens of ``pack(where)`` into the order of ``where.nonzero()``.
-
-        Args:
-            x: In the order of ``pack(where).nonzero()``.
-            where: True at N positions; padding among them gets 0.
-        """
-        return x if self.padding is None else x.masked_fill(self.padding[where][:, None], 0)
 
     def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
         """Give each token what is known of its row."""
@@ -123,24 +112,15 @@ class Packed(NamedTuple):
         """Where each token lies in the flattened batch."""
         return self.row * self.shape[1] + self.positions
 
-    def pack(self, x: Shaped[Tensor, "B L"]) -> Shaped[Tensor, "b l"]:
+    def pack(self, x: Shaped[Tensor, "B L *C"]) -> Shaped[Tensor, "b l *C"]:
         """See ``Padded``."""
-        return x.flatten()[self.place][None]
+        return x.flatten(0, 1)[self.place][None]
 
     def unpack(self, x: Float[Tensor, "b l K"]) -> Float[Tensor, "B L K"]:
         """See ``Padded``."""
         batch, length = self.shape
         rows = x.new_zeros((batch * length, x.shape[-1])).index_copy(0, self.place, x[0])
         return rows.unflatten(0, (batch, length))
-
-    def unpack_at(
-        self, x: Float[Tensor, "n K"], where: Bool[Tensor, "B L"]
-    ) -> Float[Tensor, "N K"]:
-        """See ``Padded``."""
-        asked = where.flatten()
-        number = asked.cumsum(0) - 1
-        target = number[self.place[asked[self.place]]]
-        return x.new_zeros((int(asked.sum()), x.shape[-1])).index_copy(0, target, x)
 
     def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
         """See ``Padded``."""

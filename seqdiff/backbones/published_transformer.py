@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from ..files import names_files
+from .base import RunTokens
 from .hub_tokens import check_tokens, read_tokens
-from .protocol import RunTokens
 from .transformer import Transformer
 from .transformer_config import TransformerConfig
 from .transformer_hub import read_config

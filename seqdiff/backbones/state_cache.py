@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..ops.mamba_blocks import Borders
+from ..types import Inputs
 from .block_mixing import begin, read_borders, read_clean, read_noisy
 
 if TYPE_CHECKING:
@@ -65,10 +66,11 @@ class StateCache:
             ValueError: If it is longer than a block, or there is another number of rows.
         """
         self._check("x_t", x_t, x_t.shape[1] <= self.block_size, "at most")
-        x = self.network.embed(x_t, self.label)
+        inputs = Inputs(x_t, label=self.label)
+        x = self.network.embed(inputs)
         for layer, borders in zip(self.network.stack, self.borders, strict=True):
             x = read_noisy(layer, x, self.block_size, borders)
-        return self.network.score(x, where)
+        return self.network.head(x, inputs, where)
 
     @torch.no_grad()
     def append(self, x0: Int[Tensor, "B l"]) -> None:
@@ -87,7 +89,7 @@ class StateCache:
 
     def _pass(self, x0: Tensor) -> None:
         """Go on from the borders to the end of some tokens."""
-        x, passed = self.network.embed(x0, self.label), []
+        x, passed = self.network.embed(Inputs(x0, label=self.label)), []
         for layer, start in zip(self.network.stack, self.borders, strict=True):
             if layer is self.network.stack[-1]:
                 borders = read_borders(layer, x, self.block_size, start)

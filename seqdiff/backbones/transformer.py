@@ -12,9 +12,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .block_pass import Body, Pair, choose_pass
-from .layers import LabelEmbedding, require_layer
-from .packing import Layout, lay_out
+from ..types import Inputs
+from .base import Backbone
+from .block_pass import Layers, Pair, choose_pass
+from .layers import LabelEmbedding
+from .packing import lay_out
 from .rotary import Rotary, rotary_table
 from .sigma_embedding import SigmaEmbedding
 from .transformer_cache import TransformerCache
@@ -24,7 +26,7 @@ from .transformer_hub_config import BlockDiffusionFields
 from .transformer_layers import AdaptiveBlock, AdaptiveHead, token_embedding
 
 
-class Transformer(nn.Module):
+class Transformer(Backbone):
     """The network of Sahoo et al. 2024, arXiv:2406.07524, and Arriola et al. 2025, 2503.09573.
 
     Bidirectional attention with rotary positions; every norm and branch is modulated by a condition
@@ -51,6 +53,9 @@ class Transformer(nn.Module):
     Raises:
         ValueError: If an argument is out of range.
     """
+
+    reads_blocks = True
+    head: AdaptiveHead
 
     def __init__(
         self,
@@ -79,7 +84,7 @@ class Transformer(nn.Module):
             time_conditioned=time_conditioned,
             num_classes=num_classes,
         )
-        self.max_length = max_length
+        self.width, self.num_logits, self.max_length = d_model, num_logits, max_length
         self.time_conditioned = time_conditioned
         self.num_classes = num_classes
         self.block_fields: BlockDiffusionFields | None = None
@@ -88,93 +93,103 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(
             AdaptiveBlock(d_model, n_heads, dropout, cond_dim) for _ in range(n_layer)
         )
-        self.head = AdaptiveHead(d_model, num_logits, cond_dim)
+        self.head = AdaptiveHead(d_model, num_logits, cond_dim, self.condition)
         self.label_embedding: LabelEmbedding | None = None
         if num_classes is not None:  # last, so that the other weights do not depend on it
             self.label_embedding = LabelEmbedding(num_classes, cond_dim)
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "B L"],
-        sigma: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        """Score ``num_logits`` ids at every position.
-
-        Args:
-            tokens: Ids below ``num_embeddings``.
-            sigma: -log alpha of each row, held at -log 1e-3; a time-free network ignores it.
-            padding: True at positions that hold nothing: they cost nothing, and their logits are 0.
-                Those of the real ones are what the row would get alone.
-            label: See ``LabelledBackbone``; only for a network with classes.
-
-        Raises:
-            ValueError: If rows are longer than the context, padding has another shape than tokens,
-                a time-conditioned network is not told sigma, or there is a label and the network
-                has no classes.
-        """
-        return self.head(*self._hidden(tokens, sigma, padding, label))
-
-    def logits_at(
-        self,
-        tokens: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        sigma: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
-        """See ``SelectiveBackbone``; the arguments and refusals are those of ``forward``."""
-        return self.head(*self._hidden(tokens, sigma, padding, label), where)
-
     @property
     def num_layers(self) -> int:
-        """See ``HiddenBackbone``."""
+        """Number of blocks."""
         return len(self.blocks)
 
-    @property
-    def strands(self) -> int:
-        """See ``HiddenBackbone``."""
-        return 1
+    def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
+        """Embed tokens.
 
-    def hidden(
-        self,
-        tokens: Int[Tensor, "B L"],
-        padding: Bool[Tensor, "B L"] | None = None,
-        layer: int | None = None,
+        Args:
+            inputs: See ``Backbone.embed``.
+
+        Raises:
+            ValueError: If rows are longer than the context.
+        """
+        self.config.require_length(inputs.tokens.shape[1])
+        return self.embedding(inputs.tokens)
+
+    def body(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None = None
     ) -> Float[Tensor, "B L D"]:
-        """See ``HiddenBackbone``; a time-conditioned network is told sigma = 0."""
-        require_layer("Transformer", layer, self.num_layers)
-        sigma = torch.zeros(1, device=tokens.device)
-        x, condition, layout = self._hidden(tokens, sigma, padding, None, layer)
-        x = self.head.normalised(x, condition, layout) if layer is None else x
+        """Run the blocks.
+
+        Args:
+            h: See ``Backbone.body``.
+            inputs: Positions of padding cost nothing and get 0; outputs at the real ones are those
+                of the row alone. A time-free network ignores ``sigma``; others clamp it at
+                -log 1e-3.
+            layer: See ``Backbone.body``.
+
+        Raises:
+            ValueError: If padding has another shape than tokens, or a time-conditioned network gets
+                no ``sigma``.
+        """
+        self.config.require_padding(inputs.padding, inputs.tokens)
+        condition = self.condition(inputs)
+        layout = lay_out(inputs.tokens, inputs.padding)
+        x, rotary = layout.pack(h), self._rotary(layout.positions)
+        for block in self.blocks[:layer]:
+            x = block(x, condition, rotary, layout)
         return layout.unpack(x)
+
+    def condition(self, inputs: Inputs) -> Float[Tensor, "#B C"]:
+        """Embed the noise level and the label: one vector for each row, or one for all.
+
+        Args:
+            inputs: See ``body``.
+
+        Raises:
+            ValueError: If a time-conditioned network gets no ``sigma``.
+        """
+        tokens = inputs.tokens
+        zero = torch.zeros(1, device=tokens.device)
+        sigma = self._sigma(inputs) if self.time_conditioned else zero
+        condition = F.silu(self.sigma_map(sigma))
+        if self.label_embedding is None:
+            return condition
+        return condition + self.label_embedding(inputs.label, tokens)[:, 0]
+
+    def _states(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None
+    ) -> Float[Tensor, "B L D"]:
+        return self.head.normalised(h, inputs) if layer is None else h
 
     def block_logits(
         self,
-        x_t: Int[Tensor, "B L"],
+        inputs: Inputs,
         x0: Int[Tensor, "B L"],
         block_size: int,
         where: Bool[Tensor, "B L"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"] | Float[Tensor, "N K"]:
+    ) -> Float[Tensor, "*positions K"]:
         """Score every position of x_t given its own block of x_t and the earlier blocks of x0.
 
-        See ``BlockBackbone``; logits at padding are 0. The halves of [x_t ; x0] share positions;
-        with a block as long as the row there is no clean half, and it is the ordinary network.
-        Source: see ``block_diffusion_mask``.
+        Logits at padding are 0. The halves of [x_t ; x0] share positions; with a block as long as
+        the row there is no clean half, and it is the ordinary network. Source: see
+        ``block_diffusion_mask``.
+
+        Args:
+            inputs: See ``Backbone.block_logits``.
+            x0: See ``Backbone.block_logits``.
+            block_size: See ``Backbone.block_logits``.
+            where: See ``Backbone.block_logits``.
 
         Raises:
             ValueError: If the block size is no positive integer, rows are longer than the context,
-                an argument has another shape than x_t, padding comes before a token, or the network
-                is time-conditioned: a block has a noise of its own.
+                an argument has another shape than x_t, padding comes before a token, the network is
+                time-conditioned (a block has a noise level of its own), or there are labels and
+                the network has no classes.
         """
-        self.config.require_blocks(x_t, x0, block_size, padding)
-        condition = self._condition(x_t, None, label)
-        pair = Pair(x_t, x0, block_size, padding)
-        x, layout = choose_pass(pair)(self._body(condition), pair)
-        return self.head(x, condition, layout, where)
+        self.config.require_blocks(inputs.tokens, x0, block_size, inputs.padding)
+        self.check_label(inputs.label)
+        pair = Pair(inputs.tokens, x0, block_size, inputs.padding)
+        return self.head(choose_pass(pair)(self._layers(inputs), pair), inputs, where)
 
     def block_cache(
         self,
@@ -184,9 +199,14 @@ class Transformer(nn.Module):
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
     ) -> TransformerCache:
-        """Open an empty cache, to score rows of any length block by block; see ``BlockBackbone``.
+        """Open an empty cache, to score rows of any length block by block.
 
-        By default the window takes what is left of the context beside a block.
+        Args:
+            batch_size: See ``Backbone.block_cache``.
+            block_size: See ``Backbone.block_cache``.
+            window: Most earlier tokens that are seen, a multiple of ``block_size``; ``None`` for
+                what is left of the context beside a block.
+            label: See ``Backbone.block_cache``.
 
         Raises:
             ValueError: If a size is no positive integer, the window no multiple of the block size,
@@ -194,62 +214,26 @@ class Transformer(nn.Module):
                 time-conditioned.
         """
         window = self.config.require_cache(batch_size, block_size, window, label)
+        self.check_label(label)
         weight = self.embedding.weight
         rows = torch.empty((batch_size, 0), dtype=torch.int64, device=weight.device)
-        body = self._body(self._condition(rows, None, label))
-        return TransformerCache(body, self.head, batch_size, block_size, window)
+        layers = self._layers(Inputs(rows, label=label))
+        return TransformerCache(layers, self.head, batch_size, block_size, window)
 
-    def _body(self, condition: Tensor) -> Body:
+    def _layers(self, inputs: Inputs) -> Layers:
         blocks = cast(Sequence[AdaptiveBlock], self.blocks)
-        return Body(self.embedding, self._rotary, blocks, condition)
-
-    def _hidden(
-        self,
-        tokens: Tensor,
-        sigma: Tensor | None,
-        padding: Tensor | None,
-        label: Tensor | None,
-        layer: int | None = None,
-    ) -> tuple[Tensor, Tensor, Layout]:
-        """The residual stream after a layer, the condition, and how the stream lies."""
-        self.config.require_length(tokens.shape[1])
-        self.config.require_padding(padding, tokens)
-        condition = self._condition(tokens, sigma, label)
-        layout = lay_out(tokens, padding)
-        x = self.embedding(layout.pack(tokens))
-        rotary = self._rotary(layout.positions)
-        for block in self.blocks[:layer]:
-            x = block(x, condition, rotary, layout)
-        return x, condition, layout
+        return Layers(self.embedding, self._rotary, blocks, self.condition(inputs))
 
     def _rotary(self, positions: Tensor) -> Rotary:
         config = self.config
         return rotary_table(positions, config.d_model // config.n_heads, self.embedding.weight)
 
-    def _condition(self, tokens: Tensor, sigma: Tensor | None, label: Tensor | None) -> Tensor:
-        if not self.time_conditioned:
-            sigma = torch.zeros(1, device=tokens.device)
-        elif sigma is None:
-            raise ValueError(
-                "Transformer.sigma must be given to a time-conditioned network, got none; pass "
-                "-log alpha(t) of each row, or build it with time_conditioned=False"
-            )
-        condition = F.silu(self.sigma_map(sigma))
-        if self.label_embedding is not None:
-            return condition + self.label_embedding(label, tokens)[:, 0]
-        if label is not None:
-            raise ValueError(
-                "Transformer.label must be None for a network without classes, got one of shape "
-                f"{tuple(label.shape)}; build it with num_classes"
-            )
-        return condition
-
     @staticmethod
     def from_hub(directory: str | Path) -> Transformer:
         """Load published MDLM or BD3-LM weights, strictly.
 
-        ``forward(tokens, sigma)`` then gives MDLM's published logits in the ids of the hub's
-        vocabulary, of which the last is the mask; it is scored too. A BD3-LM gives them through
+        An MDLM called with tokens and sigma then returns its published logits, in the ids of the
+        hub's vocabulary. The last id is the mask, which is scored too. A BD3-LM returns them from
         ``block_logits``.
 
         Args:

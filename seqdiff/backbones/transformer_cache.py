@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .block_pass import Body
+from .block_pass import Layers
 from .rotary import Rotary
 from .transformer_layers import AdaptiveBlock, AdaptiveHead, CentredNorm
 
@@ -26,7 +26,7 @@ class TransformerCache:
     change while a cache is in use.
 
     Args:
-        body: Of the network.
+        layers: Of the network.
         head: Of the network.
         batch_size: Rows.
         block_size: Tokens of a block.
@@ -35,20 +35,20 @@ class TransformerCache:
 
     @torch.no_grad()
     def __init__(
-        self, body: Body, head: AdaptiveHead, batch_size: int, block_size: int, window: int
+        self, layers: Layers, head: AdaptiveHead, batch_size: int, block_size: int, window: int
     ) -> None:
-        self._body = body
+        self._network = layers
         self._head = head.linear
         self._batch_size, self._block_size, self._window = batch_size, block_size, window
         self._slots = window + block_size
         self._length = 0
-        condition = body.condition[:, None]
-        self._layers = [_Layer.of(block, condition) for block in body.blocks]
+        condition = layers.condition[:, None]
+        self._layers = [_Layer.of(block, condition) for block in layers.blocks]
         self._last_norm = _Modulated.of(head.norm, *head.modulation(condition).chunk(2, dim=-1))
         like = head.linear.weight
-        heads = body.blocks[0].n_heads
+        heads = layers.blocks[0].n_heads
         empty = like.new_empty((batch_size, heads, 0, head.linear.in_features // heads))
-        self._kept = [(empty, empty) for _ in body.blocks]
+        self._kept = [(empty, empty) for _ in layers.blocks]
         self._turns: tuple[int, Rotary] | None = None
 
     @property
@@ -148,7 +148,7 @@ class TransformerCache:
             if size < self._block_size:
                 mask = torch.ones((1, seen), dtype=torch.bool, device=tokens.device)
                 mask[:, end : start + self._block_size] = False
-        x, turns = self._body.embedding(tokens), self._next_turns(size)
+        x, turns = self._network.embedding(tokens), self._next_turns(size)
         for layer, (keys, values) in zip(self._layers, self._kept, strict=True):
             q, k, v = layer.project(x, turns)
             keys[:, :, start:end], values[:, :, start:end] = k, v
@@ -169,7 +169,7 @@ class TransformerCache:
         self._reserve(self._length + size)
         stay = slice(max(0, size - self._slots), None)
         slots = place[stay] % self._slots
-        x, turns = self._body.embedding(tokens), _doubled(self._body.rotary(place))
+        x, turns = self._network.embedding(tokens), _doubled(self._network.rotary(place))
         for layer, (keys, values) in zip(self._layers, self._kept, strict=True):
             q, k, v = layer.project(x, turns)
             if layer is not self._layers[-1]:
@@ -184,7 +184,7 @@ class TransformerCache:
         if self._turns is None or self._turns[0] != self._length:
             device = self._head.weight.device
             place = torch.arange(self._length, self._length + self._block_size, device=device)
-            self._turns = (self._length, _doubled(self._body.rotary(place)))
+            self._turns = (self._length, _doubled(self._network.rotary(place)))
         cos, sin = self._turns[1]
         return cos[:size], sin[:size]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..types import Inputs
 from .packing import Layout, Mixing
 from .rotary import Rotary, rotate
 
@@ -171,7 +173,7 @@ class AdaptiveBlock(Block):
         return self.keys_values(self.norm1(x) * (1 + scale) + shift, rotary)
 
 
-class HeadParts(nn.Module):
+class Head(nn.Module):
     """A last norm and one score for every id, all of which start at zero.
 
     Args:
@@ -184,66 +186,78 @@ class HeadParts(nn.Module):
         self.norm = CentredNorm(d_model)
         self.linear = zeroed(nn.Linear(d_model, num_logits))
 
+    def normalised(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions D"]:
+        """Normalise what is scored.
 
-class Head(HeadParts):
-    """A head that scores positions alike."""
+        Args:
+            h: See ``forward``.
+            inputs: See ``forward``.
+            where: See ``forward``.
+        """
+        return self.norm(h if where is None else h[where])
 
-    def forward(self, x: Float[Tensor, "*positions D"]) -> Float[Tensor, "*positions K"]:
-        """Score all that are given."""
-        return self.linear(self.norm(x))
+    def forward(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """Score every position, or those that are asked for; scores at padding are 0.
+
+        Args:
+            h: Residual stream of the last layer.
+            inputs: What the network is given.
+            where: True where scores are wanted; ``None`` for all positions.
+
+        Returns:
+            ``[B, L, K]``; with ``where``, ``[N, K]`` in the order of ``where.nonzero()``.
+        """
+        padding = inputs.padding
+        if padding is None:
+            return self.linear(self.normalised(h, inputs, where))
+        if where is not None:
+            scores = self.linear(self.normalised(h, inputs, where))
+            return scores.masked_fill(padding[where][:, None], 0)
+        if torch.compiler.is_compiling():  # shapes must not depend on the number of tokens
+            return self.linear(self.normalised(h, inputs)).masked_fill(padding[..., None], 0)
+        scores = self.linear(self.normalised(h, inputs, ~padding))
+        return scores.new_zeros((*padding.shape, scores.shape[-1])).index_put((~padding,), scores)
 
 
-class AdaptiveHead(HeadParts):
+class AdaptiveHead(Head):
     """A head whose norm is shifted and scaled by a condition.
 
     Args:
         d_model: Channels.
         num_logits: Ids that are scored.
         cond_dim: Channels of the condition.
+        condition: Gives the condition of the network's inputs, one for each row or one for all.
     """
 
-    def __init__(self, d_model: int, num_logits: int, cond_dim: int) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        num_logits: int,
+        cond_dim: int,
+        condition: Callable[[Inputs], Float[Tensor, "#B C"]],
+    ) -> None:
         super().__init__(d_model, num_logits)
         self.modulation = zeroed(nn.Linear(cond_dim, 2 * d_model))
+        self.condition = condition
 
     def normalised(
-        self, x: Float[Tensor, "b l D"], condition: Float[Tensor, "#B C"], layout: Layout
-    ) -> Float[Tensor, "b l D"]:
-        """Give what is scored: the stream, normalised, then scaled and shifted.
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions D"]:
+        """Normalise what is scored, then scale and shift it.
 
         Args:
-            x: See ``forward``.
-            condition: See ``forward``.
-            layout: See ``forward``.
+            h: See ``forward``.
+            inputs: See ``forward``.
+            where: See ``forward``.
         """
-        shift, scale = layout.spread(self.modulation(condition)).chunk(2, dim=-1)
-        return self.norm(x) * (1 + scale) + shift
-
-    def forward(
-        self,
-        x: Float[Tensor, "b l D"],
-        condition: Float[Tensor, "#B C"],
-        layout: Layout,
-        where: Bool[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "*positions K"]:
-        """Score every position, or those that are asked for.
-
-        Args:
-            x: Residual stream, as the layout has it.
-            condition: One for each row of the batch, or one for all.
-            layout: Of the residual stream.
-            where: True where scores are wanted.
-
-        Returns:
-            ``[B, L, K]``; with ``where``, ``[N, K]`` in the order of ``where.nonzero()``.
-        """
-        if where is None:
-            return layout.unpack(self.linear(self.normalised(x, condition, layout)))
-        shift, scale = layout.spread(self.modulation(condition)).chunk(2, dim=-1)
-        asked = layout.pack(where)
-        shift, scale = shift.expand_as(x)[asked], scale.expand_as(x)[asked]
-        scores = self.linear(self.norm(x[asked]) * (1 + scale) + shift)
-        return layout.unpack_at(scores, where)
+        shift, scale = self.modulation(self.condition(inputs))[:, None].chunk(2, dim=-1)
+        if where is not None:
+            shift, scale, h = shift.expand_as(h)[where], scale.expand_as(h)[where], h[where]
+        return self.norm(h) * (1 + scale) + shift
 
 
 def zeroed(linear: nn.Linear) -> nn.Linear:

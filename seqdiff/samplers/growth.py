@@ -48,7 +48,7 @@ class Growth:
         Args:
             canvas: The rows.
             end: Tokens of each row; falls where a row stops.
-            window: See ``BlockBackbone.block_cache``.
+            window: See ``Backbone.block_cache``.
 
         Raises:
             ValueError: If the window does not fit the network.

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from seqdiff.backbones.protocol import BlockBackbone, BlockCache
+from seqdiff.backbones import BlockCache
 from seqdiff.block_denoiser import BlockDenoiser, Prefix
 from seqdiff.parameterization import own_log_probs
 from seqdiff.samplers.guidance import check_gamma, check_label, mix
@@ -87,7 +87,6 @@ class BlockClassifierFree(BlockDenoiser):
             ValueError: If there is another label.
         """
         self._refuse(label)
-        assert isinstance(self.backbone, BlockBackbone)
         device = next(self.parameters(), torch.empty(0)).device
         caches = [
             self.backbone.block_cache(

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from seqdiff.backbones.protocol import Backbone
+from seqdiff.backbones import Backbone
 from seqdiff.causal import CausalDenoiser
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion

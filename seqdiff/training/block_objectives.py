@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from seqdiff.backbones.protocol import Backbone
+from seqdiff.backbones import Backbone
 from seqdiff.block_denoiser import BlockDenoiser
 from seqdiff.blocks import cut, num_blocks, spread
 from seqdiff.parameterization import Denoiser

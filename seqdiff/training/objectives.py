@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqdiff.backbones.protocol import Backbone
+from seqdiff.backbones import Backbone
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise

@@ -1,0 +1,297 @@
+"""What every network promises the core."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Integer
+from torch import Tensor, nn
+
+from ..types import Inputs
+from .layers import require_layer
+
+
+class Backbone(nn.Module, ABC):
+    """A network that embeds token ids, transforms them and scores every position.
+
+    ``forward`` is ``head(body(embed(inputs), inputs), inputs, where)``. A caller that has vectors
+    instead of tokens, such as noisy embeddings, passes its own ``h`` to ``body``.
+
+    A backbone that a run configuration can name takes ``num_embeddings`` (K+1) and ``num_logits``
+    (K) in its constructor; both are linked from the tokenizer. If it also takes ``num_classes``,
+    that is linked from the data: the number of classes, or ``None`` for data without labels.
+
+    Attributes:
+        width: Channels of the residual stream.
+        num_logits: Outputs per position.
+        max_length: Longest row; ``None`` without a bound.
+        num_classes: Number of classes that a row can be labelled with; ``None`` if the network was
+            built without classes.
+        time_conditioned: Whether the network reads ``Inputs.sigma``.
+        causal: Whether the outputs at a position depend on the tokens before it only.
+        strands: 2 if the network reads a row and its reverse complement with the same weights and
+            ``hidden`` returns both, else 1.
+        reads_blocks: Whether it has ``block_logits`` and ``block_cache``.
+        head: Method or submodule that is called as ``head(h, inputs, where=None)``: scores the
+            residual stream ``h`` of the last layer. It returns ``[B, L, num_logits]``, or with
+            ``where`` one row for each position in the order of ``where.nonzero()``; then it
+            computes no other scores. (In the transformers it is a submodule, which has this name in
+            published weights.)
+    """
+
+    width: int
+    num_logits: int
+    max_length: int | None = None
+    num_classes: int | None = None
+    time_conditioned: bool = False
+    causal: bool = False
+    strands: int = 1
+    reads_blocks: bool = False
+    head: nn.Module | Callable[..., Tensor]
+
+    @property
+    @abstractmethod
+    def num_layers(self) -> int:
+        """Number of layers of the body."""
+
+    @abstractmethod
+    def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
+        """Begin the residual stream.
+
+        Args:
+            inputs: Tokens, and the label and noise level if the network adds them to tokens.
+
+        Returns:
+            ``[B, L, width]``; ``[2 B, L, width]`` for a network that keeps its two strands apart.
+
+        Raises:
+            ValueError: If a time-conditioned network gets no ``sigma``, or rows do not fit.
+        """
+
+    @abstractmethod
+    def body(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None = None
+    ) -> Float[Tensor, "rows L D"]:
+        """Run the layers.
+
+        Args:
+            h: As ``embed`` returns it; need not come from tokens.
+            inputs: Padding, and what conditions the layers. The values of the tokens are not read.
+            layer: Number of layers to run; ``None`` for all.
+
+        Returns:
+            The residual stream after these layers, in the shape of ``h``.
+        """
+
+    def forward(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """Score every symbol at every position.
+
+        Args:
+            inputs: What the network is given. All tokens are read, wherever scores are asked for.
+            where: Positions to score; ``None`` for all.
+
+        Returns:
+            ``[B, L, num_logits]``; with ``where``, one row for each position in the order of
+            ``where.nonzero()``.
+
+        Raises:
+            ValueError: If there are labels and the network has no classes, a time-conditioned
+                network gets no ``sigma``, or rows are longer than ``max_length``.
+        """
+        self.check_label(inputs.label)
+        return self.head(self.body(self.embed(inputs), inputs), inputs, where)
+
+    def hidden(self, inputs: Inputs, layer: int | None = None) -> Float[Tensor, "B L C"]:
+        """Compute hidden states, for embeddings and for other heads.
+
+        With two strands, the first half of a state is the row's and the second that of its reverse
+        complement at the same base, so that the reverse complement of a row has the states in
+        reverse order with their halves exchanged.
+
+        Args:
+            inputs: Without ``sigma``, a time-conditioned network takes the rows as free of noise.
+                States at padding have no meaning.
+            layer: Number of layers the states have passed: 0 for embedded tokens. ``None`` for what
+                the head scores, which is also normalised.
+
+        Raises:
+            ValueError: If there are not that many layers, or see ``forward``.
+        """
+        require_layer(type(self).__name__, layer, self.num_layers)
+        self.check_label(inputs.label)
+        if self.time_conditioned and inputs.sigma is None:
+            like = next(self.parameters())
+            inputs = replace(inputs, sigma=like.new_zeros(len(inputs.tokens)))
+        return self._states(self.body(self.embed(inputs), inputs, layer), inputs, layer)
+
+    def _states(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None
+    ) -> Float[Tensor, "B L C"]:
+        """Turn the residual stream after a layer into the states that ``hidden`` returns."""
+        return h
+
+    def block_logits(
+        self,
+        inputs: Inputs,
+        x0: Int[Tensor, "B L"],
+        block_size: int,
+        where: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "*positions K"]:
+        """Score every position given its own block of x_t and the earlier blocks of x0, at once.
+
+        Args:
+            inputs: With x_t as tokens; padding comes after the last token of a shorter row.
+            x0: Clean ids.
+            block_size: Tokens of a block; the last may be shorter.
+            where: Positions to score; ``None`` for all.
+
+        Returns:
+            See ``forward``.
+
+        Raises:
+            ValueError: If the network does not read blocks, or see ``forward``.
+        """
+        raise self._reads_no_blocks("block_logits")
+
+    def block_cache(
+        self,
+        batch_size: int,
+        block_size: int,
+        *,
+        window: int | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> BlockCache:
+        """Open an empty cache, to score rows block by block.
+
+        Args:
+            batch_size: Rows.
+            block_size: Tokens of a block.
+            window: Number of earlier tokens that attention may look back at, a multiple of
+                ``block_size``. It has no effect on a network that keeps a state instead.
+            label: Class of each row or ``NO_LABEL``.
+
+        Raises:
+            ValueError: If the network does not read blocks, a size does not fit, or there are
+                labels and the network has no classes.
+        """
+        raise self._reads_no_blocks("block_cache")
+
+    def check_label(self, label: Int[Tensor, " B"] | None) -> None:
+        """Check that only a network with classes gets labels.
+
+        Args:
+            label: Class of each row or ``NO_LABEL``.
+
+        Raises:
+            ValueError: If there are labels and the network has no classes.
+        """
+        if label is not None and self.num_classes is None:
+            raise ValueError(
+                f"{type(self).__name__}.label must be None for a network without classes, got one "
+                f"of shape {tuple(label.shape)}; leave it out, or use one built with num_classes"
+            )
+
+    def _sigma(self, inputs: Inputs) -> Tensor:
+        """The noise level that a time-conditioned network needs."""
+        if inputs.sigma is None:
+            raise ValueError(
+                f"{type(self).__name__}.sigma must be given to a time-conditioned network, got "
+                "none; pass -log alpha(t) of each row, or build it with time_conditioned=False"
+            )
+        return inputs.sigma
+
+    def _reads_no_blocks(self, method: str) -> ValueError:
+        return ValueError(
+            f"{type(self).__name__}.{method} must be called on a network that reads blocks, got "
+            "one that does not; choose Transformer or BlockMamba"
+        )
+
+
+@runtime_checkable
+class PublishedBackbone(Protocol):
+    """A backbone that is built from a folder or a name on the hub.
+
+    Its constructor also takes ``published_shape``. With it nothing is read and the weights are any:
+    whoever gives it has them. A run writes it down, and so does not need the folder again.
+    """
+
+    @property
+    def published_shape(self) -> Mapping[str, object]:
+        """What the constructor takes to build the same network again, as YAML can hold it."""
+        ...
+
+
+class RunTokens(NamedTuple):
+    """The tokens of a run, as far as a published network can be compared with them.
+
+    Attributes:
+        tokenizer: What messages call it.
+        names: Lists the tokens by id; reads the files of a vocabulary, so only if need be.
+        encode: Maps a string to ids.
+    """
+
+    tokenizer: str
+    names: Callable[[], Sequence[str]]
+    encode: Callable[[str], Integer[np.ndarray, " L"]]
+
+
+@runtime_checkable
+class TokenizedBackbone(Protocol):
+    """A backbone that knows which tokens its ids stand for, as published ones do."""
+
+    def check_tokens(self, run: RunTokens) -> None:
+        """Compare the tokens with a run's, before it starts.
+
+        Raises:
+            ValueError: If an id means another token there.
+        """
+        ...
+
+
+@runtime_checkable
+class BlockCache(Protocol):
+    """What a network keeps of the clean blocks behind it, to score the block that comes next.
+
+    Its answers are those of ``Backbone.block_logits`` for the whole row, up to rounding.
+    """
+
+    @property
+    def length(self) -> int:
+        """Tokens that lie behind; the next block begins at this position."""
+        ...
+
+    def logits(
+        self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
+    ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
+        """Score the next block; the cache stays as it is.
+
+        Args:
+            x_t: Ids in ``0..K`` of the next block, which may be cut short at its end.
+            where: Positions to score; ``None`` for all.
+
+        Returns:
+            ``[B, l, K]``; with ``where``, one row for each position in the order of
+            ``where.nonzero()``.
+        """
+        ...
+
+    def append(self, x0: Int[Tensor, "B l"]) -> None:
+        """Take in clean tokens after those behind: one or several whole blocks.
+
+        Args:
+            x0: Ids in ``0..K``.
+        """
+        ...
+
+    def take(self, rows: Int[Tensor, " b"]) -> BlockCache:
+        """Make a cache of some rows, in this order; a row may occur more than once.
+
+        The cache itself stays as it is, and neither changes when the other is appended to.
+        """
+        ...
