@@ -16,8 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from seqdiff.backbones import Transformer
-from seqdiff.backbones.protocol import BlockCache
+from seqdiff.backbones import BlockCache, Transformer
 from seqdiff.block_denoiser import BlockDenoiser, Prefix
 from seqdiff.samplers import FirstHittingSampler
 

@@ -1,5 +1,7 @@
 """Small worlds with labels, their exact denoisers and classifiers."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -7,32 +9,28 @@ from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import FirstHittingSampler
 from seqdiff.schedules import Linear
+from seqdiff.types import Inputs
 from tests.enumeration import Law, outcomes
-from tests.oracles import Joint, LookupBackbone, OracleBackbone
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone
 
 CLASSES = 2
 SIZES = [(2, 4), (3, 3), (4, 2)]
 
 
-class LabelledWorld(nn.Module):
+class LabelledWorld(TableBackbone):
     """One backbone for each label and, last, one for no label."""
 
     num_classes = CLASSES
 
-    def __init__(self, parts: list[nn.Module]) -> None:
-        super().__init__()
+    def __init__(self, parts: list[TableBackbone]) -> None:
+        super().__init__(parts[0].num_logits)
         self.parts = nn.ModuleList(parts)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        t: Tensor | None = None,
-        padding: Tensor | None = None,
-        label: Tensor | None = None,
-    ) -> Tensor:
-        answers = torch.stack([part(tokens, t, padding) for part in self.parts])
-        label = torch.full((len(tokens),), -1) if label is None else label
-        return answers[label, torch.arange(len(tokens))]
+    def logits(self, inputs: Inputs) -> Tensor:
+        answers = torch.stack([part(replace(inputs, label=None)) for part in self.parts])
+        rows = len(inputs.tokens)
+        label = torch.full((rows,), -1) if inputs.label is None else inputs.label
+        return answers[label, torch.arange(rows)]
 
 
 def joints(k: int, length: int) -> list[Joint]:

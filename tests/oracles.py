@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from seqdiff.backbones import Backbone
 from seqdiff.losses import nelbo
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import (
@@ -22,6 +24,7 @@ from seqdiff.schedules import (
     NoiseSchedule,
     Polynomial,
 )
+from seqdiff.types import Inputs
 
 COMPLETE_SCHEDULES: list[NoiseSchedule] = [
     Linear(),
@@ -65,17 +68,39 @@ class Joint:
         return all_sequences(self.vocab_size, self.length)
 
 
-class OracleBackbone(nn.Module):
+class TableBackbone(Backbone):
+    """A backbone without layers: its logits are one function of the inputs."""
+
+    width, num_layers = 1, 0
+
+    def __init__(self, num_logits: int) -> None:
+        super().__init__()
+        self.num_logits = num_logits
+
+    @abstractmethod
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every position."""
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        return inputs.tokens[..., None].double()
+
+    def body(self, h: Tensor, inputs: Inputs, layer: int | None = None) -> Tensor:
+        return h
+
+    def head(self, h: Tensor, inputs: Inputs, where: Tensor | None = None) -> Tensor:
+        logits = self.logits(inputs)
+        return logits if where is None else logits[where]
+
+
+class OracleBackbone(TableBackbone):
     """Emits the exact conditionals of a joint table."""
 
     def __init__(self, joint: Joint) -> None:
-        super().__init__()
+        super().__init__(joint.vocab_size)
         self.joint = joint
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        sequences = self.joint.sequences
+    def logits(self, inputs: Inputs) -> Tensor:
+        tokens, sequences = inputs.tokens, self.joint.sequences
         visible = tokens != self.joint.vocab_size
         agrees = ((tokens[:, None] == sequences[None]) | ~visible[:, None]).all(dim=-1)
         weights = agrees * self.joint.probs
@@ -83,36 +108,29 @@ class OracleBackbone(nn.Module):
         return torch.einsum("bs,slk->blk", weights, one_hot).log()
 
 
-class LookupBackbone(nn.Module):
+class LookupBackbone(TableBackbone):
     """Arbitrary conditionals: one random table of logits for every corrupted sequence."""
 
     def __init__(self, vocab_size: int, length: int, seed: int) -> None:
-        super().__init__()
+        super().__init__(vocab_size)
         generator = torch.Generator().manual_seed(seed)
         shape = ((vocab_size + 1) ** length, length, vocab_size)
         self.table = torch.randn(shape, dtype=torch.float64, generator=generator)
         self.base = vocab_size + 1
         self.rows_seen: list[int] = []
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
+        tokens = inputs.tokens
         powers = self.base ** torch.arange(tokens.shape[1] - 1, -1, -1)
         self.rows_seen.append(len(tokens))
         return self.table[(tokens * powers).sum(dim=-1)]
 
 
-class UniformBackbone(nn.Module):
+class UniformBackbone(TableBackbone):
     """Knows nothing."""
 
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.vocab_size = vocab_size
-
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        return torch.zeros(*tokens.shape, self.vocab_size, dtype=torch.float64)
+    def logits(self, inputs: Inputs) -> Tensor:
+        return torch.zeros(*inputs.tokens.shape, self.num_logits, dtype=torch.float64)
 
 
 def mask_law(masks: Tensor, alpha: float) -> Tensor:

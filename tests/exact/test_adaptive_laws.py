@@ -18,6 +18,7 @@ from seqdiff.samplers import (
 from tests import laws
 from tests.enumeration import distance, outcomes
 from tests.exact.test_sampler_laws import EXACT, PROCESS, blank, lookup
+from tests.oracles import TableBackbone
 
 Measure = Callable[[list[float]], float]
 
@@ -139,14 +140,14 @@ class Strict(EntropyBudgetSampler):
 def test_a_budget_of_nothing_reveals_what_is_certain_at_once() -> None:
     """Two certain positions and one that is not: without the largest their entropies are 0."""
 
-    class Certain(torch.nn.Module):
-        def forward(self, tokens, t=None, padding=None):
+    class Certain(TableBackbone):
+        def logits(self, inputs):
             logits = torch.full((3, 3), -math.inf, dtype=torch.float64)
             logits[0, 1] = logits[2, 0] = 0.0
             logits[1] = 0.0
-            return logits.expand(len(tokens), 3, 3)
+            return logits.expand(len(inputs.tokens), 3, 3)
 
-    denoiser = Denoiser(Certain(), 3)
+    denoiser = Denoiser(Certain(3), 3)
     for cls, evaluations in ((EntropyBudgetSampler, 1), (Strict, 3)):
         found = outcomes(cls(budget=0.0), denoiser, PROCESS[3], blank(3, 3))
         assert set(found.nfe.tolist()) == {evaluations}

@@ -69,8 +69,8 @@ def test_broken_weights_miss_the_likelihood(broken) -> None:
 
 def test_off_by_one_vocabulary_misses_the_likelihood() -> None:
     class Shifted(OracleBackbone):
-        def forward(self, tokens, t=None, padding=None):
-            return super().forward(tokens, t, padding).roll(1, dims=-1)
+        def logits(self, inputs):
+            return super().logits(inputs).roll(1, dims=-1)
 
     process = MaskedDiffusion(K, Linear())
     bound = enumerated_nelbo(Denoiser(Shifted(JOINT), K), process, JOINT.sequences[17])

@@ -19,7 +19,7 @@ from seqdiff.samplers import (
 from seqdiff.schedules import CosineSquared, Linear, NoiseSchedule
 from tests import laws
 from tests.enumeration import Law, Tokens, distance, joint_law, outcomes
-from tests.oracles import Joint, LookupBackbone, OracleBackbone
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone
 
 PROCESS = {k: MaskedDiffusion(k, Linear()) for k in (2, 3, 4)}
 EXACT = 1e-10
@@ -147,13 +147,13 @@ def fill(x: Tokens, table: laws.Table, k: int, sampler: Sampler) -> Law:
     )
 
 
-class LookupOfAnyLength(torch.nn.Module):
+class LookupOfAnyLength(TableBackbone):
     def __init__(self, k: int) -> None:
-        super().__init__()
+        super().__init__(k)
         self.tables = torch.nn.ModuleList(LookupBackbone(k, n, seed=4) for n in range(4))
 
-    def forward(self, tokens, t=None, padding=None):
-        return self.tables[tokens.shape[1]](tokens)
+    def logits(self, inputs):
+        return self.tables[inputs.tokens.shape[1]](inputs)
 
 
 def slide(windows: list[range], denoiser: Denoiser, k: int, inner: Sampler, *, keep: bool) -> Law:

@@ -49,9 +49,9 @@ def test_loaded_weights_are_the_average_and_score_the_same_in_any_batches(traine
     run = load_run(str(trained))
     assert not run.denoiser.training
     checkpoint = torch.load(trained / "last.ckpt", weights_only=True)
-    average = checkpoint["callbacks"]["EMA"]["average.backbone.head.weight"]
-    last = checkpoint["state_dict"]["denoiser.backbone.head.weight"]
-    loaded = run.denoiser.state_dict()["backbone.head.weight"]
+    average = checkpoint["callbacks"]["EMA"]["average.backbone.scores.weight"]
+    last = checkpoint["state_dict"]["denoiser.backbone.scores.weight"]
+    loaded = run.denoiser.state_dict()["backbone.scores.weight"]
     assert torch.equal(loaded, average) and not torch.equal(loaded, last)
 
     whole = evaluate(
@@ -89,10 +89,10 @@ def test_shared_weights_are_exported_averaged_under_every_name(
     checkpoint = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
     average = checkpoint["callbacks"]["EMA"]["average.backbone.embedding.weight"]
     assert torch.equal(exported["backbone.embedding.weight"], average)
-    assert torch.equal(exported["backbone.head.weight"], average)
+    assert torch.equal(exported["backbone.scores.weight"], average)
     network = load_run(tmp_path / "run").config.backbone
-    assert network.head.weight is network.embedding.weight
-    assert torch.equal(network.head.weight, average)
+    assert network.scores.weight is network.embedding.weight
+    assert torch.equal(network.scores.weight, average)
 
 
 def test_one_batch_is_learnt_by_heart(tmp_path: Path, config: Path) -> None:
@@ -119,7 +119,7 @@ def test_validation_uses_the_same_masks(config: Path, tmp_path: Path) -> None:
 
 def test_weights_follow_from_the_seed(config: Path) -> None:
     def weights(*flags: str) -> torch.Tensor:
-        return instantiate(parse_run(config, flags)).backbone.head.weight
+        return instantiate(parse_run(config, flags)).backbone.scores.weight
 
     assert torch.equal(weights(), weights())
     assert not torch.equal(weights(), weights("--seed", "8"))
@@ -129,7 +129,7 @@ def test_run_config_is_frozen(config: Path) -> None:
     built = instantiate(parse_run(config))
     assert built.data.seed == 7
     assert built.backbone.embedding.num_embeddings == 7
-    assert built.backbone.head.out_features == 6
+    assert built.backbone.scores.out_features == 6
     assert replace(built, seed=1).seed == 1
 
 
