@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from seqdiff.backbones import Backbone
-from seqdiff.losses import nelbo
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.losses import ctmc_nelbo
+from seqdiff.process import Absorbing, DiscreteProcess
 from seqdiff.schedules import (
     Completed,
     Cosine,
@@ -147,19 +148,24 @@ def unit_quadrature(nodes: int = 32, panels: int = 4) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(t), torch.from_numpy(np.tile(w * edges[1] / 2, panels))
 
 
-LossTerm = Callable[[Tensor, Tensor, Tensor, Tensor, NoiseSchedule], Tensor]
+def masked_model(backbone: Backbone, schedule: NoiseSchedule | None = None) -> Denoiser:
+    """A model of masked diffusion."""
+    return Denoiser(backbone, Absorbing(backbone.num_logits, schedule or Linear()))
 
 
-def enumerated_nelbo(
-    denoiser: nn.Module, process: MaskedDiffusion, x0: Tensor, term: LossTerm = nelbo
-) -> float:
+LossTerm = Callable[[Tensor, Tensor, Tensor, Tensor, DiscreteProcess], Tensor]
+
+
+def enumerated_nelbo(denoiser: Denoiser, x0: Tensor, term: LossTerm = ctmc_nelbo) -> float:
     """E over t and every mask pattern of ``term``, summed over the row: no sampling."""
+    process = denoiser.process
+    assert isinstance(process, Absorbing)
     masks = all_masks(len(x0))
     clean = x0.expand(len(masks), -1)
     x_t = torch.where(masks, process.mask_id, clean)
-    log_probs = denoiser(x_t)
+    log_probs = denoiser(Inputs(x_t))
     total = 0.0
     for t, weight in zip(*unit_quadrature(), strict=True):
-        rows = term(log_probs, clean, x_t, t.expand(len(masks)), process.schedule).sum(dim=-1)
-        total += float(weight * (mask_law(masks, float(process.schedule.alpha(t))) @ rows))
+        rows = term(log_probs, clean, x_t, t.expand(x_t.shape), process).sum(dim=-1)
+        total += float(weight * (mask_law(masks, float(process.alpha(t))) @ rows))
     return total
