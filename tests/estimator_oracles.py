@@ -14,7 +14,7 @@ from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import NoiseSchedule
 from seqdiff.types import Batch, Inputs
-from tests.oracles import LookupBackbone, all_masks, mask_law, masked_model, unit_quadrature
+from tests.oracles import LookupBackbone, all_masks, copies, mask_law, masked_model, unit_quadrature
 
 K, L = 3, 4
 X0 = torch.tensor([2, 0, 1, 1])
@@ -52,12 +52,6 @@ class Scripted(PassNoise):
         return self.places
 
 
-def copies(size: int) -> Batch:
-    """The sequence several times; all of it counts."""
-    counted = torch.ones(size, L, dtype=torch.bool)
-    return Batch(X0.expand(size, -1), counted, torch.zeros(size).long())
-
-
 def scripted_values(
     estimator: QueryEstimator,
     denoiser: Denoiser,
@@ -70,7 +64,7 @@ def scripted_values(
 
     The cross-entropies are spelled out here; that ``value`` agrees is checked as well.
     """
-    batch = copies(len(evaluation))
+    batch = copies(X0, len(evaluation))
     noise = Scripted(CounterNoise(0), scalars.double(), places.double())
     query = estimator.query(batch, evaluation, noise=noise, process=denoiser.process)
     nats = -denoiser(Inputs(query.x_t)).gather(-1, batch.tokens[..., None])[..., 0]
@@ -109,7 +103,7 @@ def expectation_by_time(estimator: BernoulliTime, denoiser: Denoiser | None = No
         arguments = {"evaluation": torch.zeros(size).long(), "scalars": u.expand(size)}
         # The time is a function of u that a query's weight and t tell.
         noise = Scripted(CounterNoise(0), u[None], torch.full((1, L), 2.0).double())
-        query = estimator.query(copies(1), torch.zeros(1).long(), noise=noise, process=process)
+        query = estimator.query(copies(X0, 1), torch.zeros(1).long(), noise=noise, process=process)
         law = mask_law(patterns, float(process.schedule.alpha(query.t)))
         places = torch.where(patterns, -1.0, 2.0)
         values = scripted_values(estimator, denoiser, places=places, **arguments)
