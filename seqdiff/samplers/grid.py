@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -99,6 +99,7 @@ class NoisySampler(GridSampler, ABC):
             kernel = without_mask(kernel, canvas.process)
         canvas.place(where, canvas.draws.letters(kernel, where, step))
 
+    @abstractmethod
     def kernel(
         self,
         canvas: Canvas,
@@ -106,8 +107,14 @@ class NoisySampler(GridSampler, ABC):
         s: Float64[Tensor, ""],
         t: Float64[Tensor, ""],
     ) -> Float64[Tensor, "N states"]:
-        """Distribution of z_s given z_t; see ``Denoiser.log_reverse``."""
-        return canvas.reverse(where, s, t, self.shape)
+        """Distribution of z_s given z_t at every position that is True.
+
+        Args:
+            canvas: The rows, at time t.
+            where: Positions.
+            s: Earlier time.
+            t: Present time.
+        """
 
     def finish(self, canvas: Canvas, step: int) -> None:
         """Decode z_0 where it still holds noise, or where the model does not copy tokens.
@@ -171,6 +178,16 @@ class AncestralSampler(NoisySampler):
             where = opens_in == step
             self._reveal(canvas, where, canvas.log_probs(where, t.expand(len(rows)), rows=rows))
             canvas.end_step()
+
+    def kernel(
+        self,
+        canvas: Canvas,
+        where: Bool[Tensor, "B L"],
+        s: Float64[Tensor, ""],
+        t: Float64[Tensor, ""],
+    ) -> Float64[Tensor, "N states"]:
+        """See ``NoisySampler``; see ``Denoiser.log_reverse``."""
+        return canvas.reverse(where, s, t, self.shape)
 
 
 @dataclass(frozen=True)
