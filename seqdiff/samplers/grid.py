@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -99,6 +99,7 @@ class NoisySampler(GridSampler, ABC):
             kernel = without_mask(kernel, canvas.process)
         canvas.place(where, canvas.draws.letters(kernel, where, step))
 
+    @abstractmethod
     def kernel(
         self,
         canvas: Canvas,
@@ -106,8 +107,14 @@ class NoisySampler(GridSampler, ABC):
         s: Float64[Tensor, ""],
         t: Float64[Tensor, ""],
     ) -> Float64[Tensor, "N states"]:
-        """Distribution of z_s given z_t; see ``Denoiser.log_reverse``."""
-        return canvas.reverse(where, s, t, self.shape)
+        """Distribution of z_s given z_t at some positions.
+
+        Args:
+            canvas: The rows, at time t.
+            where: The positions.
+            s: Earlier time.
+            t: Present time.
+        """
 
     def finish(self, canvas: Canvas, step: int) -> None:
         """Decode z_0 where it still holds noise, or where the model does not copy tokens.
@@ -157,6 +164,16 @@ class AncestralSampler(NoisySampler):
     """
 
     needs = Needs((DiscreteProcess,), ("loo", "full"))
+
+    def kernel(
+        self,
+        canvas: Canvas,
+        where: Bool[Tensor, "B L"],
+        s: Float64[Tensor, ""],
+        t: Float64[Tensor, ""],
+    ) -> Float64[Tensor, "N states"]:
+        """See ``NoisySampler`` and ``Denoiser.log_reverse``."""
+        return canvas.reverse(where, s, t, self.shape)
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; every row with something to draw is evaluated in every step."""

@@ -11,12 +11,12 @@ from torch import Tensor
 from seqdiff.denoiser import Needs
 from seqdiff.process import Absorbing, Hybrid, Uniform
 from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.grid import NoisySampler
+from seqdiff.samplers.grid import AncestralSampler
 
 
 @dataclass(frozen=True)
-class PredictorCorrectorSampler(NoisySampler):
-    """Ancestral steps, each followed by a little noise that is taken back again.
+class PredictorCorrectorSampler(AncestralSampler):
+    """Ancestral steps, each followed by some noise and its removal; not the model's distribution.
 
     A corrector step at time s runs the forward process to the time r with alpha_r = (1 - renoise)
     alpha_s and goes back to s by the posterior: what the independent draws of the predictor got
@@ -69,7 +69,7 @@ class PredictorCorrectorSampler(NoisySampler):
 
 
 @dataclass(frozen=True)
-class GibbsSampler(NoisySampler):
+class GibbsSampler(AncestralSampler):
     """Ancestral steps, each followed by tokens drawn anew one at a time given all the others.
 
     At time s a position is drawn from q_s(. | the prediction without its own token), which leaves
