@@ -12,6 +12,7 @@ from jaxtyping import Int64, UInt8
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, Split
 from seqdiff.files import names_files
+from seqdiff.likelihood import RowNats
 from seqdiff.types import NO_LABEL
 
 from .alphabet import DNATokenizer
@@ -22,7 +23,7 @@ from .markov import baselines
 
 _BLOCK_ROWS = 1024
 _FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file")
-_BASELINE_BASES = 1 << 27
+_PLAIN_BASES = 1 << 27
 
 
 class WindowDataModule(SequenceDataModule):
@@ -97,6 +98,9 @@ class WindowDataModule(SequenceDataModule):
     def dataset(self, split: Split) -> WindowDataset:
         """Open a split; the files are read, and every split is dealt, at the first call.
 
+        Windows come in the order of the genome: by record as in the FASTA file, then by start,
+        whatever the order of a BED file.
+
         Raises:
             FileNotFoundError: If a file is missing.
             OSError: If the cache cannot be written.
@@ -116,18 +120,16 @@ class WindowDataModule(SequenceDataModule):
             )
         return self._datasets[split]
 
-    def baselines(self, split: Split) -> dict[str, float]:
+    def baselines(self, split: Split) -> dict[str, RowNats]:
         """Fit Markov chains of order 0 to 8 to the training windows and score a split.
 
-        Training windows that overlap are read as one stretch, so that every base counts once. Of a
-        split with more than 2^27 bases, evenly spaced windows that make up as many are used.
-
-        Returns:
-            Mean nats per counted base of each, over the split. The chains see both strands if
-            training does.
+        Training windows that overlap are read as one stretch, so that every base counts once; of
+        more than 2^27 training bases, evenly spaced windows that make up as many are used. The
+        chains see both strands if training does.
         """
         train, scored = _disjoint(self.dataset("train")), self.dataset(split)
-        return baselines(_tokens(train), _tokens(scored), both_strands=self.reverse_complement)
+        learnt = _tokens(train, _PLAIN_BASES)
+        return baselines(learnt, _tokens(scored), both_strands=self.reverse_complement)
 
     def _build(self) -> None:
         if self._datasets:
@@ -140,7 +142,7 @@ class WindowDataModule(SequenceDataModule):
             genome, windows = found[split]
             datasets[split] = WindowDataset(
                 genome,
-                windows,
+                windows.select(np.lexsort((windows.start, windows.chrom))),
                 reverse_complement=self.reverse_complement,
                 record_labels=self.record_labels(split, genome),
             )
@@ -195,8 +197,9 @@ def _disjoint(dataset: WindowDataset) -> WindowDataset:
     return WindowDataset(dataset.genome, windows)
 
 
-def _tokens(dataset: WindowDataset) -> Iterator[UInt8[np.ndarray, "_ _"]]:
-    step = -(-len(dataset) * dataset.length // _BASELINE_BASES)
+def _tokens(dataset: WindowDataset, most: int | None = None) -> Iterator[UInt8[np.ndarray, "_ _"]]:
+    """Read windows in blocks: all, or evenly spaced ones with so many bases."""
+    step = 1 if most is None else -(-len(dataset) * dataset.length // most)
     chosen = np.arange(0, len(dataset), max(1, step))
     for first in range(0, len(chosen), _BLOCK_ROWS):
         yield dataset.rows(chosen[first : first + _BLOCK_ROWS])[0]

@@ -8,7 +8,7 @@ from seqdiff.likelihood.evaluation import evaluate
 from seqdiff.likelihood.kinds import fit, usual_contrast, usual_estimator
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
 from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
-from seqdiff.likelihood.result import Likelihood
+from seqdiff.likelihood.result import Likelihood, RowNats, ratio_error
 from seqdiff.likelihood.small_k import SmallK
 from seqdiff.likelihood.stages import check_budget
 
@@ -23,12 +23,14 @@ __all__ = [
     "ImportanceWeightedOrders",
     "Likelihood",
     "RandomOrderChain",
+    "RowNats",
     "SmallK",
     "StratifiedK",
     "check_budget",
     "contrast",
     "evaluate",
     "fit",
+    "ratio_error",
     "usual_contrast",
     "usual_estimator",
 ]
