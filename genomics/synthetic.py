@@ -14,7 +14,7 @@ from seqdiff.likelihood import RowNats
 
 from .alphabet import MASK_ID, DNATokenizer
 from .entropy import Entropy, window_entropy
-from .markov import baselines
+from .markov import baselines, interpolated_baseline
 from .motifs import PlantedMotif, consensus_matrix
 from .sources import MarkovGenome
 
@@ -183,12 +183,18 @@ class SyntheticDataModule(SequenceDataModule):
         return window_entropy(self.source, self.length, num=num)
 
     def baselines(self, split: Split) -> dict[str, RowNats]:
-        """Score a split by its source and by Markov chains fitted to the training windows."""
+        """Score a split by its source and by Markov chains fitted to the training windows.
+
+        The interpolated chain is chosen on the validation windows.
+        """
         train, scored = self.dataset("train").tokens, self.dataset(split).tokens
         nats = self.source_nats(split)
         return {
             "source on these windows": RowNats(nats, np.full(len(nats), self.length)),
             **baselines(train, scored, both_strands=False),
+            **interpolated_baseline(
+                train, self.dataset("valid").tokens, scored, both_strands=False
+            ),
         }
 
 

@@ -19,11 +19,11 @@ from .alphabet import DNATokenizer
 from .cache import Genome, describe_names
 from .dataset import WindowDataset
 from .intervals import Windows, merge, tile
-from .markov import baselines
+from .markov import baselines, interpolated_baseline
 
 _BLOCK_ROWS = 1024
 _FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file")
-_PLAIN_BASES = 1 << 27
+_PLAIN_BASES, _INTERPOLATED_BASES, _CHOICE_BASES = 1 << 27, 1 << 25, 1 << 20
 
 
 class WindowDataModule(SequenceDataModule):
@@ -121,15 +121,26 @@ class WindowDataModule(SequenceDataModule):
         return self._datasets[split]
 
     def baselines(self, split: Split) -> dict[str, RowNats]:
-        """Fit Markov chains of order 0 to 8 to the training windows and score a split.
+        """Fit Markov chains to the training windows and score a split, window by window.
 
-        Training windows that overlap are read as one stretch, so that every base counts once; of
-        more than 2^27 training bases, evenly spaced windows that make up as many are used. The
-        chains see both strands if training does.
+        Plain chains of order 0 to 8, and the interpolated chain, see ``interpolated_baseline``,
+        whose order and concentration are chosen on the validation split; a run without one has no
+        such chain. They see both strands if training does. Training windows that overlap are read
+        as one stretch, so that every base counts once. Of more than 2^27 training bases, 2^25 for
+        the interpolated chain, evenly spaced windows that make up as many are used; to choose on,
+        2^20 bases of the validation split.
         """
-        train, scored = _disjoint(self.dataset("train")), self.dataset(split)
-        learnt = _tokens(train, _PLAIN_BASES)
-        return baselines(learnt, _tokens(scored), both_strands=self.reverse_complement)
+        train, both = _disjoint(self.dataset("train")), self.reverse_complement
+        scored = self.dataset(split)
+        found = baselines(_tokens(train, _PLAIN_BASES), _tokens(scored), both_strands=both)
+        if "valid" in self._datasets:
+            found |= interpolated_baseline(
+                _tokens(train, _INTERPOLATED_BASES),
+                _tokens(self.dataset("valid"), _CHOICE_BASES),
+                _tokens(scored),
+                both_strands=both,
+            )
+        return found
 
     def _build(self) -> None:
         if self._datasets:

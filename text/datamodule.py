@@ -10,7 +10,7 @@ from jaxtyping import Int64, UInt64
 
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, Split
-from seqdiff.experts import Block
+from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
 from seqdiff.files import names_files
 from seqdiff.likelihood import RowNats
 
@@ -28,7 +28,7 @@ from .tokenizers import TextTokenizer
 LongDocuments = Literal["refuse", "truncate", "split"]
 
 _BLOCK_ROWS = 1024
-_COUNTED_TOKENS = 1 << 22
+_COUNTED_TOKENS, _BACKOFF_TOKENS, _CHOICE_TOKENS = 1 << 22, 1 << 24, 1 << 20
 _CHARACTERS = 512
 
 
@@ -167,14 +167,25 @@ class TextDataModule(SequenceDataModule):
     def baselines(self, split: Split) -> dict[str, RowNats]:
         """Fit n-gram models to the training rows and score a split, row by row.
 
-        Orders 0 to 4 for bytes and characters, 0 and 1 for larger vocabularies, on at most 2^22
-        training tokens, in rows that are evenly spaced.
+        Orders 0 to 4 for bytes and characters, 0 and 1 for larger vocabularies, and
+        ``BackoffModel``, whose order and concentration are chosen on the validation split; a run
+        without one has no such model. They learn from at most 2^22 training tokens, 2^24 for
+        ``BackoffModel``, in rows that are evenly spaced; 2^20 tokens are chosen on.
         """
         train, scored = self.dataset("train"), self.dataset(split)
-        order = 4 if self.tokenizer.vocab_size <= _CHARACTERS else 1
-        model = NGramModel(_blocks(train, _COUNTED_TOKENS), self.tokenizer.vocab_size, order)
+        vocab_size = self.tokenizer.vocab_size
+        order = 4 if vocab_size <= _CHARACTERS else 1
+        model = NGramModel(_blocks(train, _COUNTED_TOKENS), vocab_size, order)
         by_order, counted = model.nats_by_order(_blocks(scored))
-        return {f"n-gram order {k}": RowNats(by_order[k], counted) for k in range(order + 1)}
+        found = {f"n-gram order {k}": RowNats(by_order[k], counted) for k in range(order + 1)}
+        if "valid" in self._datasets:
+            learnt = _blocks(train, _BACKOFF_TOKENS)
+            counts = ContextCounts(learnt, vocab_size, longest_order(vocab_size))
+            valid = _blocks(self.dataset("valid"), _CHOICE_TOKENS)
+            backoff = BackoffModel.choose(counts, valid)
+            nats = np.concatenate([backoff.nats(*block) for block in _blocks(scored)])
+            found[f"interpolated n-gram, order {backoff.order}"] = RowNats(nats, counted)
+        return found
 
     def _build(self) -> None:
         if self._datasets:

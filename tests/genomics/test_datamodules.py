@@ -132,9 +132,36 @@ def test_baselines_count_what_a_model_would_row_by_row(fasta):
     for split in ("valid", "test"):
         counted = [batch.loss_mask.sum(dim=1) for batch in data.evaluation_loader(split)]
         found = data.baselines(split)
+        assert [name for name in found if name.startswith("interpolated Markov, order ")]
         for baseline in found.values():
             assert baseline.num_tokens.tolist() == torch.cat(counted).tolist()
             assert (baseline.nats > 0).all()
+
+
+def repeats(size: int, seed: int) -> str:
+    """A text of which any 6 bases tell the next: one of 64 words follows another."""
+    words = random_dna(64 * 12, 99)
+    order = np.random.default_rng(seed).integers(0, 64, size // 12)
+    return "".join(words[12 * i : 12 * i + 12] for i in order)
+
+
+def test_the_interpolated_chain_is_chosen_on_validation_alone(fasta):
+    """The broken twin chooses on the test split, where other contexts help."""
+    train, valid, test = repeats(6000, 0), random_dna(3000, 1), repeats(3000, 2)
+    both = [
+        FastaDataModule(
+            fasta(f">a\n{train}\n>v\n{held}\n>t\n{scored}\n"),
+            50,
+            valid_chroms=["v"],
+            test_chroms=["t"],
+        )
+        for held, scored in ((valid, test), (valid, random_dna(3000, 3)), (test, valid))
+    ]
+    same, other_test, swapped = (list(data.baselines("test"))[-1] for data in both)
+    assert same == other_test == "interpolated Markov, order 0"
+    assert swapped != same
+    plain = FastaDataModule(fasta(f">a\n{train}{test}\n"), 50, split=(0.5, 0.0, 0.5))
+    assert list(plain.baselines("test")) == [f"Markov order {k}" for k in range(9)]
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])

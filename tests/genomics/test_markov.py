@@ -11,8 +11,10 @@ import pytest
 from genomics.alphabet import reverse_complement
 from genomics.cache import load_genome
 from genomics.entropy import window_entropy
-from genomics.markov import MarkovModel, baselines
+from genomics.markov import MarkovModel, baselines, interpolated_baseline
 from genomics.sources import MarkovGenome
+from seqdiff.experts import BackoffModel, ContextCounts
+from seqdiff.likelihood import ratio_error
 
 ROWS = np.random.default_rng(0).integers(0, 5, size=(7, 9)).astype(np.uint8)
 
@@ -136,3 +138,31 @@ def test_human_chromosomes_give_the_known_baselines(
         np.testing.assert_allclose(bits[:orders], known[:orders], atol=2e-3)
     # Jeffreys' prior does better than 0.1 where counts are few, so it is the harder baseline.
     assert bits[8] == pytest.approx(1.8618, abs=2e-3)
+
+
+def test_the_interpolated_chain_on_human_chromosomes(
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on falling where counts get too few for a plain chain, and its error is honest."""
+    monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path))
+    train, scored = (
+        load_genome(real_data / "hg38" / name).ids
+        for name in ("chr2_1-2333275.fa.gz", "hg38_chr20_1-1000000.fa.gz")
+    )
+    train, scored = (ids[: len(ids) // 1024 * 1024].reshape(-1, 1024) for ids in (train, scored))
+    known = scored != 4
+    blocks = [(rows, rows != 4) for rows in (train, reverse_complement(train))]
+    counts = ContextCounts(blocks, 4, 10)
+    for order, bits in ((8, 1.8492), (9, 1.8314), (10, 1.8190)):
+        nats = BackoffModel(counts, order, 64.0).nats(scored, known).sum()
+        assert nats / known.sum() / math.log(2) == pytest.approx(bits, abs=2e-4)
+
+    rows = baselines(train, scored, [8, 9])
+    assert rows["Markov order 9"].bits_per_token > rows["Markov order 8"].bits_per_token + 0.02
+    [(name, chain)] = interpolated_baseline(train[:-230], train[-230:], scored).items()
+    assert name == "interpolated Markov, order 24" and chain.bits_per_token < 1.8
+    plain = rows["Markov order 8"].counted
+    naive = ratio_error(plain.nats, plain.num_tokens, len(plain.nats))
+    assert 1.5 < plain.nats_per_token_error / naive < 2.2
+    gap = plain.minus(chain.counted)
+    assert gap.nats_per_token > 10 * gap.nats_per_token_error
