@@ -71,7 +71,7 @@ class NoisySampler(GridSampler, ABC):
     def start(self, canvas: Canvas) -> None:
         """Draw z_1 at the positions that are to be filled."""
         where, prior = canvas.free, canvas.process.log_prior(canvas.x_t.device)
-        if len(prior) > canvas.mask_id and float(prior[canvas.mask_id]) == 0.0:
+        if len(prior) > canvas.unknown_id and float(prior[canvas.unknown_id]) == 0.0:
             return  # all masks, which is what unknown positions hold
         places = int(where.sum())
         canvas.place(where, canvas.draws.letters(prior.expand(places, -1), where, 0))
