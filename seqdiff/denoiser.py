@@ -212,10 +212,10 @@ class Denoiser(nn.Module):
         found = self(inputs, where)
         if self.law == "loo":
             return found
-        z, t = at(inputs, where)
+        process, (z, t) = self._discrete, at(inputs, where)
         if self.law == "full":
-            return evidence_removed(found, z, t, self._discrete)
-        return law_from_scores(found, z, before_the_end(t), self._discrete)
+            return evidence_removed(found, z, t, process)
+        return law_from_scores(found, z, before_the_end(t), process)
 
     def log_scores(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
@@ -227,10 +227,10 @@ class Denoiser(nn.Module):
         found = self(inputs, where)
         if self.law == "score":
             return found.double()
-        z, t = at(inputs, where)
+        process, (z, t) = self._discrete, at(inputs, where)
         if self.law == "full":
-            found = evidence_removed(found, z, t, self._discrete)
-        return scores_from_law(found, z, before_the_end(t), self._discrete)
+            found = evidence_removed(found, z, t, process)
+        return scores_from_law(found, z, before_the_end(t), process)
 
     def log_reverse(
         self,
@@ -252,13 +252,13 @@ class Denoiser(nn.Module):
             adjust: Changes the prediction of the clean token before the step is made from it;
                 scores become such a prediction first.
         """
-        z, t = at(inputs, where)
+        process, (z, t) = self._discrete, at(inputs, where)
         earlier = at(replace(inputs, t=s), where)[1]
         if self.law == "score" and adjust is None:
-            return tweedie(self(inputs, where), z, earlier, before_the_end(t), self._discrete)
+            return tweedie(self(inputs, where), z, earlier, before_the_end(t), process)
         log_loo = self.log_loo(inputs, where)
         log_loo = log_loo if adjust is None else adjust(log_loo)
-        return self._discrete.log_posterior(log_loo, z, earlier, t)
+        return process.log_posterior(log_loo, z, earlier, t)
 
     def nats(
         self, inputs: Inputs, x0: Int[Tensor, "B L"], where: Bool[Tensor, "B L"]

@@ -91,7 +91,7 @@ class LearnedSchedule(nn.Module):
         return Level(first + (last - first) * shape, (last - first) * slope)
 
     def _raw(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        line, weights = self.line.double().exp(), self.log_weights.double().exp()
+        line, weights = self.line.double().exp().squeeze(), self.log_weights.double().exp()
         slopes, centres = self.log_slopes.double().exp(), self.centres.double()
         bent = torch.tanh(slopes * (t[..., None] - centres))
         value = line * t + (weights * bent).sum(dim=-1)
@@ -231,6 +231,7 @@ class GaussianDenoiser(Denoiser):
         last = torch.zeros_like(inputs.z)
         rows = slice(None) if inputs.conditioned is None else inputs.conditioned
         part = inputs.take(rows)
+        assert isinstance(part, NoisyEmbeddings)
         if len(part.tokens):
             with torch.no_grad():
                 found = self._read(self._logits(part, part.noisy, h[rows]), part, part.noisy)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -45,15 +45,15 @@ class Batch:
     mirrored: Bool[Tensor, " B"] | None = None
     padding: Bool[Tensor, "B L"] | None = None
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Move to a device; the name and arguments are what Lightning looks for."""
         return _map(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-    def pin_memory(self) -> Self:
+    def pin_memory(self) -> Batch:
         """Pin for a fast copy to CUDA; the name is what the data loader looks for."""
         return _map(self, Tensor.pin_memory)
 
-    def take(self, rows: Rows) -> Self:
+    def take(self, rows: Rows) -> Batch:
         """Choose rows, in any order and number.
 
         Args:
@@ -95,16 +95,16 @@ class Inputs:
     padding: Bool[Tensor, "B L"] | None = None
     label: Int[Tensor, " B"] | None = None
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> Inputs:
         """Move to a device."""
         return _map(self, lambda tensor: tensor.to(device))
 
-    def take(self, rows: Rows) -> Self:
+    def take(self, rows: Rows) -> Inputs:
         """Choose rows, in any order and number; see ``Batch.take``."""
         return _map(self, lambda tensor: tensor[rows])
 
 
-Record = TypeVar("Record", bound=Batch | Inputs)
+Record = TypeVar("Record", Batch, Inputs)
 
 
 def _map(record: Record, function: Callable[[Tensor], Tensor]) -> Record:
