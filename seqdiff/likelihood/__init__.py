@@ -11,7 +11,12 @@ from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, Rand
 from seqdiff.likelihood.result import Likelihood, RowNats, ratio_error
 from seqdiff.likelihood.small_k import SmallK
 from seqdiff.likelihood.stages import check_budget
-from seqdiff.likelihood.time_integral import DiscreteSteps, TimeEstimator, TimeIntegral
+from seqdiff.likelihood.time_integral import (
+    DiscreteSteps,
+    GaussianIntegral,
+    TimeEstimator,
+    TimeIntegral,
+)
 
 __all__ = [
     "ESTIMATORS",
@@ -23,6 +28,7 @@ __all__ = [
     "Estimator",
     "ExactK",
     "FixedOrder",
+    "GaussianIntegral",
     "ImportanceWeightedOrders",
     "Likelihood",
     "RandomOrderChain",

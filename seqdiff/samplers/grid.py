@@ -47,6 +47,15 @@ class GridSampler(DecodingSampler, ABC):
         """The ``num_steps + 1`` times, from 1 down to 0."""
         return torch.linspace(1, 0, self.num_steps + 1, dtype=torch.float64, device=device)
 
+    @property
+    def shape(self) -> Reshape | None:
+        """How predictions of the clean token are sharpened; ``None`` if they are not."""
+        if self.temperature == 1 and self.top_k is None and self.top_p is None:
+            return None
+        return partial(
+            reshape_law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p
+        )
+
 
 @dataclass(frozen=True)
 class NoisySampler(GridSampler, ABC):
@@ -129,15 +138,6 @@ class NoisySampler(GridSampler, ABC):
         law = canvas.log_probs(where, zero, own=masked)
         self._reveal(canvas, where, law, step)
         canvas.end_step()
-
-    @property
-    def shape(self) -> Reshape | None:
-        """How predictions of the clean token are sharpened; ``None`` if they are not."""
-        if self.temperature == 1 and self.top_k is None and self.top_p is None:
-            return None
-        return partial(
-            reshape_law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p
-        )
 
 
 def without_mask(
