@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from seqdiff.denoiser import Needs, tweedie
+from seqdiff.denoiser import Needs
 from seqdiff.losses import has_reconstruction
 from seqdiff.parameterization.score import before_the_end
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
@@ -204,20 +204,6 @@ class TweedieSampler(NoisySampler):
     """
 
     needs = Needs((Absorbing, Uniform, Hybrid))
-
-    def kernel(
-        self,
-        canvas: Canvas,
-        where: Bool[Tensor, "B L"],
-        s: Float64[Tensor, ""],
-        t: Float64[Tensor, ""],
-    ) -> Float64[Tensor, "N states"]:
-        """See ``NoisySampler``."""
-        if canvas.denoiser.law == "score" or canvas.allowed is not None or self.shape is not None:
-            return canvas.reverse(where, s, t, self.shape)
-        z, scores = canvas.x_t[where], canvas.log_scores(where, t)
-        now, then = before_the_end(t).expand(z.shape), s.expand(z.shape)
-        return tweedie(scores, z, then, now, canvas.process)
 
 
 @dataclass(frozen=True)
