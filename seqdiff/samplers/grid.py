@@ -56,9 +56,14 @@ class NoisySampler(GridSampler, ABC):
     with uniform and hybrid noise a model has seen no clean tokens among noisy ones, so that this is
     an approximation there, unless it is masked diffusion. Temperature and its like reshape the
     prediction of the clean token before a step is made from it.
+
+    Attributes:
+        keeps_unmask_times: Whether a step unmasks a token with the probability that the process
+            gives, if the model predicts the clean token.
     """
 
     draws_from = "in the limit"
+    keeps_unmask_times = True
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; every row is evaluated in every step."""
@@ -87,7 +92,7 @@ class NoisySampler(GridSampler, ABC):
             t: Present time.
             step: Tells apart the draws of a position.
         """
-        if canvas.denoiser.any_order:  # what stays masked need not be predicted
+        if canvas.denoiser.any_order and self.keeps_unmask_times:  # the rest need not be predicted
             masked = canvas.masked
             unmask = canvas.absorbing.unmask_probability(s, t).expand(masked.shape)
             where = canvas.draws.coins(unmask, masked, step)
@@ -220,6 +225,7 @@ class TauLeapingSampler(NoisySampler):
     """
 
     needs = Needs((DiscreteProcess,))
+    keeps_unmask_times = False
 
     def kernel(
         self,

@@ -291,6 +291,24 @@ def test_a_leap_is_an_euler_step_of_the_reverse_jumps(process) -> None:
     assert (found - analytic).abs().max() > 1e-3
 
 
+def test_a_leap_with_masks_is_an_euler_step_too() -> None:
+    """The last step is analytic; before it a mask opens with (t - s) sigma' r, not with u."""
+    process = Absorbing(K, Cosine())
+    joint = Joint.random(K, 1, seed=1)
+    for kind in (Subs(), MaskColumn(), Score()):
+        denoiser = exact(joint, process, kind)
+        laws = chain(TauLeapingSampler(num_steps=4), denoiser, 1)
+        masked = [law.get((K,), 0.0) for law in laws[:-1]]
+        wanted = [1.0]
+        for t, s in pairwise((1.0, 0.75, 0.5, 0.25)):
+            rate = float(process.schedule.nelbo_weight(at(t)))
+            wanted.append(wanted[-1] * (1 - (t - s) * rate))
+        assert masked == pytest.approx([*wanted, 0.0], abs=1e-8)
+        assert distance(laws[-1], joint.law) < 1e-8
+        exactly = [1 - float(process.alpha(at(t))) for t in (1.0, 0.75, 0.5, 0.25)]
+        assert abs(masked[2] - exactly[2]) > 1e-2, "ancestral keeps the schedule's fraction"
+
+
 def test_leaps_err_in_proportion_to_the_step_and_meet_tweedie() -> None:
     process, steps = Uniform(2, Cosine()), (8, 16)
     one, two = Joint.random(2, 1, seed=4), Joint.random(2, 2, seed=3)
