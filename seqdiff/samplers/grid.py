@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from seqdiff.denoiser import Needs, tweedie
+from seqdiff.denoiser import Needs
 from seqdiff.losses import has_reconstruction
 from seqdiff.parameterization.score import before_the_end
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
@@ -65,9 +65,14 @@ class NoisySampler(GridSampler, ABC):
     with uniform and hybrid noise a model has seen no clean tokens among noisy ones, so that this is
     an approximation there, unless it is masked diffusion. Temperature and its like reshape the
     prediction of the clean token before a step is made from it.
+
+    Attributes:
+        keeps_unmask_times: Whether a step unmasks a token with the probability that the process
+            gives, if the model predicts the clean token.
     """
 
     draws_from = "in the limit"
+    keeps_unmask_times = True
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; every row is evaluated in every step."""
@@ -96,7 +101,7 @@ class NoisySampler(GridSampler, ABC):
             t: Present time.
             step: Tells apart the draws of a position.
         """
-        if canvas.denoiser.any_order:  # what stays masked need not be predicted
+        if canvas.denoiser.any_order and self.keeps_unmask_times:  # the rest need not be predicted
             masked = canvas.masked
             unmask = canvas.absorbing.unmask_probability(s, t).expand(masked.shape)
             where = canvas.draws.coins(unmask, masked, step)
@@ -222,20 +227,6 @@ class TweedieSampler(NoisySampler):
 
     needs = Needs((Absorbing, Uniform, Hybrid))
 
-    def kernel(
-        self,
-        canvas: Canvas,
-        where: Bool[Tensor, "B L"],
-        s: Float64[Tensor, ""],
-        t: Float64[Tensor, ""],
-    ) -> Float64[Tensor, "N states"]:
-        """See ``NoisySampler``."""
-        if canvas.denoiser.law == "score" or canvas.allowed is not None or self.shape is not None:
-            return canvas.reverse(where, s, t, self.shape)
-        z, scores = canvas.x_t[where], canvas.log_scores(where, t)
-        now, then = before_the_end(t).expand(z.shape), s.expand(z.shape)
-        return tweedie(scores, z, then, now, canvas.process)
-
 
 @dataclass(frozen=True)
 class TauLeapingSampler(NoisySampler):
@@ -251,6 +242,7 @@ class TauLeapingSampler(NoisySampler):
     """
 
     needs = Needs((DiscreteProcess,))
+    keeps_unmask_times = False
 
     def kernel(
         self,
