@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from seqdiff.denoiser import Needs, tweedie
+from seqdiff.denoiser import Needs
 from seqdiff.losses import has_reconstruction
 from seqdiff.parameterization.score import before_the_end
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
@@ -47,6 +47,15 @@ class GridSampler(DecodingSampler, ABC):
         """The ``num_steps + 1`` times, from 1 down to 0."""
         return torch.linspace(1, 0, self.num_steps + 1, dtype=torch.float64, device=device)
 
+    @property
+    def shape(self) -> Reshape | None:
+        """How predictions of the clean token are sharpened; ``None`` if they are not."""
+        if self.temperature == 1 and self.top_k is None and self.top_p is None:
+            return None
+        return partial(
+            reshape_law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p
+        )
+
 
 @dataclass(frozen=True)
 class NoisySampler(GridSampler, ABC):
@@ -56,9 +65,14 @@ class NoisySampler(GridSampler, ABC):
     with uniform and hybrid noise a model has seen no clean tokens among noisy ones, so that this is
     an approximation there, unless it is masked diffusion. Temperature and its like reshape the
     prediction of the clean token before a step is made from it.
+
+    Attributes:
+        keeps_unmask_times: Whether a step unmasks a token with the probability that the process
+            gives, if the model predicts the clean token.
     """
 
     draws_from = "in the limit"
+    keeps_unmask_times = True
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; every row is evaluated in every step."""
@@ -71,7 +85,7 @@ class NoisySampler(GridSampler, ABC):
     def start(self, canvas: Canvas) -> None:
         """Draw z_1 at the positions that are to be filled."""
         where, prior = canvas.free, canvas.process.log_prior(canvas.x_t.device)
-        if len(prior) > canvas.mask_id and float(prior[canvas.mask_id]) == 0.0:
+        if len(prior) > canvas.unknown_id and float(prior[canvas.unknown_id]) == 0.0:
             return  # all masks, which is what unknown positions hold
         places = int(where.sum())
         canvas.place(where, canvas.draws.letters(prior.expand(places, -1), where, 0))
@@ -87,7 +101,7 @@ class NoisySampler(GridSampler, ABC):
             t: Present time.
             step: Tells apart the draws of a position.
         """
-        if canvas.denoiser.any_order:  # what stays masked need not be predicted
+        if canvas.denoiser.any_order and self.keeps_unmask_times:  # the rest need not be predicted
             masked = canvas.masked
             unmask = canvas.absorbing.unmask_probability(s, t).expand(masked.shape)
             where = canvas.draws.coins(unmask, masked, step)
@@ -107,11 +121,11 @@ class NoisySampler(GridSampler, ABC):
         s: Float64[Tensor, ""],
         t: Float64[Tensor, ""],
     ) -> Float64[Tensor, "N states"]:
-        """Distribution of z_s given z_t at every position that is True.
+        """Distribution of z_s given z_t at some positions.
 
         Args:
             canvas: The rows, at time t.
-            where: Positions.
+            where: The positions.
             s: Earlier time.
             t: Present time.
         """
@@ -129,15 +143,6 @@ class NoisySampler(GridSampler, ABC):
         law = canvas.log_probs(where, zero, own=masked)
         self._reveal(canvas, where, law, step)
         canvas.end_step()
-
-    @property
-    def shape(self) -> Reshape | None:
-        """How predictions of the clean token are sharpened; ``None`` if they are not."""
-        if self.temperature == 1 and self.top_k is None and self.top_p is None:
-            return None
-        return partial(
-            reshape_law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p
-        )
 
 
 def without_mask(
@@ -165,6 +170,16 @@ class AncestralSampler(NoisySampler):
 
     needs = Needs((DiscreteProcess,), ("loo", "full"))
 
+    def kernel(
+        self,
+        canvas: Canvas,
+        where: Bool[Tensor, "B L"],
+        s: Float64[Tensor, ""],
+        t: Float64[Tensor, ""],
+    ) -> Float64[Tensor, "N states"]:
+        """See ``NoisySampler`` and ``Denoiser.log_reverse``."""
+        return canvas.reverse(where, s, t, self.shape)
+
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; every row with something to draw is evaluated in every step."""
         if not canvas.denoiser.any_order:
@@ -178,16 +193,6 @@ class AncestralSampler(NoisySampler):
             where = opens_in == step
             self._reveal(canvas, where, canvas.log_probs(where, t.expand(len(rows)), rows=rows))
             canvas.end_step()
-
-    def kernel(
-        self,
-        canvas: Canvas,
-        where: Bool[Tensor, "B L"],
-        s: Float64[Tensor, ""],
-        t: Float64[Tensor, ""],
-    ) -> Float64[Tensor, "N states"]:
-        """See ``NoisySampler``; see ``Denoiser.log_reverse``."""
-        return canvas.reverse(where, s, t, self.shape)
 
 
 @dataclass(frozen=True)
@@ -229,12 +234,8 @@ class TweedieSampler(NoisySampler):
         s: Float64[Tensor, ""],
         t: Float64[Tensor, ""],
     ) -> Float64[Tensor, "N states"]:
-        """See ``NoisySampler``."""
-        if canvas.denoiser.law == "score" or canvas.allowed is not None or self.shape is not None:
-            return canvas.reverse(where, s, t, self.shape)
-        z, scores = canvas.x_t[where], canvas.log_scores(where, t)
-        now, then = before_the_end(t).expand(z.shape), s.expand(z.shape)
-        return tweedie(scores, z, then, now, canvas.process)
+        """See ``NoisySampler`` and ``Denoiser.log_reverse``."""
+        return canvas.reverse(where, s, t, self.shape)
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,7 @@ class TauLeapingSampler(NoisySampler):
     """
 
     needs = Needs((DiscreteProcess,))
+    keeps_unmask_times = False
 
     def kernel(
         self,

@@ -16,7 +16,7 @@ from seqdiff.samplers.grid import AncestralSampler
 
 @dataclass(frozen=True)
 class PredictorCorrectorSampler(AncestralSampler):
-    """Ancestral steps, each followed by a little noise that is taken back again.
+    """Ancestral steps, each followed by some noise and its removal; not the model's distribution.
 
     A corrector step at time s runs the forward process to the time r with alpha_r = (1 - renoise)
     alpha_s and goes back to s by the posterior: what the independent draws of the predictor got

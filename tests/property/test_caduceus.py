@@ -61,7 +61,7 @@ def asymmetry(model: Caduceus, tokens: torch.Tensor) -> float:
     return (difference.abs().max() / logits.abs().max()).item()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(options=VARIANTS, swap=st.booleans(), depth=st.integers(1, 3), length=st.integers(1, 9))
 def test_ps_is_equivariant(options: dict[str, object], swap: bool, depth: int, length: int) -> None:
     model = build(variant="ps", complement=DNA, swap_strands=swap, **options)
@@ -140,7 +140,7 @@ def naive_ps(model: Caduceus, tokens: torch.Tensor) -> torch.Tensor:
     return first @ weight[:4].T + second.flip(2) @ weight[complement[:4]].T
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(options=VARIANTS, depth=st.integers(1, 3), length=st.integers(1, 8))
 def test_ph_equals_two_explicit_passes(options: dict[str, object], depth: int, length: int) -> None:
     model = build(**options)
@@ -149,7 +149,7 @@ def test_ph_equals_two_explicit_passes(options: dict[str, object], depth: int, l
     torch.testing.assert_close(model(Inputs(tokens)), naive_ph(model, tokens), **EXACT)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(options=VARIANTS, swap=st.booleans(), depth=st.integers(1, 3), length=st.integers(1, 8))
 def test_ps_equals_the_published_layout(
     options: dict[str, object], swap: bool, depth: int, length: int
@@ -202,7 +202,7 @@ def test_it_is_a_time_free_backbone() -> None:
     assert torch.equal(model(Inputs(tokens, t=torch.rand(2))), model(Inputs(tokens)))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     options=VARIANTS,
     variant=st.sampled_from(["ph", "ps", "ps swapped"]),
