@@ -9,13 +9,15 @@ from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.checks import check_numbers
 from seqdiff.samplers.first_hitting import FirstHittingSampler
+from seqdiff.samplers.grid import TauLeapingSampler
 from seqdiff.samplers.growth import Growth, real_tokens
 from seqdiff.samplers.protocol import Sampler
 from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import SMCSampler
 from seqdiff.samplers.stopping import StopRules
 
-_WHOLE_ROWS = (SemiAutoregressiveSampler, SMCSampler)
+# They take whole rows, or ask for scores, which no prefix gives.
+_NOT_INSIDE = (SemiAutoregressiveSampler, SMCSampler, TauLeapingSampler)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class BlockSampler(Sampler):
         entropy_window: See ``min_entropy``; rows that are shorter go on.
     """
 
-    needs = Needs((Blockwise,))
+    needs = Needs((Blockwise,), any_order=True)
     directed = True
     inner: Sampler = field(default_factory=FirstHittingSampler)
     window: int | None = None
@@ -71,7 +73,8 @@ class BlockSampler(Sampler):
                 f"BlockSampler.inner must be a sampler, got {self.inner!r}; build one, such as "
                 "FirstHittingSampler()"
             )
-        if Absorbing not in self.inner.needs.processes or isinstance(self.inner, _WHOLE_ROWS):
+        masks = issubclass(Absorbing, self.inner.needs.processes)
+        if not masks or isinstance(self.inner, _NOT_INSIDE):
             raise ValueError(
                 "BlockSampler.inner must be a sampler of masked diffusion that can fill a block "
                 f"by itself, got {type(self.inner).__name__}; choose first_hitting or ancestral"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from seqdiff.denoiser import Denoiser
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.checks import check_numbers
 from seqdiff.samplers.first_hitting import FirstHittingSampler
@@ -52,6 +53,11 @@ class SemiAutoregressiveSampler(Sampler):
     def reach(self, length: int) -> int:
         """See ``Sampler``."""
         return self.inner.reach(min(length, self.window))
+
+    def check_fit(self, denoiser: Denoiser) -> None:
+        """See ``Sampler``; what is inside must fit too."""
+        super().check_fit(denoiser)
+        self.inner.check_fit(denoiser)
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; steps are those of all windows, one after the other."""
