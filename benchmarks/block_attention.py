@@ -20,6 +20,7 @@ from torch import Tensor
 
 from seqdiff.backbones import Transformer, block_pass, transformer
 from seqdiff.backbones.block_pass import Pass, dense_pass, flex_pass, plain_pass, structured_pass
+from seqdiff.types import Inputs
 
 from .common import (
     Ratio,
@@ -69,7 +70,8 @@ class Work:
         """Score the masked tokens."""
         chosen = WAYS[way] if way == BASELINE or self.block_size < self.x0.shape[1] else plain_pass
         with mock.patch.object(transformer, "choose_pass", lambda _pair: chosen), self.autocast:
-            return self.network.block_logits(self.x_t, self.x0, self.block_size, self.where).float()
+            inputs = Inputs(self.x_t)
+            return self.network.block_logits(inputs, self.x0, self.block_size, self.where).float()
 
     def forward(self, way: str) -> Tensor:
         """Score them without a graph."""

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqdiff.backbones import Transformer, transformer
+from seqdiff.types import Inputs
 
 from .common import (
     Ratio,
@@ -86,7 +87,7 @@ class Work:
         """Forward and backward; give the logits of the real tokens."""
         self.network.zero_grad()
         with mock.patch.object(transformer, "lay_out", way), self.autocast:
-            logits = self.network(self.tokens, padding=self.padding)[~self.padding]
+            logits = self.network(Inputs(self.tokens, padding=self.padding), ~self.padding)
         F.cross_entropy(logits.float(), self.tokens[~self.padding]).backward()
         return logits.detach()
 

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
@@ -37,8 +37,7 @@ from seqdiff.samplers import (
     SMCSampler,
     ThresholdSampler,
 )
-from seqdiff.schedules import LogLinear
-from seqdiff.types import SampleOutput
+from seqdiff.types import Inputs, SampleOutput
 
 from .common import begin, make_parser, positive, print_table, write_json
 from .training_step import SYMBOLS, make_network
@@ -53,19 +52,14 @@ class TimedDenoiser(Denoiser):
 
     seconds = 0.0
 
-    def log_probs_at(
-        self,
-        x_t: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
+    def forward(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions columns"]:
         """See ``Denoiser``."""
-        _wait(x_t.device)
+        _wait(inputs.tokens.device)
         start = time.perf_counter()
-        answer = super().log_probs_at(x_t, where, t, padding, label)
-        _wait(x_t.device)
+        answer = super().forward(inputs, where)
+        _wait(inputs.tokens.device)
         self.seconds += time.perf_counter() - start
         return answer
 
@@ -136,7 +130,7 @@ class Cost:
 
 
 class Bench:
-    """One network, one process and one set of blank rows.
+    """One network and one set of blank rows.
 
     Args:
         rows: Sequences.
@@ -151,14 +145,14 @@ class Bench:
         for name, parameter in network.named_parameters():
             if name.startswith("embedding") or "out_proj" in name:
                 parameter.data.mul_(SHARPER)
-        self.denoiser = TimedDenoiser(network, SYMBOLS).to(device).eval()
-        self.process = MaskedDiffusion(SYMBOLS, LogLinear())
-        self.blank = self.process.prior((rows, length), device)
+        process = Absorbing(SYMBOLS)
+        self.denoiser = TimedDenoiser(network, process).to(device).eval()
+        self.blank = process.blank((rows, length), device)
         self.seeds = torch.arange(rows, device=device)
 
     def sample(self, sampler: Sampler) -> SampleOutput:
         """Fill the rows."""
-        return sampler.sample(self.denoiser, self.process, self.blank, seeds=self.seeds)
+        return sampler.sample(self.denoiser, self.blank, seeds=self.seeds)
 
     def measure(self, sampler: Sampler, cost: Cost | None) -> tuple[Cost, Tensor]:
         """Run once more under the clock."""

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from seqdiff.backbones.protocol import BoundedBackbone, HiddenBackbone
-from torch import nn
 
+from seqdiff.backbones import Backbone
 from seqdiff.backbones.hub_files import CONFIG_FILE, WEIGHTS_FILE
 
 from .alphabet import BASES, DNATokenizer
@@ -28,7 +27,7 @@ class Pretrained:
         weights: A digest of what training begins with: the weights and the network's options, which
             change what comes out of the same weights (``swap_strands``).
         seeded: Whether each seed has weights of its own.
-        strands: See ``HiddenBackbone``.
+        strands: See ``Backbone``.
         max_length: Most bases of a row; ``None`` without a bound.
         build: Gives a copy of its own to each seed.
     """
@@ -38,7 +37,7 @@ class Pretrained:
     seeded: bool
     strands: int
     max_length: int | None
-    build: Callable[[int], HiddenBackbone]
+    build: Callable[[int], Backbone]
 
 
 def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -> list[Pretrained]:
@@ -72,13 +71,12 @@ def _told_apart(twins: Sequence[Pretrained]) -> Iterator[Pretrained]:
 class _Opened(NamedTuple):
     """A network, how a seed builds it anew, and what says that two are built alike."""
 
-    backbone: HiddenBackbone
-    build: Callable[[int], nn.Module]
+    backbone: Backbone
+    build: Callable[[int], Backbone]
     shape: str
 
 
 def _pretrained(path: Path, found: _Opened, device: torch.device) -> Pretrained:
-    assert isinstance(found.backbone, nn.Module)
     kept = found.backbone.to(device)
     digest = _digest((path / WEIGHTS_FILE).read_bytes() + found.shape.encode())
     name = path.resolve().name
@@ -86,14 +84,11 @@ def _pretrained(path: Path, found: _Opened, device: torch.device) -> Pretrained:
 
 
 def _untrained(found: _Opened, device: torch.device) -> Pretrained:
-    assert isinstance(found.backbone, nn.Module)
     name = f"{type(found.backbone).__name__} from scratch"
 
-    def build(seed: int) -> HiddenBackbone:
+    def build(seed: int) -> Backbone:
         with torch.random.fork_rng(devices=[]):
-            made = found.build(seed).to(device)
-        assert isinstance(made, HiddenBackbone)
-        return made
+            return found.build(seed).to(device)
 
     return _described(name, f"new {_digest(found.shape.encode())}", True, found.backbone, build)
 
@@ -106,42 +101,31 @@ def _described(
     name: str,
     weights: str,
     seeded: bool,
-    backbone: HiddenBackbone,
-    build: Callable[[int], HiddenBackbone],
+    backbone: Backbone,
+    build: Callable[[int], Backbone],
 ) -> Pretrained:
-    bound = backbone.max_length if isinstance(backbone, BoundedBackbone) else None
-    return Pretrained(name, weights, seeded, backbone.strands, bound, build)
+    return Pretrained(name, weights, seeded, backbone.strands, backbone.max_length, build)
 
 
 def _open(path: Path) -> _Opened:
     if (path / CONFIG_FILE).is_file() and not (path / "run.yaml").is_file():
-        loaded, build, shape = _open_hub(path)
-    else:
-        loaded, build, shape = _open_run(path)
-    if not isinstance(loaded, HiddenBackbone):
-        raise ValueError(
-            f"finetune.models must give hidden states, got {path} on {type(loaded).__name__}; "
-            "use a run on one of seqdiff's own DNA networks"
-        )
-    return _Opened(loaded, build, shape)
+        return _open_hub(path)
+    return _open_run(path)
 
 
-_Found = tuple[nn.Module, Callable[[int], nn.Module], str]
-
-
-def _open_hub(path: Path) -> _Found:
+def _open_hub(path: Path) -> _Opened:
     ids, bases = len(BASES) + 1, len(BASES)
     loaded = PublishedCaduceus(str(path), num_embeddings=ids, num_logits=bases)
     shape = loaded.network.config
 
-    def fresh(seed: int) -> nn.Module:
+    def fresh(seed: int) -> Backbone:
         torch.manual_seed(seed)
         return PublishedCaduceus(str(path), shape, num_embeddings=ids, num_logits=bases)
 
-    return loaded, fresh, str(shape)
+    return _Opened(loaded, fresh, str(shape))
 
 
-def _open_run(path: Path) -> _Found:
+def _open_run(path: Path) -> _Opened:
     from seqdiff.config import instantiate, parse_run
     from seqdiff.run import load_run
 
@@ -154,13 +138,9 @@ def _open_run(path: Path) -> _Found:
         )
     parsed = parse_run(path / "run.yaml")
 
-    def fresh(seed: int) -> nn.Module:
+    def fresh(seed: int) -> Backbone:
         config = parsed.clone()
         config["seed"] = seed
-        made = instantiate(config).backbone
-        assert isinstance(made, nn.Module)
-        return made
+        return instantiate(config).backbone
 
-    backbone = loaded.denoiser.backbone
-    assert isinstance(backbone, nn.Module)
-    return backbone, fresh, str(parsed["backbone"])
+    return _Opened(loaded.denoiser.backbone, fresh, str(parsed["backbone"]))

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32
-from seqdiff.backbones.protocol import HiddenBackbone
 from torch import nn
+
+from seqdiff.backbones import Backbone
 
 from .alphabet import DNATokenizer
 from .benchmark_fitting import (
@@ -31,7 +32,7 @@ Pool = Callable[[SequenceClassifier, LabelledTask, Plan], Pooled]
 
 
 def run_backbone(
-    backbone: HiddenBackbone,
+    backbone: Backbone,
     task: LabelledTask,
     seen: Bool[np.ndarray, " n"],
     plan: Plan,

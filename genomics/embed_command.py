@@ -12,8 +12,8 @@ from seqdiff.subcommands.common import add_device, check_count
 
 if TYPE_CHECKING:
     import numpy as np
-    from seqdiff.backbones.protocol import HiddenBackbone
 
+    from seqdiff.backbones import Backbone
     from seqdiff.run import Run
 
 help = "write the hidden states of each record of a FASTA file, averaged over strands"
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     from .runs import load_dna_run
 
     trained = load_dna_run("embed", args.directory, choose_device(args.device))
-    backbone = _hidden_backbone(trained)
+    backbone = trained.denoiser.backbone
     require_layer("embed", args.layer, backbone.num_layers)
     records = read_ids(args.fasta)
     _check_records(trained, args.fasta, records, args.pooling)
@@ -79,23 +79,6 @@ def run(args: argparse.Namespace) -> None:
         which = f"{args.layer} of {backbone.num_layers} layers"
     each = "record" if args.pooling == "mean" else "base"
     print(f"{args.out}: {len(records):,} records, {width} numbers a {each}, after {which}")
-
-
-def _hidden_backbone(trained: Run) -> HiddenBackbone:
-    """Take the network of a run.
-
-    Raises:
-        ValueError: If it gives no hidden states.
-    """
-    from seqdiff.backbones.protocol import HiddenBackbone
-
-    backbone = trained.denoiser.backbone
-    if not isinstance(backbone, HiddenBackbone):
-        raise ValueError(
-            f"embed.directory must be a run whose network gives hidden states, got "
-            f"{type(backbone).__name__} in {trained.directory}; seqdiff's own DNA networks do"
-        )
-    return backbone
 
 
 def _check_out(out: Path, pooling: str) -> None:
@@ -136,7 +119,7 @@ def _check_records(trained: Run, fasta: Path, records: dict[str, np.ndarray], po
 
 
 def _embed(
-    backbone: HiddenBackbone, rows: list[np.ndarray], args: argparse.Namespace
+    backbone: Backbone, rows: list[np.ndarray], args: argparse.Namespace
 ) -> list[np.ndarray]:
     """One vector a record, or one a base; records of one length share a call."""
     import numpy as np

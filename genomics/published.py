@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from jaxtyping import Bool, Float
+from torch import Tensor
 
-from seqdiff.backbones import Caduceus
+from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.backbones.caduceus_config import CaduceusConfig
 from seqdiff.files import names_files
+from seqdiff.types import Inputs
 
 # Ids of A C G T and [MASK] among the published tokens, in the order of ours.
 HUB_IDS = (7, 8, 9, 10, 3)
 _LAST_TOKEN = 11
 
 
-class PublishedCaduceus(nn.Module):
+class PublishedCaduceus(Backbone):
     """The network of a hub folder, asked and answering in our ids: A C G T, and the mask.
 
     The published network scores 16 ids. Its law of a base is the one over A C G T alone, which
@@ -73,6 +74,8 @@ class PublishedCaduceus(nn.Module):
             )
         self.checkpoint = checkpoint
         self.network = network
+        self.width, self.num_logits = network.width, num_logits
+        self.strands = network.strands
         self.hub_ids: Tensor
         self.register_buffer("hub_ids", torch.tensor(HUB_IDS), persistent=False)
 
@@ -83,47 +86,36 @@ class PublishedCaduceus(nn.Module):
 
     @property
     def published_shape(self) -> dict[str, object]:
-        """See ``seqdiff.backbones.protocol.PublishedBackbone``."""
+        """See ``seqdiff.backbones.PublishedBackbone``."""
         return asdict(self.network.config)
-
-    def forward(
-        self,
-        tokens: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        """See ``Backbone``; the time is not told to the network."""
-        return self._bases(self.network(self.hub_ids[tokens], t, padding))
 
     @property
     def num_layers(self) -> int:
-        """See ``seqdiff.backbones.protocol.HiddenBackbone``."""
+        """Number of layers of the published network."""
         return self.network.num_layers
 
-    @property
-    def strands(self) -> int:
-        """See ``seqdiff.backbones.protocol.HiddenBackbone``."""
-        return self.network.strands
+    def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
+        """See ``Caduceus``."""
+        return self.network.embed(self._published(inputs))
 
-    def hidden(
+    def body(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None = None
+    ) -> Float[Tensor, "rows L D"]:
+        """See ``Caduceus``."""
+        return self.network.body(h, inputs, layer)
+
+    def head(
         self,
-        tokens: Int[Tensor, "B L"],
-        padding: Bool[Tensor, "B L"] | None = None,
-        layer: int | None = None,
-    ) -> Float[Tensor, "B L C"]:
-        """See ``seqdiff.backbones.protocol.HiddenBackbone``."""
-        return self.network.hidden(self.hub_ids[tokens], padding, layer)
+        h: Float[Tensor, "rows L D"],
+        inputs: Inputs,
+        where: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "*positions K"]:
+        """Score the four bases."""
+        return self.network.head(h, inputs, where)[..., HUB_IDS[0] : HUB_IDS[3] + 1]
 
-    def logits_at(
-        self,
-        tokens: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
-        """See ``SelectiveBackbone``; there are no labels."""
-        return self._bases(self.network.logits_at(self.hub_ids[tokens], where, t, padding, label))
+    def hidden(self, inputs: Inputs, layer: int | None = None) -> Float[Tensor, "B L C"]:
+        """See ``Backbone``."""
+        return self.network.hidden(self._published(inputs), layer)
 
-    def _bases(self, logits: Tensor) -> Tensor:
-        return logits[..., HUB_IDS[0] : HUB_IDS[3] + 1]
+    def _published(self, inputs: Inputs) -> Inputs:
+        return replace(inputs, tokens=self.hub_ids[inputs.tokens])

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
-from seqdiff.backbones.protocol import HiddenBackbone
 from torch import Tensor, nn
 
+from seqdiff.backbones import Backbone
 from seqdiff.samplers.conjoining import read_back
+from seqdiff.types import Inputs
 
 from .benchmark_protocol import Conjoin, Pooling
 
@@ -33,7 +34,7 @@ class SequenceClassifier(nn.Module):
 
     def __init__(
         self,
-        backbone: HiddenBackbone,
+        backbone: Backbone,
         num_classes: int,
         *,
         complement: Sequence[int],
@@ -43,7 +44,7 @@ class SequenceClassifier(nn.Module):
         """Put a new head on a network.
 
         Args:
-            backbone: The network, an ``nn.Module``.
+            backbone: The network.
             num_classes: Classes to tell apart.
             complement: The id of each base on the other strand.
             conjoin: See the class; ``none`` for a network that reads both strands.
@@ -53,7 +54,6 @@ class SequenceClassifier(nn.Module):
             ValueError: If a network that reads both strands is to be conjoined.
         """
         super().__init__()
-        assert isinstance(backbone, nn.Module)
         if backbone.strands == 2 and conjoin != "none":
             raise ValueError(
                 f"SequenceClassifier.conjoin must be none for a network that reads both strands, "
@@ -66,9 +66,7 @@ class SequenceClassifier(nn.Module):
         device = next(backbone.parameters()).device
         with_mask = torch.tensor([*complement, len(complement)], device=device)
         self.register_buffer("complement", with_mask, persistent=False)
-        with torch.no_grad():
-            states = backbone.hidden(torch.zeros((1, 1), dtype=torch.int64, device=device))
-        self.head = nn.Linear(states.shape[-1] // backbone.strands, num_classes, device=device)
+        self.head = nn.Linear(backbone.width, num_classes, device=device)
 
     def forward(
         self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"]
@@ -98,7 +96,8 @@ class SequenceClassifier(nn.Module):
             other = read_back(tokens, self.complement, padding)
             rows = torch.cat((tokens, other)), torch.cat((padding, padding))
             return torch.cat(self.pool(*rows, both=False).chunk(2), dim=1)
-        states = self.backbone.hidden(tokens, padding if padding.any() else None)
+        inputs = Inputs(tokens, padding=padding if padding.any() else None)
+        states = self.backbone.hidden(inputs)
         states = states.unflatten(-1, (self.backbone.strands, -1))
         real = (~padding)[..., None, None]
         return states.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1)

@@ -90,7 +90,8 @@ class RunConfig:
         Raises:
             TypeError: If the backbone is not a ``Backbone``.
             ValueError: If the seed does not fit in 32 bits, a block holds no token, the backbone
-                cannot be told the labels of the data, the share of hidden labels is none, or sharded weights are to be
+                cannot be told the labels of the data, the fraction of hidden labels is none, or
+                sharded weights are to be
                 averaged, clipped or searched with.
         """
         if not isinstance(self.backbone, Backbone):

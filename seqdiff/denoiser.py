@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from torch.func import functional_call
 
 from seqdiff.backbones.base import Backbone, BlockCache
 from seqdiff.parameterization import (
+    Categorical,
     Law,
     LeaveOneOut,
     Parameterization,
@@ -34,6 +36,7 @@ from seqdiff.process import (
     Blockwise,
     Context,
     DiscreteProcess,
+    Gaussian,
     Interpolating,
     Process,
     Uniform,
@@ -80,7 +83,10 @@ class Denoiser(nn.Module):
         backbone: The network.
         process: The forward process that it denoises.
         parameterization: What its outputs mean.
+        reads_embeddings: Whether it is given noisy embeddings, not ids.
     """
+
+    reads_embeddings: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -94,12 +100,19 @@ class Denoiser(nn.Module):
             backbone: Embeds K + 1 ids.
             process: Supplies K and the noise level.
             parameterization: ``None`` is the usual one: ``Subs`` for the absorbing process and its
-                blocks, ``LeaveOneOut`` for the others.
+                blocks, ``Categorical`` for the Gaussian one, ``LeaveOneOut`` for the others.
 
         Raises:
             ValueError: If the parts do not fit together.
         """
         super().__init__()
+        if isinstance(process, Gaussian) != self.reads_embeddings:
+            other = "Denoiser" if self.reads_embeddings else "GaussianDenoiser"
+            raise ValueError(
+                f"{type(self).__name__}.process must be "
+                f"{'gaussian' if self.reads_embeddings else 'on symbols'}, got {process.name}; "
+                f"build a {other}"
+            )
         chosen = usual_parameterization(process) if parameterization is None else parameterization
         check_parts(backbone, process, chosen)
         self.backbone = backbone
@@ -147,12 +160,17 @@ class Denoiser(nn.Module):
         """How many classes a row can be labelled with; None for a network without labels."""
         return self.backbone.num_classes
 
+    @property
+    def evaluations_per_call(self) -> int:
+        """How many times the network itself is evaluated when it is asked about a row once."""
+        return 1
+
     def evaluations(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
         """Count the network evaluations that a call spends on each row."""
         del where
-        return torch.ones(len(inputs.tokens), dtype=torch.int64, device=inputs.tokens.device)
+        return torch.full_like(inputs.tokens[:, 0], self.evaluations_per_call, dtype=torch.int64)
 
     def forward(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
@@ -195,10 +213,10 @@ class Denoiser(nn.Module):
         found = self(inputs, where)
         if self.law == "loo":
             return found
-        z, t = at(inputs, where)
+        process, (z, t) = self._discrete, at(inputs, where)
         if self.law == "full":
-            return evidence_removed(found, z, t, self._discrete)
-        return law_from_scores(found, z, before_the_end(t), self._discrete)
+            return evidence_removed(found, z, t, process)
+        return law_from_scores(found, z, before_the_end(t), process)
 
     def log_scores(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
@@ -210,10 +228,10 @@ class Denoiser(nn.Module):
         found = self(inputs, where)
         if self.law == "score":
             return found.double()
-        z, t = at(inputs, where)
+        process, (z, t) = self._discrete, at(inputs, where)
         if self.law == "full":
-            found = evidence_removed(found, z, t, self._discrete)
-        return scores_from_law(found, z, before_the_end(t), self._discrete)
+            found = evidence_removed(found, z, t, process)
+        return scores_from_law(found, z, before_the_end(t), process)
 
     def log_reverse(
         self,
@@ -235,13 +253,13 @@ class Denoiser(nn.Module):
             adjust: Changes the prediction of the clean token before the step is made from it;
                 scores become such a prediction first.
         """
-        z, t = at(inputs, where)
+        process, (z, t) = self._discrete, at(inputs, where)
         earlier = at(replace(inputs, t=s), where)[1]
         if self.law == "score" and adjust is None:
-            return tweedie(self(inputs, where), z, earlier, before_the_end(t), self._discrete)
+            return tweedie(self(inputs, where), z, earlier, before_the_end(t), process)
         log_loo = self.log_loo(inputs, where)
         log_loo = log_loo if adjust is None else adjust(log_loo)
-        return self._discrete.log_posterior(log_loo, z, earlier, t)
+        return process.log_posterior(log_loo, z, earlier, t)
 
     def nats(
         self, inputs: Inputs, x0: Int[Tensor, "B L"], where: Bool[Tensor, "B L"]
@@ -428,7 +446,7 @@ def usual_parameterization(process: Process) -> Parameterization:
     Raises:
         ValueError: If there is no usual one.
     """
-    for chosen in (Subs(), LeaveOneOut()):
+    for chosen in (Subs(), LeaveOneOut(), Categorical()):
         if isinstance(process, chosen.processes):
             return chosen
     raise ValueError(

@@ -13,9 +13,11 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from seqdiff.denoiser import Denoiser
+from seqdiff.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
 from seqdiff.parameterization import Subs, scores_from_law
 from seqdiff.parameterization.score import before_the_end
-from seqdiff.process import Absorbing, DiscreteProcess
+from seqdiff.process import Absorbing, DiscreteProcess, Gaussian
+from seqdiff.process.gaussian import scales
 from seqdiff.types import Batch
 
 Weight = Float[Tensor, " B"] | Float[Tensor, "B L"]
@@ -146,7 +148,7 @@ def mask_column_kl(
     unmask = process.unmask_probability(s, t)
     if log_probs.shape[-1] == process.vocab_size:
         return -unmask * at_x0
-    on_mask = log_probs[..., process.mask_id].double().exp()
+    on_mask = log_probs[..., process.unknown_id].double().exp()
     excess_s, excess_t = (_mask_excess(process, time, on_mask) for time in (s, t))
     terms = unmask * (excess_t - at_x0)
     return terms + torch.where(unmask < 1, (1 - unmask) * (excess_t - excess_s), 0.0)
@@ -224,7 +226,7 @@ def continuous_terms(
         return masked_terms(denoiser, batch, z, t, process.schedule.nelbo_weight(t) * weight)
     where = _counted(denoiser, batch)
     if isinstance(process, Absorbing):  # a visible token costs nothing
-        where = where & (z == process.mask_id)
+        where = where & (z == process.unknown_id)
     discrete = require_discrete(denoiser)
     inputs = batch.inputs(z, t)
     x0, noisy, times = batch.tokens[where], z[where], t.double()[where.nonzero()[:, 0]]
@@ -270,7 +272,7 @@ def step_terms(
         return masked_terms(denoiser, batch, z, t, process.unmask_probability(s, t) * weight)
     where = _counted(denoiser, batch)
     if isinstance(process, Absorbing):
-        where = where & (z == process.mask_id)
+        where = where & (z == process.unknown_id)
     row = where.nonzero()[:, 0]
     x0, noisy, starts, ends = batch.tokens[where], z[where], t.double()[row], s.double()[row]
     log_loo = denoiser.log_loo(batch.inputs(z, t), where)
@@ -290,7 +292,7 @@ def has_reconstruction(denoiser: Denoiser) -> bool:
     """Whether a model pays for decoding z_0: if noise is left there, or tokens are not copied."""
     process = denoiser.process
     if not isinstance(process, DiscreteProcess):
-        return False
+        return isinstance(process, Gaussian)
     return not (denoiser.parameterization.carry_over and process.starts_clean)
 
 
@@ -320,6 +322,99 @@ def prior_terms(denoiser: Denoiser, batch: Batch) -> Float64[Tensor, "B L"]:
     """KL(q_1(. | x0) || prior) of the tokens that count; 0 where nothing of x0 is left at t = 1."""
     where = _counted(denoiser, batch)
     terms = require_discrete(denoiser).prior_kl(batch.tokens[where])
+    return _spread(terms, where, terms.new_ones(len(where)))
+
+
+# Gaussian diffusion on embeddings
+
+
+def gaussian_nelbo(
+    predicted: Float[Tensor, "*n d"], clean: Float[Tensor, "*n d"], level: Level
+) -> Float64[Tensor, "*n"]:
+    """The density of the Gaussian bound at time t: (1/2) (-SNR'(t)) ||e - prediction||^2.
+
+    With SNR = exp(-g), -SNR' is g' exp(-g). The sum is over the coordinates of an embedding.
+    Source: Kingma et al. 2021, arXiv:2107.00630, equation 17; Gulrajani and Hashimoto 2023,
+    arXiv:2305.18619, section 2.
+
+    Args:
+        predicted: Mean embeddings given z_t.
+        clean: Embeddings of the clean tokens.
+        level: Noise level of each position.
+
+    Returns:
+        Nats per unit time.
+    """
+    squared = ((clean - predicted).double() ** 2).sum(dim=-1)
+    return 0.5 * level.dgamma * (-level.gamma).exp() * squared
+
+
+def gaussian_prior_kl(
+    clean: Float[Tensor, "*n d"], gamma: Float[Tensor, "*#n"]
+) -> Float64[Tensor, "*n"]:
+    """KL(N(A e, S^2) || N(0, 1)), summed over the coordinates of an embedding.
+
+    Args:
+        clean: Embeddings of the clean tokens.
+        gamma: g(1).
+
+    Returns:
+        Nats, never negative.
+    """
+    signal, noise = (scale[..., None] for scale in scales(gamma))
+    terms = noise**2 + (signal * clean.double()) ** 2 - 1 - 2 * noise.log()
+    return 0.5 * terms.sum(dim=-1)
+
+
+def gaussian_terms(
+    denoiser: GaussianDenoiser,
+    batch: Batch,
+    inputs: NoisyEmbeddings,
+    level: Level,
+    weight: Float[Tensor, " B"],
+) -> Float[Tensor, "B L"]:
+    """Density of the Gaussian bound at the rows' noise levels, times a weight.
+
+    Args:
+        denoiser: The model.
+        batch: Clean tokens.
+        inputs: From ``GaussianDenoiser.corrupt``, at this level.
+        level: Of the rows.
+        weight: One over the density of the times.
+    """
+    where = inputs.noisy
+    row = where.nonzero()[:, 0]
+    predicted = denoiser.mean(denoiser(inputs, where))
+    clean = denoiser.embed(batch.tokens[where])
+    there = Level(level.gamma[row], level.dgamma[row])
+    return _spread(gaussian_nelbo(predicted, clean, there), where, weight)
+
+
+def gaussian_reconstruction(
+    denoiser: GaussianDenoiser,
+    batch: Batch,
+    inputs: NoisyEmbeddings,
+    weight: Float[Tensor, " B"],
+) -> Float[Tensor, "B L"]:
+    """-log p(x0 | z_0) of the noisy positions, times a weight.
+
+    Args:
+        denoiser: The model.
+        batch: Clean tokens.
+        inputs: From ``GaussianDenoiser.corrupt``, at g(0).
+        weight: One a row.
+    """
+    where = inputs.noisy
+    law = denoiser(inputs, where)
+    terms = -law.gather(-1, batch.tokens[where][:, None]).squeeze(-1)
+    return _spread(terms, where, weight)
+
+
+def gaussian_prior(denoiser: GaussianDenoiser, batch: Batch) -> Float64[Tensor, "B L"]:
+    """KL(q_1(. | x0) || N(0, 1)) of the tokens that count."""
+    where = _counted(denoiser, batch)
+    last = denoiser.schedule(where.new_ones((), dtype=torch.float64)).gamma
+    terms = gaussian_prior_kl(denoiser.embed(batch.tokens[where]), last)
     return _spread(terms, where, terms.new_ones(len(where)))
 
 

@@ -121,7 +121,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "plaid": Preset(
         "Gaussian noise on embeddings; Gulrajani and Hashimoto 2023, arXiv:2305.18619",
-        _system(_of("process.Gaussian"), "Categorical", _of("objectives.GaussianVLB")),
+        _system(_of("process.Gaussian"), "Categorical", _of("objectives.GaussianVLB", **_SPREAD)),
         time_conditioned=True,
     ),
 }

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
 TIME_STREAM, MASK_STREAM, AUGMENT_STREAM, ORDER_STREAM = range(4)
-LABEL_STREAM, REPLACE_STREAM, RECONSTRUCTION_STREAM = range(4, 7)
+LABEL_STREAM, REPLACE_STREAM, RECONSTRUCTION_STREAM, CONDITIONING_STREAM = range(4, 8)
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -117,6 +117,11 @@ class CounterNoise:
         w0, w1, w2, w3 = philox((position // 2, streams, rows & _WORD, rows >> 32), self._key)
         odd = position % 2 == 1
         return _open_uniform(torch.where(odd, w2, w0), torch.where(odd, w3, w1))
+
+
+def standard_normal(uniform: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
+    """Turn uniforms in (0, 1) into standard normals, by the inverse distribution function."""
+    return torch.special.ndtri(uniform)
 
 
 def categorical(

@@ -24,7 +24,8 @@ from seqdiff.data.dataset import SequenceDataset
 from seqdiff.data.tokenizer import Tokenizer, token_names
 from seqdiff.denoiser import Denoiser
 from seqdiff.files import check_folder, write_bytes
-from seqdiff.process import Absorbing, Blockwise, Process
+from seqdiff.gaussian import GaussianDenoiser
+from seqdiff.process import Absorbing, Blockwise, Gaussian, Process
 from seqdiff.start import CONFIG_NAME, start_weights
 from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
 from seqdiff.training.module import DiffusionModule
@@ -196,7 +197,12 @@ def _compose(config: RunConfig) -> Denoiser:
                 f"{config.block_size}: blocks are for the absorbing process; drop one of them"
             )
         process = Blockwise(process, config.block_size)
-    denoiser = Denoiser(config.backbone, process, config.parameterization)
+    if isinstance(process, Gaussian):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(config.seed + 2**32)  # apart from the backbone's
+            denoiser = GaussianDenoiser(config.backbone, process, config.parameterization)
+    else:
+        denoiser = Denoiser(config.backbone, process, config.parameterization)
     config.objective.check(denoiser)
     return denoiser
 

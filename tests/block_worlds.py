@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seqdiff.backbones.protocol import BlockBackbone
+from seqdiff.backbones import Backbone
 from seqdiff.blocks import num_blocks
-from seqdiff.process import BlockDiffusion
-from tests.oracles import Joint, OracleBackbone, all_masks, unit_quadrature
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing, Blockwise
+from seqdiff.schedules import Linear, NoiseSchedule
+from seqdiff.types import Inputs
+from tests.oracles import Joint, OracleBackbone, TableBackbone, all_masks, unit_quadrature
 
 
 class RecomputingCache:
@@ -18,7 +21,7 @@ class RecomputingCache:
 
     def __init__(
         self,
-        network: BlockBackbone,
+        network: Backbone,
         block_size: int,
         tokens: Tensor,
         label: Tensor | None = None,
@@ -32,7 +35,7 @@ class RecomputingCache:
 
     def logits(self, x_t: Tensor, where: Tensor | None = None) -> Tensor:
         row = torch.cat((self.tokens, x_t), dim=1)
-        logits = self.network.block_logits(row, row, self.block_size, label=self.label)
+        logits = self.network.block_logits(Inputs(row, label=self.label), row, self.block_size)
         logits = logits[:, self.length :]
         return logits if where is None else logits[where]
 
@@ -44,35 +47,26 @@ class RecomputingCache:
         return type(self)(self.network, self.block_size, self.tokens[rows], label)
 
 
-class BlockWorld(nn.Module):
+class BlockWorld(TableBackbone):
     """Scores a block from a row whose earlier blocks are clean and whose later ones are masked."""
 
-    vocab_size: int
-    reads_noisy_prefix = False
+    reads_blocks, reads_noisy_prefix = True, False
 
     def block_logits(
-        self,
-        x_t: Tensor,
-        x0: Tensor,
-        block_size: int,
-        where: Tensor | None = None,
-        padding: Tensor | None = None,
-        label: Tensor | None = None,
+        self, inputs: Inputs, x0: Tensor, block_size: int, where: Tensor | None = None
     ) -> Tensor:
-        place = torch.arange(x_t.shape[1])
+        x_t, place = inputs.tokens, torch.arange(x0.shape[1])
         parts = []
         for start in range(0, x_t.shape[1], block_size):
             before = x_t if self.reads_noisy_prefix else x0
             row = torch.where(place < start, before, x_t)
-            row = torch.where(place < start + block_size, row, self.vocab_size)
+            row = torch.where(place < start + block_size, row, self.num_logits)
             parts.append(self.score(row, start)[:, start : start + block_size])
         logits = torch.cat(parts, dim=1)
         return logits if where is None else logits[where]
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        return self.block_logits(tokens, tokens, tokens.shape[1])
+    def logits(self, inputs: Inputs) -> Tensor:
+        return self.block_logits(inputs, inputs.tokens, inputs.tokens.shape[1])
 
     def score(self, row: Tensor, start: int) -> Tensor:
         raise NotImplementedError
@@ -93,14 +87,14 @@ class BlockOracle(BlockWorld):
     """Emits the exact conditionals of a joint table."""
 
     def __init__(self, joint: Joint) -> None:
-        super().__init__()
-        self.vocab_size, self.oracle = joint.vocab_size, OracleBackbone(joint)
+        super().__init__(joint.vocab_size)
+        self.oracle = OracleBackbone(joint)
         self.length = joint.length
 
     def score(self, row: Tensor, start: int) -> Tensor:
         missing = self.length - row.shape[1]
-        whole = nn.functional.pad(row, (0, missing), value=self.vocab_size)
-        return self.oracle(whole)[:, : row.shape[1]]
+        whole = nn.functional.pad(row, (0, missing), value=self.num_logits)
+        return self.oracle(Inputs(whole))[:, : row.shape[1]]
 
 
 class NoisyPrefixOracle(BlockOracle):
@@ -114,47 +108,53 @@ class FactorisedOracle(BlockOracle):
 
     def score(self, row: Tensor, start: int) -> Tensor:
         place = torch.arange(row.shape[1])
-        return super().score(torch.where(place < start, row, self.vocab_size), start)
+        return super().score(torch.where(place < start, row, self.num_logits), start)
 
 
 class BlockLookup(BlockWorld):
     """Arbitrary conditionals: one random table of logits for every row that can be shown."""
 
     def __init__(self, vocab_size: int, length: int, seed: int) -> None:
-        super().__init__()
-        self.vocab_size, self.base, self.length = vocab_size, vocab_size + 1, length
+        super().__init__(vocab_size)
+        self.base, self.length = vocab_size + 1, length
         generator = torch.Generator().manual_seed(seed)
         shape = (length, self.base**length, length, vocab_size)
         self.table = torch.randn(shape, dtype=torch.float64, generator=generator)
 
     def score(self, row: Tensor, start: int) -> Tensor:
         missing = self.length - row.shape[1]
-        whole = nn.functional.pad(row, (0, missing), value=self.vocab_size)
+        whole = nn.functional.pad(row, (0, missing), value=self.num_logits)
         powers = self.base ** torch.arange(self.length - 1, -1, -1)
         return self.table[start, (whole * powers).sum(dim=-1)][:, : row.shape[1]]
 
 
-def mask_weights(masks: Tensor, shares: tuple[float, float]) -> Tensor:
-    """Of every mask its probability over the share, averaged over shares in an interval."""
+def mask_weights(masks: Tensor, fractions: tuple[float, float]) -> Tensor:
+    """Of every mask its probability over the fraction, averaged over fractions in an interval."""
     nodes, weights = unit_quadrature()
-    low, high = shares
-    share = (low + (high - low) * nodes)[:, None]
+    low, high = fractions
+    fraction = (low + (high - low) * nodes)[:, None]
     hidden = masks.sum(dim=-1)
-    law = share**hidden * (1 - share) ** (masks.shape[1] - hidden)
-    return weights @ (law / share)
+    law = fraction**hidden * (1 - fraction) ** (masks.shape[1] - hidden)
+    return weights @ (law / fraction)
+
+
+def block_denoiser(
+    network: Backbone, block_size: int, schedule: NoiseSchedule | None = None
+) -> Denoiser:
+    """A model of masked diffusion by blocks."""
+    inner = Absorbing(network.num_logits, schedule or Linear())
+    return Denoiser(network, Blockwise(inner, block_size))
 
 
 def enumerated_block_bound(
-    network: BlockWorld,
-    process: BlockDiffusion,
-    x0: Tensor,
-    *,
-    shares: tuple[float, float] = (0.0, 1.0),
+    denoiser: Denoiser, x0: Tensor, *, fractions: tuple[float, float] = (0.0, 1.0)
 ) -> float:
-    """Sum over blocks of E over the masked share and every mask of the block: no sampling.
+    """Sum over blocks of E over the masked fraction and every mask of the block: no sampling.
 
-    The share is uniform on an interval and a masked token weighs one over it.
+    The fraction is uniform on an interval and a masked token weighs one over it.
     """
+    network, process = denoiser.backbone, denoiser.process
+    assert isinstance(process, Blockwise)
     size, total = process.block_size, 0.0
     place = torch.arange(len(x0))
     for block in range(num_blocks(len(x0), size)):
@@ -164,10 +164,10 @@ def enumerated_block_bound(
         hidden[:, inside] = masks
         clean = x0.expand(len(masks), -1)
         x_t = torch.where(hidden, process.mask_id, clean)
-        law = network.block_logits(x_t, clean, size).log_softmax(dim=-1)
+        law = network.block_logits(Inputs(x_t), clean, size).log_softmax(dim=-1)
         nats = -law.gather(-1, clean[..., None])[..., 0]
         cost = torch.where(hidden, nats, 0.0).sum(dim=-1)
-        total += float(mask_weights(masks, shares) @ cost)
+        total += float(mask_weights(masks, fractions) @ cost)
     return total
 
 
@@ -177,23 +177,17 @@ class LabelledBlocks(BlockWorld):
     num_classes = 2
 
     def __init__(self, vocab_size: int, length: int) -> None:
-        super().__init__()
-        self.vocab_size = vocab_size
+        super().__init__(vocab_size)
         tables = [BlockLookup(vocab_size, length, seed=seed) for seed in range(3)]
         self.tables = nn.ModuleList(tables)
 
     def block_logits(
-        self,
-        x_t: Tensor,
-        x0: Tensor,
-        block_size: int,
-        where: Tensor | None = None,
-        padding: Tensor | None = None,
-        label: Tensor | None = None,
+        self, inputs: Inputs, x0: Tensor, block_size: int, where: Tensor | None = None
     ) -> Tensor:
+        x_t, label = Inputs(inputs.tokens), inputs.label
         every = torch.stack([table.block_logits(x_t, x0, block_size) for table in self.tables])
-        chosen = torch.full_like(x_t[:, 0], -1) if label is None else label
-        logits = every[chosen, torch.arange(len(x_t))]
+        chosen = torch.full_like(x0[:, 0], -1) if label is None else label
+        logits = every[chosen, torch.arange(len(x0))]
         return logits if where is None else logits[where]
 
 
@@ -201,15 +195,14 @@ class ChainOfBlocks(BlockWorld):
     """Scores every token of a block by the last token of the block before: nothing grows."""
 
     def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.vocab_size = vocab_size
+        super().__init__(vocab_size)
         generator = torch.Generator().manual_seed(0)
         self.table = torch.randn(
             (vocab_size + 1, vocab_size), dtype=torch.float64, generator=generator
         )
 
     def score(self, row: Tensor, start: int) -> Tensor:
-        last = row[:, start - 1] if start else torch.full_like(row[:, 0], self.vocab_size)
+        last = row[:, start - 1] if start else torch.full_like(row[:, 0], self.num_logits)
         return self.table[last][:, None].expand(-1, row.shape[1], -1)
 
     def block_cache(
@@ -220,7 +213,7 @@ class ChainOfBlocks(BlockWorld):
         window: int | None = None,
         label: Tensor | None = None,
     ) -> LastToken:
-        return LastToken(self, torch.full((batch_size,), self.vocab_size))
+        return LastToken(self, torch.full((batch_size,), self.num_logits))
 
 
 @dataclass

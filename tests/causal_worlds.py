@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tests.oracles import all_sequences
+from seqdiff.backbones import Backbone
+from seqdiff.types import Inputs
+from tests.oracles import TableBackbone, all_sequences
 
 
-class CausalLookup(nn.Module):
+class CausalLookup(TableBackbone):
     """Arbitrary conditionals: one random table of logits for every prefix of every length."""
 
     def __init__(self, vocab_size: int, length: int, seed: int) -> None:
-        super().__init__()
+        super().__init__(vocab_size)
         generator = torch.Generator().manual_seed(seed)
         self.base = vocab_size + 1
         self.tables = [
@@ -22,9 +23,8 @@ class CausalLookup(nn.Module):
         ]
         self.rows_seen: list[int] = []
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
+        tokens = inputs.tokens
         self.rows_seen.append(len(tokens))
         code = torch.zeros(len(tokens), dtype=torch.int64)
         logits = []
@@ -49,34 +49,36 @@ class CausalLookup(nn.Module):
 class LookingLookup(CausalLookup):
     """Broken: the shift is forgotten, so each position sees its own token."""
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        return super().forward(torch.cat((tokens[:, 1:], tokens[:, -1:]), dim=1), t, padding)
+    def logits(self, inputs: Inputs) -> Tensor:
+        tokens = inputs.tokens
+        return super().logits(Inputs(torch.cat((tokens[:, 1:], tokens[:, -1:]), dim=1)))
 
 
-class CausalNet(nn.Module):
+class CausalNet(Backbone):
     """Reads the four tokens before; trainable, and of any length."""
 
-    shift = 1
+    shift, num_layers, causal = 1, 1, True
 
     def __init__(self, *, num_embeddings: int, num_logits: int, width: int = 16) -> None:
         super().__init__()
+        self.width, self.num_logits = width, num_logits
         self.embedding = nn.Embedding(num_embeddings, width)
         self.mix = nn.Conv1d(width, width, 4)
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, num_logits)
-        nn.init.zeros_(self.head.weight)
+        self.scores = nn.Linear(width, num_logits)
+        nn.init.zeros_(self.scores.weight)
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        hidden = self.embedding(tokens).mT
-        before = nn.functional.pad(hidden, (3 + self.shift, -self.shift))
-        return self.head(self.norm(torch.relu(self.mix(before).mT)))
+    def embed(self, inputs: Inputs) -> Tensor:
+        return self.embedding(inputs.tokens)
+
+    def body(self, h: Tensor, inputs: Inputs, layer: int | None = None) -> Tensor:
+        if layer == 0:
+            return h
+        before = nn.functional.pad(h.mT, (3 + self.shift, -self.shift))
+        return torch.relu(self.mix(before).mT)
+
+    def head(self, h: Tensor, inputs: Inputs, where: Tensor | None = None) -> Tensor:
+        return self.scores(self.norm(h if where is None else h[where]))
 
 
 class LookingNet(CausalNet):

@@ -1,38 +1,34 @@
 """Small worlds with labels, their exact denoisers and classifiers."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
 from seqdiff.samplers import FirstHittingSampler
-from seqdiff.schedules import Linear
+from seqdiff.types import Inputs
 from tests.enumeration import Law, outcomes
-from tests.oracles import Joint, LookupBackbone, OracleBackbone
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone, masked_model
 
 CLASSES = 2
 SIZES = [(2, 4), (3, 3), (4, 2)]
 
 
-class LabelledWorld(nn.Module):
+class LabelledWorld(TableBackbone):
     """One backbone for each label and, last, one for no label."""
 
     num_classes = CLASSES
 
-    def __init__(self, parts: list[nn.Module]) -> None:
-        super().__init__()
+    def __init__(self, parts: list[TableBackbone]) -> None:
+        super().__init__(parts[0].num_logits)
         self.parts = nn.ModuleList(parts)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        t: Tensor | None = None,
-        padding: Tensor | None = None,
-        label: Tensor | None = None,
-    ) -> Tensor:
-        answers = torch.stack([part(tokens, t, padding) for part in self.parts])
-        label = torch.full((len(tokens),), -1) if label is None else label
-        return answers[label, torch.arange(len(tokens))]
+    def logits(self, inputs: Inputs) -> Tensor:
+        answers = torch.stack([part(replace(inputs, label=None)) for part in self.parts])
+        rows = len(inputs.tokens)
+        label = torch.full((rows,), -1) if inputs.label is None else inputs.label
+        return answers[label, torch.arange(rows)]
 
 
 def joints(k: int, length: int) -> list[Joint]:
@@ -42,12 +38,12 @@ def joints(k: int, length: int) -> list[Joint]:
 
 
 def exact_world(k: int, length: int) -> Denoiser:
-    return Denoiser(LabelledWorld([OracleBackbone(joint) for joint in joints(k, length)]), k)
+    return masked_model(LabelledWorld([OracleBackbone(joint) for joint in joints(k, length)]))
 
 
 def lookup_world(k: int, length: int) -> Denoiser:
     tables = [LookupBackbone(k, length, seed=seed) for seed in range(CLASSES + 1)]
-    return Denoiser(LabelledWorld(tables), k)
+    return masked_model(LabelledWorld(tables))
 
 
 class ExactClassifier:
@@ -84,9 +80,5 @@ class LinearClassifier:
         return total + self.bend * total**2
 
 
-def process(k: int) -> MaskedDiffusion:
-    return MaskedDiffusion(k, Linear())
-
-
 def one_at_a_time(denoiser: Denoiser, k: int, length: int) -> Law:
-    return outcomes(FirstHittingSampler(), denoiser, process(k), torch.full((length,), k)).law
+    return outcomes(FirstHittingSampler(), denoiser, torch.full((length,), k)).law

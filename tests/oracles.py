@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seqdiff.losses import nelbo
-from seqdiff.process import MaskedDiffusion
+from seqdiff.backbones import Backbone
+from seqdiff.denoiser import Denoiser
+from seqdiff.losses import continuous_terms
+from seqdiff.process import Absorbing
 from seqdiff.schedules import (
     Completed,
     Cosine,
@@ -22,6 +25,7 @@ from seqdiff.schedules import (
     NoiseSchedule,
     Polynomial,
 )
+from seqdiff.types import Batch, Inputs
 
 COMPLETE_SCHEDULES: list[NoiseSchedule] = [
     Linear(),
@@ -65,17 +69,39 @@ class Joint:
         return all_sequences(self.vocab_size, self.length)
 
 
-class OracleBackbone(nn.Module):
+class TableBackbone(Backbone):
+    """A backbone without layers: its logits are one function of the inputs."""
+
+    width, num_layers = 1, 0
+
+    def __init__(self, num_logits: int) -> None:
+        super().__init__()
+        self.num_logits = num_logits
+
+    @abstractmethod
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every position."""
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        return inputs.tokens[..., None].double()
+
+    def body(self, h: Tensor, inputs: Inputs, layer: int | None = None) -> Tensor:
+        return h
+
+    def head(self, h: Tensor, inputs: Inputs, where: Tensor | None = None) -> Tensor:
+        logits = self.logits(inputs)
+        return logits if where is None else logits[where]
+
+
+class OracleBackbone(TableBackbone):
     """Emits the exact conditionals of a joint table."""
 
     def __init__(self, joint: Joint) -> None:
-        super().__init__()
+        super().__init__(joint.vocab_size)
         self.joint = joint
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        sequences = self.joint.sequences
+    def logits(self, inputs: Inputs) -> Tensor:
+        tokens, sequences = inputs.tokens, self.joint.sequences
         visible = tokens != self.joint.vocab_size
         agrees = ((tokens[:, None] == sequences[None]) | ~visible[:, None]).all(dim=-1)
         weights = agrees * self.joint.probs
@@ -83,36 +109,29 @@ class OracleBackbone(nn.Module):
         return torch.einsum("bs,slk->blk", weights, one_hot).log()
 
 
-class LookupBackbone(nn.Module):
+class LookupBackbone(TableBackbone):
     """Arbitrary conditionals: one random table of logits for every corrupted sequence."""
 
     def __init__(self, vocab_size: int, length: int, seed: int) -> None:
-        super().__init__()
+        super().__init__(vocab_size)
         generator = torch.Generator().manual_seed(seed)
         shape = ((vocab_size + 1) ** length, length, vocab_size)
         self.table = torch.randn(shape, dtype=torch.float64, generator=generator)
         self.base = vocab_size + 1
         self.rows_seen: list[int] = []
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
+        tokens = inputs.tokens
         powers = self.base ** torch.arange(tokens.shape[1] - 1, -1, -1)
         self.rows_seen.append(len(tokens))
         return self.table[(tokens * powers).sum(dim=-1)]
 
 
-class UniformBackbone(nn.Module):
+class UniformBackbone(TableBackbone):
     """Knows nothing."""
 
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.vocab_size = vocab_size
-
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        return torch.zeros(*tokens.shape, self.vocab_size, dtype=torch.float64)
+    def logits(self, inputs: Inputs) -> Tensor:
+        return torch.zeros(*inputs.tokens.shape, self.num_logits, dtype=torch.float64)
 
 
 def mask_law(masks: Tensor, alpha: float) -> Tensor:
@@ -129,19 +148,34 @@ def unit_quadrature(nodes: int = 32, panels: int = 4) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(t), torch.from_numpy(np.tile(w * edges[1] / 2, panels))
 
 
-LossTerm = Callable[[Tensor, Tensor, Tensor, Tensor, NoiseSchedule], Tensor]
+def masked_model(backbone: Backbone, schedule: NoiseSchedule | None = None) -> Denoiser:
+    """A model of masked diffusion."""
+    return Denoiser(backbone, Absorbing(backbone.num_logits, schedule or Linear()))
 
 
-def enumerated_nelbo(
-    denoiser: nn.Module, process: MaskedDiffusion, x0: Tensor, term: LossTerm = nelbo
-) -> float:
+LossTerm = Callable[[Denoiser, Batch, Tensor, Tensor], Tensor]
+
+
+def density(denoiser: Denoiser, batch: Batch, x_t: Tensor, t: Tensor) -> Tensor:
+    """The loss of masked diffusion at times of equal weight."""
+    return continuous_terms(denoiser, batch, x_t, t, torch.ones_like(t))
+
+
+def copies(x0: Tensor, count: int) -> Batch:
+    """A row several times, with an index each; all of it counts."""
+    rows = x0.expand(count, -1)
+    return Batch(rows, torch.ones_like(rows, dtype=torch.bool), torch.arange(count))
+
+
+def enumerated_nelbo(denoiser: Denoiser, x0: Tensor, term: LossTerm = density) -> float:
     """E over t and every mask pattern of ``term``, summed over the row: no sampling."""
+    process = denoiser.process
+    assert isinstance(process, Absorbing)
     masks = all_masks(len(x0))
-    clean = x0.expand(len(masks), -1)
-    x_t = torch.where(masks, process.mask_id, clean)
-    log_probs = denoiser(x_t)
-    total = 0.0
-    for t, weight in zip(*unit_quadrature(), strict=True):
-        rows = term(log_probs, clean, x_t, t.expand(len(masks)), process.schedule).sum(dim=-1)
-        total += float(weight * (mask_law(masks, float(process.schedule.alpha(t))) @ rows))
-    return total
+    nodes, weights = unit_quadrature()
+    hidden = masks.repeat(len(nodes), 1)
+    batch = copies(x0, len(hidden))
+    x_t = batch.tokens.masked_fill(hidden, process.mask_id)
+    rows = term(denoiser, batch, x_t, nodes.repeat_interleave(len(masks))).sum(dim=-1)
+    chances = torch.stack([mask_law(masks, float(process.alpha(t))) for t in nodes])
+    return float(weights @ (chances * rows.view_as(chances)).sum(dim=-1))

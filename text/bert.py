@@ -6,12 +6,13 @@ import json
 from typing import TypedDict
 
 import torch
-from jaxtyping import Bool, Float, Int
-from seqdiff.backbones.protocol import RunTokens
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from seqdiff.backbones import Backbone, RunTokens
 from seqdiff.backbones.hub_tokens import check_tokens
 from seqdiff.files import names_files
+from seqdiff.types import Inputs
 
 from .pretrained import build_model, load_model, load_tokenizer
 
@@ -33,7 +34,7 @@ class BertShape(TypedDict):
     mask_token_id: int
 
 
-class BertBackbone(nn.Module):
+class BertBackbone(Backbone):
     """A BERT with its masked-language-model head: K logits, time-free, from published weights.
 
     The core's mask, id K, is shown to BERT as its own ``[MASK]``, whose column can never be
@@ -44,9 +45,7 @@ class BertBackbone(nn.Module):
         network: ``BertForMaskedLM`` of transformers.
         mask_token_id: BERT's id of ``[MASK]``.
         vocab_size: K.
-        published_shape: See ``seqdiff.backbones.protocol.PublishedBackbone``.
-        width: Of the encoder's states.
-        max_length: Most tokens that it reads at once.
+        published_shape: See ``seqdiff.backbones.PublishedBackbone``.
     """
 
     def __init__(
@@ -91,13 +90,14 @@ class BertBackbone(nn.Module):
         self.checkpoint = checkpoint
         self.network: nn.Module = network.train()  # its dropout follows this module's mode
         self.mask_token_id: int = mask_token_id
+        self._num_layers: int = network.config.num_hidden_layers
         self.published_shape: BertShape = {
             "config": json.loads(network.config.to_json_string()),
             "mask_token_id": mask_token_id,
         }
         self.vocab_size: int = size
-        self.width: int = network.config.hidden_size
-        self.max_length: int = network.config.max_position_embeddings
+        self.width, self.num_logits = network.config.hidden_size, num_logits
+        self.max_length = network.config.max_position_embeddings
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
@@ -128,41 +128,37 @@ class BertBackbone(nn.Module):
                 "data.tokenizer.lowercase"
             )
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        """See ``Backbone``; the time is not told to the network."""
-        return self._scores(self._states(tokens, padding))
+    @property
+    def num_layers(self) -> int:
+        """Number of layers of the encoder."""
+        return self._num_layers
 
-    def logits_at(
-        self,
-        tokens: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
-        """See ``SelectiveBackbone``.
-
-        Raises:
-            ValueError: If there is a label: there are no classes.
-        """
-        if label is not None:
-            raise ValueError(
-                f"BertBackbone.label must be None, got one of shape {tuple(label.shape)}; a BERT "
-                "that is trained here has no classes"
-            )
-        return self._scores(self._states(tokens, padding)[where])
-
-    def _states(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
-        real = torch.ones_like(tokens) if padding is None else (~padding).long()
+    def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
+        """Embed tokens, the core's mask as ``[MASK]``; positions are added in the body."""
+        tokens = inputs.tokens
         shown = tokens.masked_fill(tokens == self.vocab_size, self.mask_token_id)
-        return self.encoder(input_ids=shown, attention_mask=real).last_hidden_state
+        return self.encoder.get_submodule("embeddings.word_embeddings")(shown)
 
-    def _scores(self, states: Tensor) -> Tensor:
-        logits = self.network.get_submodule("cls")(states)
+    def body(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """Run the encoder.
+
+        Args:
+            h: See ``Backbone.body``.
+            inputs: See ``Backbone.body``.
+            layer: See ``Backbone.body``; after 0 layers, positions are added.
+        """
+        padding = inputs.padding
+        real = torch.ones_like(inputs.tokens) if padding is None else (~padding).long()
+        some = {} if layer is None else {"output_hidden_states": True}
+        states = self.encoder(inputs_embeds=h, attention_mask=real, **some)
+        return states.last_hidden_state if layer is None else states.hidden_states[layer]
+
+    def head(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """Score each position; ``[MASK]`` gets ``-inf``."""
+        logits = self.network.get_submodule("cls")(h if where is None else h[where])
         never = torch.arange(logits.shape[-1], device=logits.device) == self.mask_token_id
         return logits.masked_fill(never, -torch.inf)

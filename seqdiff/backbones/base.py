@@ -194,7 +194,7 @@ class Backbone(nn.Module, ABC):
         if label is not None and self.num_classes is None:
             raise ValueError(
                 f"{type(self).__name__}.label must be None for a network without classes, got one "
-                f"of shape {tuple(label.shape)}; build it with num_classes"
+                f"of shape {tuple(label.shape)}; leave it out, or use one built with num_classes"
             )
 
     def _sigma(self, inputs: Inputs) -> Tensor:

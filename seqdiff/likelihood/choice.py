@@ -9,7 +9,7 @@ from seqdiff.likelihood.estimator import Estimator
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
 from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
 from seqdiff.likelihood.small_k import SmallK
-from seqdiff.likelihood.time_integral import DiscreteSteps, TimeIntegral
+from seqdiff.likelihood.time_integral import DiscreteSteps, GaussianIntegral, TimeIntegral
 
 BY_MASKS = (BernoulliTime, ExactK, StratifiedK)
 ESTIMATORS: tuple[type[Estimator], ...] = (
@@ -20,6 +20,7 @@ ESTIMATORS: tuple[type[Estimator], ...] = (
     ChainRule,
     TimeIntegral,
     DiscreteSteps,
+    GaussianIntegral,
 )
 
 
@@ -34,6 +35,8 @@ def usual_estimator(denoiser: Denoiser, num_steps: int | None = None) -> Estimat
         return fit(StratifiedK(), denoiser)
     if ChainRule.needs.met_by(denoiser):
         return ChainRule()
+    if GaussianIntegral.needs.met_by(denoiser):
+        return GaussianIntegral()
     if num_steps is not None and DiscreteSteps.needs.met_by(denoiser):
         return DiscreteSteps(num_steps=num_steps)
     return fit(TimeIntegral(), denoiser)

@@ -69,7 +69,8 @@ def contrast(
     values = _values(denoiser, chosen, rows, 2 * len(cost), rows_per_call, seed)
     mine, other = place.chunk(2)
     differences = [values[a] - values[b] for a, b in zip(mine, other, strict=True)]
-    return _summarise(chosen, differences, ours.num_tokens.cpu().numpy())
+    per_pair = 2 * denoiser.evaluations_per_call
+    return _summarise(chosen, differences, ours.num_tokens.cpu().numpy(), per_pair)
 
 
 def _rows(name: str, batch: Batch, denoiser: Denoiser) -> Batch:
@@ -163,7 +164,7 @@ def _both(mine: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def _summarise(
-    estimator: Estimator, differences: list[np.ndarray], num_tokens: np.ndarray
+    estimator: Estimator, differences: list[np.ndarray], num_tokens: np.ndarray, per_pair: int
 ) -> Likelihood:
     """Combine the differences of each pair as the estimator combines evaluations of one row."""
     nats, errors, degrees = [], [], []
@@ -173,5 +174,5 @@ def _summarise(
         errors.append(np.sqrt(components.sum()))
         each = estimator.degrees / len(components)
         degrees.append(np.inf if estimator.exact else effective_degrees(components, each))
-    nfe = np.array([2 * len(values) for values in differences])
-    return Likelihood(np.array(nats), np.array(errors), num_tokens, nfe, np.array(degrees))
+    nfe = np.array([per_pair * len(values) for values in differences])
+    return Likelihood(np.array(nats), num_tokens, np.array(errors), nfe, np.array(degrees))

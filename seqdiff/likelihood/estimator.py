@@ -19,7 +19,7 @@ from torch import Tensor
 from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import weighted
 from seqdiff.process import Process
-from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise
+from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise, standard_normal
 from seqdiff.types import Batch
 
 Convention = Literal["exact", "mdlm"]
@@ -75,6 +75,23 @@ class PassNoise:
         if batch.mirrored is None:
             return uniform
         return torch.where(batch.mirrored[:, None], uniform.flip(-1), uniform)
+
+    def normals(
+        self, batch: Batch, draw: Int64[Tensor, " B"], dim: int
+    ) -> Float64[Tensor, "B L dim"]:
+        """Standard normals, ``dim`` a position, from the other end where a row is mirrored.
+
+        Args:
+            batch: The rows.
+            draw: See ``positions``.
+            dim: How many.
+        """
+        length = batch.tokens.shape[1]
+        uniform = self._uniform(batch, length * dim, MASK_STREAM, draw)
+        normals = standard_normal(uniform).unflatten(-1, (length, dim))
+        if batch.mirrored is None:
+            return normals
+        return torch.where(batch.mirrored[:, None, None], normals.flip(1), normals)
 
     def _uniform(self, batch: Batch, length: int, stream: int, draw: Tensor) -> Tensor:
         return self.noise.uniform(batch.index, length, stream=stream + _STREAMS_PER_DRAW * draw)

@@ -63,7 +63,7 @@ def evaluate(
             call if ``batches`` is a sequence.
     """
     estimator = _choose(denoiser, estimator, evaluations)
-    budget = Budget(estimator, target_se, max_nfe)
+    budget = Budget(estimator, target_se, max_nfe, denoiser.evaluations_per_call)
     if rows_per_call is not None:
         require_at_least("evaluate.rows_per_call", rows_per_call, 1, "None is the batch's rows")
     if isinstance(batches, Sequence):  # else only known as they come
@@ -136,7 +136,7 @@ def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
     budget, num_tokens = work.budget, rows.num_tokens
     budget.check(int(num_tokens.max()))
     cost = budget.estimator.cost(num_tokens).cpu()
-    costs = cost.tolist()
+    costs = (cost * budget.per_call).tolist()
     plan = [budget.first(c) for c in costs]
     half = 0.5 if budget.target_se is not None and not budget.estimator.exact else 1.0
     first = _stage(work, rows, cost, plan, begins=0, told=(0.0, half))
@@ -145,8 +145,8 @@ def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
     second = _stage(work, rows, cost, more, begins=max(plan), told=(half, 1.0))
     found = [budget.combine(*stages) for stages in zip(first, second, costs, strict=True)]
     nats, error, degrees = np.array(found).T
-    nfe = (np.array(plan) + np.array(more)) * cost.numpy()
-    return nats, error, num_tokens.cpu().numpy(), nfe, degrees
+    nfe = (np.array(plan) + np.array(more)) * np.array(costs)
+    return nats, num_tokens.cpu().numpy(), error, nfe, degrees
 
 
 def _stage(

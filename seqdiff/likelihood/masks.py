@@ -25,6 +25,7 @@ from seqdiff.likelihood.estimator import (
     require_at_least,
 )
 from seqdiff.process import Absorbing
+from seqdiff.process.base import small_times
 from seqdiff.types import Batch
 
 # Both ends that published evaluations cut off: the least time, and what a schedule leaves visible.
@@ -97,14 +98,14 @@ class BernoulliTime(QueryEstimator):
         process: Absorbing,
     ) -> Query:
         """See ``Estimator``."""
-        place, slope = warp(noise.scalar(batch, evaluation), batch.num_tokens)
+        place, slope = small_times(noise.scalar(batch, evaluation), 2 / batch.num_tokens.double())
         if self.convention == "mdlm":
             published_time = _PUBLISHED_EPS + (1 - _PUBLISHED_EPS) * place
             fraction, weight = (1 - _PUBLISHED_EPS) * published_time, slope / published_time
         else:
             fraction, weight = place, slope / place
         masked = noise.positions(batch, evaluation) < fraction[:, None]
-        x_t = batch.tokens.masked_fill(masked & batch.loss_mask, process.mask_id)
+        x_t = batch.tokens.masked_fill(masked & batch.loss_mask, process.unknown_id)
         return Query(x_t, process.schedule.inverse(1 - fraction), batch.loss_mask, weight)
 
     def combine(
@@ -243,24 +244,6 @@ def mask_exactly(
     fraction = count.double() / batch.num_tokens
     t = process.schedule.inverse(1 - fraction)
     return Query(x_t, t, batch.loss_mask, 1 / fraction)
-
-
-def warp(
-    u: Float64[Tensor, " B"], num_tokens: Int64[Tensor, " B"]
-) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
-    """Map uniforms to noise fractions in (0, 1) whose density is nearly flat above 2/n and grows
-    like m^(-2/3) below.
-
-    Args:
-        u: In (0, 1).
-        num_tokens: n of each row.
-
-    Returns:
-        The fraction, and its derivative by u.
-    """
-    bend = 2 / num_tokens.double()
-    place = u * (u * (1 + bend) / (u + bend)) ** 2
-    return place, place * (u + 3 * bend) / (u * (u + bend))
 
 
 def _count_at(place: Tensor, num_tokens: Tensor) -> Tensor:

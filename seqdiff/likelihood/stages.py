@@ -23,6 +23,7 @@ def check_budget(
     num_tokens: int,
     target_se: float | None,
     max_nfe: int | None,
+    per_call: int = 1,
     owner: str = "evaluate",
 ) -> None:
     """Refuse, before slow work, a budget that ``evaluate`` could not keep.
@@ -32,6 +33,7 @@ def check_budget(
         num_tokens: Counted tokens of the longest sequence; 1 if that is not known yet.
         target_se: See ``evaluate``.
         max_nfe: See ``evaluate``.
+        per_call: See ``Denoiser.evaluations_per_call``.
         owner: Who was given them, for the messages.
 
     Raises:
@@ -43,7 +45,7 @@ def check_budget(
             f"{owner}.target_se must be above 0 nats and finite, got {target_se}; leave it out for "
             "a fixed number of passes"
         )
-    cost = int(estimator.cost(torch.tensor([num_tokens])))
+    cost = int(estimator.cost(torch.tensor([num_tokens]))) * per_call
     if max_nfe is not None and max_nfe < cost:
         raise ValueError(
             f"{owner}.max_nfe must be at least {cost}, what one pass of {estimator} takes for "
@@ -115,11 +117,13 @@ class Budget:
         estimator: What makes the passes.
         target_se: See ``evaluate``.
         max_nfe: See ``evaluate``.
+        per_call: See ``Denoiser.evaluations_per_call``.
     """
 
     estimator: Estimator
     target_se: float | None
     max_nfe: int | None
+    per_call: int = 1
 
     def __post_init__(self) -> None:
         """Check what can be checked without data."""
@@ -132,6 +136,7 @@ class Budget:
             num_tokens=num_tokens,
             target_se=self.target_se,
             max_nfe=self.max_nfe,
+            per_call=self.per_call,
         )
 
     def first(self, cost: int) -> int:

@@ -8,20 +8,24 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from seqdiff.denoiser import Denoiser, Needs
+from seqdiff.gaussian import GaussianDenoiser
 from seqdiff.likelihood.estimator import Estimator, PassNoise, constant
-from seqdiff.likelihood.masks import warp
 from seqdiff.losses import (
     continuous_terms,
+    gaussian_prior,
+    gaussian_reconstruction,
+    gaussian_terms,
     has_reconstruction,
     prior_terms,
     reconstruction_terms,
     step_terms,
 )
-from seqdiff.process import DiscreteProcess
+from seqdiff.process import DiscreteProcess, Gaussian
+from seqdiff.process.base import small_times
 from seqdiff.types import Batch
 
 
@@ -29,9 +33,8 @@ from seqdiff.types import Batch
 class TimeEstimator(Estimator):
     """Draws times in ``evaluations / 2`` strata, two in each, and decodes z_0 twice more.
 
-    Small noise fractions are drawn more often at a lower weight, see ``BernoulliTime``: there the
-    integrand has a heavy tail in every process. The two passes at t = 0 estimate the reconstruction
-    term; they are part of the cost, though a model that has no such term is not called for them.
+    The two passes at t = 0 estimate the reconstruction term; they are part of the cost, though a
+    model that has no such term is not called for them.
 
     Attributes:
         evaluations: Draws of a pass; even.
@@ -72,33 +75,87 @@ class TimeEstimator(Estimator):
         """See ``Estimator``."""
         values = torch.zeros(len(batch.tokens), dtype=torch.float64, device=batch.tokens.device)
         at_zero = evaluation >= self.evaluations
-        for chosen, term in ((~at_zero, self._integral), (at_zero, self._ends)):
+        for chosen, term in ((~at_zero, self._inside), (at_zero, self.ends)):
             rows = chosen.nonzero().squeeze(-1)
             if len(rows):
-                values[rows] = term(denoiser, batch.take(rows), evaluation[rows], noise)
+                terms = term(denoiser, batch.take(rows), evaluation[rows], noise)
+                values[rows] = terms.sum(dim=-1, dtype=torch.float64)
         return values
 
-    def _integral(
+    def _inside(
         self, denoiser: Denoiser, batch: Batch, evaluation: Tensor, noise: PassNoise
     ) -> Tensor:
         u = (evaluation // 2 + noise.scalar(batch, evaluation)) / (self.evaluations // 2)
-        place, slope = warp(u, batch.num_tokens)
-        terms = self.terms(denoiser, batch, place, slope, noise.positions(batch, evaluation))
-        return terms.sum(dim=-1, dtype=torch.float64)
+        return self.integrand(denoiser, batch, u, evaluation, noise)
 
-    def _ends(
-        self, denoiser: Denoiser, batch: Batch, evaluation: Tensor, noise: PassNoise
-    ) -> Tensor:
+    @abstractmethod
+    def integrand(
+        self,
+        denoiser: Denoiser,
+        batch: Batch,
+        u: Float64[Tensor, " B"],
+        draw: Int64[Tensor, " B"],
+        noise: PassNoise,
+    ) -> Float[Tensor, "B L"]:
+        """Terms of the bound between its ends, whose mean over u in (0, 1) is the integral.
+
+        Args:
+            denoiser: The model.
+            batch: The rows.
+            u: One a row.
+            draw: Which of the pass's draws of noise, for each row.
+            noise: The pass's noise.
+        """
+
+    @abstractmethod
+    def ends(
+        self, denoiser: Denoiser, batch: Batch, draw: Int64[Tensor, " B"], noise: PassNoise
+    ) -> Float[Tensor, "B L"]:
+        """Terms of the bound at t = 1 and t = 0; arguments are those of ``integrand``."""
+
+    def combine(
+        self, values: Float64[np.ndarray, " cost"]
+    ) -> tuple[float, Float64[np.ndarray, " components"]]:
+        """See ``Estimator``."""
+        inside, ends = values[:-2], values[-2:]
+        differences = (inside[0::2] - inside[1::2]) / len(inside)
+        components = np.append(differences, (ends[0] - ends[1]) / 2) ** 2
+        return float(inside.mean() + ends.mean()), components
+
+
+@dataclass(frozen=True)
+class DiscreteTimeEstimator(TimeEstimator):
+    """A ``TimeEstimator`` of a process on symbols.
+
+    Small noise fractions are drawn more often at a lower weight, see ``BernoulliTime``: there the
+    integrand has a heavy tail in every such process.
+    """
+
+    def integrand(
+        self,
+        denoiser: Denoiser,
+        batch: Batch,
+        u: Float64[Tensor, " B"],
+        draw: Int64[Tensor, " B"],
+        noise: PassNoise,
+    ) -> Float[Tensor, "B L"]:
+        """See ``TimeEstimator``."""
+        place, slope = small_times(u, 2 / batch.num_tokens.double())
+        return self.terms(denoiser, batch, place, slope, noise.positions(batch, draw))
+
+    def ends(
+        self, denoiser: Denoiser, batch: Batch, draw: Int64[Tensor, " B"], noise: PassNoise
+    ) -> Float[Tensor, "B L"]:
+        """See ``TimeEstimator``."""
         process = denoiser.process
         assert isinstance(process, DiscreteProcess)  # by ``needs``
-        terms = prior_terms(denoiser, batch).sum(dim=-1)
+        terms = prior_terms(denoiser, batch)
         if not has_reconstruction(denoiser):
             return terms
-        zero = torch.zeros_like(terms)
-        draws = noise.positions(batch, evaluation)
+        zero = torch.zeros(len(terms), dtype=torch.float64, device=terms.device)
+        draws = noise.positions(batch, draw)
         z = process.corrupt(batch.tokens, zero, keep=~batch.loss_mask, noise=draws)
-        extra = reconstruction_terms(denoiser, batch, z, zero + 1)
-        return terms + extra.sum(dim=-1, dtype=torch.float64)
+        return terms + reconstruction_terms(denoiser, batch, z, zero + 1)
 
     @abstractmethod
     def terms(
@@ -119,18 +176,9 @@ class TimeEstimator(Estimator):
             draws: Uniforms for the noise.
         """
 
-    def combine(
-        self, values: Float64[np.ndarray, " cost"]
-    ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """See ``Estimator``."""
-        inside, ends = values[:-2], values[-2:]
-        differences = (inside[0::2] - inside[1::2]) / len(inside)
-        components = np.append(differences, (ends[0] - ends[1]) / 2) ** 2
-        return float(inside.mean() + ends.mean()), components
-
 
 @dataclass(frozen=True)
-class TimeIntegral(TimeEstimator):
+class TimeIntegral(DiscreteTimeEstimator):
     """The continuous-time bound of any discrete process: its integral and both end terms.
 
     It is the only estimator of uniform and hybrid noise and of scores; for masked diffusion
@@ -148,7 +196,7 @@ class TimeIntegral(TimeEstimator):
         slope: Float64[Tensor, " B"],
         draws: Float64[Tensor, "B L"],
     ) -> Tensor:
-        """See ``TimeEstimator``."""
+        """See ``DiscreteTimeEstimator``."""
         process = denoiser.process
         assert isinstance(process, DiscreteProcess)  # by ``needs``
         t, speed = process.time_at(place)
@@ -157,7 +205,7 @@ class TimeIntegral(TimeEstimator):
 
 
 @dataclass(frozen=True)
-class DiscreteSteps(TimeEstimator):
+class DiscreteSteps(DiscreteTimeEstimator):
     """The bound of a chain of ``num_steps`` equal steps, of any discrete process.
 
     Attributes:
@@ -194,7 +242,7 @@ class DiscreteSteps(TimeEstimator):
         slope: Float64[Tensor, " B"],
         draws: Float64[Tensor, "B L"],
     ) -> Tensor:
-        """See ``TimeEstimator``."""
+        """See ``DiscreteTimeEstimator``."""
         process = denoiser.process
         assert isinstance(process, DiscreteProcess)  # by ``needs``
         step = (place * self.num_steps).long().clamp_max(self.num_steps - 1)
@@ -202,3 +250,41 @@ class DiscreteSteps(TimeEstimator):
         s, t = s.double(), t.double()
         z = process.corrupt(batch.tokens, t, keep=~batch.loss_mask, noise=draws)
         return step_terms(denoiser, batch, z, s, t, self.num_steps * slope)
+
+
+@dataclass(frozen=True)
+class GaussianIntegral(TimeEstimator):
+    """The bound of Gaussian diffusion on embeddings: its integral, reconstruction and prior.
+
+    A self-conditioned network is shown its first prediction in every evaluation, which counts as
+    two.
+    """
+
+    name: ClassVar[str] = "gaussian-integral"
+    needs: ClassVar[Needs] = Needs((Gaussian,), ("full",))
+
+    def integrand(
+        self,
+        denoiser: Denoiser,
+        batch: Batch,
+        u: Float64[Tensor, " B"],
+        draw: Int64[Tensor, " B"],
+        noise: PassNoise,
+    ) -> Float[Tensor, "B L"]:
+        """See ``TimeEstimator``."""
+        assert isinstance(denoiser, GaussianDenoiser)  # by ``needs``
+        level = denoiser.schedule(u)
+        normals = noise.normals(batch, draw, denoiser.process.dim)
+        inputs = denoiser.corrupt(batch, level.gamma, normals)
+        return gaussian_terms(denoiser, batch, inputs, level, torch.ones_like(u))
+
+    def ends(
+        self, denoiser: Denoiser, batch: Batch, draw: Int64[Tensor, " B"], noise: PassNoise
+    ) -> Float[Tensor, "B L"]:
+        """See ``TimeEstimator``."""
+        assert isinstance(denoiser, GaussianDenoiser)  # by ``needs``
+        one = torch.ones(len(draw), dtype=torch.float64, device=draw.device)
+        normals = noise.normals(batch, draw, denoiser.process.dim)
+        inputs = denoiser.corrupt(batch, denoiser.schedule(one - 1).gamma, normals)
+        decoded = gaussian_reconstruction(denoiser, batch, inputs, one)
+        return gaussian_prior(denoiser, batch) + decoded

@@ -6,6 +6,7 @@ from seqdiff.objectives.block import BlockNELBO
 from seqdiff.objectives.continuous import ContinuousNELBO
 from seqdiff.objectives.cross_entropy import CrossEntropy
 from seqdiff.objectives.discrete import DiscreteNELBO
+from seqdiff.objectives.gaussian import GaussianVLB
 from seqdiff.objectives.masked_lm import MaskedLM
 from seqdiff.objectives.validation import validation_objective
 from seqdiff.objectives.weighted_mlm import WeightedMLM
@@ -16,6 +17,7 @@ __all__ = [
     "ContinuousNELBO",
     "CrossEntropy",
     "DiscreteNELBO",
+    "GaussianVLB",
     "MaskedLM",
     "Objective",
     "WeightedMLM",

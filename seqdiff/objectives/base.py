@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
@@ -84,12 +86,32 @@ def add_ends(
         terms = terms + prior_terms(denoiser, batch).to(terms.dtype)
     if not has_reconstruction(denoiser):
         return terms
+
+    def decode(part: Batch, weight: Float64[Tensor, " b"]) -> Tensor:
+        z = corrupted(denoiser, part, torch.zeros_like(weight), noise)
+        return reconstruction_terms(denoiser, part, z, weight)
+
+    return add_on_some_rows(terms, batch, noise, decode)
+
+
+def add_on_some_rows(
+    terms: Float[Tensor, "B L"],
+    batch: Batch,
+    noise: CounterNoise,
+    decode: Callable[[Batch, Tensor], Tensor],
+) -> Float[Tensor, "B L"]:
+    """Add a reconstruction term that only some rows pay, see ``add_ends``.
+
+    Args:
+        terms: Of all rows.
+        batch: The rows.
+        noise: Chooses among them.
+        decode: Gives the terms of a batch at a weight for each row.
+    """
     chosen = noise.uniform(batch.index, 1, stream=RECONSTRUCTION_STREAM)[:, 0] < _RECONSTRUCTED
     rows = chosen.nonzero().squeeze(-1)
     if not len(rows):
         return terms
     part = batch.take(rows)
-    zero = part.index.new_zeros(len(rows)).double()
-    z = corrupted(denoiser, part, zero, noise)
-    extra = reconstruction_terms(denoiser, part, z, zero + 1 / _RECONSTRUCTED)
-    return terms.index_add(0, rows, extra.to(terms.dtype))
+    weight = torch.full_like(part.index, 1 / _RECONSTRUCTED, dtype=torch.float64)
+    return terms.index_add(0, rows, decode(part, weight).to(terms.dtype))

@@ -8,6 +8,7 @@ from seqdiff.denoiser import Denoiser
 from seqdiff.objectives.base import Objective
 from seqdiff.objectives.continuous import ContinuousNELBO
 from seqdiff.objectives.discrete import DiscreteNELBO
+from seqdiff.objectives.gaussian import GaussianVLB
 from seqdiff.objectives.weighted_mlm import WeightedMLM
 from seqdiff.parameterization import Subs
 from seqdiff.time_sampling import Sobol
@@ -26,7 +27,7 @@ def validation_objective(objective: Objective, denoiser: Denoiser) -> Objective:
     process, parameterization = denoiser.process, denoiser.parameterization
     if isinstance(parameterization, Subs) and parameterization.carry_over:
         return WeightedMLM()
-    if process.context == "prefix":
+    if process.context == "prefix" or isinstance(objective, GaussianVLB):
         return objective
     if isinstance(objective, DiscreteNELBO):
         return replace(objective, auxiliary=0.0)

@@ -9,12 +9,14 @@ from seqdiff.parameterization.base import (
     log_softmax,
     scores_from_law,
 )
+from seqdiff.parameterization.categorical import Categorical
 from seqdiff.parameterization.leave_one_out import Full, LeaveOneOut
 from seqdiff.parameterization.mask_column import MaskColumn
 from seqdiff.parameterization.score import Score
 from seqdiff.parameterization.subs import Subs
 
 __all__ = [
+    "Categorical",
     "Full",
     "Law",
     "LeaveOneOut",

@@ -285,6 +285,25 @@ def scheduled_time(
     return t, (first - last) / -schedule.dalpha(t)
 
 
+def small_times(
+    u: Float64[Tensor, "*n"], bend: Float64[Tensor, "*n"] | float
+) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+    """Map uniforms to (0, 1) with a density that is nearly flat above ``bend``.
+
+    Below, it grows like the power -2/3, which makes the variance finite of terms that grow like one
+    over the time, with a probability that falls like the time.
+
+    Args:
+        u: In (0, 1).
+        bend: Where the density begins to grow.
+
+    Returns:
+        The images, and their derivatives by u.
+    """
+    place = u * (u * (1 + bend) / (u + bend)) ** 2
+    return place, place * (u + 3 * bend) / (u * (u + bend))
+
+
 def require(value: bool, owner: str, requirement: str, got: object, fix: str) -> None:
     """Raise a ValueError in one line unless an argument is valid."""
     if not value:

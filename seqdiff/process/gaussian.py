@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Float64
 from torch import Tensor
 
@@ -24,7 +25,8 @@ class Gaussian(Process):
         dim: Channels of an embedding, whose norm is 1.
         gamma_0: g(0) at the start of training, a negative log signal-to-noise ratio.
         gamma_1: g(1) at the start of training.
-        self_conditioning: Whether the network is also shown its last prediction.
+        self_conditioning: Whether the network is also shown its own first prediction, for which it
+            is evaluated twice: always, but in training for a quarter of the rows.
     """
 
     name: ClassVar[str] = "gaussian"
@@ -51,6 +53,41 @@ class Gaussian(Process):
         )
 
     def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Process``: -log of the signal's variance on the straight curve between the ends."""
-        gamma = self.gamma_0 + (self.gamma_1 - self.gamma_0) * t.double()
-        return torch.nn.functional.softplus(gamma)
+        """See ``Process``: for the straight curve g that training starts from."""
+        return -log_signal(self.gamma_0 + (self.gamma_1 - self.gamma_0) * t.double())
+
+
+def log_signal(gamma: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+    """Give log A^2 at a negative log signal-to-noise ratio; its negative is the noise level sigma."""
+    return F.logsigmoid(-gamma.double())
+
+
+def scales(gamma: Float[Tensor, "*n"]) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+    """Factors A of the embedding and S of the noise; A^2 + S^2 = 1.
+
+    Args:
+        gamma: Negative log signal-to-noise ratio.
+    """
+    return (log_signal(gamma) / 2).exp(), (log_signal(-gamma) / 2).exp()
+
+
+def posterior(
+    z: Float[Tensor, "*n d"],
+    clean: Float[Tensor, "*n d"],
+    gamma_s: Float[Tensor, "*#n"],
+    gamma_t: Float[Tensor, "*#n"],
+) -> tuple[Float64[Tensor, "*n d"], Float64[Tensor, "*#n 1"]]:
+    """Mean and standard deviation of q(z_s | z_t, e): one step back in time.
+
+    Source: Kingma et al. 2021, arXiv:2107.00630, appendix A.2.
+
+    Args:
+        z: Noisy embeddings at time t.
+        clean: Embeddings e, or a prediction of them.
+        gamma_s: g at the earlier time.
+        gamma_t: g at the present time, greater.
+    """
+    (signal_s, noise_s), (signal_t, _) = scales(gamma_s), scales(gamma_t)
+    new = -torch.expm1(gamma_s.double() - gamma_t.double())
+    mean = (signal_s / signal_t * (1 - new))[..., None] * z + (signal_s * new)[..., None] * clean
+    return mean, (noise_s * new.sqrt())[..., None]

@@ -9,7 +9,11 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from seqdiff.process.base import Interpolating, check_vocab_size, require
+from seqdiff.process.base import Interpolating, check_vocab_size, require, small_times
+
+
+# Of small times, where the terms of random tokens grow like 1 / t at a probability of sqrt(t).
+_BEND = 0.1
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,12 @@ class Hybrid(Interpolating):
         random = self._random(t)
         symbols = (random / self.vocab_size)[..., None].expand(*t.shape, self.vocab_size)
         return torch.cat((symbols, t[..., None]), dim=-1) / (1 + random)[..., None]
+
+    def time_at(
+        self, fraction: Float64[Tensor, "*n"]
+    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+        """See ``DiscreteProcess``: small times more often, see ``small_times``."""
+        return small_times(fraction, _BEND)
 
     def rate_into(self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
         """See ``Process``: b' - (alpha' / alpha) b, which is positive at every t."""

@@ -5,6 +5,7 @@ from seqdiff.samplers.certainty import ConfidenceSampler, EntropySampler, Margin
 from seqdiff.samplers.conjoining import Conjoined
 from seqdiff.samplers.entropy_budget import EntropyBudgetSampler
 from seqdiff.samplers.first_hitting import FirstHittingSampler
+from seqdiff.samplers.gaussian import GaussianSampler
 from seqdiff.samplers.grid import (
     AncestralSampler,
     CachedAncestralSampler,
@@ -44,6 +45,7 @@ __all__ = [
     "ExactClassifierBased",
     "FirstHittingSampler",
     "FirstOrderClassifierBased",
+    "GaussianSampler",
     "GibbsSampler",
     "Guidance",
     "LeftToRightSampler",

@@ -130,14 +130,14 @@ class Canvas:
         return process
 
     @property
-    def mask_id(self) -> int:
+    def unknown_id(self) -> int:
         """The id of positions that are still to be filled."""
         return self.denoiser.process.unknown_id
 
     @property
     def masked(self) -> Bool[Tensor, "B L"]:
         """Positions that are still to be filled."""
-        return self.free & (self.x_t == self.mask_id)
+        return self.free & (self.x_t == self.unknown_id)
 
     @property
     def time(self) -> Float64[Tensor, " B"]:
@@ -187,18 +187,26 @@ class Canvas:
         rows = where.any(dim=-1) if rows is None else rows
         chosen = rows.nonzero().squeeze(-1)
         if not len(chosen):
-            return torch.empty((0, self.mask_id), dtype=torch.float64).to(t.device)
+            return torch.empty((0, self.unknown_id), dtype=torch.float64).to(t.device)
         if own:
             inputs, asked = self._ask(chosen, where, t)
-            found = self.denoiser.log_loo(inputs, asked)[:, : self.mask_id]
+            found = self.denoiser.log_loo(inputs, asked)[:, : self.unknown_id]
         else:
             found = self._predictions(chosen, where, t)
-        return self._restricted(found.double(), where)
+        return self.restricted(found.double(), where)
 
-    def _restricted(
+    def restricted(
         self, log_probs: Float64[Tensor, "N k"], where: Bool[Tensor, "B L"]
     ) -> Float64[Tensor, "N k"]:
-        """Keep to the allowed symbols and normalise."""
+        """Keep to the allowed symbols and normalise.
+
+        Args:
+            log_probs: Of the positions that are True; columns beyond the K symbols stay.
+            where: Positions.
+
+        Raises:
+            ValueError: If a distribution gives none of the allowed symbols a chance, or a NaN.
+        """
         if self.allowed is not None:
             never = ~self.allowed[where]
             size = never.shape[-1]
@@ -235,7 +243,7 @@ class Canvas:
             return self._step(where, s, t, None)
 
         def adjust(log_probs: Tensor) -> Tensor:
-            kept = self._restricted(log_probs.double(), where)
+            kept = self.restricted(log_probs.double(), where)
             return kept if shape is None else shape(kept)
 
         return self._step(where, s, t, adjust)
@@ -264,7 +272,7 @@ class Canvas:
         inputs, asked = self._ask(chosen, where, t.expand(len(where)))
         if self.allowed is None and shape is None:
             return self.denoiser.log_scores(inputs, asked)
-        kept = self._restricted(self.denoiser.log_loo(inputs, asked).double(), where)
+        kept = self.restricted(self.denoiser.log_loo(inputs, asked).double(), where)
         kept = kept if shape is None else shape(kept)
         z, times = inputs.tokens[asked], before_the_end(t).expand(len(kept))
         return scores_from_law(kept, z, times, self.process)
@@ -283,7 +291,7 @@ class Canvas:
         if not len(chosen):
             return torch.empty((0, self.process.states), dtype=torch.float64, device=s.device)
         inputs, asked = self._ask(chosen, where, s.expand(len(where)))
-        kept = self._restricted(self.denoiser.log_loo(inputs, asked).double(), where)
+        kept = self.restricted(self.denoiser.log_loo(inputs, asked).double(), where)
         kept = kept if shape is None else shape(kept)
         return self.process.log_marginal(kept, s.expand(len(kept)))
 
@@ -334,7 +342,7 @@ class Canvas:
 
     def hide(self, where: Bool[Tensor, "B L"]) -> None:
         """Mask positions again."""
-        self.x_t[where] = self.mask_id
+        self.x_t[where] = self.unknown_id
 
     def end_step(self) -> None:
         """Count a step and report it."""
@@ -354,7 +362,7 @@ class Canvas:
             self.denoiser,
             self.draws.window(start),
             x_t,
-            self.free[:, part] & (x_t == self.mask_id),
+            self.free[:, part] & (x_t == self.unknown_id),
             self.nfe,
             None if self.padding is None else self.padding[:, part],
             None if self.allowed is None else self.allowed[:, part],

@@ -1,4 +1,4 @@
-"""The four kinds of random choice that samplers make, and where the noise for them comes from.
+"""The kinds of random choice that samplers make, and where the noise for them comes from.
 
 A sampler makes no other. Whoever implements ``Draws`` therefore controls a sampler completely: the
 library draws from counter-based noise, its tests walk through every outcome.
@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from seqdiff.rng import CounterNoise, categorical
+from seqdiff.rng import CounterNoise, categorical, standard_normal
 
 _LEVEL, _LETTER, _COIN, _KINDS = range(4)
 
-# Keys of the noise: that of a row's own draws, and that of the seeds of its copies.
-_OWN, _COPIES = range(2)
+# Keys of the noise: of a row's own choices, of the seeds of its copies, and of its normals.
+_OWN, _COPIES, _NORMALS = range(3)
 
 
 class Draws(ABC):
@@ -70,6 +70,23 @@ class Draws(ABC):
             where: The positions.
             step: Tells apart the coins that one position gets.
         """
+
+    def normals(
+        self, where: Bool[Tensor, "B L"], dim: int, step: int
+    ) -> Float64[Tensor, "N {dim}"]:
+        """Draw standard normals for each of the N positions that are True.
+
+        Only samplers of Gaussian diffusion do.
+
+        Args:
+            where: The positions.
+            dim: Normals of a position.
+            step: Tells apart the draws that one position gets.
+
+        Raises:
+            NotImplementedError: If this source of choices has none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} draws no normals; use SeededDraws")
 
     @abstractmethod
     def window(self, start: int) -> Draws:
@@ -136,6 +153,16 @@ class SeededDraws(Draws):
         heads = torch.zeros_like(where)
         heads[where] = self._uniform(where, _COIN, step) < probability[where]
         return heads
+
+    def normals(
+        self, where: Bool[Tensor, "B L"], dim: int, step: int
+    ) -> Float64[Tensor, "N {dim}"]:
+        """See ``Draws``."""
+        row, position = where.nonzero(as_tuple=True)
+        place = (position + self.offset)[:, None] * dim + torch.arange(dim, device=where.device)
+        seeds = self.seeds[row].repeat_interleave(dim)
+        uniform = CounterNoise(_NORMALS).uniform_at(seeds, place.flatten(), stream=step)
+        return standard_normal(uniform).view(-1, dim)
 
     def window(self, start: int) -> SeededDraws:
         """See ``Draws``."""

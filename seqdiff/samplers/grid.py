@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -47,6 +47,15 @@ class GridSampler(DecodingSampler, ABC):
         """The ``num_steps + 1`` times, from 1 down to 0."""
         return torch.linspace(1, 0, self.num_steps + 1, dtype=torch.float64, device=device)
 
+    @property
+    def shape(self) -> Reshape | None:
+        """How predictions of the clean token are sharpened; ``None`` if they are not."""
+        if self.temperature == 1 and self.top_k is None and self.top_p is None:
+            return None
+        return partial(
+            reshape_law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p
+        )
+
 
 @dataclass(frozen=True)
 class NoisySampler(GridSampler, ABC):
@@ -76,7 +85,7 @@ class NoisySampler(GridSampler, ABC):
     def start(self, canvas: Canvas) -> None:
         """Draw z_1 at the positions that are to be filled."""
         where, prior = canvas.free, canvas.process.log_prior(canvas.x_t.device)
-        if len(prior) > canvas.mask_id and float(prior[canvas.mask_id]) == 0.0:
+        if len(prior) > canvas.unknown_id and float(prior[canvas.unknown_id]) == 0.0:
             return  # all masks, which is what unknown positions hold
         places = int(where.sum())
         canvas.place(where, canvas.draws.letters(prior.expand(places, -1), where, 0))
@@ -104,6 +113,7 @@ class NoisySampler(GridSampler, ABC):
             kernel = without_mask(kernel, canvas.process)
         canvas.place(where, canvas.draws.letters(kernel, where, step))
 
+    @abstractmethod
     def kernel(
         self,
         canvas: Canvas,
@@ -111,8 +121,14 @@ class NoisySampler(GridSampler, ABC):
         s: Float64[Tensor, ""],
         t: Float64[Tensor, ""],
     ) -> Float64[Tensor, "N states"]:
-        """Distribution of z_s given z_t; see ``Denoiser.log_reverse``."""
-        return canvas.reverse(where, s, t, self.shape)
+        """Distribution of z_s given z_t at some positions.
+
+        Args:
+            canvas: The rows, at time t.
+            where: The positions.
+            s: Earlier time.
+            t: Present time.
+        """
 
     def finish(self, canvas: Canvas, step: int) -> None:
         """Decode z_0 where it still holds noise, or where the model does not copy tokens.
@@ -127,15 +143,6 @@ class NoisySampler(GridSampler, ABC):
         law = canvas.log_probs(where, zero, own=masked)
         self._reveal(canvas, where, law, step)
         canvas.end_step()
-
-    @property
-    def shape(self) -> Reshape | None:
-        """How predictions of the clean token are sharpened; ``None`` if they are not."""
-        if self.temperature == 1 and self.top_k is None and self.top_p is None:
-            return None
-        return partial(
-            reshape_law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p
-        )
 
 
 def without_mask(
@@ -162,6 +169,16 @@ class AncestralSampler(NoisySampler):
     """
 
     needs = Needs((DiscreteProcess,), ("loo", "full"))
+
+    def kernel(
+        self,
+        canvas: Canvas,
+        where: Bool[Tensor, "B L"],
+        s: Float64[Tensor, ""],
+        t: Float64[Tensor, ""],
+    ) -> Float64[Tensor, "N states"]:
+        """See ``NoisySampler`` and ``Denoiser.log_reverse``."""
+        return canvas.reverse(where, s, t, self.shape)
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; every row with something to draw is evaluated in every step."""
@@ -197,7 +214,7 @@ class CachedAncestralSampler(AncestralSampler):
 
 
 @dataclass(frozen=True)
-class TweedieSampler(NoisySampler):
+class TweedieSampler(AncestralSampler):
     """The analytic steps of SEDD from scores, one evaluation a step; off by O(1/steps).
 
     On one position a step is exact if the scores are; positions are drawn independently. Models

@@ -32,7 +32,8 @@ class DerivedDenoiser(Denoiser, ABC):
         denoiser: The other, itself derived or not.
 
     Raises:
-        ValueError: If it is one of block diffusion, which also remembers the blocks behind it.
+        ValueError: If it is one of block diffusion, which also remembers the blocks behind it, or
+            of Gaussian diffusion, which is given embeddings.
     """
 
     def __init__(self, denoiser: Denoiser) -> None:
@@ -41,6 +42,11 @@ class DerivedDenoiser(Denoiser, ABC):
                 f"{type(self).__name__}.denoiser must not be one of block diffusion, which reads "
                 f"clean blocks apart from noisy ones, got a {type(denoiser).__name__}; "
                 "BlockClassifierFree guides those to a label"
+            )
+        if denoiser.reads_embeddings:
+            raise ValueError(
+                f"{type(self).__name__}.denoiser must be given symbols, as those of absorbing, "
+                f"uniform and hybrid noise are, got the {denoiser.description}; train one of those"
             )
         torch.nn.Module.__init__(self)
         self.backbone = denoiser.backbone

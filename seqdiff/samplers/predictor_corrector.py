@@ -12,11 +12,11 @@ from torch import Tensor
 from seqdiff.denoiser import Needs
 from seqdiff.process import Absorbing, Hybrid, Uniform
 from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.grid import NoisySampler
+from seqdiff.samplers.grid import AncestralSampler
 
 
 @dataclass(frozen=True)
-class CorrectorSampler(NoisySampler, ABC):
+class CorrectorSampler(AncestralSampler, ABC):
     """Ancestral steps, each but the last followed by corrector steps.
 
     Attributes:
@@ -62,7 +62,7 @@ class CorrectorSampler(NoisySampler, ABC):
 
 @dataclass(frozen=True)
 class PredictorCorrectorSampler(CorrectorSampler):
-    """Ancestral steps, each followed by a little noise that is taken back again.
+    """Ancestral steps, each followed by some noise and its removal; not the model's distribution.
 
     A corrector step at time s runs the forward process to the time r with alpha_r = (1 - renoise)
     alpha_s, at most 1, and goes back to s by the posterior: what the independent draws of the

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # Spelled out, so that --help imports nothing slow; a test compares them with the classes.
 BY_MASKS = ("bernoulli-time", "exact-k", "stratified-k")
 BY_ORDERS = ("random-order-chain", "importance-weighted-orders")
-BY_TIMES = ("time-integral", "discrete-steps")
+BY_TIMES = ("time-integral", "discrete-steps", "gaussian-integral")
 ESTIMATORS = (*BY_MASKS, *BY_ORDERS, "fixed-order", "chain-rule", *BY_TIMES)
 CONVENTIONS = ("exact", "mdlm")
 
@@ -26,7 +26,7 @@ def add_estimator(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"one of {', '.join(ESTIMATORS)}; default: stratified-k for masked and block diffusion, "
         "chain-rule for an autoregressive run, discrete-steps for a chain of T steps (D3PM), "
-        "time-integral for every other process",
+        "gaussian-integral for Gaussian diffusion, time-integral for every other process",
     )
     parser.add_argument(
         "--convention",
@@ -39,7 +39,7 @@ def add_estimator(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="network passes a sequence of an estimator by masks or times; default: 32; of "
-        "bernoulli-time, time-integral and discrete-steps 64",
+        "bernoulli-time and the estimators by times 64",
     )
     parser.add_argument(
         "--steps", type=int, metavar="T", help="of discrete-steps; default: those of the training"

@@ -103,7 +103,7 @@ def score_records(
             f"score.records must hold a known symbol, got {len(records)} without any; "
             "check the file"
         )
-    _check_longest(scored, estimator, target_se, max_nfe)
+    _check_longest(scored, estimator, target_se, max_nfe, run.denoiser.evaluations_per_call)
     _check_lengths(scored, run)
     device = next(run.denoiser.parameters()).device
     with progress() as bar:
@@ -167,7 +167,11 @@ def _check_lengths(readings: list[_Reading], run: Run) -> None:
 
 
 def _check_longest(
-    readings: list[_Reading], estimator: Estimator, target_se: float | None, max_nfe: int | None
+    readings: list[_Reading],
+    estimator: Estimator,
+    target_se: float | None,
+    max_nfe: int | None,
+    per_call: int,
 ) -> None:
     """Refuse a budget too small for the longest record.
 
@@ -178,7 +182,7 @@ def _check_longest(
     tokens = int(longest.known.sum())
     try:
         budget = {"target_se": target_se, "max_nfe": max_nfe}
-        check_budget(estimator, num_tokens=tokens, **budget, owner="score")
+        check_budget(estimator, num_tokens=tokens, **budget, per_call=per_call, owner="score")
     except ValueError as error:
         raise ValueError(f"record {longest.record!r}: {error}") from None
 

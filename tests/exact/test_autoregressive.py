@@ -18,10 +18,10 @@ from seqdiff.samplers import SemiAutoregressiveSampler as Windows
 from seqdiff.samplers.decoding import reshape_law
 from seqdiff.schedules import Linear
 from seqdiff.training.baselines import Autoregressive, MaskedLM
-from seqdiff.types import Batch
+from seqdiff.types import Batch, Inputs
 from tests.causal_worlds import CausalLookup, CausalNet, LookingLookup, LookingNet
 from tests.enumeration import Law, distance, joint_law, outcomes
-from tests.oracles import LookupBackbone, all_sequences
+from tests.oracles import LookupBackbone, TableBackbone, all_sequences
 
 K, L = 3, 4
 PROCESS = MaskedDiffusion(K, Linear())
@@ -153,7 +153,7 @@ def test_a_sharpened_law_is_that_of_each_token() -> None:
 
 def test_rows_depend_on_their_own_seeds_and_see_their_prompts() -> None:
     network = CausalNet(num_embeddings=K + 1, num_logits=K).double().eval()
-    torch.nn.init.normal_(network.head.weight, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(network.scores.weight, generator=torch.Generator().manual_seed(0))
     model, seeds = CausalDenoiser(network, K), torch.tensor([5, 2**62, 3, 5])
     x_init = PROCESS.prior((4, 7))
     x_init[1, :3] = torch.tensor([2, 0, 1])
@@ -212,8 +212,8 @@ def test_guidance_of_an_autoregressive_model_is_one_too() -> None:
     class Labelled(CausalLookup):
         num_classes = 2
 
-        def forward(self, tokens, t=None, padding=None, label=None):
-            logits = super().forward(tokens)
+        def logits(self, inputs):
+            logits, label = super().logits(inputs), inputs.label
             return logits if label is None else logits + (label == 1)[:, None, None] * logits
 
     guided = ClassifierFree(CausalDenoiser(Labelled(K, L, seed=2), K), label=1, gamma=2.0)
@@ -231,7 +231,7 @@ def test_a_backbone_that_looks_ahead_is_refused() -> None:
     assert first_leak(network, K) is None and network.training
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     looking = LookingNet(**sizes)
-    assert bool((looking.head.weight == 0).all()), "a head of zeros hides nothing from the probe"
+    assert bool((looking.scores.weight == 0).all()), "a head of zeros hides nothing from the probe"
     with pytest.raises(ValueError, match="got LookingNet, whose position 0 depends on token 0"):
         Autoregressive().denoiser(looking, PROCESS)
     bases = {"num_embeddings": 5, "num_logits": 4, "complement": (3, 2, 1, 0, 4)}
@@ -239,23 +239,29 @@ def test_a_backbone_that_looks_ahead_is_refused() -> None:
     with pytest.raises(ValueError, match="choose a causal backbone, or an objective of masked"):
         Autoregressive().denoiser(both_ways, MaskedDiffusion(4, Linear()))
     ruled_out = CausalNet(**sizes)
-    ruled_out.head.register_forward_hook(
+    ruled_out.scores.register_forward_hook(
         lambda *a: a[2].index_fill(-1, torch.tensor(1), -torch.inf)
     )
     assert first_leak(ruled_out, K) is None
     unsure = CausalNet(**sizes)
-    unsure.head.register_forward_hook(lambda *a: a[2] * torch.nan)
+    unsure.scores.register_forward_hook(lambda *a: a[2] * torch.nan)
     assert first_leak(unsure, K) is not None, "what cannot be told is not let through"
     far = CausalNet(**sizes)  # sees only what is far ahead
-    far.forward = lambda tokens, t=None, padding=None: CausalNet.forward(far, tokens.flip(1))
+    far.forward = lambda inputs: CausalNet.forward(far, Inputs(inputs.tokens.flip(1)))
     assert first_leak(far, K) is not None
 
-    def faint(tokens: torch.Tensor) -> torch.Tensor:
+    class Faint(TableBackbone):
         """Scores of size 1 of which a thousandth follows the position's own token."""
-        return torch.ones(*tokens.shape, K) + 1e-3 * tokens[..., None] / K
 
+        size = 1e-3
+
+        def logits(self, inputs):
+            return torch.ones(*inputs.tokens.shape, K) + self.size * inputs.tokens[..., None] / K
+
+    faint = Faint(K)
     assert first_leak(faint, K) == (0, 0)
-    assert first_leak(lambda tokens: faint(0 * tokens), K) is None
+    faint.size = 0
+    assert first_leak(faint, K) is None
 
 
 def test_other_objectives_keep_the_denoiser() -> None:

@@ -17,7 +17,7 @@ from seqdiff.schedules import Linear, NoiseSchedule
 from seqdiff.time_sampling import Stratified
 from seqdiff.training.block_objectives import BlockNELBO, BlockWeightedMLM
 from seqdiff.training.objectives import WeightedMLM
-from seqdiff.types import Batch
+from seqdiff.types import Batch, Inputs
 from tests.block_worlds import (
     BlockLookup,
     BlockOracle,
@@ -26,7 +26,14 @@ from tests.block_worlds import (
     NoisyPrefixOracle,
     enumerated_block_bound,
 )
-from tests.oracles import COMPLETE_SCHEDULES, Joint, all_masks, mask_law, unit_quadrature
+from tests.oracles import (
+    COMPLETE_SCHEDULES,
+    Joint,
+    OracleBackbone,
+    all_masks,
+    mask_law,
+    unit_quadrature,
+)
 
 K, L = 2, 6
 JOINT = Joint.random(K, L, seed=3)
@@ -49,7 +56,7 @@ def by_losses(network: BlockWorld, process: BlockDiffusion, x0: torch.Tensor) ->
     masks = all_masks(length)
     clean = x0.expand(len(masks), -1)
     x_t = torch.where(masks, process.mask_id, clean)
-    law = denoiser.backbone.block_logits(x_t, clean, process.block_size).log_softmax(dim=-1)
+    law = denoiser.backbone.block_logits(Inputs(x_t), clean, process.block_size).log_softmax(dim=-1)
     count = -(-length // process.block_size)
     total = 0.0
     for t, weight in zip(*unit_quadrature(), strict=True):
@@ -216,7 +223,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"BlockNELBO.beta and omega must satisfy .* got 0.5"):
         BlockNELBO(2, 0.5, 0.5)
     with pytest.raises(ValueError, match=r"BlockDenoiser.backbone must score blocks"):
-        BlockDenoiser(torch.nn.Identity(), K, 2)
+        BlockDenoiser(OracleBackbone(JOINT), K, 2)
     batch = batch_of(JOINT.sequences[:2])
     with pytest.raises(ValueError, match=r"BlockNELBO.denoiser must be of blocks of 2, got"):
         BlockNELBO(2).terms(Denoiser(network, K), process, batch, CounterNoise(0))

@@ -9,6 +9,7 @@ from seqdiff.block_denoiser import BlockDenoiser
 from seqdiff.process import BlockDiffusion
 from seqdiff.samplers import BlockClassifierFree, BlockSampler, Conjoined, FirstHittingSampler
 from seqdiff.schedules import Linear
+from seqdiff.types import Inputs
 from tests.block_laws import by_blocks
 from tests.block_worlds import LabelledBlocks
 from tests.enumeration import distance, outcomes
@@ -44,7 +45,7 @@ def test_guided_blocks_are_bounded_given_clean_ones() -> None:
     hidden = torch.tensor([True, False, True, True]).expand_as(x0)
     x_t = x0.masked_fill(hidden, K)
     label = torch.zeros(len(x0), dtype=torch.int64)
-    parts = (world.block_logits(x_t, x0, 2, label=given) for given in (label, None))
+    parts = (world.block_logits(Inputs(x_t, label=given), x0, 2) for given in (label, None))
     with_label, without = (part.log_softmax(dim=-1) for part in parts)
     mixed = (gamma * with_label + (1 - gamma) * without).log_softmax(dim=-1)
     wanted = -mixed.gather(-1, x0[..., None])[..., 0]

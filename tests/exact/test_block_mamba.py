@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.backbones import BlockBackbone, BlockMamba, Caduceus
-from seqdiff.backbones.protocol import LabelledBackbone, SelectiveBackbone
+from seqdiff.backbones import BlockMamba, Caduceus
+from seqdiff.types import Inputs
 from tests.block_mamba_twin import FAULTS, build, draw, twin
 from tests.oracles import all_sequences
 
@@ -27,10 +27,11 @@ def gradients(network: BlockMamba, logits: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(logits, list(network.parameters()), weight))
 
 
-def test_keeps_every_promise_of_a_block_backbone() -> None:
-    network = build()
-    for promise in (BlockBackbone, LabelledBackbone, SelectiveBackbone):
-        assert isinstance(network, promise)
+def test_it_says_what_it_can_do() -> None:
+    network = build(num_classes=3)
+    assert network.reads_blocks and not network.causal and not network.time_conditioned
+    assert (network.width, network.num_logits, network.num_layers) == (6, 4, 2)
+    assert network.num_classes == 3 and build().num_classes is None
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
@@ -39,7 +40,7 @@ def test_keeps_every_promise_of_a_block_backbone() -> None:
 def test_logits_and_all_gradients_are_those_of_the_twin(shape, block_size, backend) -> None:
     network = build(backend=backend, **SHAPES[shape])
     x_t, x0 = draw(L)
-    got = network.block_logits(x_t, x0, block_size)
+    got = network.block_logits(Inputs(x_t), x0, block_size)
     wanted, _ = twin(network, x_t, x0, block_size)
     torch.testing.assert_close(got, wanted, **EXACT)
     for mine, other in zip(gradients(network, got), gradients(network, wanted), strict=True):
@@ -53,7 +54,8 @@ def test_a_wrong_twin_is_told_apart(fault) -> None:
     x_t, x0 = draw(L)
     for block_size in (2, 3):
         gap = (
-            network.block_logits(x_t, x0, block_size) - twin(network, x_t, x0, block_size, fault)[0]
+            network.block_logits(Inputs(x_t), x0, block_size)
+            - twin(network, x_t, x0, block_size, fault)[0]
         )
         assert gap.abs().max() > 1e-3
 
@@ -62,14 +64,16 @@ def test_a_wrong_twin_is_told_apart(fault) -> None:
 def test_a_block_reads_itself_and_clean_blocks_before_it_only(block_size: int) -> None:
     network = build()
     x_t, x0 = draw(L, batch=1)
-    before = network.block_logits(x_t, x0, block_size)
+    before = network.block_logits(Inputs(x_t), x0, block_size)
     blocks = torch.arange(L) // block_size
     for position in range(L):
         for name, rows in (("x_t", x_t), ("x0", x0)):
             other = rows.clone()
             other[0, position] = (other[0, position] + 1) % 4
-            given = (other, x0) if name == "x_t" else (x_t, other)
-            moved = (network.block_logits(*given, block_size) - before)[0].abs().amax(-1)
+            noisy, clean = (other, x0) if name == "x_t" else (x_t, other)
+            moved = (
+                (network.block_logits(Inputs(noisy), clean, block_size) - before)[0].abs().amax(-1)
+            )
             here = blocks[position]
             read = blocks == here if name == "x_t" else blocks > here
             assert (moved[~read] == 0).all()
@@ -87,11 +91,13 @@ def test_one_block_is_caduceus_whose_weights_load(block_size: int) -> None:
     x_t, x0 = draw(L)
     padding = torch.arange(L) >= torch.tensor([L, 4])[:, None]
     given = {"padding": padding, "label": torch.tensor([2, -1])}
-    wanted = plain(x_t, **given)
-    torch.testing.assert_close(network(x_t, **given), wanted, **EXACT)
-    torch.testing.assert_close(network.block_logits(x_t, x0, block_size, **given), wanted, **EXACT)
-    torch.testing.assert_close(network.logits_at(x_t, padding, **given), wanted[padding], **EXACT)
-    assert (network.block_logits(x_t, x0, L - 1, **given) - wanted).abs().max() > 1e-3
+    wanted = plain(Inputs(x_t, **given))
+    torch.testing.assert_close(network(Inputs(x_t, **given)), wanted, **EXACT)
+    torch.testing.assert_close(
+        network.block_logits(Inputs(x_t, **given), x0, block_size), wanted, **EXACT
+    )
+    torch.testing.assert_close(network(Inputs(x_t, **given), padding), wanted[padding], **EXACT)
+    assert (network.block_logits(Inputs(x_t, **given), x0, L - 1) - wanted).abs().max() > 1e-3
 
 
 def test_blocks_of_one_masked_token_are_an_autoregressive_law() -> None:
@@ -104,9 +110,11 @@ def test_blocks_of_one_masked_token_are_an_autoregressive_law() -> None:
         chosen = logits.log_softmax(-1).gather(-1, x0[..., None])[..., 0]
         return float(chosen.detach().sum(1).exp().sum())
 
-    assert math.isclose(total(network.block_logits(x_t, x0, 1)), 1, abs_tol=1e-10)
-    assert abs(total(network.block_logits(x0, x0, 1)) - 1) > 1e-2
-    shifted = torch.cat((network.block_logits(x_t, x0, 1)[:, 1:], network(x_t)[:, :1]), 1)
+    assert math.isclose(total(network.block_logits(Inputs(x_t), x0, 1)), 1, abs_tol=1e-10)
+    assert abs(total(network.block_logits(Inputs(x0), x0, 1)) - 1) > 1e-2
+    shifted = torch.cat(
+        (network.block_logits(Inputs(x_t), x0, 1)[:, 1:], network(Inputs(x_t))[:, :1]), 1
+    )
     assert abs(total(shifted) - 1) > 1e-3
 
 
@@ -116,12 +124,12 @@ def test_padded_rows_are_worth_what_they_are_alone(block_size: int) -> None:
     x_t, x0 = draw(L, batch=4)
     lengths = [L, 5, 3, 1]
     padding = torch.arange(L) >= torch.tensor(lengths)[:, None]
-    logits = network.block_logits(x_t, x0, block_size, padding=padding)
-    unheeded = network.block_logits(x_t, x0, block_size)
+    logits = network.block_logits(Inputs(x_t, padding=padding), x0, block_size)
+    unheeded = network.block_logits(Inputs(x_t), x0, block_size)
     seen = 0.0
     for row, length in enumerate(lengths):
         own = slice(row, row + 1), slice(length)
-        alone = network.block_logits(x_t[own], x0[own], block_size)
+        alone = network.block_logits(Inputs(x_t[own]), x0[own], block_size)
         torch.testing.assert_close(logits[own], alone, **EXACT)
         seen = max(seen, (unheeded[own] - alone).abs().max().item())
     assert (seen > 1e-3) == (block_size > 1)  # blocks of one token have no room for padding
@@ -130,7 +138,7 @@ def test_padded_rows_are_worth_what_they_are_alone(block_size: int) -> None:
 def test_labels_are_told_to_both_streams() -> None:
     network, label = build(num_classes=3), torch.tensor([2, -1])
     x_t, x0 = draw(L)
-    got = network.block_logits(x_t, x0, 3, label=label)
+    got = network.block_logits(Inputs(x_t, label=label), x0, 3)
     torch.testing.assert_close(got, twin(network, x_t, x0, 3, label=label)[0], **EXACT)
     unlabelled = twin(network, x_t, x0, 3, "clean unlabelled", label)[0]
     assert (got - unlabelled).abs().max() > 1e-3
@@ -144,8 +152,8 @@ def test_scores_only_where_it_is_asked_to(monkeypatch) -> None:
     ending = network.norm.forward
     monkeypatch.setattr(network.norm, "forward", lambda x: scored.append(len(x)) or ending(x))
     for block_size in (2, L):
-        whole = network.block_logits(x_t, x0, block_size)
-        part = network.block_logits(x_t, x0, block_size, where)
+        whole = network.block_logits(Inputs(x_t), x0, block_size)
+        part = network.block_logits(Inputs(x_t), x0, block_size, where)
         torch.testing.assert_close(part, whole[where], **EXACT)
         assert not torch.allclose(part, whole[where.flip(1)][: len(part)], atol=1e-3)
     assert scored[1::2] == [int(where.sum())] * 2
@@ -154,9 +162,18 @@ def test_scores_only_where_it_is_asked_to(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda n: n.block_logits(*draw(L), 0), "BlockMamba.block_size must be an integer of at"),
-        (lambda n: n.block_logits(*draw(L), 2, label=torch.tensor([0, 1])), "BlockMamba.label"),
-        (lambda n: n(draw(L)[0], label=torch.tensor([0, 1])), "BlockMamba.label must be None"),
+        (
+            lambda n: n.block_logits(Inputs(draw(L)[0]), draw(L)[1], 0),
+            "BlockMamba.block_size must be an integer of at",
+        ),
+        (
+            lambda n: n.block_logits(Inputs(draw(L)[0], label=torch.tensor([0, 1])), draw(L)[1], 2),
+            "BlockMamba.label",
+        ),
+        (
+            lambda n: n(Inputs(draw(L)[0], label=torch.tensor([0, 1]))),
+            "BlockMamba.label must be None",
+        ),
         (lambda n: n.block_cache(0, 2), "BlockMamba.batch_size must be an integer of at least 1"),
         (lambda n: n.block_cache(2, 2, label=torch.tensor([0, 1])), "BlockMamba.label must be"),
         (lambda n: build(d_state=0), "Mamba.d_state must be"),

@@ -4,18 +4,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.backbones import BlockMamba, Transformer
+from seqdiff.backbones import Backbone, BlockMamba, Transformer
 from seqdiff.block_denoiser import BlockDenoiser, Prefix
 from seqdiff.process import BlockDiffusion
 from seqdiff.samplers import BlockClassifierFree, BlockSampler, FirstHittingSampler
 from seqdiff.schedules import Linear
+from seqdiff.types import Inputs
 from tests.block_worlds import RecomputingCache
+from tests.oracles import TableBackbone
 
 K, L, SIZE, CLASSES = 5, 22, 4, 3
 PROCESS = BlockDiffusion(K, Linear(), SIZE)
 
 
-def make(name: str) -> torch.nn.Module:
+def make(name: str) -> Backbone:
     """Random weights, large enough that every token depends on those before it."""
     torch.manual_seed(1)
     sizes = {"num_embeddings": K + 1, "num_logits": K, "num_classes": CLASSES}
@@ -30,16 +32,18 @@ def make(name: str) -> torch.nn.Module:
     return network.double().eval()
 
 
-class Recomputing(torch.nn.Module):
+class Recomputing(TableBackbone):
     """A network that keeps tokens and nothing else."""
 
-    def __init__(self, network: torch.nn.Module) -> None:
-        super().__init__()
+    reads_blocks = True
+
+    def __init__(self, network: Backbone) -> None:
+        super().__init__(K)
         self.network, self.num_classes = network, CLASSES
         self.block_logits = network.block_logits
 
-    def forward(self, tokens: Tensor, t: Tensor | None = None) -> Tensor:
-        return self.network(tokens)
+    def logits(self, inputs: Inputs) -> Tensor:
+        return self.network(inputs)
 
     def block_cache(self, batch_size, block_size, *, window=None, label=None) -> RecomputingCache:
         nothing = torch.empty((batch_size, 0), dtype=torch.int64)
@@ -57,7 +61,7 @@ def rows() -> Tensor:
     return x_init
 
 
-def sample(network: torch.nn.Module, guided: float | None, **options) -> tuple[Tensor, Tensor]:
+def sample(network: Backbone, guided: float | None, **options) -> tuple[Tensor, Tensor]:
     denoiser = BlockDenoiser(network, K, SIZE)
     if guided is not None:
         denoiser = BlockClassifierFree(denoiser, 1, guided)

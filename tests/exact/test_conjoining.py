@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from seqdiff.backbones import Caduceus
 from seqdiff.parameterization import Denoiser
@@ -24,7 +23,7 @@ from seqdiff.schedules import Linear
 from tests.enumeration import Law, Tokens, distance, outcomes
 from tests.exact.test_sampler_contract import ALL, Neighbours
 from tests.guided_worlds import lookup_world
-from tests.oracles import LookupBackbone, all_sequences
+from tests.oracles import LookupBackbone, TableBackbone, all_sequences
 
 EXACT = 1e-10
 DNA, PAIR = (3, 2, 1, 0), (1, 0)
@@ -146,13 +145,13 @@ def small(sampler: Sampler) -> Sampler:
     return type(sampler)(num_steps=2) if isinstance(sampler, GridSampler) else type(sampler)()
 
 
-class AnyLength(torch.nn.Module):
+class AnyLength(TableBackbone):
     def __init__(self, k: int) -> None:
-        super().__init__()
+        super().__init__(k)
         self.tables = torch.nn.ModuleList(LookupBackbone(k, n, seed=4) for n in range(4))
 
-    def forward(self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None):
-        return self.tables[tokens.shape[1]](tokens)
+    def logits(self, inputs):
+        return self.tables[inputs.tokens.shape[1]](inputs)
 
 
 @pytest.mark.parametrize("sampler", ALL, ids=lambda s: type(s).__name__)

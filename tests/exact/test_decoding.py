@@ -28,9 +28,10 @@ from seqdiff.samplers import (
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import reshape_law
 from seqdiff.schedules import Linear
+from seqdiff.types import Inputs
 from tests import laws
 from tests.enumeration import distance, outcomes
-from tests.oracles import LookupBackbone
+from tests.oracles import LookupBackbone, TableBackbone
 
 K, L = 3, 2
 PROCESS = MaskedDiffusion(K, Linear())
@@ -154,14 +155,13 @@ def restrict(position: int, law: list[float]) -> list[float]:
 def test_constraints_give_the_renormalised_law(sampler: Sampler) -> None:
     """The same sampler on a model that is restricted itself; forbidden letters never come."""
 
-    class Restricted(torch.nn.Module):
-        def forward(self, tokens, t=None, padding=None):
-            logits = DENOISER.backbone(tokens, t, padding)
-            return logits.masked_fill(~ALLOWED, -math.inf)
+    class Restricted(TableBackbone):
+        def logits(self, inputs):
+            return DENOISER.backbone(inputs).masked_fill(~ALLOWED, -math.inf)
 
     x_init = torch.tensor(START)
     found = outcomes(sampler, DENOISER, PROCESS, x_init, allowed=ALLOWED).law
-    right = outcomes(sampler, Denoiser(Restricted(), K), PROCESS, x_init).law
+    right = outcomes(sampler, Denoiser(Restricted(K), K), PROCESS, x_init).law
     assert distance(found, right) < 1e-10
     if type(sampler) is FirstHittingSampler:
         table = laws.table(DENOISER, K, L, restrict)
@@ -197,19 +197,20 @@ def test_constraints_come_before_top_k() -> None:
 def test_padding_is_not_sampled_and_not_counted(padded: int) -> None:
     """The row without its padding follows the law of the shorter row."""
 
-    class First(torch.nn.Module):
+    class First(TableBackbone):
         """Sees what is not padding only."""
 
-        def forward(self, tokens, t=None, padding=None):
+        def logits(self, inputs):
+            tokens, padding = inputs.tokens, inputs.padding
             assert padding is not None and padding.shape == tokens.shape
-            logits = DENOISER.backbone(tokens[:, :L])
+            logits = DENOISER.backbone(Inputs(tokens[:, :L]))
             return torch.cat((logits, logits), dim=1)[:, : tokens.shape[1]]
 
     process, token = PROCESS, K if padded == 0 else 0
     x_init = torch.tensor([*START, token])
     padding = torch.tensor([False] * L + [True])
     for sampler in (FirstHittingSampler(), AncestralSampler(2), RemaskCapSampler(2)):
-        found = outcomes(sampler, Denoiser(First(), K), process, x_init, padding=padding).law
+        found = outcomes(sampler, Denoiser(First(K), K), process, x_init, padding=padding).law
         short = outcomes(sampler, DENOISER, process, torch.tensor(START)).law
         assert distance({x[:L]: chance for x, chance in found.items()}, short) < 1e-10
         assert {x[L] for x in found} == {token}

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import AncestralSampler, ClassifierFree, ExactClassifierBased
@@ -22,7 +21,7 @@ from tests.guided_worlds import (
     one_at_a_time,
     process,
 )
-from tests.oracles import LookupBackbone, all_sequences
+from tests.oracles import LookupBackbone, TableBackbone, all_sequences
 
 EXACT = 1e-10
 
@@ -78,13 +77,13 @@ def test_a_sampler_draws_from_the_guided_laws_in_turn(gamma: float) -> None:
 
 
 def test_a_letter_that_either_law_rules_out_stays_ruled_out() -> None:
-    class Fixed(nn.Module):
+    class Fixed(TableBackbone):
         def __init__(self, logits: list[float]) -> None:
-            super().__init__()
-            self.logits = torch.tensor(logits, dtype=torch.float64)
+            super().__init__(4)
+            self.table = torch.tensor(logits, dtype=torch.float64)
 
-        def forward(self, tokens, t=None, padding=None):
-            return self.logits.expand(*tokens.shape, 4)
+        def logits(self, inputs):
+            return self.table.expand(*inputs.tokens.shape, 4)
 
     none, inf = [0.0, 0.0, 0.0, 0.0], -math.inf
     for one, other in (([1.0, 2.0, inf, 0.0], none), (none, [1.0, 2.0, inf, 0.0])):

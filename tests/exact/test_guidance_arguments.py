@@ -13,6 +13,7 @@ from seqdiff.samplers import (
     FirstOrderClassifierBased,
     Guidance,
 )
+from tests.oracles import TableBackbone
 
 K, L = 3, 4
 TIMES = torch.tensor([0.2, 0.9, 0.5], dtype=torch.float64)
@@ -21,13 +22,13 @@ X_T = torch.tensor([[3, 0, 3, 1], [3, 3, 2, 2], [1, 3, 3, 0]])
 WEIGHTS = torch.linspace(-1, 1, L * (K + 1), dtype=torch.float64).reshape(L, K + 1)
 
 
-class Witness(nn.Module):
+class Witness(TableBackbone):
     """Depends on time and on how much is padding, or on what they are said to be beforehand."""
 
     num_classes = 2
 
     def __init__(self, t: float = 0.0, padded: int = 0) -> None:
-        super().__init__()
+        super().__init__(K)
         self.t, self.padded = t, padded
 
     def phase(self, t: Tensor | None, padding: Tensor | None, rows: int) -> Tensor:
@@ -35,8 +36,9 @@ class Witness(nn.Module):
         padded = torch.full((rows,), self.padded) if padding is None else padding.sum(dim=-1)
         return 3 * time + 0.7 * padded
 
-    def forward(self, tokens, t=None, padding=None, label=None):
-        phase = self.phase(t, padding, len(tokens))
+    def logits(self, inputs):
+        tokens, label = inputs.tokens, inputs.label
+        phase = self.phase(inputs.t, inputs.padding, len(tokens))
         if label is not None:
             phase = phase + 1.3 * (label + 1)
         places = torch.arange(L)[:, None] + torch.arange(1, K + 1)
@@ -101,15 +103,15 @@ def test_a_classifier_that_is_not_told_would_be_found() -> None:
 def test_what_the_law_rules_out_may_be_nonsense_to_the_classifier() -> None:
     """p(wanted | x) of an impossible x is 0/0; the letter stays ruled out, the others add up."""
 
-    class Never(nn.Module):
-        def forward(self, tokens, t=None, padding=None):
-            return torch.tensor([0.0, 1.0, -math.inf]).expand(*tokens.shape, K)
+    class Never(TableBackbone):
+        def logits(self, inputs):
+            return torch.tensor([0.0, 1.0, -math.inf]).expand(*inputs.tokens.shape, K)
 
     def classifier(tokens, t=None, padding=None):
         return torch.where((tokens == 2).any(dim=-1), math.nan, 0.5 * (tokens == 1).sum(dim=-1))
 
     x_t = torch.tensor([[3, 0, 3, 1]])
-    law = ExactClassifierBased(Denoiser(Never(), K), classifier)(x_t)[0, 0].exp()
+    law = ExactClassifierBased(Denoiser(Never(K), K), classifier)(x_t)[0, 0].exp()
     odds = math.exp(1.5)
     assert law.tolist() == pytest.approx([1 / (1 + odds), odds / (1 + odds), 0.0])
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
 
 from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import ClassifierFree, FirstHittingSampler, FirstOrderClassifierBased
 from tests.exact.test_selective import PROCESS, K, L, Whole, caduceus, request
 from tests.guided_worlds import LinearClassifier, lookup_world
+from tests.oracles import TableBackbone
 
 # The denoiser
 
@@ -16,13 +16,13 @@ from tests.guided_worlds import LinearClassifier, lookup_world
 def test_the_denoiser_normalises_what_is_asked_for(dtype: torch.dtype) -> None:
     """Bit for bit ``forward(...)[where]`` for a network that scores all; visible letters stay."""
 
-    class Fixed(nn.Module):
+    class Fixed(TableBackbone):
         def __init__(self) -> None:
-            super().__init__()
-            self.logits = torch.randn(3, L, K).to(dtype)
+            super().__init__(K)
+            self.table = torch.randn(3, L, K).to(dtype)
 
-        def forward(self, tokens, t=None, padding=None):
-            return self.logits
+        def logits(self, inputs):
+            return self.table
 
     denoiser, x_t = Denoiser(Fixed(), K), torch.randint(0, K + 1, (3, L))
     where = torch.rand(3, L) < 0.5
@@ -66,16 +66,16 @@ def test_refusals_are_those_of_forward(name: str) -> None:
 @pytest.mark.parametrize("gamma", [0.0, 1.0, 2.5])
 def test_guidance_asks_where_it_is_asked(gamma: float) -> None:
     network = caduceus("ps, labels")
-    x_t = request(False)["tokens"]
+    x_t = request(False).tokens
     where = (x_t == K) & (torch.rand(x_t.shape, generator=torch.Generator().manual_seed(3)) < 0.7)
     asked: list[int] = []
-    real = network.logits_at
+    real = network.forward
 
-    def counted(tokens, where, t=None, padding=None, label=None):
-        asked.append(int(where.sum()))
-        return real(tokens, where, t, padding, label)
+    def counted(inputs, where=None):
+        asked.append(inputs.tokens.numel() if where is None else int(where.sum()))
+        return real(inputs, where)
 
-    network.logits_at = counted
+    network.forward = counted
     guided = ClassifierFree(Denoiser(network, K), 1, gamma)
     part, calls = guided.log_probs_at(x_t, where), list(asked)
     assert calls == [int(where.sum()) * (1 if gamma in (0, 1) else 2)]
@@ -95,13 +95,13 @@ def test_guided_first_hitting_asks_once_for_every_position() -> None:
     network = caduceus("ph, labels")
     denoiser = Denoiser(network, K)
     asked: list[int] = []
-    real = network.logits_at
+    real = network.forward
 
-    def counted(tokens, where, t=None, padding=None, label=None):
-        asked.append(int(where.sum()))
-        return real(tokens, where, t, padding, label)
+    def counted(inputs, where=None):
+        asked.append(inputs.tokens.numel() if where is None else int(where.sum()))
+        return real(inputs, where)
 
-    network.logits_at = counted
+    network.forward = counted
     x_init = PROCESS.prior((3, L))
     found = FirstHittingSampler().sample(
         ClassifierFree(denoiser, 0, 2.0), PROCESS, x_init, seeds=torch.arange(3)

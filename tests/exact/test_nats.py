@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seqdiff.backbones import AutoregressiveTransformer
+from seqdiff.backbones import AutoregressiveTransformer, Backbone
 from seqdiff.causal import CausalDenoiser
 from seqdiff.likelihood import BernoulliTime, ChainRule, FixedOrder, StratifiedK, evaluate
 from seqdiff.losses import discrete_nelbo, nelbo, weighted_mlm
@@ -21,7 +21,7 @@ from seqdiff.schedules import Cosine
 from seqdiff.time_sampling import TimeSampler, Uniform
 from seqdiff.training.baselines import Autoregressive, MaskedLM
 from seqdiff.training.objectives import ContinuousNELBO, DiscreteNELBO, Objective, WeightedMLM
-from seqdiff.types import Batch
+from seqdiff.types import Batch, Inputs
 from tests import small_transformers
 from tests.exact.test_selective import CLASSES, Whole, caduceus
 
@@ -101,8 +101,7 @@ def spy_on(objective: Objective, backbone: nn.Module) -> Spy:
 def old_terms(objective: Objective, spy: Spy, rows: Batch) -> Tensor:
     """From the laws of all positions of what the objective has just shown to the network."""
     x_t, where, t = spy.asked
-    given = () if rows.label is None else (rows.label,)
-    own = spy.backbone(x_t, spy._time_input(t), rows.padding, *given).log_softmax(dim=-1)
+    own = spy.backbone(replace(rows.inputs(x_t, t), sigma=spy._sigma(t))).log_softmax(dim=-1)
     total = rows.loss_mask.sum(dim=-1, keepdim=True)
     if isinstance(objective, MaskedLM | Autoregressive):
         cost = -own.gather(-1, rows.tokens.clamp_max(K - 1)[..., None]).squeeze(-1)
@@ -148,10 +147,18 @@ def gap(network: nn.Module, objective: Objective, rows: Batch) -> float:
 def test_objectives_and_gradients_are_those_of_whole_laws(name: str, objective: Objective) -> None:
     network, rows = NETWORKS[name](), batch("labels" in name)
     assert gap(network, objective, rows) < 1e-9
-    if hasattr(network, "logits_at"):
-        real = network.logits_at
-        network.logits_at = lambda *given: real(*given).roll(1, dims=0)
-        assert gap(network, objective, rows) > 1e-2, "the twin that mixes up positions"
+    mix_up(network)
+    assert gap(network, objective, rows) > 1e-2, "the twin that mixes up positions"
+
+
+def mix_up(network: Backbone) -> None:
+    """Break the order of single positions."""
+    real = network.forward
+
+    def forward(inputs, where=None):
+        return real(inputs) if where is None else real(inputs, where).roll(1, dims=0)
+
+    network.forward = forward
 
 
 def heads_of(network: nn.Module) -> list[int]:
@@ -201,9 +208,13 @@ def test_nothing_to_score_still_reaches_every_parameter(name: str, objective: Ob
         return list(found)
 
     assert reached() == [name for name, _ in network.named_parameters()]
-    if hasattr(network, "logits_at"):
-        network.logits_at = lambda tokens, where, *given: torch.zeros(0, K, dtype=torch.float64)
-        assert not reached(), "the twin that leaves the network out"
+
+    def constant(inputs, where=None):
+        logits = torch.zeros(*inputs.tokens.shape, K, dtype=torch.float64)
+        return logits if where is None else logits[where]
+
+    network.forward = constant
+    assert not reached(), "the twin that leaves the network out"
 
 
 @pytest.mark.parametrize("estimator", [StratifiedK(4), BernoulliTime(8), FixedOrder()])
@@ -224,8 +235,7 @@ def test_likelihoods_are_those_of_whole_laws(name: str, estimator) -> None:
 
     expected = nats(WholeLaws)
     torch.testing.assert_close(nats(Denoiser), expected, rtol=1e-10, atol=1e-10)
-    real = network.logits_at
-    network.logits_at = lambda *given: real(*given).roll(1, dims=0)
+    mix_up(network)
     assert (nats(Denoiser) - expected).abs().max() > 1e-2
 
 
@@ -270,5 +280,7 @@ def test_refusals_are_those_of_forward() -> None:
     timed = Denoiser(small_transformers.build(time_conditioned=True), K, PROCESS.schedule)
     with pytest.raises(ValueError, match=r"^Denoiser\.t must be given for a time-conditioned"):
         timed.nats(*given)
-    with pytest.raises(ValueError, match=r"AutoregressiveTransformer\.label must be None, got one"):
-        twin().logits_at(rows.tokens, rows.loss_mask, label=rows.index)
+    with pytest.raises(
+        ValueError, match=r"AutoregressiveTransformer\.label must be None .* got one"
+    ):
+        twin()(Inputs(rows.tokens, label=rows.index), rows.loss_mask)

@@ -23,7 +23,8 @@ from seqdiff.samplers import (
 from seqdiff.samplers.canvas import Canvas, Memory
 from seqdiff.samplers.grid import GridSampler
 from seqdiff.schedules import CosineSquared, Linear
-from tests.oracles import LookupBackbone
+from seqdiff.types import Inputs
+from tests.oracles import LookupBackbone, TableBackbone
 
 K, L = 3, 5
 PROCESS = MaskedDiffusion(K, Linear())
@@ -45,18 +46,17 @@ ALL = [
 every = pytest.mark.parametrize("sampler", ALL, ids=lambda s: type(s).__name__)
 
 
-class Neighbours(torch.nn.Module):
+class Neighbours(TableBackbone):
     """Logits from the two neighbours, looked up; padding is as the mask. The same in any batch."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(K)
         generator = torch.Generator().manual_seed(0)
         self.table = torch.randn(K + 1, K + 1, K, dtype=torch.float64, generator=generator)
         self.seen: list[Tensor] = []
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
+        tokens, padding = inputs.tokens, inputs.padding
         self.seen.append(tokens)
         known = tokens if padding is None else torch.where(padding, K, tokens)
         edge = torch.full_like(known[:, :1], K)
@@ -67,12 +67,10 @@ class Neighbours(torch.nn.Module):
 class TimedNeighbours(Neighbours):
     """A network that depends on time: each has its favourite letter."""
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        assert t is not None
-        phase = 40 * t[:, None, None] + 2 * torch.pi / K * torch.arange(K)
-        return super().forward(tokens, t, padding) + 3 * phase.cos()
+    def logits(self, inputs: Inputs) -> Tensor:
+        assert inputs.t is not None
+        phase = 40 * inputs.t[:, None, None] + 2 * torch.pi / K * torch.arange(K)
+        return super().logits(inputs) + 3 * phase.cos()
 
 
 def draw(
@@ -278,9 +276,11 @@ def test_every_sampler_reshapes_what_it_draws(sampler: Sampler, options: dict) -
     At temperature 0.01 another has a chance of e^-100.
     """
 
-    class Fixed(torch.nn.Module):
-        def forward(self, tokens, t=None, padding=None):
-            return torch.tensor([0.0, 2.0, 1.0], dtype=torch.float64).expand(*tokens.shape, K)
+    class Fixed(TableBackbone):
+        def logits(self, inputs):
+            return torch.tensor([0.0, 2.0, 1.0], dtype=torch.float64).expand(
+                *inputs.tokens.shape, K
+            )
 
     allowed = torch.ones(20, L, K, dtype=torch.bool)
     allowed[:, 2, 1] = False
@@ -288,7 +288,7 @@ def test_every_sampler_reshapes_what_it_draws(sampler: Sampler, options: dict) -
     shaped = replace(sampler, **({"inner": FirstHittingSampler(**options)} if semi else options))
     for one, same in ((shaped, True), (sampler, False)):
         drawn = one.sample(
-            Denoiser(Fixed(), K),
+            Denoiser(Fixed(K), K),
             PROCESS,
             PROCESS.prior((20, L)),
             allowed=allowed,
@@ -299,11 +299,11 @@ def test_every_sampler_reshapes_what_it_draws(sampler: Sampler, options: dict) -
 
 @every
 def test_a_network_that_gives_nan_is_named(sampler: Sampler) -> None:
-    class Broken(torch.nn.Module):
-        def forward(self, tokens, t=None, padding=None):
-            return torch.full((*tokens.shape, K), torch.nan, dtype=torch.float64)
+    class Broken(TableBackbone):
+        def logits(self, inputs):
+            return torch.full((*inputs.tokens.shape, K), torch.nan, dtype=torch.float64)
 
     with pytest.raises(ValueError, match="got log-probability nan at row"):
         sampler.sample(
-            Denoiser(Broken(), K), PROCESS, PROCESS.prior((2, L)), generator=torch.Generator()
+            Denoiser(Broken(K), K), PROCESS, PROCESS.prior((2, L)), generator=torch.Generator()
         )

@@ -21,6 +21,7 @@ from seqdiff.samplers import (
 )
 from seqdiff.samplers.checks import check_request
 from tests.exact.test_sampler_contract import ALL, PROCESS, K, L, draw
+from tests.oracles import TableBackbone
 
 SHAPES = {
     "allowed": torch.ones(2, L, K + 1, dtype=torch.bool),
@@ -38,15 +39,15 @@ def unchecked() -> Iterator[None]:
 
 
 def refused(message: str, **options) -> None:
-    class Untouched(torch.nn.Module):
-        def forward(self, tokens, t=None, padding=None):
+    class Untouched(TableBackbone):
+        def logits(self, inputs):
             raise AssertionError("the network was called")
 
     for sampler in ALL:
         given = {"generator": torch.Generator(), "x_init": PROCESS.prior((2, L)), **options}
         given = {name: value for name, value in given.items() if value is not None}
         with pytest.raises(ValueError, match=re.escape(message)) as caught:
-            sampler.sample(Denoiser(Untouched(), K), PROCESS, **given)
+            sampler.sample(Denoiser(Untouched(K), K), PROCESS, **given)
         assert "\n" not in str(caught.value)
 
 
@@ -91,9 +92,9 @@ def test_constraints_do_not_bind_padding() -> None:
 
 
 def test_a_model_that_gives_no_chance_is_reported() -> None:
-    class Sure(torch.nn.Module):
-        def forward(self, tokens, t=None, padding=None):
-            logits = torch.full((*tokens.shape, K), -torch.inf)
+    class Sure(TableBackbone):
+        def logits(self, inputs):
+            logits = torch.full((*inputs.tokens.shape, K), -torch.inf)
             logits[..., 0] = 0.0
             return logits
 
@@ -101,7 +102,7 @@ def test_a_model_that_gives_no_chance_is_reported() -> None:
     allowed[0, 2, 0] = False
     with pytest.raises(ValueError, match="allowed letter a chance, got log-probability -inf at ro"):
         FirstHittingSampler().sample(
-            Denoiser(Sure(), K),
+            Denoiser(Sure(K), K),
             PROCESS,
             PROCESS.prior((1, L)),
             generator=torch.Generator(),

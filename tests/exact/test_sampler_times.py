@@ -29,10 +29,10 @@ class Clock(LookupBackbone):
         super().__init__(K, L, seed=0)
         self.times: list[Tensor] = []
 
-    def forward(self, tokens, t=None, padding=None):
-        assert t is not None and t.shape == (len(tokens),)
-        self.times.append(t)
-        return super().forward(tokens, t, padding)
+    def logits(self, inputs):
+        assert inputs.t is not None and inputs.t.shape == (len(inputs.tokens),)
+        self.times.append(inputs.t)
+        return super().logits(inputs)
 
 
 def ask(sampler: Sampler, schedule: NoiseSchedule, rows: int = 40, given: int = 0) -> list[Tensor]:

@@ -4,10 +4,9 @@ import itertools
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from seqdiff.backbones.caduceus import Caduceus
-from seqdiff.backbones.protocol import LabelledBackbone, SelectiveBackbone
+from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import (
@@ -17,7 +16,9 @@ from seqdiff.samplers import (
 )
 from seqdiff.samplers.canvas import Memory
 from seqdiff.schedules import Linear
+from seqdiff.types import Inputs
 from tests.exact.test_sampler_contract import ALL, Neighbours
+from tests.oracles import TableBackbone
 
 K, L, CLASSES = 4, 9, 3
 PROCESS = MaskedDiffusion(K, Linear())
@@ -44,48 +45,50 @@ def caduceus(name: str, dtype: torch.dtype = torch.float64) -> Caduceus:
     return network.eval()
 
 
-def request(labelled: bool) -> dict[str, Tensor | None]:
+def request(labelled: bool) -> Inputs:
     generator = torch.Generator().manual_seed(1)
     padding = torch.arange(L) >= torch.tensor([L, 5, 7, L])[:, None]
     label = torch.tensor([2, -1, 0, 1]) if labelled else None
     tokens = torch.randint(0, K + 1, (4, L), generator=generator)
-    return {"tokens": tokens, "padding": padding, "label": label}
+    return Inputs(tokens, padding=padding, label=label)
 
 
 class NotMirrored(Caduceus):
     """The broken twin: takes the reverse strand at the position of the strand."""
 
-    def logits_at(self, tokens, where, t=None, padding=None, label=None):
-        strands = self._strands(tokens, padding, label)
-        return sum(nn.functional.linear(strand[where], head) for strand, head in strands)
+    def head(self, h, inputs, where=None):
+        if self.strands == 2:
+            first, second = h.chunk(2)
+            h = torch.cat((first, second.flip(1)))
+        return super().head(h, inputs, where)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_caduceus_scores_single_positions_as_it_scores_all(name: str) -> None:
     """To rounding: a matrix product with fewer rows may add up in another order."""
     network, given = caduceus(name), request("labels" in name)
-    whole = network(**given)
+    whole = network(given)
     for share in (0.0, 0.1, 0.5, 1.0):
         generator = torch.Generator().manual_seed(2)
         where = torch.rand(4, L, generator=generator) < share
-        part = network.logits_at(where=where, **given)
+        part = network(given, where)
         torch.testing.assert_close(part, whole[where], rtol=1e-12, atol=1e-12)
     one_row = torch.zeros(4, L, dtype=torch.bool)
     one_row[2, [0, 3]] = True
-    part = network.logits_at(where=one_row, **given)
+    part = network(given, one_row)
     torch.testing.assert_close(part, whole[2, [0, 3]], rtol=1e-12, atol=1e-12)
     network.__class__ = NotMirrored
-    gap = (network.logits_at(where=one_row, **given) - whole[2, [0, 3]]).abs().max()
+    gap = (network(given, one_row) - whole[2, [0, 3]]).abs().max()
     assert (gap > 1e-2) == name.startswith("ps")
 
 
 @pytest.mark.parametrize("name", ["ph", "ps, labels"])
 def test_gradients_are_those_of_the_whole(name: str) -> None:
     network, given = caduceus(name), request("labels" in name)
-    where = given["tokens"] == K
+    where = given.tokens == K
     weight = torch.randn(int(where.sum()), K, dtype=torch.float64)
     grads = []
-    for logits in (network(**given)[where], network.logits_at(where=where, **given)):
+    for logits in (network(given)[where], network(given, where)):
         network.zero_grad()
         (logits * weight).sum().backward()
         grads.append([p.grad.clone() for p in network.parameters()])
@@ -94,45 +97,45 @@ def test_gradients_are_those_of_the_whole(name: str) -> None:
     assert any(grad.abs().max() > 1e-3 for grad in grads[1])
 
 
-class Whole(nn.Module):
-    """A network that can only score all positions."""
+class Whole(TableBackbone):
+    """A network that always scores all positions, and takes no labels."""
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
+    def __init__(self, network: Backbone) -> None:
+        super().__init__(network.num_logits)
         self.network = network
 
-    def forward(self, tokens, t=None, padding=None):
-        return self.network(tokens, t, padding)
+    def logits(self, inputs):
+        return self.network(inputs)
 
 
-class Selective(nn.Module):
+class Selective(TableBackbone):
     """A table that scores single positions and notes which; it cannot score all."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(3)
         self.neighbours = Neighbours()
         self.asked: list[tuple[Tensor, Tensor]] = []
 
-    def forward(self, tokens, t=None, padding=None):
-        raise AssertionError("all positions were asked for")
+    def logits(self, inputs):
+        return self.neighbours(inputs)
 
-    def logits_at(self, tokens, where, t=None, padding=None, label=None):
-        self.asked.append((tokens, where))
-        return self.neighbours(tokens, t, padding)[where]
+    def head(self, h, inputs, where=None):
+        assert where is not None, "all positions were asked for"
+        self.asked.append((inputs.tokens, where))
+        return super().head(h, inputs, where)
 
 
 class ByColumn(Selective):
     """The broken twin: answers in the order of the columns."""
 
-    def logits_at(self, tokens, where, t=None, padding=None, label=None):
-        answer = self.neighbours(tokens, t, padding)
-        return answer.transpose(0, 1)[where.T]
+    def head(self, h, inputs, where=None):
+        return self.logits(inputs).transpose(0, 1)[where.T]
 
 
 every = pytest.mark.parametrize("sampler", ALL, ids=lambda s: type(s).__name__)
 
 
-def drawn(sampler: Sampler, backbone: nn.Module, vocab_size: int) -> tuple[Tensor, Tensor]:
+def drawn(sampler: Sampler, backbone: Backbone, vocab_size: int) -> tuple[Tensor, Tensor]:
     """Rows of three lengths, with given tokens and constraints."""
     process = MaskedDiffusion(vocab_size, Linear())
     x_init = process.prior((12, L))
@@ -167,8 +170,6 @@ def test_samples_are_the_same_integers(sampler: Sampler) -> None:
 def test_samples_of_caduceus_are_the_same_integers(sampler: Sampler, name: str) -> None:
     """In float64, where rounding turns no draw."""
     network = caduceus(name)
-    assert isinstance(network, SelectiveBackbone)
-    assert not isinstance(Whole(network), SelectiveBackbone | LabelledBackbone)
     tokens, nfe = drawn(sampler, Whole(network), K)
     selected, spent = drawn(sampler, network, K)
     assert torch.equal(selected, tokens) and torch.equal(spent, nfe)

@@ -11,7 +11,7 @@ from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import Sampler, SemiAutoregressiveSampler, SMCSampler
 from seqdiff.samplers.smc_swarm import Swarm
 from seqdiff.schedules import Linear
-from tests.oracles import LookupBackbone
+from tests.oracles import LookupBackbone, TableBackbone
 
 K, L, ROWS = 3, 5, 40
 
@@ -41,15 +41,15 @@ class Watched(SMCSampler):
         ]
 
 
-class Even(torch.nn.Module):
+class Even(TableBackbone):
     """Finds all letters equally likely, in rows of any length."""
 
-    def forward(self, tokens, t=None, padding=None):
-        return torch.zeros((*tokens.shape, K), dtype=torch.float64)
+    def logits(self, inputs):
+        return torch.zeros((*inputs.tokens.shape, K), dtype=torch.float64)
 
 
 def told(
-    sampler: Sampler, x_init: Tensor, backbone: torch.nn.Module | None = None
+    sampler: Sampler, x_init: Tensor, backbone: TableBackbone | None = None
 ) -> tuple[list[Tensor], Tensor]:
     """The states that the callback is left with, from ``x_init`` on, and the samples."""
     states = [x_init]
@@ -109,7 +109,7 @@ def test_within_windows_steps_follow_on_each_other(window: int) -> None:
     """No letter changes, one opens a step, and what a window began with stays."""
     inner = SMCSampler(reward=reward, num_particles=4, reward_temperature=0.3, ess_threshold=0.9)
     sampler = SemiAutoregressiveSampler(window=window, stride=window, inner=inner)
-    states, tokens = told(sampler, torch.full((ROWS, L), K), Even())
+    states, tokens = told(sampler, torch.full((ROWS, L), K), Even(K))
     assert torch.equal(states[-1], tokens) and len(states) == L + 1
     for before, after in pairwise(states):
         changed = before != after

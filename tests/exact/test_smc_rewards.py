@@ -9,6 +9,7 @@ from torch import Tensor
 from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import SMCSampler
 from tests.exact.test_smc import reward, world
+from tests.oracles import TableBackbone
 
 
 @pytest.mark.parametrize(
@@ -56,15 +57,15 @@ TAKES = (
 )
 @pytest.mark.parametrize("allowed", [False, True])
 def test_what_is_no_reward_is_refused_before_the_network(bad, message: str, allowed: bool) -> None:
-    class Untouched(torch.nn.Module):
-        def forward(self, tokens, t=None, padding=None):
+    class Untouched(TableBackbone):
+        def logits(self, inputs):
             raise AssertionError("the network was called")
 
     process = world(2, 2)[1]
     letters = torch.tensor([False, True]).expand(30, 2, 2) if allowed else None
     with pytest.raises(ValueError, match=TAKES + message) as caught:
         SMCSampler(reward=bad).sample(
-            Denoiser(Untouched(), 2),
+            Denoiser(Untouched(2), 2),
             process,
             process.prior((30, 2)),
             generator=torch.Generator().manual_seed(0),

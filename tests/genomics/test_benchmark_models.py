@@ -13,6 +13,7 @@ from genomics.benchmark_models import Pretrained, load_models
 from genomics.published import PublishedCaduceus
 from seqdiff.backbones import Caduceus
 from seqdiff.cli import main
+from seqdiff.types import Inputs
 from tests.genomics.toy_tasks import run_config, small, write_table
 
 CPU = torch.device("cpu")
@@ -54,7 +55,7 @@ def states(model: Pretrained, seed: int = 0) -> Tensor:
     built = model.build(seed)
     assert isinstance(built, Caduceus | PublishedCaduceus)
     with torch.no_grad():
-        return built.eval().hidden(TOKENS)
+        return built.eval().hidden(Inputs(TOKENS))
 
 
 def test_networks_of_one_shape_have_one_untrained_twin(run_folder: Path, tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_published_folder_is_its_network_in_our_ids(hub: Path) -> None:
     assert (model.name, model.strands, twin.strands) == ("hub", 2, 2)
     ids = torch.tensor([7, 8, 9, 10, 3])[TOKENS]
     with torch.no_grad():
-        expected = Caduceus.from_hub(hub).eval().hidden(ids)
+        expected = Caduceus.from_hub(hub).eval().hidden(Inputs(ids))
     torch.testing.assert_close(states(model), expected)
     assert twin.name == "PublishedCaduceus from scratch"
     assert (states(twin, 0) - states(twin, 1)).abs().max() > 1e-3

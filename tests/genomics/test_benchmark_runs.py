@@ -16,6 +16,7 @@ from genomics.benchmark_runs import run_backbone
 from genomics.labelled import LabelledTask
 from genomics.sequence_batches import pad
 from genomics.sequence_classifier import SequenceClassifier
+from seqdiff.types import Inputs
 from tests.genomics.toy_tasks import draw, flipped, network, small, toy, unseen
 
 
@@ -67,14 +68,14 @@ def test_pooled_padding_fills_rows_up_to_the_length(strategy: Strategy) -> None:
     )
     inner = backbone.hidden
 
-    def hidden(tokens: Tensor, padding: Tensor | None = None, layer: int | None = None) -> Tensor:
-        assert padding is None
-        return inner(tokens, padding, layer)
+    def hidden(inputs: Inputs, layer: int | None = None) -> Tensor:
+        assert inputs.padding is None
+        return inner(inputs, layer)
 
     backbone.hidden = hidden
     task = small()
     run_backbone(backbone, task, unseen(task), replace(plan(strategy, "test"), pooling="padded"))
-    assert seen == {1, 64}, "one token to ask for the width of states, then whole rows"
+    assert seen == {64}
 
 
 def test_results_follow_from_the_seed() -> None:
@@ -121,11 +122,11 @@ def test_test_scores_that_are_not_finite_are_a_divergence(strategy: Strategy) ->
     assert long and any(len(ids) == 21 for ids in task.test.ids)
     inner = backbone.hidden
 
-    def hidden(tokens: Tensor, padding: Tensor | None = None, layer: int | None = None) -> Tensor:
-        states = inner(tokens, padding, layer)
-        if padding is None:
+    def hidden(inputs: Inputs, layer: int | None = None) -> Tensor:
+        states = inner(inputs, layer)
+        if inputs.padding is None:
             return states
-        odd = (~padding).sum(dim=1) == 21
+        odd = (~inputs.padding).sum(dim=1) == 21
         return states.masked_fill(odd[:, None, None], torch.nan)
 
     backbone.hidden = hidden

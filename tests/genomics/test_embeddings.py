@@ -7,14 +7,13 @@ from torch import nn
 
 from genomics.alphabet import encode, reverse_complement
 from genomics.embeddings import embed
-from seqdiff.backbones import AutoregressiveTransformer, BlockMamba, Caduceus, Transformer
-from seqdiff.backbones.protocol import HiddenBackbone
+from seqdiff.backbones import AutoregressiveTransformer, Backbone, BlockMamba, Caduceus, Transformer
 
 SIZES = {"num_embeddings": 5, "num_logits": 4}
 DNA = torch.tensor((3, 2, 1, 0, 4))
 
 
-def networks() -> dict[str, HiddenBackbone]:
+def networks() -> dict[str, Backbone]:
     torch.manual_seed(0)
     ps = {"variant": "ps", "complement": DNA.tolist()}
     context = {**SIZES, "max_length": 16}

@@ -15,6 +15,7 @@ from genomics.published import PublishedCaduceus
 from seqdiff.backbones import Caduceus
 from seqdiff.cli import main
 from seqdiff.run import load_run
+from seqdiff.types import Inputs
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "experiment" / "genomics" / "fasta.yaml"
@@ -62,7 +63,7 @@ def test_its_law_is_the_published_one_of_the_bases(
     net.hub_ids = torch.cat((net.hub_ids, torch.tensor([11])))
     spelled = ids[..., None] == net.hub_ids
     assert spelled.any(-1).all()
-    law = net(spelled.int().argmax(-1)).log_softmax(-1)
+    law = net(Inputs(spelled.int().argmax(-1))).log_softmax(-1)
     torch.testing.assert_close(law, wanted[..., 7:11].log_softmax(-1), atol=2e-4, rtol=1e-4)
     for twin in (wanted.log_softmax(-1)[..., 7:11], wanted[..., 6:10].log_softmax(-1)):
         assert (law - twin).abs().max() > 1e-2
@@ -71,10 +72,10 @@ def test_its_law_is_the_published_one_of_the_bases(
 def test_a_strand_and_its_other_one_have_one_law(hub: Path) -> None:
     net = PublishedCaduceus(str(hub), num_embeddings=5, num_logits=4)
     tokens = draw()
-    there = net(OURS[tokens].flip(1))
-    torch.testing.assert_close(there.flip(1)[..., OURS[:4]], net(tokens))
+    there = net(Inputs(OURS[tokens].flip(1)))
+    torch.testing.assert_close(there.flip(1)[..., OURS[:4]], net(Inputs(tokens)))
     where = tokens == 4
-    torch.testing.assert_close(net.logits_at(tokens, where), net(tokens)[where])
+    torch.testing.assert_close(net(Inputs(tokens), where), net(Inputs(tokens))[where])
 
 
 def test_a_run_of_it_scores_dna(hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -94,7 +95,7 @@ def test_a_run_of_it_scores_dna(hub: Path, tmp_path: Path, capsys: pytest.Captur
     for place in range(len(row)):
         shown = row.clone()
         shown[place:] = 4
-        law = network(HUB[shown][None])[0, place, 7:11].log_softmax(-1)
+        law = network(Inputs(HUB[shown][None]))[0, place, 7:11].log_softmax(-1)
         total -= law[row[place]].item() if row[place] < 4 else 0.0
     assert nats == pytest.approx(total, rel=1e-4)
 

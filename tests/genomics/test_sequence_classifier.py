@@ -11,38 +11,39 @@ from genomics.classification import measure, measure_both
 from genomics.labelled import Labelled
 from genomics.sequence_batches import batches, crop, pad
 from genomics.sequence_classifier import SequenceClassifier
-from seqdiff.backbones import Caduceus
+from seqdiff.backbones import Backbone, Caduceus
+from seqdiff.types import Inputs
+from tests.oracles import TableBackbone
 
 COMPLEMENT = DNATokenizer().complement
 DNA = torch.tensor([*COMPLEMENT, 4])
 
 
-class Counting(nn.Module):
+class Counting(TableBackbone):
     """A network of one strand whose state at a position is the one-hot letter times its place."""
 
-    strands, num_layers = 1, 1
+    width = 5
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(4)
         self.scale = nn.Parameter(torch.ones(()))
 
-    def forward(self, tokens: Tensor, t: object = None, /, padding: object = None) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
         raise AssertionError("nobody asks for logits")
 
-    def hidden(
-        self, tokens: Tensor, padding: Tensor | None = None, layer: int | None = None
-    ) -> Tensor:
+    def embed(self, inputs: Inputs) -> Tensor:
+        tokens = inputs.tokens
         place = torch.arange(1, tokens.shape[1] + 1)[None, :, None]
         return self.scale * nn.functional.one_hot(tokens, 5) * place
 
 
 def classifier(
-    conjoin: Conjoin = "none", backbone: nn.Module | None = None, pooling: Pooling = "real"
+    conjoin: Conjoin = "none", backbone: Backbone | None = None, pooling: Pooling = "real"
 ) -> SequenceClassifier:
     torch.manual_seed(0)
     network = Counting() if backbone is None else backbone
     model = SequenceClassifier(
-        network,  # pyright: ignore[reportArgumentType]
+        network,
         3,
         complement=COMPLEMENT,
         conjoin=conjoin,
@@ -108,7 +109,7 @@ def test_the_mean_is_over_real_positions() -> None:
     pooled = classifier().pool(tokens, padding, both=False)
     assert pooled[0, 0].tolist() == [4 / 3, 2 / 3, 0, 0, 0]
     assert pooled[1, 0].tolist() == [0, 1, 0, 0, 0]
-    twin = Counting().hidden(tokens).mean(dim=1)
+    twin = Counting().hidden(Inputs(tokens)).mean(dim=1)
     assert twin[1].tolist() != pooled[1, 0].tolist(), "a mean over padding too must fail"
 
 
@@ -121,7 +122,9 @@ def test_scores_do_not_depend_on_padding(variant: str, conjoin: Conjoin) -> None
     together = model(*both("ACGTTGC", "GA", "TTTNA"))
     torch.testing.assert_close(torch.stack(alone), together, atol=1e-9, rtol=0)
     tokens, _ = both("ACGTTGC", "GA", "TTTNA")
-    twin = model.head(model.backbone.hidden(tokens).unflatten(-1, (model.backbone.strands, -1)))
+    twin = model.head(
+        model.backbone.hidden(Inputs(tokens)).unflatten(-1, (model.backbone.strands, -1))
+    )
     assert (twin.mean(dim=(1, 2)) - together)[1:].abs().max() > 1e-3, "padding that is pooled"
 
 

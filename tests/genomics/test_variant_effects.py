@@ -19,7 +19,7 @@ from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import Linear
 from tests.causal_worlds import CausalLookup
-from tests.oracles import Joint, LookupBackbone, OracleBackbone
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone
 
 W = 5
 JOINT = Joint.random(4, W, seed=1)
@@ -146,15 +146,15 @@ def test_scores_do_not_depend_on_company_or_batches() -> None:
     assert marginals == [masked_marginals(short, PROCESS, [pair])[0] for pair in pairs]
 
 
-class ShortOrLong(torch.nn.Module):
+class ShortOrLong(TableBackbone):
     """Tables for windows of 3 and of 5."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(4)
         self.tables = {length: LookupBackbone(4, length, seed=4) for length in (3, W)}
 
-    def forward(self, tokens, t=None, padding=None):
-        return self.tables[tokens.shape[1]](tokens, t, padding)
+    def logits(self, inputs):
+        return self.tables[inputs.tokens.shape[1]](inputs)
 
 
 def opposite(pair: AlleleWindows) -> AlleleWindows:
@@ -200,9 +200,9 @@ def test_masks_share_positions_between_the_alleles_and_unknown_bases_stay_unknow
     seen: list[torch.Tensor] = []
 
     class Watching(LookupBackbone):
-        def forward(self, tokens, t=None, padding=None):
-            seen.append(tokens)
-            return super().forward(tokens, t, padding)
+        def logits(self, inputs):
+            seen.append(inputs.tokens)
+            return super().logits(inputs)
 
     likelihood_ratios(
         Denoiser(Watching(4, W, 6), 4), PROCESS, [pair], estimator=StratifiedK(4), batch_size=64
@@ -218,10 +218,10 @@ def test_the_time_is_that_of_the_hidden_share_of_known_bases() -> None:
     times: list[torch.Tensor] = []
 
     class Timed(LookupBackbone):
-        def forward(self, tokens, t=None, padding=None):
-            assert t is not None
-            times.append(t)
-            return super().forward(tokens, t, padding)
+        def logits(self, inputs):
+            assert inputs.t is not None
+            times.append(inputs.t)
+            return super().logits(inputs)
 
     rows = np.stack([encode("ANGTA"), encode("ACGTA"), encode("NNGTA")])
     hidden = np.zeros_like(rows, dtype=bool)

@@ -15,6 +15,7 @@ from seqdiff.parameterization import Denoiser
 from seqdiff.rng import CounterNoise
 from seqdiff.run import load_run
 from seqdiff.training.objectives import WeightedMLM
+from seqdiff.types import Inputs
 from tests.integration.conftest import TOY, write_config
 from tests.integration.toy_domain import ALPHABET
 
@@ -71,7 +72,7 @@ def test_evaluation_is_the_chain_rule_written_out(left: Path, tmp_path: Path, ca
             for place in counted.nonzero().flatten().tolist():
                 hidden = tokens[None].clone()
                 hidden[:, place:] = 3  # what comes after must not matter
-                logits = trained.denoiser.backbone(hidden)[0, place].double()
+                logits = trained.denoiser.backbone(Inputs(hidden))[0, place].double()
                 total -= float(logits.log_softmax(-1)[tokens[place]])
                 count += 1
     assert row["num_tokens"] == count

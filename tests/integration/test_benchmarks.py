@@ -29,6 +29,7 @@ from benchmarks.training_step import TrainingStep, make_network
 from seqdiff.backbones import transformer_layers
 from seqdiff.samplers import named_samplers
 from seqdiff.samplers.canvas import Memory
+from seqdiff.types import Inputs
 
 ROOT = Path(__file__).parents[2]
 SCAN = ["--pairs", "1", "--batch", "1", "--channels", "3", "--length", "8", "--states", "2"]
@@ -146,7 +147,7 @@ def test_flops_of_a_transformer_step_by_counting() -> None:
     shape = transformer_training.Shape(16, 3, 2, 10)
     network = transformer_training.make_network(shape, 7, 0.0)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        network(torch.zeros((4, 10), dtype=torch.int64))
+        network(Inputs(torch.zeros((4, 10), dtype=torch.int64)))
     condition = 2 * (256 * 128 + 128 * 128 + 128 * (3 * 6 + 2) * 16)
     counted = 3 * (counter.get_total_flops() - condition)
     assert transformer_training.matrix_flops(network.config, 40, 10, scored=40) == counted

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from seqdiff.backbones import Caduceus
 from seqdiff.backbones.caduceus_hub import hub_names
+from seqdiff.types import Inputs
 
 COMPLEMENT = (0, 1, 2, 6, 5, 4, 3, 7)
 BLOCK = "caduceus.backbone.layers.1."
@@ -90,7 +91,7 @@ def test_round_trip(
     model.to_hub(tmp_path / "new")
     again = Caduceus.from_hub(tmp_path / "new")
     assert again.config == model.config
-    assert torch.equal(again(TOKENS), model(TOKENS))
+    assert torch.equal(again(Inputs(TOKENS)), model(Inputs(TOKENS)))
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == [
         "config.json",
         "model.safetensors",
@@ -100,7 +101,9 @@ def test_round_trip(
 def test_a_head_that_scores_fewer_ids_reads_back_with_all(tmp_path: Path) -> None:
     model = build(num_logits=7)
     model.to_hub(tmp_path)
-    torch.testing.assert_close(Caduceus.from_hub(tmp_path)(TOKENS)[..., :7], model(TOKENS))
+    torch.testing.assert_close(
+        Caduceus.from_hub(tmp_path)(Inputs(TOKENS))[..., :7], model(Inputs(TOKENS))
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_names_of_what_is_tied() -> None:
 
 
 def test_fields_of_other_software_and_of_initialisation_change_nothing(folder: Path) -> None:
-    wanted = Caduceus.from_hub(folder)(TOKENS)
+    wanted = Caduceus.from_hub(folder)(Inputs(TOKENS))
     ssm = json.loads((folder / "config.json").read_text())["ssm_cfg"]
     edit_config(
         folder,
@@ -142,7 +145,7 @@ def test_fields_of_other_software_and_of_initialisation_change_nothing(folder: P
         initializer_cfg={"initializer_range": 0.02},
         ssm_cfg={**ssm, "dt_init": "random", "dt_scale": 1.0, "use_fast_path": True},
     )
-    assert torch.equal(Caduceus.from_hub(folder)(TOKENS), wanted)
+    assert torch.equal(Caduceus.from_hub(folder)(Inputs(TOKENS)), wanted)
 
 
 def test_a_missing_folder_or_file(folder: Path) -> None:

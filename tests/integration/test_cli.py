@@ -187,8 +187,8 @@ def test_mixed_precision_keeps_the_loss_in_float32(
     seen: dict[str, torch.dtype] = {}
     network, normalise, cost = ToyNet.forward, parameterization.own_log_probs, Denoiser.nats
 
-    def forward(self, tokens, t=None, padding=None):
-        logits = network(self, tokens, t, padding)
+    def forward(self, inputs, where=None):
+        logits = network(self, inputs, where)
         seen["logits"] = logits.dtype
         return logits
 

@@ -62,9 +62,9 @@ def test_checkpoint_without_what_it_needs(copied: Path, fails, place: str, damag
 
 
 DAMAGES = {
-    "EMA without a weight": lambda c: c["callbacks"]["EMA"].pop("average.backbone.head.bias"),
+    "EMA without a weight": lambda c: c["callbacks"]["EMA"].pop("average.backbone.scores.bias"),
     "EMA of another shape": lambda c: c["callbacks"]["EMA"].update(
-        {"average.backbone.head.bias": torch.ones(9)}
+        {"average.backbone.scores.bias": torch.ones(9)}
     ),
     "EMA of many counts": lambda c: c["callbacks"]["EMA"].update(num_updates=torch.zeros(2)),
     "Timer of words": lambda c: c["callbacks"].update(Timer={"time_elapsed": {"train": "long"}}),
@@ -130,10 +130,10 @@ def test_checkpoint_that_is_something_else(copied: Path, fails, content: object)
 
 def test_weights_that_are_no_tensors(copied: Path, fails) -> None:
     content = torch.load(copied / "last.ckpt", weights_only=True)
-    content["state_dict"]["denoiser.backbone.head.bias"] = [0.0] * 6
+    content["state_dict"]["denoiser.backbone.scores.bias"] = [0.0] * 6
     torch.save(content, copied / "last.ckpt")
     message = fails(["train", "--resume", str(copied), *MORE])
-    assert "denoiser.backbone.head.bias of shape None where (6,) is needed" in message
+    assert "denoiser.backbone.scores.bias of shape None where (6,) is needed" in message
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, 5000, -1, -30])

@@ -65,9 +65,9 @@ def test_a_budget_too_small_for_a_row_is_refused_before_the_network(
     calls: list[int] = []
     forward = ToyNet.forward
 
-    def counted(self, tokens, t=None, padding=None):
-        calls.append(len(tokens))
-        return forward(self, tokens, t, padding)
+    def counted(self, inputs, where=None):
+        calls.append(len(inputs.tokens))
+        return forward(self, inputs, where)
 
     monkeypatch.setattr(ToyNet, "forward", counted)
     command = ["evaluate", str(trained), "--estimator", "fixed-order", "--max_nfe"]

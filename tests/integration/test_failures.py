@@ -164,11 +164,11 @@ def _rewrite(copied: Path, change) -> None:
 @pytest.mark.parametrize(
     "change, said",
     [
-        (lambda w: w.pop("backbone.head.bias"), "1 missing key(s), first backbone.head.bias"),
+        (lambda w: w.pop("backbone.scores.bias"), "1 missing key(s), first backbone.scores.bias"),
         (lambda w: w.update(extra=torch.ones(1)), "1 unexpected key(s), first extra"),
         (
-            lambda w: w.update({"backbone.head.bias": torch.ones(9)}),
-            "backbone.head.bias of shape (9,) where (6,) is needed",
+            lambda w: w.update({"backbone.scores.bias": torch.ones(9)}),
+            "backbone.scores.bias of shape (9,) where (6,) is needed",
         ),
     ],
 )
@@ -216,8 +216,8 @@ def test_another_tokenizer(copied: Path, fails, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_backbone_with_other_outputs(config: Path, fails, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wider(self, tokens, t=None, padding=None):
-        return torch.zeros(*tokens.shape, 9, requires_grad=True)
+    def wider(self, inputs, where):
+        return torch.zeros(int(where.sum()), 9, requires_grad=True)
 
     monkeypatch.setattr(ToyNet, "forward", wider)
     assert "must emit vocab_size = 6 logits, got 9" in fails(["train", str(config)])

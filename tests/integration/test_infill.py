@@ -13,31 +13,31 @@ from genomics.fasta import read_templates
 from seqdiff.cli import main
 from seqdiff.data.tokenizer import ConstraintTokenizer, StrandTokenizer
 from seqdiff.run import load_run
+from seqdiff.types import Inputs
 from tests import laws
 from tests.enumeration import Law, Tokens
 from tests.exact.test_conjoining import DNA, other_strand
 from tests.exact.test_templates import restricted
 from tests.integration.toy_domain import RingTokenizer, ToyNet
+from tests.oracles import TableBackbone
 from tests.statistics import FALSE_ALARM, pearson, power
 
 LENGTH, DRAWS = 3, 4000
 
 
-class TableNet(nn.Module):
+class TableNet(TableBackbone):
     """Arbitrary laws of the bases of every row of three; looks at nothing but the row."""
 
     def __init__(self, *, num_embeddings: int, num_logits: int) -> None:
-        super().__init__()
+        super().__init__(num_logits)
         generator = torch.Generator().manual_seed(1)
         self.base = num_embeddings
         shape = (num_embeddings**LENGTH, LENGTH, num_logits)
         self.table = nn.Parameter(torch.randn(shape, generator=generator))
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
         powers = self.base ** torch.arange(LENGTH - 1, -1, -1)
-        return self.table[(tokens * powers).sum(dim=-1)]
+        return self.table[(inputs.tokens * powers).sum(dim=-1)]
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_a_domain_of_its_own_has_templates_and_motifs(trained: Path, tmp_path: P
 def test_a_full_template_needs_no_network(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forward(self, tokens, t=None, padding=None):
+    def forward(self, inputs, where=None):
         raise AssertionError("the network was called")
 
     monkeypatch.setattr(ToyNet, "forward", forward)
@@ -195,7 +195,7 @@ def test_a_full_template_needs_no_network(
 
 @pytest.fixture
 def refuses(trained: Path, tmp_path: Path, fails, toy_writer, monkeypatch: pytest.MonkeyPatch):
-    def forward(self, tokens, t=None, padding=None):
+    def forward(self, inputs, where=None):
         raise AssertionError("the network was called")
 
     monkeypatch.setattr(ToyNet, "forward", forward)

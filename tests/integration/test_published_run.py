@@ -10,7 +10,7 @@ import torch
 import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from seqdiff.backbones import PublishedTransformer, Transformer
 from seqdiff.backbones.transformer_hub_config import BlockDiffusionFields
@@ -18,6 +18,8 @@ from seqdiff.cli import main
 from seqdiff.likelihood import StratifiedK, evaluate
 from seqdiff.parameterization import Denoiser
 from seqdiff.run import load_run
+from seqdiff.types import Inputs
+from tests.oracles import TableBackbone
 from tests.small_transformers import build
 
 ROOT = Path(__file__).parents[2]
@@ -52,17 +54,15 @@ def make(hub: Path, output: Path, *flags: str) -> list[str]:
     return [*command, f"--data.train={corpus}", "--trainer.enable_progress_bar=false", *flags]
 
 
-class Reference(nn.Module):
+class Reference(TableBackbone):
     """The published logits at the real symbols, cut by hand; or, as a twin, shifted by one."""
 
     def __init__(self, hub: Path, first: int = 0) -> None:
-        super().__init__()
+        super().__init__(V - 1)
         self.network, self.first = Transformer.from_hub(hub), first
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        return self.network(tokens, t, padding)[..., self.first : self.first + V - 1]
+    def logits(self, inputs: Inputs) -> Tensor:
+        return self.network(inputs)[..., self.first : self.first + V - 1]
 
 
 def test_a_run_without_training_bounds_as_the_published_logits_do(
@@ -204,9 +204,9 @@ def test_a_time_conditioned_one_is_told_sigma(hub: Path) -> None:
     published(timed=True).to_hub(hub)
     net = PublishedTransformer(str(hub), num_embeddings=V, num_logits=V - 1).eval()
     tokens, sigma = torch.full((2, 5), V - 1), torch.tensor([0.1, 2.0])
-    wanted = Transformer.from_hub(hub)(tokens, sigma)[..., : V - 1]
-    assert torch.equal(net(tokens, sigma), wanted)
-    assert not torch.equal(net(tokens, sigma.flip(0)), wanted)
+    wanted = Transformer.from_hub(hub)(Inputs(tokens, sigma=sigma))[..., : V - 1]
+    assert torch.equal(net(Inputs(tokens, sigma=sigma)), wanted)
+    assert not torch.equal(net(Inputs(tokens, sigma=sigma.flip(0))), wanted)
     with pytest.raises(ValueError, match=r"Denoiser.schedule must be given"):
         Denoiser(net, V - 1)
 

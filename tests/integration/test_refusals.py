@@ -146,7 +146,7 @@ def test_usage_errors_are_one_line_too(
 def test_out_of_memory_while_drawing(
     trained: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def forward(self, tokens, t=None, padding=None):
+    def forward(self, inputs, where=None):
         raise error
 
     monkeypatch.setattr(ToyNet, "forward", forward)
@@ -162,7 +162,7 @@ def test_a_mistake_of_ours_is_not_blamed_on_memory(
 ) -> None:
     """The broken twin: taking every RuntimeError for a full memory would hide this one."""
 
-    def forward(self, tokens, t=None, padding=None):
+    def forward(self, inputs, where=None):
         raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(ToyNet, "forward", forward)

@@ -39,7 +39,16 @@ def test_evaluate_beside_baselines(trained: Path, tmp_path: Path, capsys) -> Non
     out = tmp_path / "scores.json"
     assert main(["evaluate", str(trained), "--evaluations", "32", "--json", str(out)]) == 0
     assert "bits/token" in capsys.readouterr().out
-    model, uniform = json.loads(out.read_text())["rows"]
+    content = json.loads(out.read_text())
+    model, uniform = content["rows"]
+    assert content["error_degrees"] == 5, "11 rows in 6 stretches"
+    assert uniform["bits_per_token_error"] == pytest.approx(0, abs=1e-12)
+    gap = model["bits_per_token"] - uniform["bits_per_token"]
+    assert content["difference"] == {
+        "baseline": "uniform",
+        "bits_per_token": pytest.approx(gap),
+        "bits_per_token_error": pytest.approx(model["bits_per_token_error"]),
+    }
     assert uniform["perplexity"] == pytest.approx(len(ALPHABET))
     assert model["num_sequences"] == 11 and model["num_tokens"] == 11 * 12 - 2
     assert model["bits_per_token"] + 5 * model["bits_per_token_error"] < uniform["bits_per_token"]
@@ -49,9 +58,9 @@ def test_loaded_weights_are_the_average_and_score_the_same_in_any_batches(traine
     run = load_run(str(trained))
     assert not run.denoiser.training
     checkpoint = torch.load(trained / "last.ckpt", weights_only=True)
-    average = checkpoint["callbacks"]["EMA"]["average.backbone.head.weight"]
-    last = checkpoint["state_dict"]["denoiser.backbone.head.weight"]
-    loaded = run.denoiser.state_dict()["backbone.head.weight"]
+    average = checkpoint["callbacks"]["EMA"]["average.backbone.scores.weight"]
+    last = checkpoint["state_dict"]["denoiser.backbone.scores.weight"]
+    loaded = run.denoiser.state_dict()["backbone.scores.weight"]
     assert torch.equal(loaded, average) and not torch.equal(loaded, last)
 
     whole = evaluate(
@@ -89,10 +98,10 @@ def test_shared_weights_are_exported_averaged_under_every_name(
     checkpoint = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
     average = checkpoint["callbacks"]["EMA"]["average.backbone.embedding.weight"]
     assert torch.equal(exported["backbone.embedding.weight"], average)
-    assert torch.equal(exported["backbone.head.weight"], average)
+    assert torch.equal(exported["backbone.scores.weight"], average)
     network = load_run(tmp_path / "run").config.backbone
-    assert network.head.weight is network.embedding.weight
-    assert torch.equal(network.head.weight, average)
+    assert network.scores.weight is network.embedding.weight
+    assert torch.equal(network.scores.weight, average)
 
 
 def test_one_batch_is_learnt_by_heart(tmp_path: Path, config: Path) -> None:
@@ -119,7 +128,7 @@ def test_validation_uses_the_same_masks(config: Path, tmp_path: Path) -> None:
 
 def test_weights_follow_from_the_seed(config: Path) -> None:
     def weights(*flags: str) -> torch.Tensor:
-        return instantiate(parse_run(config, flags)).backbone.head.weight
+        return instantiate(parse_run(config, flags)).backbone.scores.weight
 
     assert torch.equal(weights(), weights())
     assert not torch.equal(weights(), weights("--seed", "8"))
@@ -129,7 +138,7 @@ def test_run_config_is_frozen(config: Path) -> None:
     built = instantiate(parse_run(config))
     assert built.data.seed == 7
     assert built.backbone.embedding.num_embeddings == 7
-    assert built.backbone.head.out_features == 6
+    assert built.backbone.scores.out_features == 6
     assert replace(built, seed=1).seed == 1
 
 

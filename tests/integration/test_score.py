@@ -235,9 +235,9 @@ def test_the_bar_moves_with_every_network_call(
     calls: list[int] = []
     forward = ToyNet.forward
 
-    def counted(self, tokens, t=None, padding=None):
-        calls.append(len(tokens))
-        return forward(self, tokens, t, padding)
+    def counted(self, inputs, where=None):
+        calls.append(len(inputs.tokens))
+        return forward(self, inputs, where)
 
     monkeypatch.setattr(scoring, "progress", Bar)
     monkeypatch.setattr(ToyNet, "forward", counted)

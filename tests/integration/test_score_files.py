@@ -14,7 +14,7 @@ from tests.integration.toy_domain import ToyNet, write_ring
 def test_a_budget_too_small_for_the_longest_record_is_refused_before_the_network(
     trained: Path, rings: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forward(self, tokens, t=None, padding=None):
+    def forward(self, inputs, where=None):
         pytest.fail("the network was called")
 
     monkeypatch.setattr(ToyNet, "forward", forward)
@@ -32,9 +32,9 @@ def test_a_record_too_long_for_the_network_is_refused_before_the_network(
     calls: list[int] = []
     forward = ToyNet.forward
 
-    def counted(self, tokens, t=None, padding=None):
-        calls.append(tokens.shape[1])
-        return forward(self, tokens, t, padding)
+    def counted(self, inputs, where=None):
+        calls.append(inputs.tokens.shape[1])
+        return forward(self, inputs, where)
 
     monkeypatch.setattr(ToyNet, "forward", counted)
     monkeypatch.setattr(ToyNet, "max_length", 7, raising=False)
@@ -89,7 +89,7 @@ def test_an_old_table_survives_a_failure(
     out = tmp_path / "a.tsv"
     out.write_text("precious")
 
-    def forward(self, tokens, t=None, padding=None):
+    def forward(self, inputs, where=None):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(ToyNet, "forward", forward)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from seqdiff.backbones import Transformer
 from seqdiff.backbones.packing import Padded
 from seqdiff.backbones.transformer_hub_config import BlockDiffusionFields
+from seqdiff.types import Inputs
 from tests.small_transformers import K, build, draw_tokens
 
 TOKENS = draw_tokens(2, 7)
@@ -74,7 +75,7 @@ def test_round_trip(tmp_path: Path, timed: bool, block: BlockDiffusionFields | N
     again = Transformer.from_hub(tmp_path / "new")
     assert (again.config, again.block_fields) == (model.config, block)
     assert not again.training, "published logits are those without dropout"
-    assert torch.equal(again(TOKENS, SIGMA), model(TOKENS, SIGMA))
+    assert torch.equal(again(Inputs(TOKENS, sigma=SIGMA)), model(Inputs(TOKENS, sigma=SIGMA)))
     assert all(p.requires_grad and not p.is_meta for p in again.parameters())
     kind = json.loads((tmp_path / "new" / "config.json").read_text())["model_type"]
     assert kind == ("mdlm" if block is None else "bd3lm")
@@ -104,27 +105,27 @@ def test_the_parts_of_the_projection_are_queries_keys_and_values(folder: Path) -
 def test_a_mask_that_is_not_scored_reads_back_with_the_score_zero(tmp_path: Path) -> None:
     model = hub(num_logits=K)
     model.to_hub(tmp_path)
-    again = Transformer.from_hub(tmp_path)(TOKENS)
-    torch.testing.assert_close(again[..., :K], model(TOKENS))
+    again = Transformer.from_hub(tmp_path)(Inputs(TOKENS))
+    torch.testing.assert_close(again[..., :K], model(Inputs(TOKENS)))
     assert again.shape[-1] == K + 1 and not again[..., K].any()
 
 
 def test_half_precision_and_left_out_frequencies_are_read(folder: Path) -> None:
-    wanted = Transformer.from_hub(folder)(TOKENS)
+    wanted = Transformer.from_hub(folder)(Inputs(TOKENS))
     edit_weights(folder, lambda tensors: tensors.pop("backbone.rotary_emb.inv_freq"))
-    assert torch.equal(Transformer.from_hub(folder)(TOKENS), wanted)
+    assert torch.equal(Transformer.from_hub(folder)(Inputs(TOKENS)), wanted)
     hub().to_hub(folder)
     edit_weights(folder, lambda t: t.update({k: v.bfloat16() for k, v in t.items()}))
     model = Transformer.from_hub(folder)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
-    torch.testing.assert_close(model(TOKENS), wanted, atol=0.5, rtol=0.1)
+    torch.testing.assert_close(model(Inputs(TOKENS)), wanted, atol=0.5, rtol=0.1)
 
 
 def test_fields_of_other_software_change_nothing(folder: Path) -> None:
-    wanted = Transformer.from_hub(folder)(TOKENS)
+    wanted = Transformer.from_hub(folder)(Inputs(TOKENS))
     edit_config(folder, transformers_version="4.38.1", torch_dtype="float32", return_dict=False)
     edit_config(folder, auto_map={"AutoConfig": "configuration_mdlm.MDLMConfig"})
-    assert torch.equal(Transformer.from_hub(folder)(TOKENS), wanted)
+    assert torch.equal(Transformer.from_hub(folder)(Inputs(TOKENS)), wanted)
 
 
 def test_missing_files(folder: Path) -> None:
@@ -223,7 +224,7 @@ def test_shares_of_masks_are_kept_where_the_noise_was_chosen(tmp_path: Path) -> 
     edit_weights(tmp_path, lambda tensors: tensors["sampling_eps_min"].fill_(0.5))
     again = Transformer.from_hub(tmp_path)
     assert again.block_fields == BlockDiffusionFields(4, True, "sdpa", True, 0.5, 0.8)
-    assert torch.equal(again(TOKENS, SIGMA), model(TOKENS, SIGMA))
+    assert torch.equal(again(Inputs(TOKENS, sigma=SIGMA)), model(Inputs(TOKENS, sigma=SIGMA)))
     edit_weights(tmp_path, lambda tensors: [tensors.pop(name) for name in SHARES])
     assert Transformer.from_hub(tmp_path).block_fields == model.block_fields
     edit_weights(tmp_path, lambda tensors: tensors.update(sampling_eps_max=torch.ones(2)))

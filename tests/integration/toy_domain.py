@@ -13,11 +13,14 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64, Integer
 from torch import Tensor, nn
 
+from seqdiff.backbones import Backbone
 from seqdiff.blocks import cut, join
 from seqdiff.data.datamodule import SequenceDataModule, Split
 from seqdiff.data.dataset import SequenceDataset
 from seqdiff.data.reader import Record
 from seqdiff.data.tokenizer import Tokenizer
+from seqdiff.likelihood import RowNats
+from seqdiff.types import Inputs
 from tests.block_worlds import RecomputingCache
 
 ALPHABET = "uvwxyz"
@@ -104,47 +107,56 @@ class ToyData(SequenceDataModule):
         sizes: dict[str, int] = {"train": self.num_train, "valid": 13, "test": 11}
         return RingSet(sizes[split], self.length, offset=list(sizes).index(split))
 
-    def baselines(self, split: Split) -> dict[str, float]:
-        return {"uniform": float(np.log(len(ALPHABET)))}
+    def baselines(self, split: Split) -> dict[str, RowNats]:
+        counted = self.dataset(split).rows(np.arange(len(self.dataset(split))))[1].sum(axis=1)
+        return {"uniform": RowNats(counted * np.log(len(ALPHABET)), counted)}
 
 
-class ToyNet(nn.Module):
+class ToyNet(Backbone):
     """Reads the two neighbours on either side."""
+
+    num_layers = 1
 
     def __init__(self, *, num_embeddings: int, num_logits: int, width: int = 16) -> None:
         super().__init__()
+        self.width, self.num_logits = width, num_logits
         self.embedding = nn.Embedding(num_embeddings, width)
         self.mix = nn.Conv1d(width, width, 5, padding=2)
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, num_logits)
+        self.scores = nn.Linear(width, num_logits)
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        hidden = torch.relu(self.mix(self.embedding(tokens).mT).mT)
-        return self.head(self.norm(hidden))
+    def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
+        return self.embedding(inputs.tokens)
+
+    def body(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None = None
+    ) -> Float[Tensor, "B L D"]:
+        return h if layer == 0 else torch.relu(self.mix(h.mT).mT)
+
+    def head(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        return self.scores(self.norm(h if where is None else h[where]))
 
 
 class ToyBlockNet(ToyNet):
     """Also reads the last clean token before a block."""
 
+    reads_blocks = True
+
     def block_logits(
         self,
-        x_t: Int[Tensor, "B L"],
+        inputs: Inputs,
         x0: Int[Tensor, "B L"],
         block_size: int,
         where: Bool[Tensor, "B L"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B L K"] | Float[Tensor, "N K"]:
+    ) -> Float[Tensor, "*positions K"]:
+        x_t = inputs.tokens
         mask, length = self.embedding.num_embeddings - 1, x_t.shape[1]
         own = self.mix(self.embedding(cut(x_t, block_size, fill=mask)).mT).mT
         last = nn.functional.pad(x0, (1, 0), value=mask)[:, :length:block_size]
         before = self.embedding(last).flatten(0, 1)[:, None]
-        logits = join(self.head(self.norm(torch.relu(own + before))), length)
+        logits = join(self.scores(self.norm(torch.relu(own + before))), length)
         return logits if where is None else logits[where]
 
     def block_cache(
@@ -172,16 +184,13 @@ class TiedNet(ToyNet):
 
     def __init__(self, *, num_embeddings: int, num_logits: int, width: int = 16) -> None:
         super().__init__(num_embeddings=num_embeddings, num_logits=num_logits, width=width)
-        self.head = nn.Linear(width, num_embeddings)
-        self.head.weight = self.embedding.weight
+        self.scores = nn.Linear(width, num_embeddings)
+        self.scores.weight = self.embedding.weight
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L K"]:
-        return super().forward(tokens, t, padding)[..., :-1]
+    def head(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        return super().head(h, inputs, where)[..., :-1]
 
 
 class NetWithASpare(ToyNet):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Transformer, block_attention, block_pass, transformer
-from seqdiff.types import NO_LABEL
+from seqdiff.types import NO_LABEL, Inputs
 from tests.small_transformers import K, build, draw_tokens
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def numbers(
     model.zero_grad()
     with pytest.MonkeyPatch.context() as patch, torch.set_grad_enabled(backward):
         patch.setattr(transformer, "choose_pass", lambda _pair: way)
-        logits = model.block_logits(x_t, x0, block_size, padding=padding, label=label)
+        logits = model.block_logits(Inputs(x_t, padding=padding, label=label), x0, block_size)
     if backward:
         weights = torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype)
         (logits * weights.view_as(logits)).sum().backward()
@@ -127,14 +127,14 @@ def test_rows_are_what_they_would_be_alone(way: Callable) -> None:
     where = (torch.arange(200) % 3 == 0).expand(5, -1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transformer, "choose_pass", lambda _pair: way)
-        together = model.block_logits(x_t, x0, 4, padding=padding)
-        some = model.block_logits(x_t, x0, 4, where, padding)
+        together = model.block_logits(Inputs(x_t, padding=padding), x0, 4)
+        some = model.block_logits(Inputs(x_t, padding=padding), x0, 4, where)
         assert not together[padding].any()
         torch.testing.assert_close(some, together[where], atol=EXACT, rtol=EXACT)
         for row, length in enumerate(LENGTHS):
             if length:
                 alone = model.block_logits(
-                    x_t[row : row + 1, :length], x0[row : row + 1, :length], 4
+                    Inputs(x_t[row : row + 1, :length]), x0[row : row + 1, :length], 4
                 )
                 torch.testing.assert_close(together[row, :length], alone[0], atol=EXACT, rtol=EXACT)
 
@@ -188,7 +188,7 @@ def test_scores_are_about_a_quarter_of_the_masks(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(block_attention, "_attend", counted)
     model = build(max_length=1024)
     length = 1024
-    model.block_logits(draw_tokens(1, length), draw_tokens(1, length), 4)
+    model.block_logits(Inputs(draw_tokens(1, length)), draw_tokens(1, length), 4)
     assert 0 < scores / len(model.blocks) <= length**2 + 3 * CHUNK * length
 
 
@@ -244,9 +244,9 @@ def test_bad_calls() -> None:
     model, tokens = build(), draw_tokens(2, 8)
     other = r"^Transformer\.x0 must have the shape \(2, 8\) of x_t, got \(2, 4\); pass the row"
     with unchecked(), pytest.raises(ValueError, match=other):
-        model.block_logits(tokens, tokens[:, :4], 4)
+        model.block_logits(Inputs(tokens), tokens[:, :4], 4)
     padding = torch.tensor([[True] + 7 * [False], 8 * [False]])
     with pytest.raises(ValueError, match=r"^Transformer\.padding must come after the last token"):
-        model.block_logits(tokens, tokens, 4, padding=padding)
+        model.block_logits(Inputs(tokens, padding=padding), tokens, 4)
     with pytest.raises(ValueError, match=r"^Transformer\.label must be None for a network without"):
-        model.block_logits(tokens, tokens, 4, label=torch.zeros(2, dtype=torch.int64))
+        model.block_logits(Inputs(tokens, label=torch.zeros(2, dtype=torch.int64)), tokens, 4)

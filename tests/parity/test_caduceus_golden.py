@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from seqdiff.backbones import Caduceus
 from seqdiff.backbones.caduceus_hub import hub_names
+from seqdiff.types import Inputs
 
 FILES = {"ph": "caduceus_ph_rms", "ps": "caduceus_ps_rms_fused"}
 
@@ -46,7 +47,7 @@ def published_ps(golden: Path, tmp_path: Path) -> Golden:
 
 
 def logits_of(published: Golden) -> torch.Tensor:
-    return Caduceus.from_hub(published.publish())(published.tensors["input_ids"])
+    return Caduceus.from_hub(published.publish())(Inputs(published.tensors["input_ids"]))
 
 
 def assert_golden(logits: torch.Tensor, published: Golden) -> None:
@@ -55,7 +56,7 @@ def assert_golden(logits: torch.Tensor, published: Golden) -> None:
 
 def test_logits_and_every_gradient(published: Golden) -> None:
     model = Caduceus.from_hub(published.publish())
-    logits = model(published.tensors["input_ids"])
+    logits = model(Inputs(published.tensors["input_ids"]))
     assert_golden(logits, published)
     (logits * published.tensors["grad_output"]).sum().backward()
     unseen = set(published.grads)
@@ -108,7 +109,7 @@ def test_the_other_swap_convention_is_far_off(published_ps: Golden) -> None:
         swap_strands=False,
     )
     wrong.load_state_dict(right.state_dict())
-    error = wrong(published_ps.tensors["input_ids"]) - published_ps.tensors["logits"]
+    error = wrong(Inputs(published_ps.tensors["input_ids"])) - published_ps.tensors["logits"]
     assert error.abs().max() > 1
 
 
@@ -117,7 +118,9 @@ def test_writing_and_reading_again_changes_nothing(published: Golden, tmp_path: 
     model.to_hub(tmp_path / "again")
     again = Caduceus.from_hub(tmp_path / "again")
     assert again.config == model.config
-    assert torch.equal(again(published.tensors["input_ids"]), model(published.tensors["input_ids"]))
+    assert torch.equal(
+        again(Inputs(published.tensors["input_ids"])), model(Inputs(published.tensors["input_ids"]))
+    )
     with safe_open(tmp_path / "again" / "model.safetensors", "pt") as file:
         assert {k: file.get_slice(k).get_shape() for k in file.keys()} == {
             k: list(v.shape) for k, v in published.state.items()

@@ -19,6 +19,7 @@ from seqdiff.backbones import (
 from seqdiff.backbones.transformer_hub import hub_name
 from seqdiff.parameterization import Denoiser
 from seqdiff.schedules import LogLinear
+from seqdiff.types import Inputs
 
 MDLM_FIELDS = {"model_type": "mdlm", "dropout": 0.1, "time_conditioning": True}
 BLOCK_FIELDS = {
@@ -66,9 +67,9 @@ class Golden:
 
     def logits(self, model: Transformer) -> torch.Tensor:
         if self.fields["model_type"] == "mdlm":
-            return model(self.tensors["input_ids"], self.tensors["sigma"])
+            return model(Inputs(self.tensors["input_ids"], sigma=self.tensors["sigma"]))
         size = self.sizes["block_size"]
-        return model.block_logits(self.tensors["xt"], self.tensors["x0"], size)
+        return model.block_logits(Inputs(self.tensors["xt"]), self.tensors["x0"], size)
 
     def gap(self, model: Transformer) -> float:
         return (self.logits(model) - self.tensors["logits"]).abs().max().item()
@@ -105,7 +106,7 @@ def test_logits_and_every_gradient(published: Golden) -> None:
 def test_the_logits_at_some_positions(mdlm: Golden) -> None:
     model, tokens = Transformer.from_hub(mdlm.publish()), mdlm.tensors["input_ids"]
     where = tokens % 3 == 0
-    some = model.logits_at(tokens, where, mdlm.tensors["sigma"])
+    some = model(Inputs(tokens, sigma=mdlm.tensors["sigma"]), where)
     torch.testing.assert_close(some, mdlm.tensors["logits"][where], atol=2e-4, rtol=1e-4)
 
 
@@ -115,7 +116,7 @@ def test_a_network_that_is_told_no_time_has_sigma_zero(mdlm: Golden) -> None:
     assert mdlm.gap(Transformer.from_hub(mdlm.publish())) < 2e-4
     mdlm.fields["time_conditioning"] = False
     model = Transformer.from_hub(mdlm.publish())
-    assert (model(mdlm.tensors["input_ids"]) - mdlm.tensors["logits"]).abs().max() < 2e-4
+    assert (model(Inputs(mdlm.tensors["input_ids"])) - mdlm.tensors["logits"]).abs().max() < 2e-4
 
 
 def swapped(rotate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -196,7 +197,7 @@ def test_as_a_backbone_it_gives_the_published_law_without_the_mask(mdlm: Golden)
     net = PublishedTransformer(folder, num_embeddings=mask_id + 1, num_logits=mask_id).eval()
     denoiser, t = Denoiser(net, mask_id, LogLinear(eps=0.0)), torch.zeros(len(tokens))
     wanted = mdlm.tensors["logits"].double()[..., :mask_id].log_softmax(-1).float()
-    law = net(tokens, torch.zeros(len(tokens))).log_softmax(-1)
+    law = net(Inputs(tokens, sigma=torch.zeros(len(tokens)))).log_softmax(-1)
     torch.testing.assert_close(law, wanted, atol=2e-4, rtol=1e-4)
     hidden = tokens == mask_id
     assert hidden.any() and not hidden.all()

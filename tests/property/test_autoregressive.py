@@ -8,7 +8,7 @@ from seqdiff.likelihood import FixedOrder, evaluate
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import LogLinear
-from seqdiff.types import Batch
+from seqdiff.types import Batch, Inputs
 from tests.oracles import all_sequences
 
 K, L = 3, 4
@@ -31,9 +31,9 @@ def build(**options: object) -> AutoregressiveTransformer:
 class Unshifted(AutoregressiveTransformer):
     """Broken twin: the input is not shifted, so that a token is told itself."""
 
-    def forward(self, tokens, t=None, padding=None):
-        ahead = torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)
-        return super().forward(ahead, t, padding)
+    def embed(self, inputs):
+        tokens = inputs.tokens
+        return super().embed(Inputs(torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)))
 
 
 def unshifted() -> torch.nn.Module:
@@ -49,18 +49,18 @@ def bidirectional() -> torch.nn.Module:
 
 def log_probs(model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
     """The sum over positions of log p(token | what the network read)."""
-    return model(rows).log_softmax(-1).gather(-1, rows[..., None]).sum(dim=(1, 2))
+    return model(Inputs(rows)).log_softmax(-1).gather(-1, rows[..., None]).sum(dim=(1, 2))
 
 
 def reads(model: torch.nn.Module, length: int = 6) -> torch.Tensor:
     """Which tokens, as columns, move the logits of which positions, as rows."""
     tokens = torch.arange(length)[None] % K
-    before = model(tokens)
+    before = model(Inputs(tokens))
     columns = []
     for place in range(length):
         changed = tokens.clone()
         changed[0, place] = (changed[0, place] + 1) % K
-        columns.append((model(changed) - before).abs().amax(dim=(0, 2)) > 1e-9)
+        columns.append((model(Inputs(changed)) - before).abs().amax(dim=(0, 2)) > 1e-9)
     return torch.stack(columns, dim=1)
 
 
@@ -107,14 +107,16 @@ def test_it_is_the_transformer_with_open_gates_and_a_causal_mask() -> None:
         model.blocks[0].modulation.bias.copy_(gates)
     tokens = torch.tensor([[0, 2, 1, 1, 0]])
     shifted = torch.tensor([[K, 0, 2, 1, 1]])
-    torch.testing.assert_close(twin(tokens)[:, -1], model(shifted)[:, -1], **EXACT)
+    torch.testing.assert_close(twin(Inputs(tokens))[:, -1], model(Inputs(shifted))[:, -1], **EXACT)
 
 
 def test_it_ignores_time_and_is_a_backbone() -> None:
     model, rows = build(), all_sequences(K, L)[:2]
     assert isinstance(model, Backbone)
-    assert torch.equal(model(rows, torch.rand(2)), model(rows))
-    assert not AutoregressiveTransformer(8, 1, 2, num_embeddings=4, num_logits=3)(rows).any()
+    assert torch.equal(model(Inputs(rows, t=torch.rand(2))), model(Inputs(rows)))
+    assert not AutoregressiveTransformer(8, 1, 2, num_embeddings=4, num_logits=3)(
+        Inputs(rows)
+    ).any()
 
 
 @pytest.mark.parametrize(("left", "right"), [(0, 0), (0, 3), (2, 0), (3, 2)])
@@ -124,17 +126,17 @@ def test_padding_does_not_reach_real_positions(left: int, right: int) -> None:
     tokens[0, left : left + 5] = row
     padding = torch.ones_like(tokens) > 0
     padding[0, left : left + 5] = False
-    logits = model(tokens, padding=padding)
-    torch.testing.assert_close(logits[:1, left : left + 5], model(row), **EXACT)
+    logits = model(Inputs(tokens, padding=padding))
+    torch.testing.assert_close(logits[:1, left : left + 5], model(Inputs(row)), **EXACT)
     assert logits.isfinite().all(), "a row of nothing but padding too"
     if left:
-        assert (model(tokens)[:1, left : left + 5] - model(row)).abs().max() > 1e-3
+        assert (model(Inputs(tokens))[:1, left : left + 5] - model(Inputs(row))).abs().max() > 1e-3
 
 
 def test_the_arguments_are_left_alone() -> None:
     rows = all_sequences(K, L)
     before = rows.clone()
-    build()(rows, padding=rows > 9)
+    build()(Inputs(rows, padding=rows > 9))
     assert torch.equal(rows, before)
 
 
@@ -142,4 +144,4 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"^AutoregressiveTransformer\.n_layer must be an integer"):
         AutoregressiveTransformer(8, 0, 2, num_embeddings=4, num_logits=3)
     with pytest.raises(ValueError, match=r"^AutoregressiveTransformer\.tokens must be at most max"):
-        build(max_length=3)(all_sequences(K, L))
+        build(max_length=3)(Inputs(all_sequences(K, L)))

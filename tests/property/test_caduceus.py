@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.backbones.mamba import BiMamba, SelectiveSSM
+from seqdiff.types import Inputs
 
 DNA = (3, 2, 1, 0, 4)
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
@@ -55,12 +56,12 @@ VARIANTS = st.fixed_dictionaries(
 
 def asymmetry(model: Caduceus, tokens: torch.Tensor) -> float:
     complement = torch.tensor(DNA)
-    logits = model(tokens)
-    difference = model(complement[tokens.flip(1)]) - logits.flip(1)[..., complement[:4]]
+    logits = model(Inputs(tokens))
+    difference = model(Inputs(complement[tokens.flip(1)])) - logits.flip(1)[..., complement[:4]]
     return (difference.abs().max() / logits.abs().max()).item()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(options=VARIANTS, swap=st.booleans(), depth=st.integers(1, 3), length=st.integers(1, 9))
 def test_ps_is_equivariant(options: dict[str, object], swap: bool, depth: int, length: int) -> None:
     model = build(variant="ps", complement=DNA, swap_strands=swap, **options)
@@ -139,16 +140,16 @@ def naive_ps(model: Caduceus, tokens: torch.Tensor) -> torch.Tensor:
     return first @ weight[:4].T + second.flip(2) @ weight[complement[:4]].T
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(options=VARIANTS, depth=st.integers(1, 3), length=st.integers(1, 8))
 def test_ph_equals_two_explicit_passes(options: dict[str, object], depth: int, length: int) -> None:
     model = build(**options)
     del model.layers[depth:]
     tokens = draw_tokens(2, length)
-    torch.testing.assert_close(model(tokens), naive_ph(model, tokens), **EXACT)
+    torch.testing.assert_close(model(Inputs(tokens)), naive_ph(model, tokens), **EXACT)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(options=VARIANTS, swap=st.booleans(), depth=st.integers(1, 3), length=st.integers(1, 8))
 def test_ps_equals_the_published_layout(
     options: dict[str, object], swap: bool, depth: int, length: int
@@ -156,7 +157,7 @@ def test_ps_equals_the_published_layout(
     model = build(variant="ps", complement=DNA, swap_strands=swap, **options)
     del model.layers[depth:]
     tokens = draw_tokens(2, length)
-    torch.testing.assert_close(model(tokens), naive_ps(model, tokens), **EXACT)
+    torch.testing.assert_close(model(Inputs(tokens)), naive_ps(model, tokens), **EXACT)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -165,7 +166,7 @@ def test_the_swap_convention_matters(depth: int) -> None:
     plain = build(variant="ps", complement=DNA)
     del swapped.layers[depth:], plain.layers[depth:]
     tokens = draw_tokens(2, 9)
-    assert (swapped(tokens) - plain(tokens)).abs().max() > 1e-2
+    assert (swapped(Inputs(tokens)) - plain(Inputs(tokens))).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -182,7 +183,7 @@ def test_the_chosen_kernels_equal_the_reference(variant: str) -> None:
     model = build(variant=variant, complement=DNA)
     tokens = draw_tokens(3, 70)
     fast = build(variant=variant, complement=DNA, backend="auto")
-    logits, wanted = fast(tokens), model(tokens)
+    logits, wanted = fast(Inputs(tokens)), model(Inputs(tokens))
     torch.testing.assert_close(logits, wanted, **EXACT)
     weights = torch.randn_like(wanted)
     (logits * weights).sum().backward()
@@ -197,11 +198,11 @@ def test_the_chosen_kernels_equal_the_reference(variant: str) -> None:
 def test_it_is_a_time_free_backbone() -> None:
     model, tokens = build(), draw_tokens(2, 5)
     assert isinstance(model, Backbone)
-    assert model(tokens).shape == (2, 5, 4)
-    assert torch.equal(model(tokens, torch.rand(2)), model(tokens))
+    assert model(Inputs(tokens)).shape == (2, 5, 4)
+    assert torch.equal(model(Inputs(tokens, t=torch.rand(2))), model(Inputs(tokens)))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     options=VARIANTS,
     variant=st.sampled_from(["ph", "ps", "ps swapped"]),
@@ -218,12 +219,16 @@ def test_padding_does_not_reach_real_positions(
     tokens, padding = draw_tokens(2, 13, seed=2), torch.zeros(2, 13, dtype=torch.bool)
     tokens[0, real], padding[0] = row[0], True
     padding[0, real] = False
-    logits = model(tokens, padding=padding)
-    torch.testing.assert_close(logits[:1, real], model(row), **EXACT)
-    torch.testing.assert_close(logits[1:], model(tokens[1:]), **EXACT)
-    assert (model(tokens)[:1, real] - model(row)).abs().max() > 1e-6  # without the argument
+    logits = model(Inputs(tokens, padding=padding))
+    torch.testing.assert_close(logits[:1, real], model(Inputs(row)), **EXACT)
+    torch.testing.assert_close(logits[1:], model(Inputs(tokens[1:])), **EXACT)
+    assert (
+        model(Inputs(tokens))[:1, real] - model(Inputs(row))
+    ).abs().max() > 1e-6  # without the argument
 
 
 def test_no_padding_is_the_same_as_none() -> None:
     model, tokens = build(), draw_tokens(2, 6)
-    assert torch.equal(model(tokens, padding=torch.zeros_like(tokens) > 0), model(tokens))
+    assert torch.equal(
+        model(Inputs(tokens, padding=torch.zeros_like(tokens) > 0)), model(Inputs(tokens))
+    )

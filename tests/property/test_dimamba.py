@@ -11,6 +11,7 @@ from seqdiff.losses import nelbo
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import LogLinear
+from seqdiff.types import Inputs
 
 CONFIG = Path(__file__).parents[2] / "configs" / "backbone" / "dimamba_small.yaml"
 BYTES = 256
@@ -29,11 +30,11 @@ def test_it_reads_both_sides_and_no_complement() -> None:
     model = build().double()
     assert model.config.variant == "ph" and model.config.complement is None
     tokens = torch.tensor(list(TEXT[:12].encode()))[None]
-    before = model(tokens)
+    before = model(Inputs(tokens))
     for place in (0, 5, 11):
         changed = tokens.clone()
         changed[0, place] = BYTES
-        assert ((model(changed) - before).abs().amax(dim=(0, 2)) > 1e-12).all()
+        assert ((model(Inputs(changed)) - before).abs().amax(dim=(0, 2)) > 1e-12).all()
     assert before.shape == (1, 12, BYTES)
 
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from seqdiff.backbones.autoregressive import AutoregressiveTransformer
 from seqdiff.backbones.block_mamba import BlockMamba
 from seqdiff.backbones.caduceus import Caduceus
-from seqdiff.backbones.protocol import HiddenBackbone
 from seqdiff.backbones.transformer import Transformer
+from seqdiff.types import Inputs
 
 DNA = torch.tensor((3, 2, 1, 0, 4))
 
@@ -32,7 +32,7 @@ def tokens(batch: int = 2, length: int = 9) -> torch.Tensor:
 def test_a_reverse_complement_exchanges_the_halves(swap: bool, depth: int) -> None:
     model = caduceus(variant="ps", complement=DNA.tolist(), swap_strands=swap)
     del model.layers[depth:]
-    straight, other = model.hidden(tokens()), model.hidden(DNA[tokens().flip(1)])
+    straight, other = model.hidden(Inputs(tokens())), model.hidden(Inputs(DNA[tokens().flip(1)]))
     first, second = straight.chunk(2, dim=-1)
     torch.testing.assert_close(other.flip(1), torch.cat((second, first), -1), atol=1e-10, rtol=0)
     assert (other.flip(1) - straight).abs().max() > 1e-2, "halves left in place"
@@ -42,10 +42,10 @@ def test_a_reverse_complement_exchanges_the_halves(swap: bool, depth: int) -> No
 @pytest.mark.parametrize("swap", [False, True])
 def test_states_of_two_strands_give_the_logits(swap: bool) -> None:
     model = caduceus(variant="ps", complement=DNA.tolist(), swap_strands=swap)
-    first, second = model.hidden(tokens()).chunk(2, dim=-1)
+    first, second = model.hidden(Inputs(tokens())).chunk(2, dim=-1)
     head = model.embedding.weight[:4]
     logits = F.linear(first, head) + F.linear(second, head[DNA[:4]])
-    torch.testing.assert_close(logits, model(tokens()), atol=1e-10, rtol=0)
+    torch.testing.assert_close(logits, model(Inputs(tokens())), atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("variant", ["ph", "ps"])
@@ -54,9 +54,11 @@ def test_padding_changes_no_real_state(variant: str) -> None:
     row = tokens(1)
     padded = F.pad(row, (0, 4), value=2)
     padding = torch.arange(13)[None] >= 9
-    alone, beside = model.hidden(row), model.hidden(padded, padding)[:, :9]
+    alone, beside = model.hidden(Inputs(row)), model.hidden(Inputs(padded, padding=padding))[:, :9]
     torch.testing.assert_close(alone, beside, atol=1e-10, rtol=0)
-    assert (alone - model.hidden(padded)[:, :9]).abs().max() > 1e-3, "padding that is not said"
+    assert (alone - model.hidden(Inputs(padded))[:, :9]).abs().max() > 1e-3, (
+        "padding that is not said"
+    )
 
 
 SIZES = {"num_embeddings": 5, "num_logits": 4}
@@ -86,14 +88,13 @@ NAMES = ("caduceus", "mamba", "transformer", "timed", "causal")
 @pytest.mark.parametrize("name", NAMES)
 def test_states_are_what_the_head_reads(name: str) -> None:
     model = one_strand(name)
-    assert isinstance(model, HiddenBackbone)
     if isinstance(model, Transformer | AutoregressiveTransformer):
         head = model.head.linear
-        logits = F.linear(model.hidden(tokens()), head.weight, head.bias)
+        logits = F.linear(model.hidden(Inputs(tokens())), head.weight, head.bias)
     else:
-        logits = F.linear(model.hidden(tokens()), model.embedding.weight[:4])
+        logits = F.linear(model.hidden(Inputs(tokens())), model.embedding.weight[:4])
     clean = torch.zeros(2, dtype=torch.float64)
-    torch.testing.assert_close(logits, model(tokens(), clean), atol=1e-10, rtol=0)
+    torch.testing.assert_close(logits, model(Inputs(tokens(), sigma=clean)), atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,9 +103,11 @@ def test_padding_changes_no_real_state_of_a_layer(name: str, layer: int | None) 
     model = one_strand(name)
     both = torch.cat((tokens(1), tokens(1).flip(1)))
     padding = torch.arange(9) >= torch.tensor([[9], [6]])
-    found = model.hidden(both, padding, layer)
-    torch.testing.assert_close(found[:1], model.hidden(both[:1], layer=layer), atol=1e-10, rtol=0)
-    alone = model.hidden(both[1:, :6], layer=layer)
+    found = model.hidden(Inputs(both, padding=padding), layer=layer)
+    torch.testing.assert_close(
+        found[:1], model.hidden(Inputs(both[:1]), layer=layer), atol=1e-10, rtol=0
+    )
+    alone = model.hidden(Inputs(both[1:, :6]), layer=layer)
     torch.testing.assert_close(found[1:, :6], alone, atol=1e-10, rtol=0)
 
 
@@ -118,21 +121,25 @@ def test_a_layer_gives_what_the_next_one_reads(name: str) -> None:
     for block in blocks:
         block.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0]))
         block.register_forward_hook(lambda module, inputs, output: given.append(output))
-    model.hidden(tokens())
+    model.hidden(Inputs(tokens()))
     states, passed = [*read, given[-1]], len(read)
     for layer, want in enumerate(states):
-        torch.testing.assert_close(model.hidden(tokens(), layer=layer), want, atol=0, rtol=0)
+        torch.testing.assert_close(
+            model.hidden(Inputs(tokens()), layer=layer), want, atol=0, rtol=0
+        )
     assert passed == 3 and len(read) == 3 + 0 + 1 + 2 + 3, "layers that nobody asked for were run"
-    assert not torch.equal(states[-1], model.hidden(tokens())), "the last ones are not normalised"
+    assert not torch.equal(states[-1], model.hidden(Inputs(tokens()))), (
+        "the last ones are not normalised"
+    )
 
 
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("layer", [0, 1, 2])
 def test_layers_of_two_strands_are_symmetric_too(swap: bool, layer: int) -> None:
     model = caduceus(variant="ps", complement=DNA.tolist(), swap_strands=swap)
-    straight = model.hidden(tokens(), layer=layer)
+    straight = model.hidden(Inputs(tokens()), layer=layer)
     first, second = straight.chunk(2, dim=-1)
-    other = model.hidden(DNA[tokens().flip(1)], layer=layer).flip(1)
+    other = model.hidden(Inputs(DNA[tokens().flip(1)]), layer=layer).flip(1)
     torch.testing.assert_close(other, torch.cat((second, first), -1), atol=1e-10, rtol=0)
     if not layer:
         torch.testing.assert_close(first, model.embedding(tokens()), atol=0, rtol=0)
@@ -143,4 +150,4 @@ def test_layers_of_two_strands_are_symmetric_too(swap: bool, layer: int) -> None
 def test_a_layer_that_is_not_there(name: str, layer: int) -> None:
     model = one_strand(name)
     with pytest.raises(ValueError, match=rf"layer must be in 0..3, .* got {layer}; leave it out"):
-        model.hidden(tokens(), layer=layer)
+        model.hidden(Inputs(tokens()), layer=layer)

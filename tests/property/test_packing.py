@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seqdiff.backbones import AutoregressiveTransformer, Transformer, packing
 from seqdiff.backbones.packing import Packed, Padded
-from seqdiff.types import NO_LABEL
+from seqdiff.types import NO_LABEL, Inputs
 from tests.small_transformers import K, build, draw_tokens
 
 EXACT = 1e-9  # float64; the requirement is 1e-5
@@ -47,8 +47,8 @@ def both() -> list[torch.nn.Module]:
 
 def call(model: torch.nn.Module, tokens: torch.Tensor, rows: slice, **options) -> torch.Tensor:
     if isinstance(model, Transformer):
-        return model(tokens, SIGMA[rows], label=LABEL[rows], **options)
-    return model(tokens, **options)
+        return model(Inputs(tokens, sigma=SIGMA[rows], label=LABEL[rows], **options))
+    return model(Inputs(tokens, **options))
 
 
 def numbers(model: torch.nn.Module, logits: torch.Tensor) -> Numbers:
@@ -112,7 +112,7 @@ def test_broken_twins_are_far_off(
     assert gap(together(model), alone(model)) > 1e-2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 999), share=st.sampled_from([0.2, 0.6, 1.0]), causal=st.booleans())
 def test_it_is_what_masked_attention_over_padding_gives(
     seed: int, share: float, causal: bool
@@ -125,39 +125,39 @@ def test_it_is_what_masked_attention_over_padding_gives(
     found = call(model, tokens, slice(None), padding=padding)
     assert not found[padding].any()
     if not causal:
-        some = model.logits_at(tokens, where, SIGMA, padding, LABEL)
+        some = model(Inputs(tokens, sigma=SIGMA, padding=padding, label=LABEL), where)
         torch.testing.assert_close(some, found[where], atol=EXACT, rtol=EXACT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.compiler, "is_compiling", lambda: True)
         wanted = call(model, tokens, slice(None), padding=padding)
         if not causal:
-            also = model.logits_at(tokens, where, SIGMA, padding, LABEL)
+            also = model(Inputs(tokens, sigma=SIGMA, padding=padding, label=LABEL), where)
             torch.testing.assert_close(also, found[where], atol=EXACT, rtol=EXACT)
     torch.testing.assert_close(found, wanted, atol=EXACT, rtol=EXACT)
 
 
 def one_by_one(model: torch.nn.Module, where: torch.Tensor, *, picked: bool) -> Numbers:
-    """From ``logits_at``, or from all logits of which those positions are picked."""
+    """Scored alone, or from all logits of which those positions are picked."""
     tokens, padding = batch()
     if picked:
         return numbers(model, call(model, tokens, slice(None), padding=padding)[where])
-    told = (SIGMA, padding, LABEL) if isinstance(model, Transformer) else (None, padding)
-    return numbers(model, model.logits_at(tokens, where, *told))
+    told = {"sigma": SIGMA, "label": LABEL} if isinstance(model, Transformer) else {}
+    return numbers(model, model(Inputs(tokens, padding=padding, **told), where))
 
 
 @pytest.mark.parametrize("model", both(), ids=["bidirectional", "causal"])
 def test_single_positions_are_learned_from_as_all_are(
     model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Losses and likelihoods train through ``logits_at``."""
+    """Losses and likelihoods train through them."""
     where = torch.rand(batch()[1].shape, generator=torch.Generator().manual_seed(3)) < 0.5
     wanted = one_by_one(model, where, picked=True)
     assert len(wanted) == 1 + len(list(model.parameters()))
     assert gap(one_by_one(model, where, picked=False), wanted) < EXACT
 
-    put = Packed.unpack_at
+    head = model.head.forward
     monkeypatch.setattr(
-        Packed, "unpack_at", lambda self, x, where: put(self, x.detach(), where).requires_grad_()
+        model.head, "forward", lambda *given: head(*given).detach().requires_grad_()
     )
     assert one_by_one(model, where, picked=False).keys() == {"logits"}, "the twin learns nothing"
 
@@ -202,7 +202,7 @@ def test_padding_that_is_nowhere_changes_no_layout() -> None:
     for padding in (None, none):
         layout = packing.lay_out(tokens, padding)
         assert isinstance(layout, Padded) and layout.mask is None and layout.padding is None
-    assert torch.equal(build()(tokens, padding=none), build()(tokens))
+    assert torch.equal(build()(Inputs(tokens, padding=none)), build()(Inputs(tokens)))
 
 
 @pytest.mark.parametrize("model", both(), ids=["bidirectional", "causal"])

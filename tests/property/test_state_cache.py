@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.backbones import BlockMamba
-from seqdiff.backbones.protocol import BlockCache
+from seqdiff.backbones import BlockCache, BlockMamba
 from seqdiff.backbones.state_cache import StateCache
+from seqdiff.types import Inputs
 from tests.block_mamba_twin import build, draw, twin
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -26,7 +26,7 @@ def size_of(cache: StateCache) -> int:
 def recomputed(network: BlockMamba, x_t: Tensor, x0: Tensor, block_size: int, first: int) -> Tensor:
     """The logits of the block that begins at ``first``."""
     row = torch.cat((x0[:, :first], x_t[:, first : first + block_size]), 1)
-    return network.block_logits(row, x0[:, : row.shape[1]], block_size)[:, first:]
+    return network.block_logits(Inputs(row), x0[:, : row.shape[1]], block_size)[:, first:]
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 4])
@@ -67,7 +67,7 @@ def test_rows_may_leave_return_and_part(block_size: int) -> None:
 
     def wanted(x0: Tensor, label: Tensor, behind: int) -> Tensor:
         row = torch.cat((x0[:, :behind], last), 1)
-        logits = network.block_logits(row, row.clamp_max(3), block_size, label=label)
+        logits = network.block_logits(Inputs(row, label=label), row.clamp_max(3), block_size)
         return logits[:, behind:]
 
     torch.testing.assert_close(

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqdiff.backbones import Backbone, LabelledBackbone, TimeConditionedBackbone, Transformer
+from seqdiff.backbones import Transformer
 from seqdiff.backbones.sigma_embedding import MAX_SIGMA
 from seqdiff.backbones.transformer_layers import CentredNorm
 from seqdiff.parameterization import Denoiser
 from seqdiff.samplers.guidance import ClassifierFree
 from seqdiff.schedules import LogLinear
-from seqdiff.types import NO_LABEL
+from seqdiff.types import NO_LABEL, Inputs
 from tests.small_transformers import K, build, draw_tokens
 
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
@@ -101,7 +101,7 @@ def naive(
     return x @ head.linear.weight.T + head.linear.bias
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     timed=st.booleans(),
     labelled=st.booleans(),
@@ -115,29 +115,31 @@ def test_it_equals_the_explicit_twin(
     tokens, noise = draw_tokens(2, length), torch.tensor(sigma).double()
     label = torch.tensor([2, NO_LABEL]) if labelled else None
     wanted = naive(model, tokens, noise if timed else torch.zeros(2).double(), label)
-    torch.testing.assert_close(model(tokens, noise, label=label), wanted, **EXACT)
+    torch.testing.assert_close(model(Inputs(tokens, sigma=noise, label=label)), wanted, **EXACT)
 
 
 # The protocol: noise, single positions, padding
 
 
 def test_who_is_what() -> None:
-    assert isinstance(build(), Backbone)
-    assert isinstance(build(num_classes=2), LabelledBackbone)
-    assert isinstance(build(), TimeConditionedBackbone)
+    model = build(num_classes=2, time_conditioned=True)
+    assert model.reads_blocks and not model.causal and model.time_conditioned
+    assert (model.width, model.num_logits, model.num_layers) == (12, K, 3)
+    assert (model.num_classes, model.max_length, model.strands) == (2, 32, 1)
+    assert build().num_classes is None and not build().time_conditioned
 
 
 def test_a_time_free_network_ignores_the_noise() -> None:
     model, tokens = build(), draw_tokens(2, 5)
-    assert torch.equal(model(tokens, SIGMA), model(tokens))
+    assert torch.equal(model(Inputs(tokens, sigma=SIGMA)), model(Inputs(tokens)))
 
 
 def test_a_time_conditioned_network_reads_each_rows_noise() -> None:
     model, tokens = build(time_conditioned=True), draw_tokens(2, 5)
-    together = model(tokens, SIGMA)
-    alone = torch.cat([model(tokens[i : i + 1], SIGMA[i : i + 1]) for i in range(2)])
+    together = model(Inputs(tokens, sigma=SIGMA))
+    alone = torch.cat([model(Inputs(tokens[i : i + 1], sigma=SIGMA[i : i + 1])) for i in range(2)])
     torch.testing.assert_close(together, alone, **EXACT)
-    other = model(tokens, SIGMA.flip(0))
+    other = model(Inputs(tokens, sigma=SIGMA.flip(0)))
     assert (other - together).abs().amax(dim=(1, 2)).min() > 1e-2
 
 
@@ -145,10 +147,12 @@ def test_infinite_noise_is_the_most_that_published_networks_saw() -> None:
     model, tokens = build(time_conditioned=True), draw_tokens(2, 5)
     most = torch.full((2,), -math.log(1e-3), dtype=torch.float64)
     assert MAX_SIGMA == most[0]
-    assert torch.equal(model(tokens, torch.full((2,), torch.inf)), model(tokens, most))
+    assert torch.equal(
+        model(Inputs(tokens, sigma=torch.full((2,), torch.inf))), model(Inputs(tokens, sigma=most))
+    )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 99),
     share=st.sampled_from([0.0, 0.3, 1.0]),
@@ -165,14 +169,14 @@ def test_single_positions_are_those_of_the_whole(
     padding = torch.zeros(2, 7, dtype=torch.bool)
     padding[0, 5:] = True
     label = torch.tensor([1, 0]) if labelled else None
-    some = model.logits_at(tokens, where, SIGMA, padding, label)
+    some = model(Inputs(tokens, sigma=SIGMA, padding=padding, label=label), where)
     assert some.shape == (int(where.sum()), K)
-    whole = model(tokens, SIGMA, padding, label)
+    whole = model(Inputs(tokens, sigma=SIGMA, padding=padding, label=label))
     torch.testing.assert_close(some, whole[where], **EXACT)
     assert share < 1 or not torch.allclose(whole[0], whole[1])  # rows cannot change places
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(left=st.integers(0, 4), right=st.integers(0, 4), timed=st.booleans())
 def test_padding_does_not_reach_real_positions(left: int, right: int, timed: bool) -> None:
     model, row = build(time_conditioned=timed), draw_tokens(1, 5)
@@ -180,10 +184,12 @@ def test_padding_does_not_reach_real_positions(left: int, right: int, timed: boo
     tokens, padding = draw_tokens(2, 13, seed=2), torch.zeros(2, 13, dtype=torch.bool)
     tokens[0, real], padding[0] = row[0], True
     padding[0, real] = False
-    logits = model(tokens, SIGMA, padding)
-    torch.testing.assert_close(logits[:1, real], model(row, SIGMA[:1]), **EXACT)
-    torch.testing.assert_close(logits[1:], model(tokens[1:], SIGMA[1:]), **EXACT)
-    assert (model(tokens, SIGMA)[:1, real] - model(row, SIGMA[:1])).abs().max() > 1e-6
+    logits = model(Inputs(tokens, sigma=SIGMA, padding=padding))
+    torch.testing.assert_close(logits[:1, real], model(Inputs(row, sigma=SIGMA[:1])), **EXACT)
+    torch.testing.assert_close(logits[1:], model(Inputs(tokens[1:], sigma=SIGMA[1:])), **EXACT)
+    assert (
+        model(Inputs(tokens, sigma=SIGMA))[:1, real] - model(Inputs(row, sigma=SIGMA[:1]))
+    ).abs().max() > 1e-6
 
 
 def test_padding_inside_a_row_changes_nothing_whatever_it_holds() -> None:
@@ -192,23 +198,27 @@ def test_padding_inside_a_row_changes_nothing_whatever_it_holds() -> None:
     padding[0, 3:5] = padding[1, 0] = True
     other = tokens.masked_fill(padding, K) - padding * tokens // 2
     assert not torch.equal(other, tokens)
-    same = (model(tokens, padding=padding) - model(other, padding=padding))[~padding]
+    same = (model(Inputs(tokens, padding=padding)) - model(Inputs(other, padding=padding)))[
+        ~padding
+    ]
     assert same.abs().max() < 1e-12
 
 
 def test_a_row_of_padding_is_no_nan() -> None:
     model, tokens = build(), draw_tokens(2, 5)
     padding = torch.tensor([[True], [False]]).expand(2, 5)
-    logits = model(tokens, padding=padding)
+    logits = model(Inputs(tokens, padding=padding))
     logits.sum().backward()
     assert logits.isfinite().all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    torch.testing.assert_close(logits[1:], model(tokens[1:]), **EXACT)
+    torch.testing.assert_close(logits[1:], model(Inputs(tokens[1:])), **EXACT)
 
 
 def test_no_padding_is_the_same_as_none() -> None:
     model, tokens = build(), draw_tokens(2, 6)
-    torch.testing.assert_close(model(tokens, padding=torch.zeros(2, 6) > 0), model(tokens), **EXACT)
+    torch.testing.assert_close(
+        model(Inputs(tokens, padding=torch.zeros(2, 6) > 0)), model(Inputs(tokens)), **EXACT
+    )
 
 
 # Labels
@@ -217,13 +227,13 @@ def test_no_padding_is_the_same_as_none() -> None:
 def test_a_label_acts_on_its_own_row_alone() -> None:
     model, tokens = build(num_classes=CLASSES), draw_tokens(4, 6)
     label = torch.tensor([0, 2, NO_LABEL, 1])
-    together = model(tokens, label=label)
-    alone = [model(tokens[i : i + 1], label=label[i : i + 1]) for i in range(4)]
+    together = model(Inputs(tokens, label=label))
+    alone = [model(Inputs(tokens[i : i + 1], label=label[i : i + 1])) for i in range(4)]
     torch.testing.assert_close(together, torch.cat(alone), **EXACT)
-    other = model(tokens, label=label.roll(1))
+    other = model(Inputs(tokens, label=label.roll(1)))
     assert (other - together).abs().amax(dim=(1, 2)).min() > 1e-3
-    none = model(tokens, label=torch.full((4,), NO_LABEL))
-    assert torch.equal(none, model(tokens))
+    none = model(Inputs(tokens, label=torch.full((4,), NO_LABEL)))
+    assert torch.equal(none, model(Inputs(tokens)))
 
 
 def test_classifier_free_guidance_mixes_the_two_laws() -> None:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import (
-    BlockBackbone,
     BlockCache,
     Transformer,
     block_pass,
@@ -17,7 +16,7 @@ from seqdiff.backbones import (
 )
 from seqdiff.backbones.rotary import Rotary, rotary_frequencies
 from seqdiff.backbones.transformer_cache import TransformerCache
-from seqdiff.types import NO_LABEL
+from seqdiff.types import NO_LABEL, Inputs
 from tests.small_transformers import K, build, draw_tokens
 
 EXACT = 1e-10  # float64
@@ -40,7 +39,7 @@ def recomputed(
     with pytest.MonkeyPatch.context() as patch:
         dense = partial(block_pass.dense_pass, window=window)
         patch.setattr(transformer, "choose_pass", lambda _pair: dense)
-        return twin.block_logits(x_t, x0, block_size, label=label)
+        return twin.block_logits(Inputs(x_t, label=label), x0, block_size)
 
 
 def generated(cache: BlockCache, x_t: Tensor, x0: Tensor, block_size: int) -> Tensor:
@@ -63,10 +62,9 @@ def gap(found: Tensor, wanted: Tensor) -> float:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_block_by_block_it_gives_the_logits_of_the_whole_row(block_size: int, batch: int) -> None:
     model, length = build(), 30
-    assert isinstance(model, BlockBackbone)
     x_t, x0 = draw_tokens(batch, length), draw_tokens(batch, length, 2) % K
     found = generated(model.block_cache(batch, block_size, window=48), x_t, x0, block_size)
-    assert gap(found, model.block_logits(x_t, x0, block_size)) < EXACT
+    assert gap(found, model.block_logits(Inputs(x_t), x0, block_size)) < EXACT
 
 
 @pytest.mark.parametrize(("block_size", "window"), [(1, 3), (4, 0), (4, 8), (4, 28), (3, None)])
@@ -154,7 +152,7 @@ def test_labels_and_their_absence() -> None:
     x_t, x0 = draw_tokens(3, 12), draw_tokens(3, 12, 2) % K
     for label in (None, torch.tensor([0, 1, NO_LABEL])):
         found = generated(model.block_cache(3, 4, label=label), x_t, x0, 4)
-        assert gap(found, model.block_logits(x_t, x0, 4, label=label)) < EXACT
+        assert gap(found, model.block_logits(Inputs(x_t, label=label), x0, 4)) < EXACT
 
 
 def test_some_positions() -> None:
@@ -202,7 +200,7 @@ def test_far_away_only_distances_count() -> None:
 
     def off(rotary: Callable[[Tensor], Rotary]) -> float:
         cache = model.block_cache(1, 4, window=8)
-        cache._body = cache._body._replace(rotary=lambda places: rotary(places + 1_200_000))
+        cache._network = cache._network._replace(rotary=lambda places: rotary(places + 1_200_000))
         return gap(generated(cache, x_t, x0, 4), wanted)
 
     def low(places: Tensor) -> Rotary:
@@ -232,7 +230,7 @@ def test_broken_twins_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert off(model.block_cache(2, 4, window=8)) < EXACT
     anew = model.block_cache(2, 4, window=8)
-    anew._body = anew._body._replace(rotary=shifted(model._rotary))
+    anew._network = anew._network._replace(rotary=shifted(model._rotary))
     assert off(anew) > 1e-3
     fewer = model.block_cache(2, 4, window=8)
     fewer._slots = 8

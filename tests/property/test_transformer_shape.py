@@ -12,6 +12,7 @@ import torch
 from seqdiff.backbones import Transformer
 from seqdiff.backbones.packing import Padded
 from seqdiff.training.optim import decay_groups
+from seqdiff.types import Inputs
 from tests.small_transformers import K, build, draw_tokens
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_one_block_as_long_as_the_row_is_the_ordinary_network() -> None:
     model, x_t = build(), draw_tokens(2, 6)
-    torch.testing.assert_close(model.block_logits(x_t, draw_tokens(2, 6, 5), 6), model(x_t))
+    torch.testing.assert_close(
+        model.block_logits(Inputs(x_t), draw_tokens(2, 6, 5), 6), model(Inputs(x_t))
+    )
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4])
@@ -27,14 +30,15 @@ def test_a_block_reads_itself_and_the_clean_blocks_before_it(block_size: int) ->
     """Change one token at a time: the logits that move are exactly those that may."""
     model, length = build(), 6
     x_t, x0 = torch.full((1, length), K), draw_tokens(1, length) % K
-    before = model.block_logits(x_t, x0, block_size)
+    before = model.block_logits(Inputs(x_t), x0, block_size)
     block = torch.arange(length) // block_size
     for place in range(length):
         for noisy in (True, False):
             changed = (x_t if noisy else x0).clone()
             changed[0, place] = (changed[0, place] + 1) % K
-            pair = (changed, x0) if noisy else (x_t, changed)
-            moved = (model.block_logits(*pair, block_size) - before).abs().amax(dim=(0, 2)) > 1e-9
+            ours, clean = (changed, x0) if noisy else (x_t, changed)
+            after = model.block_logits(Inputs(ours), clean, block_size)
+            moved = (after - before).abs().amax(dim=(0, 2)) > 1e-9
             allowed = block == block[place] if noisy else block > block[place]
             assert moved.tolist() == allowed.tolist(), (place, noisy)
 
@@ -54,7 +58,7 @@ def test_number_of_parameters_by_hand() -> None:
 def test_initial_values_are_the_published_ones() -> None:
     torch.manual_seed(0)
     model = Transformer(64, 2, 4, num_embeddings=500, num_logits=499).eval()
-    assert not model(torch.arange(10)[None]).any(), "uniform at first"
+    assert not model(Inputs(torch.arange(10)[None])).any(), "uniform at first"
     assert model.embedding.weight.abs().max().item() == pytest.approx(64**-0.5, rel=0.01)
     x = torch.randn(1, 5, 64)
     rotary = model._rotary(torch.arange(5))
@@ -63,7 +67,7 @@ def test_initial_values_are_the_published_ones() -> None:
 
 def test_dropout_acts_on_both_branches_in_training_only() -> None:
     model, tokens = build(dropout=0.5), draw_tokens(1, 6)
-    assert torch.equal(model(tokens), model(tokens))
+    assert torch.equal(model(Inputs(tokens)), model(Inputs(tokens)))
     for gates in (slice(24, 36), slice(60, 72)):  # of attention, of the MLP
         open_ones = build(dropout=0.5).train()
         for block in open_ones.blocks:
@@ -71,7 +75,7 @@ def test_dropout_acts_on_both_branches_in_training_only() -> None:
             keep[gates] = 1
             block.modulation.weight.data.mul_(0)
             block.modulation.bias.data.copy_(keep)
-        assert not torch.equal(open_ones(tokens), open_ones(tokens))
+        assert not torch.equal(open_ones(Inputs(tokens)), open_ones(Inputs(tokens)))
 
 
 def test_parameters_that_weight_decay_reaches() -> None:
@@ -88,10 +92,10 @@ def test_under_autocast_norms_and_the_residual_stream_stay_in_float32() -> None:
     block.norm1.register_forward_hook(lambda _m, i, o: seen.update(x=i[0].dtype, norm=o.dtype))
     block.attn_qkv.register_forward_hook(lambda _m, _i, o: seen.update(qkv=o.dtype))
     with torch.autocast("cpu", torch.bfloat16):
-        low = model(tokens)
+        low = model(Inputs(tokens))
     assert seen == {"x": torch.float32, "norm": torch.float32, "qkv": torch.bfloat16}
     assert low.dtype == torch.bfloat16
-    torch.testing.assert_close(low.float(), model(tokens), atol=0.3, rtol=0.1)
+    torch.testing.assert_close(low.float(), model(Inputs(tokens)), atol=0.3, rtol=0.1)
 
 
 # Bad input
@@ -133,40 +137,44 @@ def test_bad_calls() -> None:
     model, tokens = build(max_length=6), draw_tokens(1, 7)
     too_long = r"^Transformer\.tokens must be at most max_length = 6 long, got 7; cut the rows"
     with pytest.raises(ValueError, match=too_long):
-        model(tokens)
+        model(Inputs(tokens))
     with pytest.raises(ValueError, match=too_long):
-        model.block_logits(tokens, tokens, 2)
+        model.block_logits(Inputs(tokens), tokens, 2)
     with pytest.raises(ValueError, match=r"^Transformer\.block_size must be an integer of at leas"):
-        model.block_logits(tokens[:, :6], tokens[:, :6], 0)
+        model.block_logits(Inputs(tokens[:, :6]), tokens[:, :6], 0)
     with pytest.raises(ValueError, match=r"^Transformer\.label must be None .*with num_classes$"):
-        model(tokens[:, :6], label=torch.zeros(1, dtype=torch.int64))
+        model(Inputs(tokens[:, :6], label=torch.zeros(1, dtype=torch.int64)))
     timed = build(time_conditioned=True)
     with pytest.raises(ValueError, match=r"^Transformer\.sigma must be given to a time-cond"):
-        timed(tokens)
+        timed(Inputs(tokens))
     with pytest.raises(ValueError, match=r"^Transformer\.block_logits must be asked of a time-fr"):
-        timed.block_logits(tokens, tokens, 2)
+        timed.block_logits(Inputs(tokens), tokens, 2)
 
 
 # Compilation
 
 
 COMPILED = """
+from dataclasses import replace
+
 import torch
 from torch._dynamo.utils import counters
 from seqdiff.backbones import AutoregressiveTransformer
+from seqdiff.types import Inputs
 from tests.small_transformers import K, build, draw_tokens
 
-def numbers(network, model, *arguments):
+def numbers(network, model, inputs):
     model.zero_grad()
-    logits = network(*arguments)
+    logits = network(inputs)
     logits.square().sum().backward()
     return [logits, *(p.grad for p in model.parameters() if p.grad is not None)]
 
-def arguments(seed):
+def drawn(seed):
     source = torch.Generator().manual_seed(seed)
     lengths = torch.randint(10, (5, 1), generator=source)
     sigma = torch.tensor([0.3, torch.inf, 0.1, 1, 2])
-    return draw_tokens(5, 9, seed), sigma, torch.arange(9).expand(5, 9) >= lengths
+    padding = torch.arange(9).expand(5, 9) >= lengths
+    return Inputs(draw_tokens(5, 9, seed), sigma=sigma, padding=padding)
 
 def same(*pair):
     torch.testing.assert_close(*pair, atol=1e-9, rtol=1e-9)
@@ -176,15 +184,13 @@ label = torch.tensor([1, 0, -1, 0, 1])
 WHOLE = """
 model = build(time_conditioned=True, num_classes=2)
 network = torch.compile(model, backend="aot_eager", fullgraph=True)
-tokens, sigma, padding = arguments(0)
-for hidden in (None, padding):
-    given = (model, tokens, sigma, hidden, label)
-    same(numbers(network, *given), numbers(model, *given))
+padded = replace(drawn(0), label=label)
+for inputs in (replace(padded, padding=None), padded):
+    same(numbers(network, model, inputs), numbers(model, model, inputs))
 causal = AutoregressiveTransformer(12, 2, 2, num_embeddings=K + 1, num_logits=K).double()
 network = torch.compile(causal, backend="aot_eager", fullgraph=True)
-for hidden in (None, padding):
-    given = (causal, tokens, None, hidden)
-    same(numbers(network, *given), numbers(causal, *given))
+for inputs in (replace(drawn(0), padding=None), drawn(0)):
+    same(numbers(network, causal, inputs), numbers(causal, causal, inputs))
 """
 BLOCKS = """
 model, plain = (build(time_conditioned=True, num_classes=2) for _ in range(2))
@@ -192,8 +198,8 @@ for block in model.blocks:
     block.compile(backend="aot_eager")
 graphs = []
 for seed in range(9):
-    given = (*arguments(seed), label)
-    same(numbers(model, model, *given), numbers(plain, plain, *given))
+    inputs = replace(drawn(seed), label=label)
+    same(numbers(model, model, inputs), numbers(plain, plain, inputs))
     graphs.append(counters["stats"]["unique_graphs"])
 assert graphs[4] == graphs[-1] > 0, graphs
 """

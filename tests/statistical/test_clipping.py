@@ -22,7 +22,7 @@ from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear
 from seqdiff.training.block_objectives import BlockNELBO, BlockWeightedMLM
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances, clipping_grid
-from seqdiff.types import Batch
+from seqdiff.types import Batch, Inputs
 from tests.block_worlds import BlockLookup, BlockWorld
 from tests.oracles import all_masks, mask_law, unit_quadrature
 
@@ -34,8 +34,6 @@ SIGMAS = float(norm.isf(0.5e-6))
 
 class Constant(BlockWorld):
     """Every token costs log K, whatever is masked."""
-
-    vocab_size = K
 
     def score(self, row: torch.Tensor, start: int) -> torch.Tensor:
         return torch.zeros(*row.shape, K, dtype=torch.float64)
@@ -74,7 +72,9 @@ def block_costs(network: BlockWorld, block: int) -> tuple[torch.Tensor, torch.Te
     hidden = torch.zeros((len(masks), L), dtype=torch.bool)
     hidden[:, inside] = masks
     clean = X0.expand(len(masks), -1)
-    law = network.block_logits(torch.where(hidden, K, clean), clean, SIZE).log_softmax(dim=-1)
+    law = network.block_logits(Inputs(torch.where(hidden, K, clean)), clean, SIZE).log_softmax(
+        dim=-1
+    )
     nats = -law.gather(-1, clean[..., None])[..., 0]
     return masks, torch.where(hidden, nats, 0.0).sum(dim=-1)
 
@@ -170,18 +170,18 @@ def test_the_least_is_found_where_it_is_known() -> None:
     intervals = tuple(
         interval for interval in clipping_grid() if interval.omega > 0.9 and interval.beta > 0.25
     )
-    found = measured(estimates(Constant(), intervals, BlockNELBO(SIZE)), batches(count))
+    found = measured(estimates(Constant(K), intervals, BlockNELBO(SIZE)), batches(count))
     assert found.intervals[found.least] == (0.5, 1.0) and len(intervals) == 5
     for value, (beta, omega) in zip(found.values, intervals, strict=True):
         factor = math.log(omega / beta) / (omega - beta) - 1
         assert value == pytest.approx(math.log(K) ** 2 * factor / (L * ROWS), rel=0.25)
-    wrong = measured(estimates(Constant(), intervals, ByValidation(SIZE)), batches(20))
+    wrong = measured(estimates(Constant(K), intervals, ByValidation(SIZE)), batches(20))
     assert len(set(wrong.values.tolist())) == 1
 
 
 def test_more_variance_where_few_tokens_are_masked() -> None:
     """All 36 intervals on 40 batches; a choice with beta below 0.3 is off by 200% at least."""
-    found = measured(estimates(Constant(), clipping_grid(), BlockNELBO(SIZE)), batches(40))
+    found = measured(estimates(Constant(K), clipping_grid(), BlockNELBO(SIZE)), batches(40))
     assert found.intervals[found.least].beta >= 0.3
     assert found.values[-1] == found.values.max() or found.values[-1] > 3 * found.values.min()
 
@@ -189,10 +189,8 @@ def test_more_variance_where_few_tokens_are_masked() -> None:
 class OneTable(BlockWorld):
     """A row of logits of its own for every noisy pair of tokens, in a parameter."""
 
-    vocab_size = K
-
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(K)
         generator = torch.Generator().manual_seed(3)
         shape = ((K + 1) ** 2, 2, K)
         self.table = nn.Parameter(2 * torch.randn(shape, dtype=torch.float64, generator=generator))

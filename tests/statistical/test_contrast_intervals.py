@@ -19,7 +19,7 @@ from seqdiff.likelihood import Estimator, Likelihood, SmallK, StratifiedK, contr
 from seqdiff.parameterization import Denoiser
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import Linear
-from seqdiff.types import Batch
+from seqdiff.types import Batch, Inputs
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, all_sequences
 
 WORLDS = range(20, 32)
@@ -34,7 +34,7 @@ Z = norm.isf(0.5e-6)
 def tabulated(joint: Joint) -> Denoiser:
     """The exact conditionals, looked up."""
     network = LookupBackbone(K, joint.length, seed=0)
-    network.table = OracleBackbone(joint)(all_sequences(K + 1, joint.length))
+    network.table = OracleBackbone(joint)(Inputs(all_sequences(K + 1, joint.length)))
     return Denoiser(network, K)
 
 

@@ -30,7 +30,7 @@ from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
 from seqdiff.schedules import Linear
 from tests.enumeration import outcomes
-from tests.oracles import LookupBackbone, all_sequences
+from tests.oracles import LookupBackbone, TableBackbone, all_sequences
 from tests.statistics import pearson, power
 
 K, L, DRAWS = 2, 2, 60_000
@@ -184,12 +184,12 @@ def test_a_window_has_the_noise_of_its_place() -> None:
 def test_windows_of_semi_autoregressive_do_not_repeat_their_noise() -> None:
     """A model without context: rows of two windows that repeat would be equal in both halves."""
 
-    class Flat(torch.nn.Module):
-        def forward(self, tokens, t=None, padding=None):
-            return torch.zeros(*tokens.shape, K)
+    class Flat(TableBackbone):
+        def logits(self, inputs):
+            return torch.zeros(*inputs.tokens.shape, K)
 
     drawn = SemiAutoregressiveSampler(20, 20).sample(
-        Denoiser(Flat(), K), PROCESS, PROCESS.prior((8, 40)), seeds=torch.arange(8)
+        Denoiser(Flat(K), K), PROCESS, PROCESS.prior((8, 40)), seeds=torch.arange(8)
     )
     halves = drawn.tokens.unflatten(1, (2, 20))
     # 160 pairs of fair coins: all equal has probability 2^-160.

@@ -19,7 +19,7 @@ from seqdiff.schedules import Linear
 from seqdiff.training import baselines
 from seqdiff.training.baselines import MaskedLM
 from seqdiff.training.objectives import WeightedMLM
-from seqdiff.types import Batch
+from seqdiff.types import Batch, Inputs
 from tests.oracles import LookupBackbone, UniformBackbone
 from tests.statistics import pearson, power
 
@@ -70,7 +70,7 @@ def expectation(objective: MaskedLM, x0: torch.Tensor, count: int) -> float:
             shown = x0.clone()
             for place, (_, symbol) in zip(chosen, ways, strict=True):
                 shown[place] = x0[place] if symbol < 0 else symbol
-            law = network.backbone(shown[None])[0].log_softmax(dim=-1)
+            law = network.backbone(Inputs(shown[None]))[0].log_softmax(dim=-1)
             chance = math.prod(p for p, _ in ways) / len(subsets)
             cost = -sum(float(law[place, x0[place]]) for place in chosen)
             total += chance * cost * length / count

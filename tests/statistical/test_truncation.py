@@ -29,6 +29,8 @@ from seqdiff.samplers import (
 )
 from seqdiff.samplers.draws import SeededDraws
 from seqdiff.schedules import Linear
+from seqdiff.types import Inputs
+from tests.oracles import TableBackbone
 from tests.statistics import FALSE_ALARM
 
 K, STEPS = 50_257, 500
@@ -38,13 +40,11 @@ POSITIONS = ROWS * LENGTH
 PROCESS = MaskedDiffusion(K, Linear())
 
 
-class Flat(torch.nn.Module):
+class Flat(TableBackbone):
     """Every letter alike, without the memory for every row of logits."""
 
-    def forward(
-        self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        return torch.zeros(1, 1, K).expand(*tokens.shape, K)
+    def logits(self, inputs: Inputs) -> Tensor:
+        return torch.zeros(1, 1, K).expand(*inputs.tokens.shape, K)
 
 
 class FlatDenoiser(Denoiser):
@@ -82,7 +82,7 @@ def first_step(sampler: Sampler) -> int:
 
     with pytest.raises(Stop):
         sampler.sample(
-            FlatDenoiser(Flat(), K),
+            FlatDenoiser(Flat(K), K),
             PROCESS,
             PROCESS.prior((ROWS, LENGTH)),
             seeds=torch.arange(ROWS),

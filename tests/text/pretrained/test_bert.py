@@ -7,10 +7,10 @@ import torch
 import yaml
 from transformers import BertForMaskedLM
 
-from seqdiff.backbones.protocol import Backbone, SelectiveBackbone
 from seqdiff.cli import main
 from seqdiff.parameterization import Denoiser
 from seqdiff.run import load_run
+from seqdiff.types import Inputs
 from tests.integration.conftest import BASE
 from tests.text.pretrained.tiny_bert import MASK, SIZE, VOCAB, save_bert
 from tests.text.pretrained.tiny_gpt2 import save_gpt2
@@ -31,28 +31,44 @@ def load(folder: Path, size: int = SIZE) -> BertBackbone:
 
 def test_logits_are_those_of_transformers(checkpoint: Path) -> None:
     backbone = load(checkpoint)
-    assert isinstance(backbone, Backbone) and backbone.mask_token_id == MASK
-    assert isinstance(backbone, SelectiveBackbone)
+    assert backbone.mask_token_id == MASK
     shown = torch.where(TOKENS == SIZE, MASK, TOKENS)
     padding = torch.zeros_like(TOKENS, dtype=torch.bool)
     padding[1, 4] = True
     with torch.no_grad():
         reference = BertForMaskedLM.from_pretrained(checkpoint).eval()
         expected = reference(input_ids=shown, attention_mask=(~padding).long()).logits
-        ours = backbone(TOKENS, None, padding)
-        unpadded = backbone(TOKENS)
-        alone = backbone(TOKENS[1:, :4])
+        ours = backbone(Inputs(TOKENS, padding=padding))
+        unpadded = backbone(Inputs(TOKENS))
+        alone = backbone(Inputs(TOKENS[1:, :4]))
     real = torch.arange(SIZE) != MASK
     torch.testing.assert_close(ours[..., real], expected[..., real])
     assert bool((ours[..., MASK] == -torch.inf).all()), "no clean token is the mask"
     torch.testing.assert_close(ours[1, :4], alone[0])
     some = ~padding & (TOKENS == SIZE)
-    torch.testing.assert_close(backbone.logits_at(TOKENS, some, None, padding), ours[some])
-    with pytest.raises(ValueError, match=r"BertBackbone.label must be None, got one of shape"):
-        backbone.logits_at(TOKENS, some, label=torch.tensor([0, 1]))
+    torch.testing.assert_close(backbone(Inputs(TOKENS, padding=padding), some), ours[some])
+    with pytest.raises(ValueError, match=r"BertBackbone.label must be None for a network"):
+        backbone(Inputs(TOKENS, label=torch.tensor([0, 1])), some)
     assert not torch.allclose(unpadded[1, :4][:, real], alone[0][:, real], atol=1e-3), "the twin"
     twin = reference(input_ids=torch.where(TOKENS == SIZE, 1, TOKENS)).logits
     assert not torch.allclose(unpadded[..., real], twin[..., real], atol=1e-3), "[UNK] for [MASK]"
+
+
+def test_hidden_states_are_those_of_transformers(checkpoint: Path) -> None:
+    backbone = load(checkpoint)
+    padding = torch.arange(5) >= torch.tensor([[5], [4]])
+    shown = torch.where(TOKENS == SIZE, MASK, TOKENS)
+    with torch.no_grad():
+        reference = BertForMaskedLM.from_pretrained(checkpoint).eval()
+        wanted = reference(
+            input_ids=shown, attention_mask=(~padding).long(), output_hidden_states=True
+        ).hidden_states
+        assert len(wanted) == backbone.num_layers + 1
+        inputs = Inputs(TOKENS, padding=padding)
+        for layer, states in enumerate(wanted):
+            assert torch.equal(backbone.hidden(inputs, layer), states)
+        assert torch.equal(backbone.hidden(inputs), wanted[-1])
+        assert states.shape[-1] == backbone.width
 
 
 def test_its_dropout_is_that_of_training_until_eval(checkpoint: Path) -> None:
@@ -62,9 +78,9 @@ def test_its_dropout_is_that_of_training_until_eval(checkpoint: Path) -> None:
         == BertForMaskedLM.from_pretrained(checkpoint).config.max_position_embeddings
     )
     real = torch.arange(SIZE) != MASK
-    assert not torch.equal(backbone(TOKENS)[..., real], backbone(TOKENS)[..., real])
+    assert not torch.equal(backbone(Inputs(TOKENS))[..., real], backbone(Inputs(TOKENS))[..., real])
     backbone.eval()
-    assert torch.equal(backbone(TOKENS), backbone(TOKENS))
+    assert torch.equal(backbone(Inputs(TOKENS)), backbone(Inputs(TOKENS)))
 
 
 def test_the_denoiser_gives_the_mask_no_chance(checkpoint: Path) -> None:
@@ -168,6 +184,6 @@ def test_masked_diffusion_goes_on_from_the_checkpoint_which_may_then_go(
     (tmp_path / "run").rename(tmp_path / "moved")
     alone = load_run(tmp_path / "moved").denoiser.backbone
     assert isinstance(alone, BertBackbone) and alone.mask_token_id == MASK
-    assert torch.equal(alone(TOKENS), trained(TOKENS))
+    assert torch.equal(alone(Inputs(TOKENS)), trained(Inputs(TOKENS)))
     (tmp_path / "moved").rename(tmp_path / "run")
     assert main(["train", "--resume", str(tmp_path / "run"), "--trainer.max_steps=4"]) == 0
