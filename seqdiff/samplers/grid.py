@@ -214,7 +214,7 @@ class CachedAncestralSampler(AncestralSampler):
 
 
 @dataclass(frozen=True)
-class TweedieSampler(NoisySampler):
+class TweedieSampler(AncestralSampler):
     """The analytic steps of SEDD from scores, one evaluation a step; off by O(1/steps).
 
     On one position a step is exact if the scores are; positions are drawn independently. Models
