@@ -143,12 +143,15 @@ def test_transformer_step_moves_the_weights_with_dropout() -> None:
 
 
 def test_flops_of_a_transformer_step_by_counting() -> None:
-    """Against what PyTorch counts of a forward pass, less the products of one condition."""
+    """Against what PyTorch counts of a forward pass, less the products of the condition.
+
+    The body and the head each embed it.
+    """
     shape = transformer_training.Shape(16, 3, 2, 10)
     network = transformer_training.make_network(shape, 7, 0.0)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         network(Inputs(torch.zeros((4, 10), dtype=torch.int64)))
-    condition = 2 * (256 * 128 + 128 * 128 + 128 * (3 * 6 + 2) * 16)
+    condition = 2 * (2 * (256 * 128 + 128 * 128) + 128 * (3 * 6 + 2) * 16)
     counted = 3 * (counter.get_total_flops() - condition)
     assert transformer_training.matrix_flops(network.config, 40, 10, scored=40) == counted
     fewer = transformer_training.matrix_flops(network.config, 40, 10, scored=15)
