@@ -168,7 +168,7 @@ class AncestralSampler(NoisySampler):
         num_steps: Steps; the distribution tends to the model's own like 1 / num_steps.
     """
 
-    needs = Needs((DiscreteProcess,), ("loo", "full"))
+    needs = Needs((DiscreteProcess,), ("loo", "full", "step"))
 
     def kernel(
         self,
@@ -225,7 +225,7 @@ class TweedieSampler(AncestralSampler):
         num_steps: Steps; the distribution tends to the model's own like 1 / num_steps.
     """
 
-    needs = Needs((Absorbing, Uniform, Hybrid))
+    needs = Needs((Absorbing, Uniform, Hybrid), ("loo", "full", "score", "step"))
 
     def kernel(
         self,

@@ -75,7 +75,7 @@ class PredictorCorrectorSampler(CorrectorSampler):
         renoise: Probability that a corrector step replaces a token by noise, in (0, 1].
     """
 
-    needs = Needs((Absorbing, Uniform, Hybrid), ("loo", "full"))
+    needs = Needs((Absorbing, Uniform, Hybrid), ("loo", "full", "step"))
     draws_from = "another"
     renoise: float = 0.1
 
