@@ -9,13 +9,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from seqdiff.block_denoiser import BlockDenoiser
-from seqdiff.process import BlockDiffusion
+from seqdiff.denoiser import Denoiser
 from seqdiff.samplers import FirstHittingSampler
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
 from seqdiff.samplers.growth import Growth, real_tokens
-from seqdiff.schedules import LogLinear
 
 _PIECE = 4096
 
@@ -24,7 +22,7 @@ class Drawing:
     """Rows that are known up to a place, and the blocks after it to draw, as often as wanted.
 
     Args:
-        denoiser: The model.
+        denoiser: A model of blocks.
         inner: Fills each block.
         start: Tokens known, whole blocks.
         blocks: To draw.
@@ -34,7 +32,7 @@ class Drawing:
     @torch.no_grad()
     def __init__(
         self,
-        denoiser: BlockDenoiser,
+        denoiser: Denoiser,
         inner: FirstHittingSampler,
         start: int,
         blocks: int,
@@ -48,9 +46,8 @@ class Drawing:
         source = torch.Generator().manual_seed(0)
         x_init[:, :start] = torch.randint(symbols, (rows, start), generator=source)
         self.x_init = x_init
-        process = BlockDiffusion(symbols, LogLinear(), size)
         draws = SeededDraws(torch.arange(rows))
-        canvas = Canvas.open(denoiser, process, draws, x_init)
+        canvas = Canvas.open(denoiser, draws, x_init)
         self.growth = Growth.begin(canvas, real_tokens(canvas), None)
         for block in range(0, self.first + 1, max(1, _PIECE // size)):
             self.growth.catch_up(block)  # in pieces, so that memory stays small

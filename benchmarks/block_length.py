@@ -19,10 +19,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from seqdiff.backbones import BlockMamba
-from seqdiff.block_denoiser import BlockDenoiser
-from seqdiff.process import BlockDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers import BlockSampler, FirstHittingSampler
-from seqdiff.schedules import LogLinear
 
 from .block_drawing import Drawing
 from .common import Ratio, begin, make_parser, positive, print_table, refuse, write_json
@@ -76,14 +75,13 @@ class Watch:
             self.times.append(time.perf_counter() - self.start)
 
 
-def draw_whole(denoiser: BlockDenoiser, inner: FirstHittingSampler, places: list[int]) -> Watch:
+def draw_whole(denoiser: Denoiser, inner: FirstHittingSampler, places: list[int]) -> Watch:
     """Draw a row as long as the last place."""
     size, steps = denoiser.block_size, inner.num_steps or denoiser.block_size
-    process = BlockDiffusion(SYMBOLS, LogLinear(), size)
-    blank = process.prior((1, places[-1]))
+    blank = denoiser.process.blank((1, places[-1]))
     watch = Watch(lambda step: step * size // steps, places)
     BlockSampler(inner).sample(
-        denoiser, process, blank, seeds=torch.zeros(1, dtype=torch.int64), callback=watch
+        denoiser, blank, seeds=torch.zeros(1, dtype=torch.int64), callback=watch
     )
     return watch
 
@@ -118,7 +116,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
     described = begin()
     network = make_network(options.width, options.layers)
-    denoiser = BlockDenoiser(network, SYMBOLS, options.block_size).eval()
+    process = Blockwise(Absorbing(SYMBOLS), options.block_size)
+    denoiser = Denoiser(network, process).eval()
     inner = FirstHittingSampler(min(options.steps, options.block_size))
     places = [10**n for n in range(3, 12) if 10**n < options.bases] + [options.bases]
     draw_whole(denoiser, inner, [4 * options.block_size])  # kernels are compiled before the clock

@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from seqdiff.backbones import BlockCache, Transformer
-from seqdiff.block_denoiser import BlockDenoiser, Prefix
+from seqdiff.denoiser import Denoiser, Prefix
+from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers import FirstHittingSampler
 
 from .block_drawing import Drawing
@@ -60,13 +61,13 @@ class TokensOnly:
         return TokensOnly(self.network, self.size, self.tokens[rows])
 
 
-class Recomputing(BlockDenoiser):
+class Recomputing(Denoiser):
     """The same model without its cache."""
 
     def start(
         self, batch_size: int, *, window: int | None = None, label: Tensor | None = None
     ) -> Prefix:
-        """See ``BlockDenoiser``."""
+        """See ``Denoiser``."""
         assert isinstance(self.backbone, Transformer)
         nothing = torch.empty((batch_size, 0), dtype=torch.int64)
         return Prefix(self, TokensOnly(self.backbone, self.block_size, nothing))
@@ -96,10 +97,10 @@ def compare(
     Raises:
         SystemExit: If the two sides draw tokens that rounding does not explain.
     """
-    inner = FirstHittingSampler()
+    inner, process = FirstHittingSampler(), Blockwise(Absorbing(SYMBOLS), size)
     drawings = [
-        [Drawing(kind(network, SYMBOLS, size).eval(), inner, place, 1, rows) for place in places]
-        for kind in (BlockDenoiser, Recomputing)
+        [Drawing(kind(network, process).eval(), inner, place, 1, rows) for place in places]
+        for kind in (Denoiser, Recomputing)
     ]
     tokens = sum(drawing.tokens for drawing in drawings[0])
     found = [[drawing.seconds()[1] for drawing in side] for side in drawings]

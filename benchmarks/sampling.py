@@ -3,8 +3,8 @@
 All samplers fill the same blank rows with the same seeds from one Caduceus-Ph. Nothing is reported
 unless cached ancestral draws the rows of plain ancestral; float32 rounding in batches of another
 size may turn a few, which are counted. Evaluations are counted a row; the share outside is what is
-left of the wall time after the network's. ``left_to_right`` and ``block`` are not among them: they
-are for models of other kinds. Run ``python -m benchmarks.sampling``.
+left of the wall time after the network's. ``left_to_right``, ``block`` and ``gibbs`` are not among
+them: they are for models of other kinds. Run ``python -m benchmarks.sampling``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
@@ -35,10 +35,11 @@ from seqdiff.samplers import (
     Sampler,
     SemiAutoregressiveSampler,
     SMCSampler,
+    TauLeapingSampler,
     ThresholdSampler,
+    TweedieSampler,
 )
-from seqdiff.schedules import LogLinear
-from seqdiff.types import SampleOutput
+from seqdiff.types import Inputs, SampleOutput
 
 from .common import begin, make_parser, positive, print_table, write_json
 from .training_step import SYMBOLS, make_network
@@ -53,19 +54,14 @@ class TimedDenoiser(Denoiser):
 
     seconds = 0.0
 
-    def log_probs_at(
-        self,
-        x_t: Int[Tensor, "B L"],
-        where: Bool[Tensor, "B L"],
-        t: Float[Tensor, " B"] | None = None,
-        padding: Bool[Tensor, "B L"] | None = None,
-        label: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "N K"]:
+    def forward(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions columns"]:
         """See ``Denoiser``."""
-        _wait(x_t.device)
+        _wait(inputs.tokens.device)
         start = time.perf_counter()
-        answer = super().log_probs_at(x_t, where, t, padding, label)
-        _wait(x_t.device)
+        answer = super().forward(inputs, where)
+        _wait(inputs.tokens.device)
         self.seconds += time.perf_counter() - start
         return answer
 
@@ -94,6 +90,8 @@ def make_samplers(steps: int, length: int) -> dict[str, Sampler]:
         "remask_conf": RemaskConfSampler(length),
         "remask_loop": RemaskLoopSampler(length),
         "predictor_corrector": PredictorCorrectorSampler(length),
+        "tweedie": TweedieSampler(length),
+        "tau_leaping": TauLeapingSampler(length),
         f"smc, {PARTICLES} particles, L/8 steps": SMCSampler(
             reward=first_letters, num_particles=PARTICLES, num_steps=max(1, length // 8)
         ),
@@ -136,7 +134,7 @@ class Cost:
 
 
 class Bench:
-    """One network, one process and one set of blank rows.
+    """One network and one set of blank rows.
 
     Args:
         rows: Sequences.
@@ -151,14 +149,14 @@ class Bench:
         for name, parameter in network.named_parameters():
             if name.startswith("embedding") or "out_proj" in name:
                 parameter.data.mul_(SHARPER)
-        self.denoiser = TimedDenoiser(network, SYMBOLS).to(device).eval()
-        self.process = MaskedDiffusion(SYMBOLS, LogLinear())
-        self.blank = self.process.prior((rows, length), device)
+        process = Absorbing(SYMBOLS)
+        self.denoiser = TimedDenoiser(network, process).to(device).eval()
+        self.blank = process.blank((rows, length), device)
         self.seeds = torch.arange(rows, device=device)
 
     def sample(self, sampler: Sampler) -> SampleOutput:
         """Fill the rows."""
-        return sampler.sample(self.denoiser, self.process, self.blank, seeds=self.seeds)
+        return sampler.sample(self.denoiser, self.blank, seeds=self.seeds)
 
     def measure(self, sampler: Sampler, cost: Cost | None) -> tuple[Cost, Tensor]:
         """Run once more under the clock."""
@@ -230,6 +228,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{JUMPS}: {int(costs[JUMPS].nfe.max())} evaluations, asked at most {options.length}")
     print("left_to_right: not measured, it is for autoregressive models")
     print("block: not measured, it is for block diffusion; see benchmarks.block_sampling")
+    print("gibbs: not measured, it is for uniform and hybrid noise")
     print(f"outside the network: asked less than {OUTSIDE:.0%}")
     settings: dict[str, object] = {"rows_that_differ_by_rounding": differ}
     settings |= {name: value for name, value in vars(options).items() if name != "json"}

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from seqdiff.backbones import Caduceus
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
-from seqdiff.schedules import LogLinear
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups
+from seqdiff.types import Inputs
 
 from .two_pass import our_name
 
@@ -54,12 +54,12 @@ class TrainingStep:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.network = network.to(device)
-        self.denoiser = Denoiser(self.network, SYMBOLS)
+        self.process = Absorbing(SYMBOLS)
+        self.denoiser = Denoiser(self.network, self.process)
         self.optimizer = build_optimizer(
             self.denoiser, OptimConfig(lr=1e-3), decay_groups(self.denoiser)
         )
         self.tokens = batch * length
-        self.process = MaskedDiffusion(SYMBOLS, LogLinear())
         source = torch.Generator().manual_seed(0)
         x0 = torch.randint(SYMBOLS, (batch, length), generator=source)
         t = (torch.arange(batch) + 0.5) / batch
@@ -71,7 +71,8 @@ class TrainingStep:
     def loss(self) -> Tensor:
         """The bound in nats a base."""
         with self.autocast:
-            nats = self.denoiser.nats(self.x_t, self.x0, self.x_t == SYMBOLS, self.t)
+            inputs = Inputs(self.x_t, self.t)
+            nats = self.denoiser.nats(inputs, self.x0, self.x_t == SYMBOLS)
         weight = self.process.schedule.nelbo_weight(self.t).to(nats.dtype)
         return (nats * weight[:, None]).sum() / self.tokens
 

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from seqdiff.backbones import Transformer
 from seqdiff.backbones.transformer_config import TransformerShape
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.objectives import ContinuousNELBO
+from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
-from seqdiff.schedules import LogLinear
-from seqdiff.training.objectives import ContinuousNELBO
 from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups
 from seqdiff.types import Batch
 
@@ -77,8 +76,7 @@ class TransformerStep:
         if compiled:
             for block in self.network.blocks:
                 block.compile()
-        self.process = MaskedDiffusion(vocab_size, LogLinear())
-        self.denoiser = Denoiser(self.network, vocab_size)
+        self.denoiser = Denoiser(self.network, Absorbing(vocab_size))
         self.optimizer = build_optimizer(self.denoiser, OptimConfig(), decay_groups(self.denoiser))
         self.objective, self.noise = ContinuousNELBO(), CounterNoise(0)
         source = torch.Generator().manual_seed(0)
@@ -96,7 +94,7 @@ class TransformerStep:
     def loss(self) -> Tensor:
         """The bound in nats a token."""
         with self.autocast:
-            terms = self.objective.terms(self.denoiser, self.process, self.batch, self.noise)
+            terms = self.objective.terms(self.denoiser, self.batch, self.noise)
         return terms.sum() / self.tokens
 
     def numbers(self) -> dict[str, Tensor]:

@@ -19,12 +19,13 @@ from genomics.strands import STRANDS, both_strands
 from genomics.variant_effects import likelihood_ratios, masked_marginals
 from genomics.variant_windows import AlleleWindows, allele_windows
 from genomics.vcf import Variant
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import SmallK
-from seqdiff.likelihood.estimator import PassNoise, Rows
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.likelihood.estimator import PassNoise
+from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear
+from seqdiff.types import Inputs
 
 from .common import (
     Ratio,
@@ -40,7 +41,7 @@ from .common import (
 )
 from .training_step import SYMBOLS, make_network
 
-_PROCESS = MaskedDiffusion(SYMBOLS, Linear())
+_PROCESS = Absorbing(SYMBOLS, Linear())
 # Of the largest score; sums of float32 over other batches differ by less.
 _TOLERANCE = 1e-3
 
@@ -69,7 +70,7 @@ def marginal_plainly(denoiser: Denoiser, pair: AlleleWindows) -> float:
         x_t = torch.from_numpy(ref.astype(np.int64))[None]
         x_t[0, place] = SYMBOLS
         t = _PROCESS.schedule.inverse(torch.full((1,), 1 - 1 / len(ref), dtype=torch.float64))
-        law = denoiser(x_t, t)[0, place].double()
+        law = denoiser(Inputs(x_t, t))[0, place].double()
         gains.append(float(law[int(alt[place])] - law[int(ref[place])]))
     return sum(gains) / len(gains)
 
@@ -81,13 +82,13 @@ def ratio_plainly(denoiser: Denoiser, pair: AlleleWindows, evaluations: int) -> 
     sides = [both_strands([ids], [pair.ref]) for ids in (pair.alt, pair.ref)]
     total = 0.0
     for sign, batch in zip((-1, 1), sides, strict=True):
-        rows = Rows(batch.tokens, batch.loss_mask, batch.index, None, batch.mirrored)
         for strand in range(STRANDS):
-            row = rows.take(torch.tensor([strand]))
+            row = batch.take(torch.tensor([strand]))
             for number in range(evaluations):
                 query = estimator.query(row, torch.tensor([number]), noise=noise, process=_PROCESS)
-                law = denoiser(query.x_t, query.t).double().gather(-1, row.x0[..., None])[..., 0]
-                cost = -law[query.x_t == SYMBOLS].sum()
+                law = denoiser(Inputs(query.x_t, query.t)).double()
+                at_x0 = law.gather(-1, row.tokens[..., None])[..., 0]
+                cost = -at_x0[query.x_t == SYMBOLS].sum()
                 total += sign * float(cost * query.weight[0])
     return total / evaluations / STRANDS
 
@@ -120,8 +121,8 @@ def main(arguments: list[str] | None = None) -> None:
         refuse(str(error))
     described, size = begin(), options.batch_size
     alleles = random_alleles(options.sites, options.window)
-    model = Denoiser(make_network(options.d_model, options.n_layer), SYMBOLS).eval()
-    shared = (model, _PROCESS, alleles)
+    model = Denoiser(make_network(options.d_model, options.n_layer), _PROCESS).eval()
+    shared = (model, alleles)
     sides: dict[str, tuple[Callable[[], list[float]], Callable[[], list[float]]]] = {
         "marginal": (
             lambda: [s for s in masked_marginals(*shared, batch_size=size) if s is not None],

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seqdiff.losses import weighted_mlm
-from seqdiff.parameterization import Denoiser
-from seqdiff.types import Batch
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
+from seqdiff.types import Batch, Inputs
 
 from .common import (
     Ratio,
@@ -43,19 +43,10 @@ _TOLERANCE = 1e-4
 class Everywhere(Denoiser):
     """Takes costs from the laws of all positions."""
 
-    def nats(
-        self,
-        x_t: Tensor,
-        x0: Tensor,
-        where: Tensor,
-        t: Tensor | None = None,
-        padding: Tensor | None = None,
-        label: Tensor | None = None,
-    ) -> Tensor:
+    def nats(self, inputs: Inputs, x0: Tensor, where: Tensor) -> Tensor:
         """See ``Denoiser``; here for masked positions only."""
-        law = self(x_t, t, padding, label)
-        known = x0.masked_fill(~where, self.vocab_size)
-        return weighted_mlm(law, known, x_t, torch.ones(len(x_t)))
+        at_x0 = self(inputs).gather(-1, x0[..., None]).squeeze(-1)
+        return torch.where(where, -at_x0, 0.0)
 
 
 def make_step(side: str, at: Shape, vocabulary: int, batch: int) -> TransformerStep:
@@ -65,7 +56,7 @@ def make_step(side: str, at: Shape, vocabulary: int, batch: int) -> TransformerS
         network, batch, at.length, device="cpu", dtype=torch.float32, compiled=False
     )
     if side == "everywhere":
-        step.denoiser = Everywhere(network, vocabulary)
+        step.denoiser = Everywhere(network, Absorbing(vocabulary))
     return step
 
 

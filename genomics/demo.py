@@ -109,7 +109,6 @@ def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
         result: The model's bound on the test split.
         data: The source that the split was drawn from.
     """
-    import numpy as np
     from rich.table import Table
 
     from .entropy import entropy_rate
@@ -117,9 +116,9 @@ def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
     window, rate = data.source_entropy(), entropy_rate(data.source)
     bound, bound_error = result.bits_per_token, result.bits_per_token_error
     gap_error = (bound_error**2 + window.bits_per_token_error**2) ** 0.5
-    paired = (result.nats - data.source_nats("test")) / np.log(2) / data.length
-    markov = {k: v for k, v in data.baselines("test").items() if k.startswith("Markov")}
-    rows: list[tuple[str, float, float | None]] = [
+    source, *chains = data.baselines("test").items()
+    paired = result.minus(source[1])
+    rows: list[tuple[str, float, float]] = [
         ("model, upper bound", bound, bound_error),
         (
             f"source, entropy of {data.length} bases",
@@ -128,15 +127,15 @@ def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
         ),
         ("source, entropy rate", rate.bits_per_token, rate.bits_per_token_error),
         ("gap, model - entropy", bound - window.bits_per_token, gap_error),
-        ("gap, on the same windows", paired.mean(), paired.std(ddof=1) / len(paired) ** 0.5),
-        *((name, nats / np.log(2), None) for name, nats in markov.items()),
+        ("gap, on the same windows", paired.bits_per_token, paired.bits_per_token_error),
+        *((name, found.bits_per_token, found.bits_per_token_error) for name, found in chains),
     ]
     table = Table(title=f"{len(result.nats):,} test windows of {data.length} bases")
     table.add_column("")
     table.add_column("bits/base", justify="right")
     table.add_column("± SE", justify="right")
     for name, bits, error in rows:
-        table.add_row(name, f"{bits:.4f}", "" if error is None else f"{error:.4f}")
+        table.add_row(name, f"{bits:.4f}", f"{error:.4f}")
     return table
 
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64, Integer, UInt8
 
-from .alphabet import MASK_ID
+from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
+from seqdiff.likelihood import RowNats
+
+from .alphabet import MASK_ID, reverse_complement
 
 MAX_ORDER = 12
 _CHUNK_TOKENS = 1 << 22
@@ -87,28 +90,27 @@ class MarkovModel:
         Raises:
             ValueError: If an id is not in ``0..4``.
         """
-        parts = [(self._row_nats(block)[-1], _known(block)) for block in _blocks(rows)]
-        nats = [np.zeros(0), *(n for n, _ in parts)]
-        counted = [np.zeros(0, dtype=np.int64), *(c for _, c in parts)]
-        return np.concatenate(nats), np.concatenate(counted)
+        by_order, counted = self.nats_by_order(rows)
+        return by_order[-1], counted
 
-    def nats_by_order(self, rows: Rows) -> tuple[Float64[np.ndarray, " orders"], int]:
+    def nats_by_order(
+        self, rows: Rows
+    ) -> tuple[Float64[np.ndarray, "orders n"], Int64[np.ndarray, " n"]]:
         """Score rows with this chain and with each of its lower orders.
 
         Args:
             rows: Ids ``0..4``, as one array or as blocks of rows.
 
         Returns:
-            Total nats for each of the orders 0, 1, ..., and the number of letters counted.
+            Nats of each row under each of the orders 0, 1, ..., and how many letters it counts.
 
         Raises:
             ValueError: If an id is not in ``0..4``.
         """
-        totals, counted = np.zeros(self.order + 1), 0
-        for block in _blocks(rows):
-            totals += [nats.sum() for nats in self._row_nats(block)]
-            counted += int(_known(block).sum())
-        return totals, counted
+        parts = [(self._row_nats(block), _known(block)) for block in _blocks(rows)]
+        nats = [np.zeros((self.order + 1, 0)), *(np.stack(n) for n, _ in parts)]
+        counted = [np.zeros(0, dtype=np.int64), *(c for _, c in parts)]
+        return np.concatenate(nats, axis=1), np.concatenate(counted)
 
     def sample(
         self, num: int, length: int, generator: np.random.Generator
@@ -150,8 +152,8 @@ def baselines(
     orders: Iterable[int] = range(9),
     *,
     both_strands: bool = True,
-) -> dict[str, float]:
-    """Fit on some rows, score others: nats per counted letter by name, as ``Markov order 3``.
+) -> dict[str, RowNats]:
+    """Fit plain chains on some rows and score others, by name, as ``Markov order 3``.
 
     Args:
         train_rows: Ids ``0..4``, as one array or as blocks of rows.
@@ -169,11 +171,46 @@ def baselines(
         )
     model = MarkovModel.fit(train_rows, max(wanted), both_strands=both_strands)
     nats, counted = model.nats_by_order(eval_rows)
-    if counted == 0:
+    if not counted.any():
         raise ValueError(
             "baselines.eval_rows must hold a known base, got none; choose other windows"
         )
-    return {f"Markov order {order}": float(nats[order]) / counted for order in wanted}
+    return {f"Markov order {order}": RowNats(nats[order], counted) for order in wanted}
+
+
+def interpolated_baseline(
+    train_rows: Rows, valid_rows: Rows, eval_rows: Rows, *, both_strands: bool = True
+) -> dict[str, RowNats]:
+    """Fit the interpolated chain and score rows, by its name: what a network has to come below.
+
+    See ``BackoffModel``. The plain chains of high order are fitted to few counts, and lose by it;
+    here each order is smoothed towards the next lower one, and long contexts find repeats. Its
+    order, at most 24, and its concentration are those under which ``valid_rows`` cost least.
+
+    Args:
+        train_rows: Ids ``0..4``, as one array or as blocks of rows.
+        valid_rows: The same, to choose on.
+        eval_rows: The same; scored as given, on one strand.
+        both_strands: Count the training rows' reverse complements too.
+
+    Raises:
+        ValueError: If an id is not in ``0..4`` or no letter of ``valid_rows`` is known.
+    """
+    longest = longest_order(MASK_ID)
+    counts = ContextCounts(_strands(train_rows, both_strands), MASK_ID, longest)
+    model = BackoffModel.choose(counts, _strands(valid_rows, False))
+    parts = [(model.nats(*block), _known(block[0])) for block in _strands(eval_rows, False)]
+    nats, counted = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return {f"interpolated Markov, order {model.order}": RowNats(nats, counted)}
+
+
+def _strands(rows: Rows, both: bool) -> Iterator[Block]:
+    """Blocks, where they hold a base, and the same of their reverse complements."""
+    for block in _blocks(rows):
+        yield block, block != MASK_ID
+        if both:
+            opposite = reverse_complement(block)
+            yield opposite, opposite != MASK_ID
 
 
 def _blocks(rows: Rows) -> Iterator[np.ndarray]:

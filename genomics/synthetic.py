@@ -10,10 +10,11 @@ from jaxtyping import Bool, Float64, Int64, UInt8
 
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, SequenceDataset, Split
+from seqdiff.likelihood import RowNats
 
 from .alphabet import MASK_ID, DNATokenizer
 from .entropy import Entropy, window_entropy
-from .markov import baselines
+from .markov import baselines, interpolated_baseline
 from .motifs import PlantedMotif, consensus_matrix
 from .sources import MarkovGenome
 
@@ -181,17 +182,19 @@ class SyntheticDataModule(SequenceDataModule):
         """Entropy of one window, see ``window_entropy``."""
         return window_entropy(self.source, self.length, num=num)
 
-    def baselines(self, split: Split) -> dict[str, float]:
-        """Name the truth and Markov chains fitted to the training windows; nats per base.
+    def baselines(self, split: Split) -> dict[str, RowNats]:
+        """Score a split by its source and by Markov chains fitted to the training windows.
 
-        ``source entropy`` is the expectation over windows, ``source on these windows`` the exact
-        value for this very split.
+        The interpolated chain is chosen on the validation windows.
         """
         train, scored = self.dataset("train").tokens, self.dataset(split).tokens
+        nats = self.source_nats(split)
         return {
-            "source entropy": self.source_entropy().nats_per_token,
-            "source on these windows": float(self.source_nats(split).mean()) / self.length,
+            "source on these windows": RowNats(nats, np.full(len(nats), self.length)),
             **baselines(train, scored, both_strands=False),
+            **interpolated_baseline(
+                train, self.dataset("valid").tokens, scored, both_strands=False
+            ),
         }
 
 

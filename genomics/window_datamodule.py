@@ -12,17 +12,18 @@ from jaxtyping import Int64, UInt8
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, Split
 from seqdiff.files import names_files
+from seqdiff.likelihood import RowNats
 from seqdiff.types import NO_LABEL
 
 from .alphabet import DNATokenizer
 from .cache import Genome, describe_names
 from .dataset import WindowDataset
 from .intervals import Windows, merge, tile
-from .markov import baselines
+from .markov import baselines, interpolated_baseline
 
 _BLOCK_ROWS = 1024
 _FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file")
-_BASELINE_BASES = 1 << 27
+_PLAIN_BASES, _INTERPOLATED_BASES, _CHOICE_BASES = 1 << 27, 1 << 25, 1 << 20
 
 
 class WindowDataModule(SequenceDataModule):
@@ -97,6 +98,9 @@ class WindowDataModule(SequenceDataModule):
     def dataset(self, split: Split) -> WindowDataset:
         """Open a split; the files are read, and every split is dealt, at the first call.
 
+        Windows come in the order of the genome: by record as in the FASTA file, then by start,
+        whatever the order of a BED file.
+
         Raises:
             FileNotFoundError: If a file is missing.
             OSError: If the cache cannot be written.
@@ -116,18 +120,27 @@ class WindowDataModule(SequenceDataModule):
             )
         return self._datasets[split]
 
-    def baselines(self, split: Split) -> dict[str, float]:
-        """Fit Markov chains of order 0 to 8 to the training windows and score a split.
+    def baselines(self, split: Split) -> dict[str, RowNats]:
+        """Fit Markov chains to the training windows and score a split, window by window.
 
-        Training windows that overlap are read as one stretch, so that every base counts once. Of a
-        split with more than 2^27 bases, evenly spaced windows that make up as many are used.
-
-        Returns:
-            Mean nats per counted base of each, over the split. The chains see both strands if
-            training does.
+        Plain chains of order 0 to 8, and the interpolated chain, see ``interpolated_baseline``,
+        whose order and concentration are chosen on the validation split; a run without one has no
+        such chain. They see both strands if training does. Training windows that overlap are read
+        as one stretch, so that every base counts once. Of more than 2^27 training bases, 2^25 for
+        the interpolated chain, evenly spaced windows that make up as many are used; to choose on,
+        2^20 bases of the validation split.
         """
-        train, scored = _disjoint(self.dataset("train")), self.dataset(split)
-        return baselines(_tokens(train), _tokens(scored), both_strands=self.reverse_complement)
+        train, both = _disjoint(self.dataset("train")), self.reverse_complement
+        scored = self.dataset(split)
+        found = baselines(_tokens(train, _PLAIN_BASES), _tokens(scored), both_strands=both)
+        if "valid" in self._datasets:
+            found |= interpolated_baseline(
+                _tokens(train, _INTERPOLATED_BASES),
+                _tokens(self.dataset("valid"), _CHOICE_BASES),
+                _tokens(scored),
+                both_strands=both,
+            )
+        return found
 
     def _build(self) -> None:
         if self._datasets:
@@ -140,7 +153,7 @@ class WindowDataModule(SequenceDataModule):
             genome, windows = found[split]
             datasets[split] = WindowDataset(
                 genome,
-                windows,
+                windows.select(np.lexsort((windows.start, windows.chrom))),
                 reverse_complement=self.reverse_complement,
                 record_labels=self.record_labels(split, genome),
             )
@@ -195,8 +208,9 @@ def _disjoint(dataset: WindowDataset) -> WindowDataset:
     return WindowDataset(dataset.genome, windows)
 
 
-def _tokens(dataset: WindowDataset) -> Iterator[UInt8[np.ndarray, "_ _"]]:
-    step = -(-len(dataset) * dataset.length // _BASELINE_BASES)
+def _tokens(dataset: WindowDataset, most: int | None = None) -> Iterator[UInt8[np.ndarray, "_ _"]]:
+    """Read windows in blocks: all, or evenly spaced ones with so many bases."""
+    step = 1 if most is None else -(-len(dataset) * dataset.length // most)
     chosen = np.arange(0, len(dataset), max(1, step))
     for first in range(0, len(chosen), _BLOCK_ROWS):
         yield dataset.rows(chosen[first : first + _BLOCK_ROWS])[0]

@@ -39,6 +39,7 @@ from seqdiff.process import (
     Gaussian,
     Interpolating,
     Process,
+    Uniform,
 )
 from seqdiff.types import Inputs
 
@@ -585,15 +586,20 @@ def tweedie(
         raise ValueError(
             f"tweedie.process must mix data with noise, got {process.name}; use tau_leaping"
         )
-    scores = log_scores.double().exp()
     stay = (process.alpha(t) / process.alpha(s))[..., None]
-    added = process.noise_probs(t) - stay * process.noise_probs(s)
-    # q_t = stay q_s + added * (total mass of q_s), and the total is that of q_t.
     if isinstance(process, Absorbing):
-        return _tweedie_absorbing(scores, z, stay, process)
-    total = scores.sum(dim=-1, keepdim=True)
-    before = ((scores - added * total) / stay).clamp_min(0)
-    return (before.log() + process.log_step(z, s, t)).log_softmax(dim=-1)
+        return _tweedie_absorbing(log_scores.double().exp(), z, stay, process)
+    # q_t = stay q_s + added * (total mass of q_s), and the total is that of q_t.
+    if isinstance(process, Uniform):
+        # Here added = (1 - stay) / K; for the digits see ``law_from_scores``.
+        excess = log_scores.double().expm1()
+        mean = excess.mean(dim=-1, keepdim=True)
+        before = (excess - mean) / stay + 1 + mean
+    else:
+        scores = log_scores.double().exp()
+        added = process.noise_probs(t) - stay * process.noise_probs(s)
+        before = (scores - added * scores.sum(dim=-1, keepdim=True)) / stay
+    return (before.clamp_min(0).log() + process.log_step(z, s, t)).log_softmax(dim=-1)
 
 
 def _tweedie_absorbing(

@@ -148,7 +148,7 @@ def mask_column_kl(
     unmask = process.unmask_probability(s, t)
     if log_probs.shape[-1] == process.vocab_size:
         return -unmask * at_x0
-    on_mask = log_probs[..., process.mask_id].double().exp()
+    on_mask = log_probs[..., process.unknown_id].double().exp()
     excess_s, excess_t = (_mask_excess(process, time, on_mask) for time in (s, t))
     terms = unmask * (excess_t - at_x0)
     return terms + torch.where(unmask < 1, (1 - unmask) * (excess_t - excess_s), 0.0)
@@ -226,7 +226,7 @@ def continuous_terms(
         return masked_terms(denoiser, batch, z, t, process.schedule.nelbo_weight(t) * weight)
     where = _counted(denoiser, batch)
     if isinstance(process, Absorbing):  # a visible token costs nothing
-        where = where & (z == process.mask_id)
+        where = where & (z == process.unknown_id)
     discrete = require_discrete(denoiser)
     inputs = batch.inputs(z, t)
     x0, noisy, times = batch.tokens[where], z[where], t.double()[where.nonzero()[:, 0]]
@@ -272,7 +272,7 @@ def step_terms(
         return masked_terms(denoiser, batch, z, t, process.unmask_probability(s, t) * weight)
     where = _counted(denoiser, batch)
     if isinstance(process, Absorbing):
-        where = where & (z == process.mask_id)
+        where = where & (z == process.unknown_id)
     row = where.nonzero()[:, 0]
     x0, noisy, starts, ends = batch.tokens[where], z[where], t.double()[row], s.double()[row]
     log_loo = denoiser.log_loo(batch.inputs(z, t), where)

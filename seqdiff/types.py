@@ -1,8 +1,8 @@
 """The shape legend and the records that cross module borders.
 
 B batch, L sequence length, K real symbols, V = K + 1 with the mask, D model width, N state width.
-Ids 0..K-1 are real symbols; ``mask_id == K`` is the absorbing state, which is also how an unknown
-symbol (the N of DNA) enters.
+Ids 0..K-1 are real symbols. K stands for an unknown symbol (the N of DNA) and, in processes that
+have one, for the mask.
 """
 
 from __future__ import annotations

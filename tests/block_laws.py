@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from seqdiff.block_denoiser import BlockDenoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.samplers import ConfidenceSampler, FirstHittingSampler, Sampler
 from tests import laws
 from tests.enumeration import Law, Tokens
@@ -25,7 +25,7 @@ def fill(inner: Sampler, x: Tokens, table: laws.Table, k: int) -> Law:
 
 
 def by_blocks(
-    denoiser: BlockDenoiser,
+    denoiser: Denoiser,
     inner: Sampler,
     x_init: Tokens,
     seen: Callable[[Tokens], Tokens] = lambda behind: behind,

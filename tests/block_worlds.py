@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from seqdiff.backbones import Backbone
 from seqdiff.blocks import num_blocks
-from seqdiff.process import BlockDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing, Blockwise
+from seqdiff.schedules import Linear, NoiseSchedule
 from seqdiff.types import Inputs
 from tests.oracles import Joint, OracleBackbone, TableBackbone, all_masks, unit_quadrature
 
@@ -126,27 +128,33 @@ class BlockLookup(BlockWorld):
         return self.table[start, (whole * powers).sum(dim=-1)][:, : row.shape[1]]
 
 
-def mask_weights(masks: Tensor, shares: tuple[float, float]) -> Tensor:
-    """Of every mask its probability over the share, averaged over shares in an interval."""
+def mask_weights(masks: Tensor, fractions: tuple[float, float]) -> Tensor:
+    """Of every mask its probability over the fraction, averaged over fractions in an interval."""
     nodes, weights = unit_quadrature()
-    low, high = shares
-    share = (low + (high - low) * nodes)[:, None]
+    low, high = fractions
+    fraction = (low + (high - low) * nodes)[:, None]
     hidden = masks.sum(dim=-1)
-    law = share**hidden * (1 - share) ** (masks.shape[1] - hidden)
-    return weights @ (law / share)
+    law = fraction**hidden * (1 - fraction) ** (masks.shape[1] - hidden)
+    return weights @ (law / fraction)
+
+
+def block_denoiser(
+    network: Backbone, block_size: int, schedule: NoiseSchedule | None = None
+) -> Denoiser:
+    """A model of masked diffusion by blocks."""
+    inner = Absorbing(network.num_logits, schedule or Linear())
+    return Denoiser(network, Blockwise(inner, block_size))
 
 
 def enumerated_block_bound(
-    network: BlockWorld,
-    process: BlockDiffusion,
-    x0: Tensor,
-    *,
-    shares: tuple[float, float] = (0.0, 1.0),
+    denoiser: Denoiser, x0: Tensor, *, fractions: tuple[float, float] = (0.0, 1.0)
 ) -> float:
-    """Sum over blocks of E over the masked share and every mask of the block: no sampling.
+    """Sum over blocks of E over the masked fraction and every mask of the block: no sampling.
 
-    The share is uniform on an interval and a masked token weighs one over it.
+    The fraction is uniform on an interval and a masked token weighs one over it.
     """
+    network, process = denoiser.backbone, denoiser.process
+    assert isinstance(process, Blockwise)
     size, total = process.block_size, 0.0
     place = torch.arange(len(x0))
     for block in range(num_blocks(len(x0), size)):
@@ -159,7 +167,7 @@ def enumerated_block_bound(
         law = network.block_logits(Inputs(x_t), clean, size).log_softmax(dim=-1)
         nats = -law.gather(-1, clean[..., None])[..., 0]
         cost = torch.where(hidden, nats, 0.0).sum(dim=-1)
-        total += float(mask_weights(masks, shares) @ cost)
+        total += float(mask_weights(masks, fractions) @ cost)
     return total
 
 

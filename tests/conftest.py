@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 # Without a device the Triton kernels run in its interpreter, which has to be chosen before
 # anything imports Triton.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# A deadline measures the load of the machine, and the first example compiles.
+settings.register_profile("seqdiff", deadline=None)
+settings.load_profile("seqdiff")
 
 # Numba compiles a function's own bytecode, so the wrapped twin of a kernel would not compile.
 _KERNELS = ("cpu", "triton")

@@ -10,12 +10,11 @@ from functools import cache
 import numpy as np
 import torch
 
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import Estimator, ImportanceWeightedOrders, Likelihood, evaluate
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import Cosine
-from seqdiff.types import Batch
-from tests.oracles import LookupBackbone, all_sequences
+from seqdiff.types import Batch, Inputs
+from tests.oracles import LookupBackbone, all_sequences, masked_model
 
 # Rows evaluated at a time.
 _CHUNK = 20_000
@@ -41,7 +40,7 @@ class Table:
     def denoiser(self) -> Denoiser:
         backbone = LookupBackbone(self.vocab_size, self.length, seed=self.seed)
         backbone.table *= self.scale
-        return Denoiser(backbone, self.vocab_size)
+        return masked_model(backbone, Cosine())
 
     def run(
         self, estimator: Estimator, rows: int, *, seed: int = 0, **budget: float | None
@@ -55,7 +54,6 @@ class Table:
         result = evaluate(
             self.denoiser,
             batches,
-            process=MaskedDiffusion(self.vocab_size, Cosine()),
             estimator=estimator,
             rows_per_call=1 << 16,
             seed=seed,
@@ -73,7 +71,7 @@ def order_nats(table: Table) -> np.ndarray:
     for row, order in enumerate(orders):
         x_t = torch.full_like(x0, table.vocab_size)
         for place in order:
-            at_x0 = denoiser(x_t)[:, place].gather(-1, x0[:, place, None])[:, 0]
+            at_x0 = denoiser(Inputs(x_t))[:, place].gather(-1, x0[:, place, None])[:, 0]
             nats[row] -= at_x0.numpy()
             x_t[:, place] = x0[:, place]
     return nats

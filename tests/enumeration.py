@@ -10,8 +10,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
 from seqdiff.rng import categorical
 from seqdiff.samplers import Sampler
 from seqdiff.samplers.canvas import Canvas
@@ -159,7 +158,6 @@ class Outcomes:
 def outcomes(
     sampler: Sampler,
     denoiser: Denoiser,
-    process: MaskedDiffusion,
     x_init: Tensor,
     *,
     allowed: Tensor | None = None,
@@ -172,11 +170,10 @@ def outcomes(
         draws, count = ReplayedDraws(waiting), len(waiting)
         x_t = x_init.expand(count, -1).clone()
         hidden = None if padding is None else padding.expand(count, -1)
-        free = x_t == process.mask_id
+        free = x_t == denoiser.process.unknown_id
         steps: list[Tensor] = []
         canvas = Canvas(
             denoiser,
-            process,
             draws,
             x_t,
             free if hidden is None else free & ~hidden,

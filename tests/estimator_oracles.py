@@ -7,23 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqdiff.likelihood import BernoulliTime, Estimator
-from seqdiff.likelihood.estimator import PassNoise, Query, Rows
-from seqdiff.losses import weighted_mlm
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.likelihood import BernoulliTime
+from seqdiff.likelihood.estimator import PassNoise, QueryEstimator
+from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
-from seqdiff.schedules import Linear
-from tests.oracles import LookupBackbone, all_masks, mask_law, unit_quadrature
+from seqdiff.schedules import NoiseSchedule
+from seqdiff.types import Batch, Inputs
+from tests.oracles import LookupBackbone, all_masks, copies, mask_law, masked_model, unit_quadrature
 
 K, L = 3, 4
 X0 = torch.tensor([2, 0, 1, 1])
 ORDERS = torch.tensor(list(itertools.permutations(range(L))))
-PROCESS = MaskedDiffusion(K, Linear())
 
 
-def table() -> Denoiser:
-    return Denoiser(LookupBackbone(K, L, seed=7), K)
+def table(schedule: NoiseSchedule | None = None) -> Denoiser:
+    return masked_model(LookupBackbone(K, L, seed=7), schedule)
 
 
 def order_nats(denoiser: Denoiser, x0: Tensor = X0) -> Tensor:
@@ -34,7 +33,7 @@ def order_nats(denoiser: Denoiser, x0: Tensor = X0) -> Tensor:
         for step, place in enumerate(order):
             x_t = torch.full_like(x0, K)
             x_t[order[:step]] = x0[order[:step]]
-            total -= float(denoiser(x_t[None])[0, place, x0[place]])
+            total -= float(denoiser(Inputs(x_t[None]))[0, place, x0[place]])
         totals.append(total)
     return torch.tensor(totals, dtype=torch.float64)
 
@@ -46,77 +45,76 @@ class Scripted(PassNoise):
     scalars: Tensor
     places: Tensor
 
-    def scalar(self, rows: Rows, draw: Tensor) -> Tensor:
+    def scalar(self, batch: Batch, draw: Tensor) -> Tensor:
         return self.scalars
 
-    def positions(self, rows: Rows, draw: Tensor) -> Tensor:
+    def positions(self, batch: Batch, draw: Tensor) -> Tensor:
         return self.places
 
 
-def worths(
-    estimator: Estimator,
+def scripted_values(
+    estimator: QueryEstimator,
     denoiser: Denoiser,
     *,
     evaluation: Tensor,
     scalars: Tensor,
     places: Tensor,
-    process: MaskedDiffusion = PROCESS,
 ) -> np.ndarray:
-    """What the estimator's queries are worth when its noise is scripted."""
-    size = len(evaluation)
-    rows = Rows(
-        X0.expand(size, -1), torch.ones(size, L, dtype=torch.bool), torch.zeros(size).long()
-    )
+    """What evaluations of the estimator come to when its noise is scripted.
+
+    The cross-entropies are spelled out here; that ``value`` agrees is checked as well.
+    """
+    batch = copies(X0, len(evaluation))
     noise = Scripted(CounterNoise(0), scalars.double(), places.double())
-    query: Query = estimator.query(rows, evaluation, noise=noise, process=process)
-    target = X0.masked_fill(~query.scored, K)
-    terms = weighted_mlm(denoiser(query.x_t, query.t), target, query.x_t, query.weight)
-    return terms.sum(dim=-1).numpy()
+    query = estimator.query(batch, evaluation, noise=noise, process=denoiser.process)
+    nats = -denoiser(Inputs(query.x_t)).gather(-1, batch.tokens[..., None])[..., 0]
+    nats = torch.where(query.scored & (query.x_t == K), nats, 0.0)
+    values = (query.weight.view(len(nats), -1) * nats).sum(dim=-1)
+    found = estimator.value(denoiser, batch, evaluation, noise=noise)
+    torch.testing.assert_close(found, values)
+    return values.numpy()
 
 
-def expectation_by_k(estimator: Estimator, process: MaskedDiffusion = PROCESS) -> float:
+def expectation_by_k(estimator: QueryEstimator, denoiser: Denoiser | None = None) -> float:
     """Over every order of masking and every piece of (0, 1) on which k is constant."""
     cost = int(estimator.cost(torch.tensor([L])))
     grid = (torch.arange(60, dtype=torch.float64) + 0.5) / 60
     cells = list(itertools.product(range(cost), range(60), range(len(ORDERS))))
     evaluation, scalar, order = (torch.tensor(column) for column in zip(*cells, strict=True))
-    values = worths(
+    values = scripted_values(
         estimator,
-        table(),
+        denoiser or table(),
         evaluation=evaluation,
         scalars=grid[scalar],
         places=ORDERS[order],
-        process=process,
     )
     by_evaluation = values.reshape(cost, -1).mean(axis=1)
     return estimator.combine(by_evaluation)[0]
 
 
-def expectation_by_time(
-    estimator: BernoulliTime,
-    process: MaskedDiffusion = PROCESS,
-    denoiser: Denoiser | None = None,
-) -> float:
+def expectation_by_time(estimator: BernoulliTime, denoiser: Denoiser | None = None) -> float:
     """Over mask patterns exactly, over the uniform that becomes a time by quadrature."""
+    denoiser = denoiser or table()
+    process = denoiser.process
+    assert isinstance(process, Absorbing)
     patterns, total = all_masks(L), 0.0
     size = len(patterns)
     for u, weight in zip(*unit_quadrature(), strict=True):
         arguments = {"evaluation": torch.zeros(size).long(), "scalars": u.expand(size)}
         # The time is a function of u that a query's weight and t tell.
-        rows = Rows(X0[None], torch.ones(1, L, dtype=torch.bool), torch.zeros(1).long())
         noise = Scripted(CounterNoise(0), u[None], torch.full((1, L), 2.0).double())
-        t = estimator.query(rows, torch.zeros(1).long(), noise=noise, process=process).t
-        law = mask_law(patterns, float(process.schedule.alpha(t)))
+        query = estimator.query(copies(X0, 1), torch.zeros(1).long(), noise=noise, process=process)
+        law = mask_law(patterns, float(process.schedule.alpha(query.t)))
         places = torch.where(patterns, -1.0, 2.0)
-        values = worths(estimator, denoiser or table(), places=places, process=process, **arguments)
+        values = scripted_values(estimator, denoiser, places=places, **arguments)
         total += float(weight * (law @ torch.from_numpy(values)))
     return total
 
 
-def expectation_over_orders(estimator: Estimator, num_orders: int) -> float:
+def expectation_over_orders(estimator: QueryEstimator, num_orders: int) -> float:
     """Over every tuple of orders that a repeat can draw; the repeats are made alike."""
     size = len(ORDERS) * L
-    values = worths(
+    values = scripted_values(
         replace(estimator, orders=max(2, num_orders)),
         table(),
         evaluation=torch.arange(L).repeat(len(ORDERS)),

@@ -5,13 +5,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
 from seqdiff.samplers import FirstHittingSampler
-from seqdiff.schedules import Linear
 from seqdiff.types import Inputs
 from tests.enumeration import Law, outcomes
-from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone, masked_model
 
 CLASSES = 2
 SIZES = [(2, 4), (3, 3), (4, 2)]
@@ -40,12 +38,12 @@ def joints(k: int, length: int) -> list[Joint]:
 
 
 def exact_world(k: int, length: int) -> Denoiser:
-    return Denoiser(LabelledWorld([OracleBackbone(joint) for joint in joints(k, length)]), k)
+    return masked_model(LabelledWorld([OracleBackbone(joint) for joint in joints(k, length)]))
 
 
 def lookup_world(k: int, length: int) -> Denoiser:
     tables = [LookupBackbone(k, length, seed=seed) for seed in range(CLASSES + 1)]
-    return Denoiser(LabelledWorld(tables), k)
+    return masked_model(LabelledWorld(tables))
 
 
 class ExactClassifier:
@@ -82,9 +80,5 @@ class LinearClassifier:
         return total + self.bend * total**2
 
 
-def process(k: int) -> MaskedDiffusion:
-    return MaskedDiffusion(k, Linear())
-
-
 def one_at_a_time(denoiser: Denoiser, k: int, length: int) -> Law:
-    return outcomes(FirstHittingSampler(), denoiser, process(k), torch.full((length,), k)).law
+    return outcomes(FirstHittingSampler(), denoiser, torch.full((length,), k)).law

@@ -9,7 +9,8 @@ from math import comb
 
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
+from seqdiff.denoiser import Denoiser
+from seqdiff.types import Inputs
 from tests.enumeration import Law, Tokens
 from tests.oracles import all_sequences
 
@@ -23,7 +24,7 @@ def table(
 ) -> Table:
     """The denoiser's law at every position of every corrupted row, reshaped by (position, law)."""
     states = all_sequences(vocab_size + 1, length)
-    laws = denoiser(states).double().exp().tolist()
+    laws = denoiser(Inputs(states)).double().exp().tolist()
     if reshape is not None:
         laws = [[reshape(i, law) for i, law in enumerate(row)] for row in laws]
     return dict(zip(map(tuple, states.tolist()), laws, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,11 +12,7 @@ from seqdiff.backbones.base import Backbone
 from seqdiff.parameterization import evidence_added
 from seqdiff.process import DiscreteProcess
 from seqdiff.types import Inputs
-
-
-def all_sequences(num_symbols: int, length: int) -> Tensor:
-    """Every row over ``num_symbols`` symbols, in the order of their base-K codes."""
-    return torch.tensor(list(itertools.product(range(num_symbols), repeat=length)))
+from tests.oracles import all_sequences
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from seqdiff.backbones import Backbone
-from seqdiff.losses import nelbo
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.losses import continuous_terms
+from seqdiff.process import Absorbing
 from seqdiff.schedules import (
     Completed,
     Cosine,
@@ -24,7 +25,7 @@ from seqdiff.schedules import (
     NoiseSchedule,
     Polynomial,
 )
-from seqdiff.types import Inputs
+from seqdiff.types import Batch, Inputs
 
 COMPLETE_SCHEDULES: list[NoiseSchedule] = [
     Linear(),
@@ -147,19 +148,34 @@ def unit_quadrature(nodes: int = 32, panels: int = 4) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(t), torch.from_numpy(np.tile(w * edges[1] / 2, panels))
 
 
-LossTerm = Callable[[Tensor, Tensor, Tensor, Tensor, NoiseSchedule], Tensor]
+def masked_model(backbone: Backbone, schedule: NoiseSchedule | None = None) -> Denoiser:
+    """A model of masked diffusion."""
+    return Denoiser(backbone, Absorbing(backbone.num_logits, schedule or Linear()))
 
 
-def enumerated_nelbo(
-    denoiser: nn.Module, process: MaskedDiffusion, x0: Tensor, term: LossTerm = nelbo
-) -> float:
+LossTerm = Callable[[Denoiser, Batch, Tensor, Tensor], Tensor]
+
+
+def density(denoiser: Denoiser, batch: Batch, x_t: Tensor, t: Tensor) -> Tensor:
+    """The loss of masked diffusion at times of equal weight."""
+    return continuous_terms(denoiser, batch, x_t, t, torch.ones_like(t))
+
+
+def copies(x0: Tensor, count: int) -> Batch:
+    """A row several times, with an index each; all of it counts."""
+    rows = x0.expand(count, -1)
+    return Batch(rows, torch.ones_like(rows, dtype=torch.bool), torch.arange(count))
+
+
+def enumerated_nelbo(denoiser: Denoiser, x0: Tensor, term: LossTerm = density) -> float:
     """E over t and every mask pattern of ``term``, summed over the row: no sampling."""
+    process = denoiser.process
+    assert isinstance(process, Absorbing)
     masks = all_masks(len(x0))
-    clean = x0.expand(len(masks), -1)
-    x_t = torch.where(masks, process.mask_id, clean)
-    log_probs = denoiser(x_t)
-    total = 0.0
-    for t, weight in zip(*unit_quadrature(), strict=True):
-        rows = term(log_probs, clean, x_t, t.expand(len(masks)), process.schedule).sum(dim=-1)
-        total += float(weight * (mask_law(masks, float(process.schedule.alpha(t))) @ rows))
-    return total
+    nodes, weights = unit_quadrature()
+    hidden = masks.repeat(len(nodes), 1)
+    batch = copies(x0, len(hidden))
+    x_t = batch.tokens.masked_fill(hidden, process.mask_id)
+    rows = term(denoiser, batch, x_t, nodes.repeat_interleave(len(masks))).sum(dim=-1)
+    chances = torch.stack([mask_law(masks, float(process.alpha(t))) for t in nodes])
+    return float(weights @ (chances * rows.view_as(chances)).sum(dim=-1))

@@ -10,13 +10,15 @@ from jaxtyping import Int64, UInt64
 
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SPLITS, Split
+from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
 from seqdiff.files import names_files
+from seqdiff.likelihood import RowNats
 
 from . import subwords  # noqa: F401  (its classes are choices once imported)
 from .apart import check_documents, check_sources
 from .corpora import Part, Source, find_part, published_split
 from .documents import UNITS, Reading, Unit
-from .ngrams import Block, NGramModel
+from .ngrams import NGramModel
 from .preparation import prepare
 from .rows import DocumentRows, Layout, WrappedRows, describe_rows
 from .shards import TokenStore
@@ -26,7 +28,7 @@ from .tokenizers import TextTokenizer
 LongDocuments = Literal["refuse", "truncate", "split"]
 
 _BLOCK_ROWS = 1024
-_BASELINE_TOKENS = 1 << 22
+_COUNTED_TOKENS, _BACKOFF_TOKENS, _CHOICE_TOKENS = 1 << 22, 1 << 24, 1 << 20
 _CHARACTERS = 512
 
 
@@ -162,20 +164,28 @@ class TextDataModule(SequenceDataModule):
             )
         return self._datasets[split]
 
-    def baselines(self, split: Split) -> dict[str, float]:
-        """Fit n-gram models to the training rows and score a split.
+    def baselines(self, split: Split) -> dict[str, RowNats]:
+        """Fit n-gram models to the training rows and score a split, row by row.
 
-        Orders 0 to 4 for bytes and characters, 0 and 1 for larger vocabularies, on at most 2^22
-        tokens of either, in rows that are evenly spaced.
-
-        Returns:
-            Mean nats per counted token of each, over the split.
+        Orders 0 to 4 for bytes and characters, 0 and 1 for larger vocabularies, and
+        ``BackoffModel``, whose order and concentration are chosen on the validation split; a run
+        without one has no such model. They learn from at most 2^22 training tokens, 2^24 for
+        ``BackoffModel``, in rows that are evenly spaced; 2^20 tokens are chosen on.
         """
         train, scored = self.dataset("train"), self.dataset(split)
-        order = 4 if self.tokenizer.vocab_size <= _CHARACTERS else 1
-        model = NGramModel(_blocks(train), self.tokenizer.vocab_size, order)
-        nats, counted = model.nats_by_order(_blocks(scored))
-        return {f"n-gram order {k}": float(nats[k]) / counted for k in range(order + 1)}
+        vocab_size = self.tokenizer.vocab_size
+        order = 4 if vocab_size <= _CHARACTERS else 1
+        model = NGramModel(_blocks(train, _COUNTED_TOKENS), vocab_size, order)
+        by_order, counted = model.nats_by_order(_blocks(scored))
+        found = {f"n-gram order {k}": RowNats(by_order[k], counted) for k in range(order + 1)}
+        if "valid" in self._datasets:
+            learnt = _blocks(train, _BACKOFF_TOKENS)
+            counts = ContextCounts(learnt, vocab_size, longest_order(vocab_size))
+            valid = _blocks(self.dataset("valid"), _CHOICE_TOKENS)
+            backoff = BackoffModel.choose(counts, valid)
+            nats = np.concatenate([backoff.nats(*block) for block in _blocks(scored)])
+            found[f"interpolated n-gram, order {backoff.order}"] = RowNats(nats, counted)
+        return found
 
     def _build(self) -> None:
         if self._datasets:
@@ -274,11 +284,9 @@ class TextDataModule(SequenceDataModule):
             )
 
 
-def _blocks(
-    dataset: WrappedRows | DocumentRows,
-) -> Iterator[Block]:
-    """Read evenly spaced rows with a bounded number of tokens."""
-    step = max(1, -(-len(dataset) * dataset.layout.length // _BASELINE_TOKENS))
-    chosen = np.arange(0, len(dataset), step)
+def _blocks(dataset: WrappedRows | DocumentRows, most: int | None = None) -> Iterator[Block]:
+    """Read rows in blocks: all, or evenly spaced ones with so many tokens."""
+    step = 1 if most is None else -(-len(dataset) * dataset.layout.length // most)
+    chosen = np.arange(0, len(dataset), max(1, step))
     for first in range(0, len(chosen), _BLOCK_ROWS):
         yield dataset.rows(chosen[first : first + _BLOCK_ROWS])

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
-from seqdiff.likelihood import Likelihood
+from seqdiff.likelihood import Likelihood, ratio_error
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,15 @@ class GenerativePerplexity:
         return self.likelihood.perplexity
 
     @property
+    def nats_per_token_error(self) -> float:
+        """Standard error over the choice of samples, which are independent."""
+        nats, tokens = self.likelihood.nats, self.likelihood.num_tokens
+        return ratio_error(nats, tokens, stretches=len(nats))
+
+    @property
     def perplexity_error(self) -> float:
         """Standard error over the choice of samples, to first order."""
-        return self.perplexity * self.likelihood.nats_per_token_error
+        return self.perplexity * self.nats_per_token_error
 
     @property
     def entropy_error(self) -> float:
@@ -141,8 +147,8 @@ def generative_perplexity(
     exact = np.zeros(int(counted.sum()))
     likelihood = Likelihood(
         nats[counted],
-        exact,
         tokens[counted].astype(np.int64),
+        exact,
         calls[counted].astype(np.int64),
         np.full_like(exact, np.inf),
     )

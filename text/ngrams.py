@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64, Integer
+from jaxtyping import Bool, Float64, Int64
 
-Block = tuple[Integer[np.ndarray, "_ _"], Bool[np.ndarray, "_ _"]]
+from seqdiff.experts import Block
 
 
 class NGramModel:
@@ -67,17 +67,20 @@ class NGramModel:
             known[:, :k] = False
             yield codes, known
 
-    def nats_by_order(self, blocks: Iterable[Block]) -> tuple[Float64[np.ndarray, " orders"], int]:
+    def nats_by_order(
+        self, blocks: Iterable[Block]
+    ) -> tuple[Float64[np.ndarray, "orders n"], Int64[np.ndarray, " n"]]:
         """Score rows with this model and with each of its lower orders.
 
         Args:
             blocks: As for the constructor.
 
         Returns:
-            Total nats for each of the orders 0, 1, ..., and the number of symbols counted.
+            Nats of each row under each of the orders 0, 1, ..., and the symbols counted in it.
         """
-        totals, counted = np.zeros(self.order + 1), 0
+        parts, counted = [np.zeros((self.order + 1, 0))], [np.zeros(0, dtype=np.int64)]
         for tokens, held in blocks:
+            nats = np.zeros((self.order + 1, len(tokens)))
             probs = np.full(tokens.shape, 1 / self.vocab_size)
             for k, (codes, known) in enumerate(self._words(tokens, held)):
                 words = codes[known]
@@ -90,9 +93,10 @@ class NGramModel:
                 lower = probs[known]
                 lower[seen] = (count + d * lower)[seen] / (n + d)[seen]
                 probs[known] = lower
-                totals[k] -= np.log(probs[held]).sum()
-            counted += int(held.sum())
-        return totals, counted
+                nats[k] = -np.log(probs, out=np.zeros_like(probs), where=held).sum(axis=1)
+            parts.append(nats)
+            counted.append(held.sum(axis=1))
+        return np.concatenate(parts, axis=1), np.concatenate(counted)
 
 
 def _count(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

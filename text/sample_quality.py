@@ -130,7 +130,7 @@ def build_table(result: GenerativePerplexity, title: str, notes: tuple[str, ...]
     tokens = int(likelihood.num_tokens.sum())
     rows = (
         ("perplexity", result.perplexity, result.perplexity_error),
-        ("nats/token", likelihood.nats_per_token, likelihood.nats_per_token_error),
+        ("nats/token", likelihood.nats_per_token, result.nats_per_token_error),
         ("unigram entropy, nats", float(result.entropy.mean()), result.entropy_error),
         ("least entropy of a sample", float(result.entropy.min()), None),
     )

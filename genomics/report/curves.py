@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +17,8 @@ class Curves:
     Attributes:
         split: What the floors were scored on.
         bits: Steps and values of ``train`` and ``val``, as far as they were logged.
-        floors: Markov chains fitted to the training windows, and the source's own entropy where it
-            is known, by name.
+        floors: Markov chains fitted to the training windows, and the source itself where it is
+            known, by name.
     """
 
     split: Split
@@ -54,5 +53,5 @@ def read_curves(metrics: Path, data: SequenceDataModule, split: Split) -> Curves
                 steps, values = bits.setdefault(row[1].partition("/")[0], ([], []))
                 steps.append(step)
                 values.append(value)
-    floors = {name: nats / math.log(2) for name, nats in data.baselines(split).items()}
+    floors = {name: rows.bits_per_token for name, rows in data.baselines(split).items()}
     return Curves(split, bits, floors)

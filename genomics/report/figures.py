@@ -192,10 +192,10 @@ def draw_curves(curves: Curves) -> Figure:
 
 def _chosen(floors: Mapping[str, float]) -> dict[str, float]:
     """The chain without context, the best chain, and the source where it is known."""
-    chains = {name: bits for name, bits in floors.items() if name.startswith("Markov")}
+    chains = {name: bits for name, bits in floors.items() if "Markov" in name}
     best = min(chains, key=lambda name: chains[name])
-    names = dict.fromkeys([next(iter(chains)), best])
-    return {name: floors[name] for name in [*names, *(set(floors) & {"source entropy"})]}
+    sources = [name for name in floors if name not in chains]
+    return {name: floors[name] for name in dict.fromkeys([next(iter(chains)), best, *sources])}
 
 
 def draw_all(measured: Measured, trace: Trace, row: int, curves: Curves) -> dict[str, str]:

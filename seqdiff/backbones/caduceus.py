@@ -20,10 +20,11 @@ from .caduceus_config import CaduceusConfig, Variant
 from .caduceus_hub import read_config, read_weights, write_hub
 from .layers import LabelEmbedding, Norm, NormKind, require_choice
 from .mamba import BiMamba, Combine, MambaConfig
+from .sigma_embedding import SigmaEmbedding
 
 
 class Caduceus(Backbone):
-    """The time-free network of Schiff et al. 2024, arXiv:2403.03234.
+    """The network of Schiff et al. 2024, arXiv:2403.03234, optionally time-conditioned.
 
     ``ph`` is a plain bidirectional network. ``ps`` runs the same blocks on a row and on its reverse
     complement, so that the logits of a reverse complement are the row's logits, complemented and
@@ -37,7 +38,8 @@ class Caduceus(Backbone):
 
     A row's label adds one vector to the embedding of each of its tokens, on either strand in that
     strand's own orientation. A strand and its reverse complement have the same label, so this
-    keeps ``ps`` equivariant: p(x | y) = p(RC x | y).
+    keeps ``ps`` equivariant: p(x | y) = p(RC x | y). A time-conditioned network adds an embedding
+    of the noise level sigma = -log alpha(t) in the same way.
 
     Args:
         d_model: Model width.
@@ -45,6 +47,8 @@ class Caduceus(Backbone):
         num_embeddings: Ids that can be embedded; K + 1 with a mask.
         num_logits: Ids that are scored, the first ones; K with a mask.
         num_classes: Classes that a row can be labelled with; None for a network without labels.
+        time_conditioned: Whether the network reads the noise level. ``Denoiser`` then gives it
+            sigma.
         complement: Complement of every embedded id; needed for ``ps``.
         variant: ``ph`` or ``ps``.
         tied: Share the input and output projections between the directions.
@@ -79,6 +83,7 @@ class Caduceus(Backbone):
         num_embeddings: int,
         num_logits: int,
         num_classes: int | None = None,
+        time_conditioned: bool = False,
         complement: Sequence[int] | None = None,
         variant: Variant = "ph",
         tied: bool = True,
@@ -115,11 +120,12 @@ class Caduceus(Backbone):
             swap_strands=swap_strands,
             mamba=mamba,
             num_classes=num_classes,
+            time_conditioned=time_conditioned,
         )
         require_choice("Caduceus", "backend", backend, BACKENDS)
         self.config = config
         self.width, self.num_logits = d_model, num_logits
-        self.num_classes = num_classes
+        self.num_classes, self.time_conditioned = num_classes, time_conditioned
         self.strands = 2 if variant == "ps" else 1
         self.embedding = nn.Embedding(num_embeddings, d_model)
         self.layers = nn.ModuleList(CaduceusBlock(config, backend) for _ in range(n_layer))
@@ -133,8 +139,14 @@ class Caduceus(Backbone):
         for module in self.modules():
             if isinstance(module, BiMamba):
                 module.initialise_projections(n_layer)
-        if num_classes is not None:  # last, so that the other weights do not depend on it
+        self.sigma_map: SigmaEmbedding | None = None
+        # Last, so that the other weights do not depend on them.
+        if num_classes is not None:
             self.label_embedding = LabelEmbedding(num_classes, d_model)
+        if time_conditioned:
+            self.sigma_map = SigmaEmbedding(d_model)
+            for weight in self.sigma_map.parameters():  # or it would drown the tokens at first
+                nn.init.normal_(weight, std=0.02 if weight.ndim == 2 else 0.0)
 
     @property
     def num_layers(self) -> int:
@@ -142,13 +154,24 @@ class Caduceus(Backbone):
         return len(self.layers)
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
-        """Embed a row and, for ``ps``, its reverse complement as another row of the batch."""
+        """Embed a row and, for ``ps``, its reverse complement as another row of the batch.
+
+        Args:
+            inputs: See ``Backbone.embed``; sigma is clamped at -log 1e-3.
+
+        Raises:
+            ValueError: If a time-conditioned network gets no ``sigma``.
+        """
         tokens, label = inputs.tokens, inputs.label
         if self.strands == 2:
             tokens = torch.cat((tokens, self.complement[tokens.flip(1)]))
             label = None if label is None else label.repeat(2)
         x = self.embedding(tokens)
-        return x if self.label_embedding is None else x + self.label_embedding(label, tokens)
+        if self.label_embedding is not None:
+            x = x + self.label_embedding(label, tokens)
+        if self.sigma_map is not None:
+            x = x + self.sigma_map(self._sigma(inputs)).repeat(self.strands, 1)[:, None]
+        return x
 
     def body(
         self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None = None
@@ -244,8 +267,15 @@ class Caduceus(Backbone):
 
         Raises:
             OSError: If it cannot be written; each file there is then still whole, old or new.
-            ValueError: If the network has classes, for which the format has no place.
+            ValueError: If the network has classes or is time-conditioned, for which the format has
+                no place.
         """
+        if self.time_conditioned:
+            raise ValueError(
+                "Caduceus.to_hub must be given a time-free network, got one with "
+                "time_conditioned=True, which the published format does not have; keep the run "
+                "directory"
+            )
         if self.num_classes is not None:
             raise ValueError(
                 f"Caduceus.to_hub must be given a network without classes, got {self.num_classes}; "

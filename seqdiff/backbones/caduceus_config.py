@@ -29,6 +29,7 @@ class CaduceusConfig:
         swap_strands: Whether ``ps`` swaps the strands before each block.
         mamba: Sizes of the mixer.
         num_classes: Classes that a row can be labelled with; None for a network without labels.
+        time_conditioned: Whether the network reads the noise level.
     """
 
     d_model: int
@@ -44,6 +45,7 @@ class CaduceusConfig:
     swap_strands: bool = False
     mamba: MambaConfig = field(default_factory=MambaConfig)
     num_classes: int | None = None
+    time_conditioned: bool = False
 
     def __post_init__(self) -> None:
         """Check every field.

@@ -1,4 +1,4 @@
-"""How a time-conditioned transformer is told the noise."""
+"""How a time-conditioned network reads the noise level."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from seqdiff.data.dataset import (
     TrainingStream,
 )
 from seqdiff.data.tokenizer import Tokenizer
+from seqdiff.likelihood import RowNats
 from seqdiff.types import Batch
 
 
@@ -89,6 +90,9 @@ class SequenceDataModule(LightningDataModule, ABC):
     def dataset(self, split: Split) -> SequenceDataset:
         """Open a split. Called more than once: keep what is slow to build.
 
+        Rows come in the order of what they are cut from, such as a genome or a text: standard
+        errors take neighbours to be alike, and rows far apart to be independent.
+
         A run opens the training split before it trains. Check every split then, so that an hour of
         training does not end in the news that there is nothing to test on.
 
@@ -96,8 +100,12 @@ class SequenceDataModule(LightningDataModule, ABC):
             ValueError: If there is no such split, or it holds nothing.
         """
 
-    def baselines(self, split: Split) -> dict[str, float]:
-        """Name cheap models and their nats per counted token, printed beside an evaluation."""
+    def baselines(self, split: Split) -> dict[str, RowNats]:
+        """Score a split by cheap models, by name, to print beside an evaluation.
+
+        Every row of the split is scored, in its order, and each counts the tokens that its loss
+        mask counts, so that a model can be compared with a baseline row by row.
+        """
         del split
         return {}
 

@@ -33,9 +33,9 @@ class Template:
         """
         number = allowed.sum(axis=1)
         assert (number > 0).all()  # by whoever made it
-        mask_id = allowed.shape[1]
-        tokens = np.where(number == 1, allowed.argmax(axis=1), mask_id)
-        free = ((number == 1) | (number == mask_id)).all()
+        unknown_id = allowed.shape[1]
+        tokens = np.where(number == 1, allowed.argmax(axis=1), unknown_id)
+        free = ((number == 1) | (number == unknown_id)).all()
         return cls(tokens, None if free else allowed)
 
 
@@ -63,17 +63,17 @@ class Templates(ABC):
 class Blanks(Templates):
     """Sequences with nothing given."""
 
-    def __init__(self, num: int, length: int, mask_id: int) -> None:
+    def __init__(self, num: int, length: int, unknown_id: int) -> None:
         """Describe them.
 
         Args:
             num: Number of sequences.
             length: Tokens in each.
-            mask_id: The token to fill.
+            unknown_id: The token to fill.
         """
         self.names = [f"sample_{i}" for i in range(num)]
         self.lengths = [length] * num
-        self._template = Template(np.full(length, mask_id, dtype=np.int64))
+        self._template = Template(np.full(length, unknown_id, dtype=np.int64))
 
     def template(self, number: int, seed: int) -> Template:
         """See ``Templates``."""

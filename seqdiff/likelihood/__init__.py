@@ -8,7 +8,7 @@ from seqdiff.likelihood.estimator import Convention, Estimator
 from seqdiff.likelihood.evaluation import evaluate
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
 from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
-from seqdiff.likelihood.result import Likelihood
+from seqdiff.likelihood.result import Likelihood, RowNats, ratio_error
 from seqdiff.likelihood.small_k import SmallK
 from seqdiff.likelihood.stages import check_budget
 from seqdiff.likelihood.time_integral import (
@@ -32,6 +32,7 @@ __all__ = [
     "ImportanceWeightedOrders",
     "Likelihood",
     "RandomOrderChain",
+    "RowNats",
     "SmallK",
     "StratifiedK",
     "TimeEstimator",
@@ -40,6 +41,7 @@ __all__ = [
     "contrast",
     "evaluate",
     "fit",
+    "ratio_error",
     "usual_contrast",
     "usual_estimator",
 ]

@@ -84,7 +84,7 @@ class BlockBound(QueryEstimator):
         count = num_blocks(length, size)
         index = batch.index[:, None] * count + torch.arange(count, device=batch.index.device)
         counted = cut(batch.loss_mask, size, fill=0)
-        blocks = Batch(cut(batch.tokens, size, process.mask_id), counted, index.flatten())
+        blocks = Batch(cut(batch.tokens, size, process.unknown_id), counted, index.flatten())
         draw = evaluation.repeat_interleave(count)
         query = self.by_masks.query(blocks, draw, noise=noise, process=process.process)
         weight = query.weight.where(counted.any(dim=-1), 0.0).view(rows, count)

@@ -175,4 +175,4 @@ def _summarise(
         each = estimator.degrees / len(components)
         degrees.append(np.inf if estimator.exact else effective_degrees(components, each))
     nfe = np.array([per_pair * len(values) for values in differences])
-    return Likelihood(np.array(nats), np.array(errors), num_tokens, nfe, np.array(degrees))
+    return Likelihood(np.array(nats), num_tokens, np.array(errors), nfe, np.array(degrees))

@@ -146,7 +146,7 @@ def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
     found = [budget.combine(*stages) for stages in zip(first, second, costs, strict=True)]
     nats, error, degrees = np.array(found).T
     nfe = (np.array(plan) + np.array(more)) * np.array(costs)
-    return nats, error, num_tokens.cpu().numpy(), nfe, degrees
+    return nats, num_tokens.cpu().numpy(), error, nfe, degrees
 
 
 def _stage(

@@ -105,7 +105,7 @@ class BernoulliTime(QueryEstimator):
         else:
             fraction, weight = place, slope / place
         masked = noise.positions(batch, evaluation) < fraction[:, None]
-        x_t = batch.tokens.masked_fill(masked & batch.loss_mask, process.mask_id)
+        x_t = batch.tokens.masked_fill(masked & batch.loss_mask, process.unknown_id)
         return Query(x_t, process.schedule.inverse(1 - fraction), batch.loss_mask, weight)
 
     def combine(

@@ -238,5 +238,5 @@ def _query(batch: Batch, ranks: Tensor, step: Tensor, process: Absorbing) -> Que
     hidden = batch.loss_mask & (ranks >= step[:, None])
     scored = batch.loss_mask & (ranks == step[:, None])
     alpha = step.double() / batch.num_tokens
-    x_t = batch.tokens.masked_fill(hidden, process.mask_id)
+    x_t = batch.tokens.masked_fill(hidden, process.unknown_id)
     return Query(x_t, process.schedule.inverse(alpha), scored, torch.ones_like(alpha))

@@ -9,24 +9,115 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.special import stdtrit
 
+# Schmeiser 1982: more than 30 batches hardly make a standard error more precise, and a longer
+# stretch keeps more of what its neighbours have in common inside.
+_MOST_STRETCHES = 30
+
 
 @dataclass(frozen=True)
-class Likelihood:
+class RowNats:
+    """What the rows of a set cost under a model, in the order of the set.
+
+    Attributes:
+        nats: Negative log-likelihood of each row, or a bound on it, in nats.
+        num_tokens: Tokens counted in each row.
+    """
+
+    nats: Float64[np.ndarray, " n"]
+    num_tokens: Int64[np.ndarray, " n"]
+
+    @property
+    def nats_per_token(self) -> float:
+        """Total nats over total tokens."""
+        return float(self.nats.sum() / self.num_tokens.sum())
+
+    @property
+    def nats_per_token_error(self) -> float:
+        """Standard error over the choice of rows, by ``ratio_error``; infinite for a single row.
+
+        An estimator's own noise is included.
+        """
+        return ratio_error(self.nats, self.num_tokens, self.num_stretches)
+
+    @property
+    def num_stretches(self) -> int:
+        """Contiguous stretches of rows whose totals ``nats_per_token_error`` compares.
+
+        There are 30, and 2 sqrt(n) of fewer than 225 rows, so that a stretch has more rows the more
+        there are. They are few and long because correlations in real sequences have no length
+        beyond which they vanish: with 114, 57, 32 and 16 stretches of 1 kb windows of human chr20,
+        the error of an order-8 Markov chain is 1.4, 1.7, 1.8 and 2.1 times what independent windows
+        would have. What goes on for longer than a stretch is still missed. The relative error of
+        the standard error itself is about 1 / sqrt(2 (stretches - 1)): 13% with 30.
+        """
+        return min(_MOST_STRETCHES, len(self.nats), math.isqrt(4 * len(self.nats)))
+
+    @property
+    def nats_per_token_degrees(self) -> int:
+        """Degrees of freedom of ``nats_per_token_error``, for intervals by Student's t."""
+        return self.num_stretches - 1
+
+    @property
+    def bits_per_token(self) -> float:
+        """Total bits over total tokens."""
+        return self.nats_per_token / math.log(2)
+
+    @property
+    def bits_per_token_error(self) -> float:
+        """``nats_per_token_error`` in bits."""
+        return self.nats_per_token_error / math.log(2)
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nats per token)."""
+        return math.exp(self.nats_per_token)
+
+    @property
+    def perplexity_error(self) -> float:
+        """Standard error of ``perplexity`` over the choice of rows, by linearisation."""
+        return self.perplexity * self.nats_per_token_error
+
+    def minus(self, other: RowNats) -> RowNats:
+        """Subtract what another model takes for the same rows.
+
+        The error of the difference has none of what makes a row hard for both.
+
+        Args:
+            other: The same rows, in the same order.
+
+        Raises:
+            ValueError: If the two do not count the same tokens.
+        """
+        if not np.array_equal(self.num_tokens, other.num_tokens):
+            raise ValueError(
+                "RowNats.minus: other must count as many tokens in each row, got "
+                f"{len(other.num_tokens):,} rows with {other.num_tokens.sum():,} tokens for "
+                f"{len(self.num_tokens):,} with {self.num_tokens.sum():,}; score the same rows"
+            )
+        return RowNats(self.nats - other.nats, self.num_tokens)
+
+    @property
+    def counted(self) -> RowNats:
+        """The rows with at least one counted token, which are those that ``evaluate`` scores."""
+        chosen = self.num_tokens > 0
+        return RowNats(self.nats[chosen], self.num_tokens[chosen])
+
+
+@dataclass(frozen=True)
+class Likelihood(RowNats):
     """Negative log-likelihoods of a set of sequences, or bounds on them.
 
     Attributes:
         nats: Estimate for each sequence, in nats; what of is the estimator's ``quantity``.
+        num_tokens: Tokens counted in each sequence, at least 1.
         standard_error: Standard error of each entry of ``nats``, from independent evaluations; its
             square is unbiased unless a target ended the sequence, see ``Budget``.
-        num_tokens: Tokens counted in each sequence, at least 1.
         nfe: Network evaluations spent on each sequence.
         degrees: Degrees of freedom of each ``standard_error``, for Student's t; infinite where the
             estimate is exact.
     """
 
-    nats: Float64[np.ndarray, " n"]
     standard_error: Float64[np.ndarray, " n"]
-    num_tokens: Int64[np.ndarray, " n"]
     nfe: Int64[np.ndarray, " n"]
     degrees: Float64[np.ndarray, " n"]
 
@@ -66,28 +157,11 @@ class Likelihood:
         variances = self.standard_error[rows] ** 2
         return Likelihood(
             self.nats[rows].mean(keepdims=True),
-            np.sqrt(variances.sum(keepdims=True)) / len(rows),
             self.num_tokens[rows[:1]],
+            np.sqrt(variances.sum(keepdims=True)) / len(rows),
             self.nfe[rows].sum(keepdims=True),
             np.array([effective_degrees(variances, self.degrees[rows])]),
         )
-
-    @property
-    def nats_per_token(self) -> float:
-        """Total nats over total tokens."""
-        return float(self.nats.sum() / self.num_tokens.sum())
-
-    @property
-    def nats_per_token_error(self) -> float:
-        """Standard error over the choice of sequences, the estimator's own noise included.
-
-        That of a ratio of sums, by linearisation; infinite for a single sequence.
-        """
-        n = len(self.nats)
-        if n < 2:
-            return math.inf
-        residual = self.nats - self.nats_per_token * self.num_tokens
-        return float(np.sqrt(n / (n - 1) * (residual**2).sum()) / self.num_tokens.sum())
 
     @property
     def nats_per_token_estimator_error(self) -> float:
@@ -95,29 +169,38 @@ class Likelihood:
         return float(np.sqrt((self.standard_error**2).sum()) / self.num_tokens.sum())
 
     @property
-    def bits_per_token(self) -> float:
-        """Total bits over total tokens."""
-        return self.nats_per_token / math.log(2)
-
-    @property
-    def bits_per_token_error(self) -> float:
-        """``nats_per_token_error`` in bits."""
-        return self.nats_per_token_error / math.log(2)
-
-    @property
     def bits_per_token_estimator_error(self) -> float:
         """``nats_per_token_estimator_error`` in bits."""
         return self.nats_per_token_estimator_error / math.log(2)
 
-    @property
-    def perplexity(self) -> float:
-        """exp(nats per token)."""
-        return math.exp(self.nats_per_token)
 
-    @property
-    def perplexity_error(self) -> float:
-        """Standard error of ``perplexity`` over the choice of sequences, by linearisation."""
-        return self.perplexity * self.nats_per_token_error
+def ratio_error(
+    nats: Float64[np.ndarray, " n"], num_tokens: Int64[np.ndarray, " n"], stretches: int
+) -> float:
+    """Standard error of total nats over total tokens, by the method of batch means.
+
+    Rows are cut from consecutive sequence, and neighbours are alike, so that a formula for
+    independent rows makes the error too small. Here neighbours are added up in contiguous stretches
+    of nearly equal numbers of rows, whose totals are nearly independent if they are long. Breaks
+    between records or documents need no care: rows on either side of one are merely less alike.
+    For independent rows the variance has no bias whatever the number of stretches, if a row varies
+    like its number of tokens; as many stretches as rows is the formula for independent rows.
+
+    The ratio is linearised: a stretch enters with nats - ratio * tokens. Source: Schmeiser 1982,
+    "Batch size effects in the analysis of simulation output", Operations Research 30:556.
+
+    Args:
+        nats: Of each row, in the order of the sequence.
+        num_tokens: Of each row, at least one.
+        stretches: How many; with fewer than 2 the error is infinite.
+    """
+    if stretches < 2:
+        return math.inf
+    total = num_tokens.sum()
+    first = len(nats) * np.arange(stretches) // stretches
+    residual = np.add.reduceat(nats - nats.sum() / total * num_tokens, first)
+    weight = np.add.reduceat(num_tokens, first) / total
+    return float(np.sqrt((residual**2).sum() / (1 - (weight**2).sum())) / total)
 
 
 def half_width(

@@ -71,9 +71,9 @@ class MaskedLM(Objective):
         rank = permutation_rank(position_noise(batch, noise), batch.loss_mask)
         chosen = batch.loss_mask & (rank < count[:, None])
         shown = torch.where(chosen, self._disguise(process, batch, noise), batch.tokens)
-        masked = (chosen & (shown == process.mask_id)).sum(dim=-1)
+        masked = (chosen & (shown == process.unknown_id)).sum(dim=-1)
         t = process.schedule.inverse(1 - masked.double() / total.clamp_min(1))
-        where = chosen & (batch.tokens != process.mask_id)
+        where = chosen & (batch.tokens != process.unknown_id)
         return weighted(denoiser, batch, shown, t, where, total.double() / count)
 
     def _disguise(
@@ -85,4 +85,4 @@ class MaskedLM(Objective):
         symbol = (place * process.vocab_size).long().clamp_max(process.vocab_size - 1)
         replaced = fate < self.mask_probability + self.random_probability
         shown = torch.where(replaced, symbol, batch.tokens)
-        return torch.where(fate < self.mask_probability, process.mask_id, shown)
+        return torch.where(fate < self.mask_probability, process.unknown_id, shown)

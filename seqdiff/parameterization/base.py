@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from seqdiff.process import DiscreteProcess, Interpolating, Process
+from seqdiff.process import DiscreteProcess, Interpolating, Process, Uniform
 
 Law = Literal["loo", "full", "score"]
 
@@ -132,7 +132,15 @@ def law_from_scores(
             "law_from_scores.process must mix data with noise (absorbing, uniform or hybrid), got "
             f"{process.name}; read its scores as they are"
         )
-    scores, size = log_scores.double().exp(), process.vocab_size
+    size = process.vocab_size
+    if isinstance(process, Uniform):
+        # Without the 1 that they have in common, scores keep their digits where next to no signal
+        # is left.
+        excess = log_scores.double().expm1()
+        mean = excess.mean(dim=-1, keepdim=True)
+        probs = (1 + (excess - mean) / (process.alpha(t)[..., None] * (1 + mean))).clamp_min(0)
+        return (probs / probs.sum(dim=-1, keepdim=True)).log()
+    scores = log_scores.double().exp()
     noise = process.noise_probs(t).expand(scores.shape)
     if process.states > size:  # q_t(mask) = b_t(mask) is known, which fixes the scale
         marginal = scores * (noise[..., size:] / scores[..., size:])

@@ -106,6 +106,19 @@ class Absorbing(Interpolating):
         alpha_s, alpha_t = self.alpha(s), self.alpha(t)
         return (alpha_s - alpha_t) / (1 - alpha_t)
 
+    def log_posterior(
+        self,
+        log_probs: Float[Tensor, "*n k"],
+        z: Int[Tensor, "*n"],
+        s: Float[Tensor, "*n"],
+        t: Float[Tensor, "*n"],
+    ) -> Float64[Tensor, "*n states"]:
+        """See ``DiscreteProcess``; visible tokens stay, also given ones at t = 1."""
+        visible = (z != self.mask_id)[..., None]
+        present = torch.nn.functional.one_hot(z.long(), self.states).double().log()
+        masked = torch.full_like(z, self.mask_id)
+        return torch.where(visible, present, super().log_posterior(log_probs, masked, s, t))
+
     def corrupt(
         self,
         x0: Int[Tensor, "B L"],

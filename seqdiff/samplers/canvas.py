@@ -130,14 +130,14 @@ class Canvas:
         return process
 
     @property
-    def mask_id(self) -> int:
+    def unknown_id(self) -> int:
         """The id of positions that are still to be filled."""
         return self.denoiser.process.unknown_id
 
     @property
     def masked(self) -> Bool[Tensor, "B L"]:
         """Positions that are still to be filled."""
-        return self.free & (self.x_t == self.mask_id)
+        return self.free & (self.x_t == self.unknown_id)
 
     @property
     def time(self) -> Float64[Tensor, " B"]:
@@ -187,10 +187,10 @@ class Canvas:
         rows = where.any(dim=-1) if rows is None else rows
         chosen = rows.nonzero().squeeze(-1)
         if not len(chosen):
-            return torch.empty((0, self.mask_id), dtype=torch.float64).to(t.device)
+            return torch.empty((0, self.unknown_id), dtype=torch.float64).to(t.device)
         if own:
             inputs, asked = self._ask(chosen, where, t)
-            found = self.denoiser.log_loo(inputs, asked)[:, : self.mask_id]
+            found = self.denoiser.log_loo(inputs, asked)[:, : self.unknown_id]
         else:
             found = self._predictions(chosen, where, t)
         return self.restricted(found.double(), where)
@@ -342,7 +342,7 @@ class Canvas:
 
     def hide(self, where: Bool[Tensor, "B L"]) -> None:
         """Mask positions again."""
-        self.x_t[where] = self.mask_id
+        self.x_t[where] = self.unknown_id
 
     def end_step(self) -> None:
         """Count a step and report it."""
@@ -362,7 +362,7 @@ class Canvas:
             self.denoiser,
             self.draws.window(start),
             x_t,
-            self.free[:, part] & (x_t == self.mask_id),
+            self.free[:, part] & (x_t == self.unknown_id),
             self.nfe,
             None if self.padding is None else self.padding[:, part],
             None if self.allowed is None else self.allowed[:, part],

@@ -47,7 +47,7 @@ class CertaintySampler(AdaptiveSampler, ABC):
 
 @dataclass(frozen=True)
 class ConfidenceSampler(CertaintySampler):
-    """Most confident position first (largest probability of a letter); not the model's law.
+    """Most confident position first (largest probability of a letter); not the model's distribution.
 
     Source: Chang et al. 2022, arXiv:2202.04200, where a drawn letter's own probability counts.
     """
@@ -59,7 +59,7 @@ class ConfidenceSampler(CertaintySampler):
 
 @dataclass(frozen=True)
 class MarginSampler(CertaintySampler):
-    """Largest gap between the two likeliest letters first; not the model's law.
+    """Largest gap between the two likeliest letters first; not the model's distribution.
 
     Source: Kim et al. 2025, arXiv:2502.06768, "top-K probability margin".
     """
@@ -72,7 +72,7 @@ class MarginSampler(CertaintySampler):
 
 @dataclass(frozen=True)
 class EntropySampler(CertaintySampler):
-    """Least entropy of the letter first; not the model's law."""
+    """Least entropy of the letter first; not the model's distribution."""
 
     def certainty(self, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
         """See ``AdaptiveSampler``."""

@@ -33,7 +33,7 @@ def share_out(
 
 @dataclass(frozen=True)
 class FirstHittingSampler(DecodingSampler):
-    """The model's own law exactly, one evaluation a token; fewer with num_steps, then approximate.
+    """The model's own distribution exactly, one evaluation a token; approximate with num_steps.
 
     The process run backwards reveals the masked tokens of a row one at a time, in a uniformly
     random order, at the times where 1 - alpha(t) equals the largest, second largest, ... of as many

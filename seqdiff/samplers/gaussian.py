@@ -58,7 +58,7 @@ class GaussianSampler(GridSampler):
         if not bool(free.any()):
             return
         dim = denoiser.process.dim
-        given = canvas.x_t.masked_fill(free, canvas.mask_id)
+        given = canvas.x_t.masked_fill(free, canvas.unknown_id)
         z = canvas.draws.normals(free, dim, 0)
         gammas = denoiser.schedule(self.times(given.device)).gamma
         for step, (now, then) in enumerate(pairwise(gammas), start=1):

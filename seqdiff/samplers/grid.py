@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from seqdiff.denoiser import Needs, tweedie
+from seqdiff.denoiser import Needs
 from seqdiff.losses import has_reconstruction
 from seqdiff.parameterization.score import before_the_end
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
@@ -65,9 +65,14 @@ class NoisySampler(GridSampler, ABC):
     with uniform and hybrid noise a model has seen no clean tokens among noisy ones, so that this is
     an approximation there, unless it is masked diffusion. Temperature and its like reshape the
     prediction of the clean token before a step is made from it.
+
+    Attributes:
+        keeps_unmask_times: Whether a step unmasks a token with the probability that the process
+            gives, if the model predicts the clean token.
     """
 
     draws_from = "in the limit"
+    keeps_unmask_times = True
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; every row is evaluated in every step."""
@@ -80,7 +85,7 @@ class NoisySampler(GridSampler, ABC):
     def start(self, canvas: Canvas) -> None:
         """Draw z_1 at the positions that are to be filled."""
         where, prior = canvas.free, canvas.process.log_prior(canvas.x_t.device)
-        if len(prior) > canvas.mask_id and float(prior[canvas.mask_id]) == 0.0:
+        if len(prior) > canvas.unknown_id and float(prior[canvas.unknown_id]) == 0.0:
             return  # all masks, which is what unknown positions hold
         places = int(where.sum())
         canvas.place(where, canvas.draws.letters(prior.expand(places, -1), where, 0))
@@ -96,7 +101,7 @@ class NoisySampler(GridSampler, ABC):
             t: Present time.
             step: Tells apart the draws of a position.
         """
-        if canvas.denoiser.any_order:  # what stays masked need not be predicted
+        if canvas.denoiser.any_order and self.keeps_unmask_times:  # the rest need not be predicted
             masked = canvas.masked
             unmask = canvas.absorbing.unmask_probability(s, t).expand(masked.shape)
             where = canvas.draws.coins(unmask, masked, step)
@@ -108,6 +113,7 @@ class NoisySampler(GridSampler, ABC):
             kernel = without_mask(kernel, canvas.process)
         canvas.place(where, canvas.draws.letters(kernel, where, step))
 
+    @abstractmethod
     def kernel(
         self,
         canvas: Canvas,
@@ -115,8 +121,14 @@ class NoisySampler(GridSampler, ABC):
         s: Float64[Tensor, ""],
         t: Float64[Tensor, ""],
     ) -> Float64[Tensor, "N states"]:
-        """Distribution of z_s given z_t; see ``Denoiser.log_reverse``."""
-        return canvas.reverse(where, s, t, self.shape)
+        """Distribution of z_s given z_t at some positions.
+
+        Args:
+            canvas: The rows, at time t.
+            where: The positions.
+            s: Earlier time.
+            t: Present time.
+        """
 
     def finish(self, canvas: Canvas, step: int) -> None:
         """Decode z_0 where it still holds noise, or where the model does not copy tokens.
@@ -158,6 +170,16 @@ class AncestralSampler(NoisySampler):
 
     needs = Needs((DiscreteProcess,), ("loo", "full"))
 
+    def kernel(
+        self,
+        canvas: Canvas,
+        where: Bool[Tensor, "B L"],
+        s: Float64[Tensor, ""],
+        t: Float64[Tensor, ""],
+    ) -> Float64[Tensor, "N states"]:
+        """See ``NoisySampler`` and ``Denoiser.log_reverse``."""
+        return canvas.reverse(where, s, t, self.shape)
+
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; every row with something to draw is evaluated in every step."""
         if not canvas.denoiser.any_order:
@@ -192,7 +214,7 @@ class CachedAncestralSampler(AncestralSampler):
 
 
 @dataclass(frozen=True)
-class TweedieSampler(NoisySampler):
+class TweedieSampler(AncestralSampler):
     """The analytic steps of SEDD from scores, one evaluation a step; off by O(1/steps).
 
     On one position a step is exact if the scores are; positions are drawn independently. Models
@@ -212,12 +234,8 @@ class TweedieSampler(NoisySampler):
         s: Float64[Tensor, ""],
         t: Float64[Tensor, ""],
     ) -> Float64[Tensor, "N states"]:
-        """See ``NoisySampler``."""
-        if canvas.denoiser.law == "score" or canvas.allowed is not None or self.shape is not None:
-            return canvas.reverse(where, s, t, self.shape)
-        z, scores = canvas.x_t[where], canvas.log_scores(where, t)
-        now, then = before_the_end(t).expand(z.shape), s.expand(z.shape)
-        return tweedie(scores, z, then, now, canvas.process)
+        """See ``NoisySampler`` and ``Denoiser.log_reverse``."""
+        return canvas.reverse(where, s, t, self.shape)
 
 
 @dataclass(frozen=True)
@@ -234,6 +252,7 @@ class TauLeapingSampler(NoisySampler):
     """
 
     needs = Needs((DiscreteProcess,))
+    keeps_unmask_times = False
 
     def kernel(
         self,

@@ -126,7 +126,7 @@ class Growth:
         self.end[rows[ended]] = found[ended]
         self.until[rows[ended]] = block + 1
         for row, last in zip(rows[ended].tolist(), found[ended].tolist(), strict=True):
-            x_t[row, last:end].masked_fill_(free[row, last:end], self.canvas.mask_id)
+            x_t[row, last:end].masked_fill_(free[row, last:end], self.canvas.unknown_id)
             free[row, last:] = False
         self.canvas.report(self.canvas.step)
 

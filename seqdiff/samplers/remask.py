@@ -104,7 +104,7 @@ class EtaRemaskSampler(RemaskSampler, ABC):
 
 @dataclass(frozen=True)
 class RemaskCapSampler(EtaRemaskSampler):
-    """ReMDM-cap: a visible token is hidden with probability min(eta, largest possible)."""
+    """ReMDM-cap: hides a token with probability min(eta, largest); not the model's distribution."""
 
     def sigma(
         self, alpha_t: Float64[Tensor, ""], alpha_s: Float64[Tensor, ""]
@@ -115,7 +115,7 @@ class RemaskCapSampler(EtaRemaskSampler):
 
 @dataclass(frozen=True)
 class RemaskRescaleSampler(EtaRemaskSampler):
-    """ReMDM-rescale: a visible token is hidden with probability eta times the largest possible."""
+    """ReMDM-rescale: hides a token with eta times the largest; not the model's distribution."""
 
     def sigma(
         self, alpha_t: Float64[Tensor, ""], alpha_s: Float64[Tensor, ""]

@@ -14,7 +14,7 @@ from seqdiff.samplers.remask import RemaskRescaleSampler
 
 @dataclass(frozen=True)
 class RemaskConfSampler(RemaskRescaleSampler):
-    """ReMDM-conf: like rescale, but tokens drawn with less confidence are hidden more often.
+    """ReMDM-conf: hides unsure tokens more often than rescale; not the model's distribution.
 
     The weights are exp(-confidence), as in Wang et al. 2025, arXiv:2503.00307. There
     they add up to 1 over the row, here to the number of tokens that may be hidden: then their mean

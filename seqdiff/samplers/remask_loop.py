@@ -14,7 +14,7 @@ from seqdiff.schedules import NoiseSchedule
 
 @dataclass(frozen=True)
 class RemaskLoopSampler(EtaRemaskSampler):
-    """ReMDM-loop: draw most tokens, then hide and redraw at a fixed mask rate, then draw the rest.
+    """ReMDM-loop: hides and redraws at a fixed mask rate; not the model's distribution.
 
     The grid runs from 1 to 0. Above ``t_on`` it is ancestral sampling up to visible share
     ``alpha_on``; from ``t_on`` to ``t_off`` that share is kept and tokens are hidden with

@@ -12,7 +12,7 @@ from seqdiff.samplers.protocol import Sampler
 
 @dataclass(frozen=True)
 class SemiAutoregressiveSampler(Sampler):
-    """Fill a sliding window, move it on by a stride and keep what it holds; any sampler inside.
+    """Fill a sliding window, move it on by a stride and keep its tokens; any sampler inside.
 
     The network sees one window at a time, so a row may be longer than what it was trained on. The
     first window is drawn whole; each next one sees the tokens it shares with the one before; what
@@ -25,6 +25,7 @@ class SemiAutoregressiveSampler(Sampler):
     """
 
     directed = True
+    draws_from = "another"
     window: int
     stride: int
     inner: Sampler = field(default_factory=FirstHittingSampler)

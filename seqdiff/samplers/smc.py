@@ -55,6 +55,7 @@ class SMCSampler(FirstHittingSampler):
         resampling: ``systematic`` or ``multinomial``, which has more noise.
     """
 
+    draws_from = "another"
     reward: Callable  # without parameters: the command line takes any function, annotated or not
     reward_temperature: float = 1.0
     num_particles: int = 16

@@ -79,7 +79,7 @@ class Swarm:
         first = torch.arange(len(particle), device=particle.device) * self.tokens.shape[1]
         chosen, free = first + particle, self.owner.free
         closed = self.opens_in[chosen] > step
-        tokens = self.canvas.x_t[chosen].masked_fill(closed, self.canvas.mask_id)
+        tokens = self.canvas.x_t[chosen].masked_fill(closed, self.canvas.unknown_id)
         self.owner.place(free, tokens[free])
 
     def report(self) -> Particles:

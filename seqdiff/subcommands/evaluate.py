@@ -113,10 +113,10 @@ def _evaluate_split(args: argparse.Namespace, trained: Run, estimator: Estimator
     budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
     labels = choose_labels("evaluate", trained, given=args.given_labels)
     result = estimate(trained, split, estimator=estimator, seed=args.seed, **budget, labels=labels)
-    rows = compare(result, estimator, trained.datamodule.baselines(split), labels)
+    found = compare(result, estimator, trained.datamodule.baselines(split), labels)
     unit = trained.datamodule.token_name
     title = f"{args.directory}, {split} split"
-    Console().print(build_table(rows, estimator, title, trained.datamodule, labels))
+    Console().print(build_table(found, title, trained.datamodule))
     return {
         "run": str(args.directory),
         "split": split,
@@ -124,7 +124,9 @@ def _evaluate_split(args: argparse.Namespace, trained: Run, estimator: Estimator
         "convention": estimator.convention,
         "counted": counted(unit, labels),
         "notes": trained.datamodule.counting,
-        "rows": [vars(row) for row in rows],
+        "rows": [vars(row) for row in (found.model, *found.baselines)],
+        "difference": None if found.difference is None else vars(found.difference),
+        "error_degrees": found.degrees,
     }
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import torch
 from rich.table import Table
+from scipy.special import stdtrit
 
 from seqdiff.data.datamodule import SequenceDataModule, Split
-from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
+from seqdiff.likelihood import Estimator, Likelihood, RowNats, check_budget, evaluate
 from seqdiff.run import Run
 from seqdiff.subcommands.terminal import progress
 from seqdiff.types import Batch
@@ -18,7 +19,7 @@ from seqdiff.types import Batch
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; errors and mean evaluations a sequence exist only for the model."""
+    """One line of the table; an error is ``None`` where a single sequence gives none."""
 
     name: str
     bits_per_token: float
@@ -30,6 +31,36 @@ class Row:
     num_sequences: int
     num_tokens: int
     evaluations: float | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The model's line minus that of the best baseline, sequence by sequence."""
+
+    baseline: str
+    bits_per_token: float
+    bits_per_token_error: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model beside baselines on the same sequences.
+
+    Attributes:
+        model: The model's line, by ``estimator``.
+        baselines: A line for each.
+        difference: The model minus the best of them; ``None`` without any.
+        degrees: Degrees of freedom of the errors over the choice of sequences.
+        estimator: What estimated the model's line.
+        labels: See ``estimate``.
+    """
+
+    model: Row
+    baselines: list[Row]
+    difference: Difference | None
+    degrees: int
+    estimator: Estimator
+    labels: bool | None
 
 
 def estimate(
@@ -119,49 +150,62 @@ def _check_longest(run: Run, split: Split, estimator: Estimator, max_nfe: int) -
 def compare(
     result: Likelihood,
     estimator: Estimator,
-    baselines: dict[str, float],
+    baselines: dict[str, RowNats],
     labels: bool | None = None,
-) -> list[Row]:
-    """Put the model's row above one for each baseline.
+) -> Comparison:
+    """Put a model beside baselines.
 
     Args:
         result: From ``estimate``.
         estimator: What estimated it.
-        baselines: Name and nats per token of each, on the same split.
+        baselines: Of the same split, by name.
         labels: See ``estimate``.
+
+    Raises:
+        ValueError: If a baseline does not count the tokens that the model counts.
     """
     name = f"model, {estimator.quantity}" + (", given each row's label" if labels else "")
-    return [_model_row(name, result), *(_baseline_row(k, v, result) for k, v in baselines.items())]
-
-
-def _model_row(name: str, result: Likelihood) -> Row:
-    return Row(
-        name=name,
-        bits_per_token=result.bits_per_token,
-        bits_per_token_error=result.bits_per_token_error,
-        bits_per_token_estimator_error=result.bits_per_token_estimator_error,
-        nats_per_token=result.nats_per_token,
-        perplexity=result.perplexity,
-        perplexity_error=result.perplexity_error,
-        num_sequences=len(result.nats),
-        num_tokens=int(result.num_tokens.sum()),
+    scored = {name: rows.counted for name, rows in baselines.items()}
+    differences = {name: result.minus(rows) for name, rows in scored.items()}
+    model = _row(
+        name,
+        result,
+        estimator_error=result.bits_per_token_estimator_error,
         evaluations=float(result.nfe.mean()),
     )
+    difference = None
+    if scored:
+        best = min(scored, key=lambda name: scored[name].nats_per_token)
+        bits, error = differences[best].bits_per_token, differences[best].bits_per_token_error
+        difference = Difference(best, bits, _finite(error))
+    lines = [_row(name, rows) for name, rows in scored.items()]
+    degrees = result.nats_per_token_degrees
+    return Comparison(model, lines, difference, degrees, estimator, labels)
 
 
-def _baseline_row(name: str, nats: float, result: Likelihood) -> Row:
+def _row(
+    name: str,
+    rows: RowNats,
+    *,
+    estimator_error: float | None = None,
+    evaluations: float | None = None,
+) -> Row:
     return Row(
         name=name,
-        bits_per_token=nats / math.log(2),
-        bits_per_token_error=None,
-        bits_per_token_estimator_error=None,
-        nats_per_token=nats,
-        perplexity=math.exp(nats),
-        perplexity_error=None,
-        num_sequences=len(result.nats),
-        num_tokens=int(result.num_tokens.sum()),
-        evaluations=None,
+        bits_per_token=rows.bits_per_token,
+        bits_per_token_error=_finite(rows.bits_per_token_error),
+        bits_per_token_estimator_error=estimator_error,
+        nats_per_token=rows.nats_per_token,
+        perplexity=rows.perplexity,
+        perplexity_error=_finite(rows.perplexity_error),
+        num_sequences=len(rows.nats),
+        num_tokens=int(rows.num_tokens.sum()),
+        evaluations=evaluations,
     )
+
+
+def _finite(error: float) -> float | None:
+    return error if math.isfinite(error) else None
 
 
 def counted(unit: str, labels: bool | None = None) -> str:
@@ -177,39 +221,48 @@ def counted(unit: str, labels: bool | None = None) -> str:
     return f"known {unit}s; unknown ones and context are given{hidden}"
 
 
-def build_table(
-    rows: list[Row],
-    estimator: Estimator,
-    title: str,
-    data: SequenceDataModule,
-    labels: bool | None = None,
-) -> Table:
-    """Lay the rows out for a terminal.
+def build_table(found: Comparison, title: str, data: SequenceDataModule) -> Table:
+    """Lay a comparison out for a terminal.
 
     Args:
-        rows: From ``compare``.
-        estimator: What estimated the model's row.
+        found: From ``compare``.
         title: Above the table.
         data: Of the run: what a token is called and how rows are cut.
-        labels: See ``estimate``.
     """
-    unit = data.token_name
-    model = rows[0]
+    unit, model, estimator = data.token_name, found.model, found.estimator
     title = f"{title}: {model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
     notes = (
-        "lower is better; ± SE is over the choice of sequences",
-        f"and the estimator's draws, which alone make {model.bits_per_token_estimator_error:.4f}",
+        "lower is better; ± SE is over the choice of sequences, neighbours taken together",
+        *_interval_note(found.degrees),
+        "it includes the estimator's draws, which alone make "
+        f"{model.bits_per_token_estimator_error:.4f}",
         f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations a sequence",
-        f"convention {estimator.convention}; counted: {counted(unit, labels)}",
+        f"convention {estimator.convention}; counted: {counted(unit, found.labels)}",
         *data.counting,
     )
     table = Table(title=title, caption="\n".join(notes))
     table.add_column("")
     for heading in (f"bits/{unit}", "± SE", "perplexity", "± SE"):
         table.add_column(heading, justify="right")
-    for row in rows:
-        errors = (row.bits_per_token_error, row.perplexity_error)
-        bits, perplexity = ("" if error is None else f"{error:.4f}" for error in errors)
+    for row in (model, *found.baselines):
+        bits, perplexity = _spell(row.bits_per_token_error), _spell(row.perplexity_error)
         numbers = (f"{row.bits_per_token:.4f}", bits, f"{row.perplexity:.4f}", perplexity)
         table.add_row(row.name, *numbers)
+    if found.difference is not None:
+        table.add_section()
+        gap = found.difference
+        error = _spell(gap.bits_per_token_error)
+        table.add_row(f"model - {gap.baseline}", f"{gap.bits_per_token:+.4f}", error)
     return table
+
+
+def _interval_note(degrees: int) -> tuple[str, ...]:
+    """Say how wide a 95% interval is."""
+    if degrees < 1:
+        return ()
+    width = float(stdtrit(degrees, 0.975))
+    return (f"(in {degrees + 1} stretches); a 95% interval is ± {width:.2f} SE",)
+
+
+def _spell(error: float | None) -> str:
+    return "" if error is None else f"{error:.4f}"

@@ -10,7 +10,7 @@ help = "list the samplers that seqdiff sample can use, or the options of one"
 
 _WIDTH, _INDENT = 100, " " * 6
 _MEANINGS = {
-    "exactly": "\nWith their defaults these draw from the model's own distribution",
+    "exactly": "With their defaults these draw from the model's own distribution",
     "in the limit": "These tend to it as --num-steps grows",
     "another": "These draw from another distribution, whatever the number of steps",
 }
@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> None:
     width = max(map(len, found))
     for name, cls in found.items():
         print(f"{name:{width}}  {(inspect.getdoc(cls) or '').splitlines()[0]}")
+    print()
     for how, meaning in _MEANINGS.items():
         names = ", ".join(name for name, cls in found.items() if cls.draws_from == how)
         print(textwrap.fill(f"{meaning}: {names}.", _WIDTH, subsequent_indent="  "))

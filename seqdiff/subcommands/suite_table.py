@@ -146,7 +146,8 @@ def build_suite_table(
         notes: Below it.
     """
     caption = (
-        f"{estimator.quantity}; lower is better; ± SE is over the choice of rows",
+        f"{estimator.quantity}; lower is better; ± SE is over the choice of rows, neighbours "
+        "taken together",
         f"estimator {estimator.name}, convention {estimator.convention}",
         *notes,
     )

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import (
     ConfidenceSampler,
     EntropyBudgetSampler,
@@ -17,8 +16,8 @@ from seqdiff.samplers import (
 )
 from tests import laws
 from tests.enumeration import distance, outcomes
-from tests.exact.test_sampler_laws import EXACT, PROCESS, blank, lookup
-from tests.oracles import TableBackbone
+from tests.exact.test_sampler_laws import EXACT, blank, lookup
+from tests.oracles import TableBackbone, masked_model
 
 Measure = Callable[[list[float]], float]
 
@@ -62,7 +61,7 @@ def test_certainty_orders(cls, measure, sizes: list[int]) -> None:
     denoiser = lookup(k, length, seed=2)
     table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
     steps = None if len(sizes) == length else len(sizes)
-    found = outcomes(cls(num_steps=steps), denoiser, PROCESS[k], blank(k, length))
+    found = outcomes(cls(num_steps=steps), denoiser, blank(k, length))
     right = laws.chosen_order(start, table, k, order_rule(measure, sizes, length))
     assert distance(found.law, right) < EXACT
     assert (found.nfe == len(sizes)).all()
@@ -74,7 +73,7 @@ def test_the_three_orders_differ() -> None:
     k, length = 3, 3
     denoiser = lookup(k, length, seed=2)
     found = [
-        outcomes(cls(), denoiser, PROCESS[k], blank(k, length)).law
+        outcomes(cls(), denoiser, blank(k, length)).law
         for cls in (ConfidenceSampler, MarginSampler, EntropySampler)
     ]
     for first, second in itertools.combinations(found, 2):
@@ -94,7 +93,7 @@ def test_threshold(threshold: float) -> None:
     k, length = 3, 3
     denoiser = lookup(k, length, seed=2)
     table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
-    found = outcomes(ThresholdSampler(threshold=threshold), denoiser, PROCESS[k], blank(k, length))
+    found = outcomes(ThresholdSampler(threshold=threshold), denoiser, blank(k, length))
     right = laws.chosen_order(start, table, k, threshold_rule(threshold))
     assert distance(found.law, right) < EXACT
     other = laws.chosen_order(start, table, k, threshold_rule(1.3 - threshold))
@@ -121,7 +120,7 @@ def test_entropy_budget(budget: float) -> None:
     k, length = 3, 3
     denoiser = lookup(k, length, seed=2)
     table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
-    found = outcomes(EntropyBudgetSampler(budget=budget), denoiser, PROCESS[k], blank(k, length))
+    found = outcomes(EntropyBudgetSampler(budget=budget), denoiser, blank(k, length))
     assert distance(found.law, laws.chosen_order(start, table, k, budget_rule(budget))) < EXACT
     if 0 < budget < 2:
         wrong = laws.chosen_order(start, table, k, budget_rule(budget, with_largest=True))
@@ -147,7 +146,7 @@ def test_a_budget_of_nothing_reveals_what_is_certain_at_once() -> None:
             logits[1] = 0.0
             return logits.expand(len(inputs.tokens), 3, 3)
 
-    denoiser = Denoiser(Certain(3), 3)
+    denoiser = masked_model(Certain(3))
     for cls, evaluations in ((EntropyBudgetSampler, 1), (Strict, 3)):
-        found = outcomes(cls(budget=0.0), denoiser, PROCESS[3], blank(3, 3))
+        found = outcomes(cls(budget=0.0), denoiser, blank(3, 3))
         assert set(found.nfe.tolist()) == {evaluations}

@@ -18,20 +18,16 @@ from seqdiff.likelihood import (
     check_budget,
     evaluate,
 )
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
-from seqdiff.schedules import Linear
 from seqdiff.types import Batch
-from tests.oracles import LookupBackbone
+from tests.oracles import LookupBackbone, masked_model
 
 K, L = 3, 4
-PROCESS = MaskedDiffusion(K, Linear())
 BATCH = Batch(torch.ones(2, L).long(), torch.ones(2, L, dtype=torch.bool), torch.arange(2))
 
 
 def ask(estimator: Estimator, **arguments) -> Likelihood:
-    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
-    return evaluate(denoiser, [BATCH], process=PROCESS, estimator=estimator, **arguments)
+    denoiser = masked_model(LookupBackbone(K, L, seed=7))
+    return evaluate(denoiser, [BATCH], estimator=estimator, **arguments)
 
 
 def unknown_convention() -> None:
@@ -79,18 +75,18 @@ def test_bad_arguments_are_refused_in_one_line(make, said: str) -> None:
 
 def test_a_budget_too_small_is_refused_before_any_network_call() -> None:
     """Also where a later batch is the one that takes more, or the first has none to count."""
-    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    denoiser = masked_model(LookupBackbone(K, L, seed=7))
     short, none = (replace(BATCH, loss_mask=BATCH.loss_mask.clone()) for _ in range(2))
     short.loss_mask[:, 1:], none.loss_mask[:] = False, False
     for batches in ([BATCH], [short, BATCH], [none, short, BATCH]):
         with pytest.raises(ValueError, match=r"evaluate.max_nfe must be at least 8, .* 4 tokens"):
-            evaluate(denoiser, batches, process=PROCESS, estimator=RandomOrderChain(2), max_nfe=7)
+            evaluate(denoiser, batches, estimator=RandomOrderChain(2), max_nfe=7)
         assert denoiser.backbone.rows_seen == []
 
 
 def test_an_unknown_symbol_never_counts() -> None:
-    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    denoiser = masked_model(LookupBackbone(K, L, seed=7))
     unknown = Batch(torch.full((1, L), K), torch.ones(1, L, dtype=torch.bool), torch.arange(1))
     with pytest.raises(ValueError, match=rf"must hold ids below {K} where loss_mask is True"):
-        evaluate(denoiser, [unknown], process=PROCESS)
+        evaluate(denoiser, [unknown])
     assert denoiser.backbone.rows_seen == []

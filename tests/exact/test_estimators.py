@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import (
     BernoulliTime,
     Estimator,
@@ -28,14 +29,12 @@ from seqdiff.likelihood import (
     masks,
     orders,
 )
-from seqdiff.likelihood.estimator import Query, Rows
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.likelihood.estimator import Query
+from seqdiff.process import Absorbing
 from seqdiff.schedules import Cosine, Linear, NoiseSchedule
-from seqdiff.types import Batch
+from seqdiff.types import Batch, Inputs
 from tests.estimator_oracles import (
     ORDERS,
-    PROCESS,
     X0,
     K,
     L,
@@ -50,21 +49,20 @@ from tests.oracles import (
     OracleBackbone,
     UniformBackbone,
     all_masks,
+    copies,
     enumerated_nelbo,
     mask_law,
+    masked_model,
     unit_quadrature,
 )
 
 
 def run(estimator: Estimator, denoiser: Denoiser, rows: int = 1, **budget) -> Likelihood:
-    batch = Batch(X0.expand(rows, -1), torch.ones(rows, L, dtype=torch.bool), torch.arange(rows))
-    return evaluate(
-        denoiser, [batch], process=PROCESS, estimator=estimator, rows_per_call=4096, **budget
-    )
+    return evaluate(denoiser, [copies(X0, rows)], estimator=estimator, rows_per_call=4096, **budget)
 
 
 def bound() -> float:
-    return enumerated_nelbo(table(), PROCESS, X0)
+    return enumerated_nelbo(table(), X0)
 
 
 def test_the_orders_of_the_table_disagree_and_their_mean_is_the_bound() -> None:
@@ -79,21 +77,19 @@ def test_the_orders_of_the_table_disagree_and_their_mean_is_the_bound() -> None:
 def test_masking_k_tokens_estimates_the_bound(
     estimator: Estimator, schedule: NoiseSchedule
 ) -> None:
-    process = MaskedDiffusion(K, schedule)
-    assert expectation_by_k(estimator, process) == pytest.approx(bound(), abs=1e-9)
+    assert expectation_by_k(estimator, table(schedule)) == pytest.approx(bound(), abs=1e-9)
 
 
 @pytest.mark.parametrize("schedule", [Linear(), Cosine()])
 def test_masking_by_time_estimates_the_bound(schedule: NoiseSchedule) -> None:
-    process = MaskedDiffusion(K, schedule)
-    assert expectation_by_time(BernoulliTime(), process) == pytest.approx(bound(), abs=1e-9)
+    assert expectation_by_time(BernoulliTime(), table(schedule)) == pytest.approx(bound(), abs=1e-9)
 
 
 def test_the_published_convention_leaves_both_ends_out() -> None:
     """Times from eps on, a share of (1 - eps) t at weight 1/t, written down once more by hand."""
     patterns, denoiser, eps, total = all_masks(L), table(), 1e-3, 0.0
     x_t = X0.expand(len(patterns), -1).masked_fill(patterns, K)
-    crosses = -denoiser(x_t).gather(-1, X0.expand(len(patterns), -1)[..., None])[..., 0]
+    crosses = -denoiser(Inputs(x_t)).gather(-1, X0.expand(len(patterns), -1)[..., None])[..., 0]
     crosses = (crosses * patterns).sum(dim=-1)
     for u, weight in zip(*unit_quadrature(), strict=True):
         t = eps + (1 - eps) * float(u)
@@ -103,13 +99,13 @@ def test_the_published_convention_leaves_both_ends_out() -> None:
     assert 1e-4 < bound() - published < 1e-2, "the exact convention must not pass for it"
 
 
-@pytest.mark.parametrize(("convention", "share"), [("mdlm", 0.999), ("exact", 1.0)])
+@pytest.mark.parametrize(("convention", "fraction"), [("mdlm", 0.999), ("exact", 1.0)])
 def test_a_uniform_predictor_scores_what_is_published(
-    convention: Literal["exact", "mdlm"], share: float
+    convention: Literal["exact", "mdlm"], fraction: float
 ) -> None:
-    uniform = Denoiser(UniformBackbone(K), K)
-    nats = expectation_by_time(BernoulliTime(convention=convention), denoiser=uniform)
-    assert nats == pytest.approx(share * L * math.log(K), abs=1e-9)
+    uniform = masked_model(UniformBackbone(K))
+    nats = expectation_by_time(BernoulliTime(convention=convention), uniform)
+    assert nats == pytest.approx(fraction * L * math.log(K), abs=1e-9)
 
 
 def test_random_orders_estimate_the_bound() -> None:
@@ -147,11 +143,11 @@ def _always_two(place: Tensor, num_tokens: Tensor) -> Tensor:
     return RIGHT_COUNT(place, num_tokens).clamp_min(2)
 
 
-def _shows_too_much(rows: Rows, ranks: Tensor, step: Tensor, process: MaskedDiffusion) -> Query:
+def _shows_too_much(batch: Batch, ranks: Tensor, step: Tensor, process: Absorbing) -> Query:
     """Reveals by a later order than the one it scores by."""
-    query = RIGHT_QUERY(rows, ranks, step, process)
-    hidden = rows.counted & (ranks.flip(-1) >= step[:, None]) | query.scored
-    return query._replace(x_t=rows.x0.masked_fill(hidden, process.mask_id))
+    query = RIGHT_QUERY(batch, ranks, step, process)
+    hidden = batch.loss_mask & (ranks.flip(-1) >= step[:, None]) | query.scored
+    return query._replace(x_t=batch.tokens.masked_fill(hidden, process.mask_id))
 
 
 RIGHT_COUNT, RIGHT_QUERY = masks._count_at, orders._query
@@ -193,7 +189,7 @@ def test_a_uniform_time_without_its_density_misses_the_bound(
 
 def test_orders_have_no_variance_where_conditionals_fit_together() -> None:
     joint = Joint.random(K, L, seed=4)
-    oracle = Denoiser(OracleBackbone(joint), K)
+    oracle = masked_model(OracleBackbone(joint))
     code = int((X0 * K ** torch.arange(L - 1, -1, -1)).sum())
     for estimator in (RandomOrderChain(3), FixedOrder([3, 1, 0, 2]), ImportanceWeightedOrders(2)):
         result = run(estimator, oracle)
@@ -210,10 +206,10 @@ def test_context_and_unknown_symbols_are_given(estimator: Estimator) -> None:
     law = joint.probs.view(K, K, K, K)[2].sum(dim=1)
     exact = -math.log(law[0, 1] / law.sum())
     batch = Batch(x0, counted, torch.tensor([5]))
-    oracle = Denoiser(OracleBackbone(joint), K)
-    result = evaluate(oracle, [batch], process=PROCESS, estimator=estimator)
+    oracle = masked_model(OracleBackbone(joint))
+    result = evaluate(oracle, [batch], estimator=estimator)
     assert result.nats[0] == pytest.approx(exact, abs=1e-9)
     assert result.num_tokens[0] == 2
     everything = Batch(x0, x0 != K, torch.tensor([5]))
-    wrong = evaluate(oracle, [everything], process=PROCESS, estimator=estimator)
+    wrong = evaluate(oracle, [everything], estimator=estimator)
     assert abs(wrong.nats[0] - exact) > 0.1

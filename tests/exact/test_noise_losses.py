@@ -303,9 +303,28 @@ def test_mask_column_in_closed_form():
         torch.testing.assert_close(closed, general, atol=1e-11, rtol=0)
     without = law[:, :K].log_softmax(-1)
     unmask = process.unmask_probability(t * 0.5, t)
-    torch.testing.assert_close(
-        mask_column_kl(without, x0, t * 0.5, t, process), -unmask * at(without, x0)
-    )
+    for same in (without, torch.nn.functional.pad(without, (0, 1), value=-torch.inf)):
+        found = mask_column_kl(same, x0, t * 0.5, t, process)
+        torch.testing.assert_close(found, -unmask * at(without, x0))
+
+
+@pytest.mark.parametrize(("s", "t"), [(0.3, 0.7), (0.0, 0.2), (0.8, 1.0)])
+def test_mask_column_is_the_divergence_of_two_posteriors_by_bayes_rule(s, t):
+    """q(z_s | z_t = mask) where x0 may be any of K + 1 states, spelled out."""
+    process, law, x0, _, _ = mask_column_world()
+    ends = torch.tensor([s, t], dtype=torch.float64)
+    alpha_s, alpha_t = process.alpha(ends).tolist()
+    to_mask = torch.full((K + 1,), 1 - alpha_t / alpha_s, dtype=torch.float64)
+    to_mask[K] = 1
+
+    def posterior(probs: Tensor) -> Tensor:
+        joint = (alpha_s * probs + (1 - alpha_s) * torch.eye(K + 1).double()[K]) * to_mask
+        return joint / joint.sum(-1, keepdim=True)
+
+    q, p = posterior(torch.nn.functional.one_hot(x0, K + 1).double()), posterior(law.exp())
+    expected = torch.where(q > 0, q * (q / p).log(), 0.0).sum(-1)
+    found = mask_column_kl(law, x0, *(end.expand(len(x0)) for end in ends), process)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
 def test_mask_column_is_finite_at_both_ends():

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
@@ -24,10 +23,11 @@ from seqdiff.samplers.canvas import Canvas, Memory
 from seqdiff.samplers.grid import GridSampler
 from seqdiff.schedules import CosineSquared, Linear
 from seqdiff.types import Inputs
-from tests.oracles import LookupBackbone, TableBackbone
+from tests.oracles import LookupBackbone, TableBackbone, UniformBackbone, masked_model
 
 K, L = 3, 5
-PROCESS = MaskedDiffusion(K, Linear())
+PROCESS = Absorbing(K, Linear())
+MODEL = masked_model(UniformBackbone(K))
 
 
 def build(cls: type[Sampler]) -> Sampler:
@@ -41,7 +41,7 @@ def build(cls: type[Sampler]) -> Sampler:
 ALL = [
     build(cls)
     for cls in named_samplers().values()
-    if cls.__module__.startswith("seqdiff.") and cls.kind == "masked"  # others: tests of their own
+    if cls.__module__.startswith("seqdiff.") and cls.needs.met_by(MODEL)
 ]
 every = pytest.mark.parametrize("sampler", ALL, ids=lambda s: type(s).__name__)
 
@@ -83,7 +83,7 @@ def draw(
     backbone = kind()
     if seed is not None and "seeds" not in options:
         options["generator"] = torch.Generator().manual_seed(seed)
-    output = sampler.sample(Denoiser(backbone, K), PROCESS, x_init, **options)
+    output = sampler.sample(masked_model(backbone), x_init, **options)
     return output, backbone
 
 
@@ -100,7 +100,7 @@ def test_visible_tokens_stay_and_every_mask_is_filled(sampler: Sampler) -> None:
 
 @every
 def test_full_rows_cost_nothing_and_nfe_is_what_the_network_saw(sampler: Sampler) -> None:
-    x_init = PROCESS.prior((6, L))
+    x_init = PROCESS.blank((6, L))
     x_init[2] = 1
     output, backbone = draw(sampler, x_init)
     assert int(output.nfe.sum()) == sum(len(tokens) for tokens in backbone.seen)
@@ -118,7 +118,7 @@ def test_rows_do_not_depend_on_their_batch(sampler: Sampler, kind: type[Neighbou
     lengths = torch.tensor([3, 7, 5, 1, 6, 7])
     width, seeds = 7, torch.tensor([5, 2**62, 3, 8, 5, 0])
     padding = torch.arange(width) >= lengths[:, None]
-    x_init = PROCESS.prior((6, width))
+    x_init = PROCESS.blank((6, width))
     x_init[1, 3], x_init[4, 0], x_init[padding] = 2, 1, 0
     whole, _ = draw(sampler, x_init, seeds=seeds, padding=padding, kind=kind)
     order = torch.tensor([4, 0, 3, 5, 2, 1])
@@ -169,7 +169,7 @@ def test_times_of_other_rows_would_be_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 @every
 def test_the_generator_seeds_the_rows(sampler: Sampler) -> None:
-    x_init = PROCESS.prior((20, L))
+    x_init = PROCESS.blank((20, L))
     first, second, other = (draw(sampler, x_init, seed)[0].tokens for seed in (1, 1, 2))
     assert torch.equal(first, second) and not torch.equal(first, other)
     fewer = draw(sampler, x_init[:7], 1)[0].tokens
@@ -189,7 +189,7 @@ def test_callback_counts_the_steps_and_sees_the_tokens(sampler: Sampler) -> None
         seen[step - 1 :] = [x_t.clone()]
         steps.append(step)
 
-    x_init = PROCESS.prior((4, L))
+    x_init = PROCESS.blank((4, L))
     x_init[:, 1] = 2
     output, _ = draw(sampler, x_init, callback=keep)
     assert steps == list(range(1, len(seen) + 1)) or isinstance(sampler, SMCSampler)
@@ -205,19 +205,18 @@ def test_callback_counts_the_steps_and_sees_the_tokens(sampler: Sampler) -> None
 @every
 def test_an_empty_batch_is_no_error(sampler: Sampler) -> None:
     for shape in ((0, L), (2, 0)):
-        output, backbone = draw(sampler, PROCESS.prior(shape))
+        output, backbone = draw(sampler, PROCESS.blank(shape))
         assert output.tokens.shape == shape and not backbone.seen
 
 
 @pytest.mark.parametrize("schedule", [Linear(), CosineSquared()], ids=repr)
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_p": 0.9}], ids=str)
 def test_cached_ancestral_is_ancestral_bit_for_bit(schedule, options) -> None:
-    process, x_init = MaskedDiffusion(K, schedule), PROCESS.prior((50, L))
+    x_init = PROCESS.blank((50, L))
     x_init[0] = torch.tensor([0, 1, K, 1, 2])
     plain, cached, jumps = (
         sampler.sample(
-            Denoiser(LookupBackbone(K, L, seed=0), K),
-            process,
+            masked_model(LookupBackbone(K, L, seed=0), schedule),
             x_init,
             generator=torch.Generator().manual_seed(0),
         )
@@ -250,7 +249,7 @@ def test_a_cache_that_forgets_to_look_would_be_found(monkeypatch: pytest.MonkeyP
 
 
 def test_every_sampler_has_a_line_that_says_what_it_does() -> None:
-    assert len(ALL) == 15
+    assert len(ALL) == 17
     for sampler in ALL:
         first = (inspect.getdoc(type(sampler)) or "").splitlines()[0]
         assert first.endswith(".") and len(first) <= 100
@@ -258,12 +257,12 @@ def test_every_sampler_has_a_line_that_says_what_it_does() -> None:
 
 @every
 def test_a_single_step_and_the_smallest_temperature_fill_every_position(sampler: Sampler) -> None:
-    denoiser = Denoiser(Neighbours(), K)
+    denoiser = masked_model(Neighbours())
     options: dict[str, object] = {"num_steps": 1} if isinstance(sampler, GridSampler) else {}
     if hasattr(sampler, "temperature"):
         options["temperature"] = 1e-320
     drawn = replace(sampler, **options).sample(
-        denoiser, PROCESS, PROCESS.prior((4, L)), generator=torch.Generator().manual_seed(0)
+        denoiser, PROCESS.blank((4, L)), generator=torch.Generator().manual_seed(0)
     )
     assert (drawn.tokens < K).all()
 
@@ -288,9 +287,8 @@ def test_every_sampler_reshapes_what_it_draws(sampler: Sampler, options: dict) -
     shaped = replace(sampler, **({"inner": FirstHittingSampler(**options)} if semi else options))
     for one, same in ((shaped, True), (sampler, False)):
         drawn = one.sample(
-            Denoiser(Fixed(K), K),
-            PROCESS,
-            PROCESS.prior((20, L)),
+            masked_model(Fixed(K)),
+            PROCESS.blank((20, L)),
             allowed=allowed,
             seeds=torch.arange(20),
         )
@@ -304,6 +302,4 @@ def test_a_network_that_gives_nan_is_named(sampler: Sampler) -> None:
             return torch.full((*inputs.tokens.shape, K), torch.nan, dtype=torch.float64)
 
     with pytest.raises(ValueError, match="got log-probability nan at row"):
-        sampler.sample(
-            Denoiser(Broken(K), K), PROCESS, PROCESS.prior((2, L)), generator=torch.Generator()
-        )
+        sampler.sample(masked_model(Broken(K)), PROCESS.blank((2, L)), generator=torch.Generator())

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
@@ -17,20 +17,22 @@ from seqdiff.samplers import (
     SemiAutoregressiveSampler,
 )
 from seqdiff.schedules import CosineSquared, Linear, NoiseSchedule
+from seqdiff.types import Inputs
 from tests import laws
 from tests.enumeration import Law, Tokens, distance, joint_law, outcomes
-from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone, masked_model
 
-PROCESS = {k: MaskedDiffusion(k, Linear()) for k in (2, 3, 4)}
 EXACT = 1e-10
 
 
-def lookup(vocab_size: int, length: int, seed: int = 3) -> Denoiser:
-    return Denoiser(LookupBackbone(vocab_size, length, seed=seed), vocab_size)
+def lookup(
+    vocab_size: int, length: int, seed: int = 3, schedule: NoiseSchedule | None = None
+) -> Denoiser:
+    return masked_model(LookupBackbone(vocab_size, length, seed=seed), schedule)
 
 
 def blank(vocab_size: int, length: int) -> torch.Tensor:
-    return PROCESS[vocab_size].prior((1, length))[0]
+    return torch.full((length,), vocab_size)
 
 
 def ancestral_law(
@@ -52,8 +54,8 @@ def grid(steps: int) -> list[float]:
 @pytest.mark.parametrize("cls", [AncestralSampler, CachedAncestralSampler])
 @pytest.mark.parametrize(("k", "length", "steps"), [(2, 3, 1), (2, 3, 3), (3, 2, 4), (2, 4, 2)])
 def test_ancestral_has_the_law_of_its_steps(cls, schedule, k, length, steps) -> None:
-    denoiser, process = lookup(k, length), MaskedDiffusion(k, schedule)
-    found = outcomes(cls(steps), denoiser, process, blank(k, length))
+    denoiser = lookup(k, length, schedule=schedule)
+    found = outcomes(cls(steps), denoiser, blank(k, length))
     right = ancestral_law(denoiser, blank(k, length), grid(steps), schedule, k)
     assert distance(found.law, right) < EXACT
     for broken in (grid(steps + 1), [1.0, 0.8, 0.0]):
@@ -65,8 +67,9 @@ def test_ancestral_has_the_law_of_its_steps(cls, schedule, k, length, steps) -> 
 def test_one_step_of_ancestral_is_the_posterior(schedule: NoiseSchedule) -> None:
     """The kernel of every step from every state, as the process gives it."""
     k, length, steps = 2, 3, 3
-    denoiser, process = lookup(k, length), MaskedDiffusion(k, schedule)
-    found = outcomes(AncestralSampler(steps), denoiser, process, blank(k, length))
+    process = Absorbing(k, schedule)
+    denoiser = lookup(k, length, schedule=schedule)
+    found = outcomes(AncestralSampler(steps), denoiser, blank(k, length))
     times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)
     before: Law = {laws.as_tokens(blank(k, length)): 1.0}
     for number, (t, s) in enumerate(itertools.pairwise(times), start=1):
@@ -78,7 +81,8 @@ def test_one_step_of_ancestral_is_the_posterior(schedule: NoiseSchedule) -> None
         after: Law = {}
         for x_t, mass in before.items():
             state = torch.tensor([x_t])
-            law = process.reverse_log_probs(denoiser(state), state, s[None], t[None]).exp()[0]
+            ends = s.expand(state.shape), t.expand(state.shape)
+            law = process.log_posterior(denoiser(Inputs(state)), state, *ends).exp()[0]
             for x_s in itertools.product(range(k + 1), repeat=length):
                 chance = math.prod(float(law[i, token]) for i, token in enumerate(x_s))
                 assert joint.get((x_t, x_s), 0.0) == pytest.approx(mass * chance, abs=EXACT)
@@ -90,11 +94,11 @@ def test_distance_of_ancestral_falls_like_one_over_steps() -> None:
     """Total variation to the joint at 8, 16 and 32 steps; the fitted order is 1."""
     k, length = 2, 2
     joint = Joint.random(k, length, seed=5)
-    denoiser = Denoiser(OracleBackbone(joint), k)
+    denoiser = masked_model(OracleBackbone(joint))
     target = joint_law(joint.probs, k, length)
     counts = [8, 16, 32]
     gaps = [
-        distance(outcomes(AncestralSampler(n), denoiser, PROCESS[k], blank(k, length)).law, target)
+        distance(outcomes(AncestralSampler(n), denoiser, blank(k, length)).law, target)
         for n in counts
     ]
     xs, ys = [math.log(n) for n in counts], [math.log(gap) for gap in gaps]
@@ -103,19 +107,19 @@ def test_distance_of_ancestral_falls_like_one_over_steps() -> None:
         (x - mean) ** 2 for x in xs
     )
     assert slope == pytest.approx(-1, abs=0.05)
-    one_shot = outcomes(AncestralSampler(1), denoiser, PROCESS[k], blank(k, length))
+    one_shot = outcomes(AncestralSampler(1), denoiser, blank(k, length))
     assert distance(one_shot.law, target) > 4 * gaps[0], "the twin that never steps"
 
 
 @pytest.mark.parametrize(("k", "length"), [(2, 4), (3, 3), (4, 2), (2, 5)])
 def test_first_hitting_draws_a_consistent_model_exactly(k: int, length: int) -> None:
     joint = Joint.random(k, length, seed=7)
-    denoiser = Denoiser(OracleBackbone(joint), k)
+    denoiser = masked_model(OracleBackbone(joint))
     target = joint_law(joint.probs, k, length)
-    found = outcomes(FirstHittingSampler(), denoiser, PROCESS[k], blank(k, length))
+    found = outcomes(FirstHittingSampler(), denoiser, blank(k, length))
     assert distance(found.law, target) < EXACT
     assert (found.nfe == length).all()
-    parallel = outcomes(FirstHittingSampler(length - 1), denoiser, PROCESS[k], blank(k, length))
+    parallel = outcomes(FirstHittingSampler(length - 1), denoiser, blank(k, length))
     assert distance(parallel.law, target) > 1e-3, "the twin that reveals two from one prediction"
 
 
@@ -123,7 +127,7 @@ def test_first_hitting_draws_a_consistent_model_exactly(k: int, length: int) -> 
 def test_first_hitting_averages_an_inconsistent_model_over_orders(k: int, length: int) -> None:
     denoiser = lookup(k, length)
     table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
-    found = outcomes(FirstHittingSampler(), denoiser, PROCESS[k], blank(k, length)).law
+    found = outcomes(FirstHittingSampler(), denoiser, blank(k, length)).law
     assert distance(found, laws.random_order(start, table, k)) < EXACT
     left_to_right = laws.chosen_order(start, table, k, lambda hidden, _: hidden[:1])
     assert distance(found, left_to_right) > 1e-2, "the twin without a permutation"
@@ -133,7 +137,7 @@ def test_first_hitting_averages_an_inconsistent_model_over_orders(k: int, length
 def test_first_hitting_in_fewer_steps(length: int, steps: int, sizes: list[int]) -> None:
     k, denoiser = 2, lookup(2, length)
     table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
-    found = outcomes(FirstHittingSampler(num_steps=steps), denoiser, PROCESS[k], blank(k, length))
+    found = outcomes(FirstHittingSampler(num_steps=steps), denoiser, blank(k, length))
     assert distance(found.law, laws.random_order(start, table, k, sizes)) < EXACT
     assert distance(found.law, laws.random_order(start, table, k, sizes[::-1])) > 1e-3
     assert (found.nfe == steps).all()
@@ -199,9 +203,9 @@ def slide(windows: list[range], denoiser: Denoiser, k: int, inner: Sampler, *, k
 )
 def test_semi_autoregressive_slides_a_window(window, stride, windows, inner) -> None:
     """Each window sees what it shares with the one before; the last is cut off with the row."""
-    k, denoiser = 2, Denoiser(LookupOfAnyLength(2), 2)
+    k, denoiser = 2, masked_model(LookupOfAnyLength(2))
     sampler = SemiAutoregressiveSampler(window, stride, inner)
-    found = outcomes(sampler, denoiser, PROCESS[k], blank(k, windows[-1].stop)).law
+    found = outcomes(sampler, denoiser, blank(k, windows[-1].stop)).law
     assert distance(found, slide(windows, denoiser, k, inner, keep=True)) < EXACT
     if len(windows) > 1 and stride < window:
         assert distance(found, slide(windows, denoiser, k, inner, keep=False)) > 1e-3
@@ -220,6 +224,6 @@ def test_visible_tokens_condition_the_law(sampler: Sampler) -> None:
         right = ancestral_law(denoiser, torch.tensor(x_init), grid(3), Linear(), k)
     else:
         right = fill(x_init, laws.table(denoiser, k, 3), k, sampler)
-    found = outcomes(sampler, denoiser, PROCESS[k], torch.tensor(x_init)).law
+    found = outcomes(sampler, denoiser, torch.tensor(x_init)).law
     assert distance(found, right) < EXACT
     assert all(x[1] == 1 for x in found)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Backbone, Caduceus
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
@@ -18,10 +17,10 @@ from seqdiff.samplers.canvas import Memory
 from seqdiff.schedules import Linear
 from seqdiff.types import Inputs
 from tests.exact.test_sampler_contract import ALL, Neighbours
-from tests.oracles import TableBackbone
+from tests.oracles import TableBackbone, masked_model
 
 K, L, CLASSES = 4, 9, 3
-PROCESS = MaskedDiffusion(K, Linear())
+PROCESS = Absorbing(K, Linear())
 NETWORKS = {
     "ph": {"variant": "ph"},
     "ph, labels": {"variant": "ph", "num_classes": CLASSES},
@@ -137,15 +136,13 @@ every = pytest.mark.parametrize("sampler", ALL, ids=lambda s: type(s).__name__)
 
 def drawn(sampler: Sampler, backbone: Backbone, vocab_size: int) -> tuple[Tensor, Tensor]:
     """Rows of three lengths, with given tokens and constraints."""
-    process = MaskedDiffusion(vocab_size, Linear())
-    x_init = process.prior((12, L))
+    x_init = torch.full((12, L), vocab_size)
     x_init[3, 4] = 1
     allowed = torch.ones(12, L, vocab_size, dtype=torch.bool)
     allowed[2, 5, :2] = False
     padding = torch.arange(L) >= torch.tensor([L, 5, 7]).repeat(4)[:, None]
     found = sampler.sample(
-        Denoiser(backbone, vocab_size),
-        process,
+        masked_model(backbone),
         x_init,
         seeds=torch.arange(12),
         allowed=allowed,
@@ -191,8 +188,7 @@ def test_only_what_is_needed_is_asked_for(sampler: Sampler) -> None:
     x_init[2, 3:5] = 1
     seen: list[Tensor] = []
     sampler.sample(
-        Denoiser(backbone, k),
-        MaskedDiffusion(k, Linear()),
+        masked_model(backbone),
         x_init,
         seeds=torch.arange(6),
         callback=lambda step, x_t: seen.append(x_t.clone()),
@@ -229,10 +225,9 @@ def test_a_memory_keeps_the_answers_about_masks_only() -> None:
     x_init = torch.full((5, L), 3)
     x_init[:, 2:] = 1
     x_init[4] = 0
-    process = MaskedDiffusion(3, Linear())
     backbone = Selective()
     for sampler in (Watched(50), AncestralSampler(50)):
-        found = sampler.sample(Denoiser(backbone, 3), process, x_init, seeds=torch.arange(5))
+        found = sampler.sample(masked_model(backbone), x_init, seeds=torch.arange(5))
         kept.append(found.tokens)
     assert kept[0] == (8, 3) and torch.equal(kept[1], kept[2])
 

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from seqdiff.block_denoiser import BlockDenoiser
 from seqdiff.likelihood import BlockBound, SmallK, StratifiedK, usual_contrast
-from seqdiff.likelihood.estimator import PassNoise, Rows
+from seqdiff.likelihood.estimator import PassNoise
 from seqdiff.likelihood.small_k import strata
-from seqdiff.process import MaskedDiffusion
+from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear
-from tests.block_worlds import BlockLookup
+from seqdiff.types import Batch
+from tests.block_worlds import BlockLookup, block_denoiser
 
 LENGTHS = (1, 2, 3, 5, 16, 31, 200)
 
@@ -22,8 +22,8 @@ class Fixed(PassNoise):
         super().__init__(CounterNoise(0))
         object.__setattr__(self, "value", value)
 
-    def scalar(self, rows, draw):
-        return torch.full((len(rows.x0),), self.value, dtype=torch.float64)
+    def scalar(self, batch, draw):
+        return torch.full((len(batch.tokens),), self.value, dtype=torch.float64)
 
 
 def weights(estimator: StratifiedK, length: int) -> torch.Tensor:
@@ -34,12 +34,12 @@ def weights(estimator: StratifiedK, length: int) -> torch.Tensor:
     total = torch.zeros(length + 1, dtype=torch.float64)
     x0 = torch.zeros(estimator.evaluations, length, dtype=torch.long)
     draws = torch.arange(len(x0))
-    rows = Rows(x0, torch.ones_like(x0, dtype=torch.bool), draws)
-    begin, end, _ = strata(rows.num_tokens, estimator.evaluations // 2, draws // 2)
+    batch = Batch(x0, torch.ones_like(x0, dtype=torch.bool), draws)
+    begin, end, _ = strata(batch.num_tokens, estimator.evaluations // 2, draws // 2)
     for cells in set((end - begin).tolist()):
         for cell in range(cells):
             query = estimator.query(
-                rows, draws, noise=Fixed((cell + 0.5) / cells), process=MaskedDiffusion(4, Linear())
+                batch, draws, noise=Fixed((cell + 0.5) / cells), process=Absorbing(4, Linear())
             )
             count = (query.x_t == 4).sum(dim=-1)
             own = end - begin == cells
@@ -64,5 +64,4 @@ def test_strata_by_hand() -> None:
 
 
 def test_models_of_blocks_take_it_block_by_block() -> None:
-    denoiser = BlockDenoiser(BlockLookup(3, 4, seed=0), 3, 2)
-    assert usual_contrast(denoiser) == BlockBound(2, SmallK())
+    assert usual_contrast(block_denoiser(BlockLookup(3, 4, seed=0), 2)) == BlockBound(2, SmallK())

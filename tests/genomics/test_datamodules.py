@@ -1,6 +1,7 @@
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from jsonargparse import ArgumentParser
@@ -90,32 +91,93 @@ def test_baselines_are_fitted_on_train_and_scored_on_the_split(fasta, tmp_path):
     both = FastaDataModule(source, 50, bed=path).baselines("test")
     one = FastaDataModule(source, 50, bed=path, reverse_complement=False).baselines("test")
     assert list(both) == [f"Markov order {k}" for k in range(9)]
-    # Jeffreys' half a letter for each of the four.
-    assert math.isclose(both["Markov order 0"], -math.log(1000.5 / 2002), rel_tol=1e-12)
-    assert math.isclose(one["Markov order 0"], -math.log(1000.5 / 1002), rel_tol=1e-12)
-    assert one["Markov order 8"] < both["Markov order 0"]
+    # Jeffreys' half a base for each of the four.
+    for found, total in ((both, 2002), (one, 1002)):
+        zero = found["Markov order 0"]
+        assert math.isclose(zero.nats_per_token, -math.log(1000.5 / total), rel_tol=1e-12)
+        assert zero.num_tokens.tolist() == [50, 50]
+    assert one["Markov order 8"].nats_per_token < both["Markov order 0"].nats_per_token
 
 
 def test_overlapping_windows_do_not_count_a_base_twice_in_the_baselines(genome):
     end_to_end, overlapping = (
         FastaDataModule(genome, 40, stride=stride).baselines("test") for stride in (40, 10)
     )
-    assert overlapping == pytest.approx(end_to_end, rel=1e-12)
+    assert list(overlapping) == list(end_to_end)
+    for name, found in end_to_end.items():
+        np.testing.assert_allclose(overlapping[name].nats, found.nats, rtol=1e-12)
 
 
-def test_baselines_of_a_large_split_use_evenly_spaced_windows(genome, monkeypatch):
+def test_large_training_data_are_read_in_evenly_spaced_windows(genome, monkeypatch):
     """Room for two thirds is room for every other one; a step rounded down reads them all."""
     data = FastaDataModule(genome, 32, split=(0.5, 0.0, 0.5))
-    whole, seen = rows(data, "test"), []
+    texts, seen = rows(data, "train"), []
 
     def record(train, scored, *, both_strands):
-        seen.extend(decode(row) for block in scored for row in block)
+        seen.extend(decode(row) for block in train for row in block)
+        assert [decode(row) for block in scored for row in block] == rows(data, "test")
         return {}
 
     monkeypatch.setattr("genomics.window_datamodule.baselines", record)
-    monkeypatch.setattr("genomics.window_datamodule._BASELINE_BASES", len(whole) * 32 * 2 // 3)
+    monkeypatch.setattr("genomics.window_datamodule._disjoint", lambda dataset: dataset)
+    monkeypatch.setattr("genomics.window_datamodule._PLAIN_BASES", len(texts) * 32 * 2 // 3)
     data.baselines("test")
-    assert seen == whole[::2] and len(seen) > 50
+    assert seen == texts[::2] and len(seen) > 40
+
+
+def test_baselines_count_what_a_model_would_row_by_row(fasta):
+    text = random_dna(3000)
+    source = fasta(f">a\n{text[:900]}{'N' * 70}{text[900:]}\n")
+    data = FastaDataModule(source, 64, off_end="pad", eval_batch_size=7)
+    for split in ("valid", "test"):
+        counted = [batch.loss_mask.sum(dim=1) for batch in data.evaluation_loader(split)]
+        found = data.baselines(split)
+        assert [name for name in found if name.startswith("interpolated Markov, order ")]
+        for baseline in found.values():
+            assert baseline.num_tokens.tolist() == torch.cat(counted).tolist()
+            assert (baseline.nats > 0).all()
+
+
+def repeats(size: int, seed: int) -> str:
+    """A text of which any 6 bases tell the next: one of 64 words follows another."""
+    words = random_dna(64 * 12, 99)
+    order = np.random.default_rng(seed).integers(0, 64, size // 12)
+    return "".join(words[12 * i : 12 * i + 12] for i in order)
+
+
+def test_the_interpolated_chain_is_chosen_on_validation_alone(fasta):
+    """The broken twin chooses on the test split, where other contexts help."""
+    train, valid, test = repeats(6000, 0), random_dna(3000, 1), repeats(3000, 2)
+    both = [
+        FastaDataModule(
+            fasta(f">a\n{train}\n>v\n{held}\n>t\n{scored}\n"),
+            50,
+            valid_chroms=["v"],
+            test_chroms=["t"],
+        )
+        for held, scored in ((valid, test), (valid, random_dna(3000, 3)), (test, valid))
+    ]
+    same, other_test, swapped = (list(data.baselines("test"))[-1] for data in both)
+    assert same == other_test == "interpolated Markov, order 0"
+    assert swapped != same
+    plain = FastaDataModule(fasta(f">a\n{train}{test}\n"), 50, split=(0.5, 0.0, 0.5))
+    assert list(plain.baselines("test")) == [f"Markov order {k}" for k in range(9)]
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_windows_are_in_the_order_of_the_genome(fasta, tmp_path, split):
+    """Whatever the order of the BED file: standard errors take neighbours to be alike."""
+    source = fasta(f">b\n{random_dna(900)}\n>a\n{random_dna(900, 1)}\n")
+    spans = [("a", 400), ("b", 600), ("a", 0), ("b", 0)]
+    lines = [
+        f"{name}\t{start + 60 * place}\t{start + 60 * place + 55}\t{label}\n"
+        for name, start in spans
+        for place, label in enumerate(("test", "train", "valid"))
+    ]
+    windows = FastaDataModule(source, 25, bed=bed(tmp_path, "".join(lines))).dataset(split).windows
+    assert windows.chrom.tolist() == [0] * 6 + [1] * 6
+    places = list(zip(windows.chrom.tolist(), windows.start.tolist(), strict=True))
+    assert places == sorted(places)
 
 
 def test_a_config_can_describe_both():
@@ -146,7 +208,7 @@ def test_chr2_to_chr20(real_data):
     assert len(data.dataset("train")) == 2_333_275 // 1024 + 1 - 9
     assert data.dataset("train").windows.start[0] == 9 * 1024
     assert data.dataset("test").windows.start[0] == 58 * 1024
-    bits = {name: nats / math.log(2) for name, nats in data.baselines("test").items()}
+    bits = {name: found.bits_per_token for name, found in data.baselines("test").items()}
     # An independent count of the same windows gave 1.9962 for order 0 and 1.9443 for order 1.
     assert abs(bits["Markov order 0"] - 1.9962) < 2e-4
     assert abs(bits["Markov order 1"] - 1.9443) < 2e-4

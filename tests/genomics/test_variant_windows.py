@@ -28,6 +28,8 @@ def at(pos: int, ref: str, alt: str, chrom: str = "c") -> Variant:
         (at(4, "C", "CAA"), 7, "ACCGGTT", "ACCAAGG", None),
         (at(10, "C", "CGT"), 5, "GTTAC", "TACGT", None),  # no base to the right to give away
         (at(1, "AA", "A"), 5, "AACCG", "ACCGG", None),
+        (at(3, "CCGG", "TA"), 6, "ACCGGT", "ATATTA", None),  # both alleles have several bases
+        (at(5, "GGT", "GA"), 5, "CGGTT", "CGATA", None),
         (at(8, "TAC", "T"), 5, "GTTAC", "CGGTT", None),
         (at(5, "G", "T"), 99, "AACCGGTTAC", "AACCTGTTAC", "0000100000"),
         (at(8, "TAC", "T"), 99, "CCGGTTAC", "AACCGGTT", None),
@@ -42,6 +44,18 @@ def test_windows(variant: Variant, window: int, ref: str, alt: str, changed: str
     else:
         assert found.changed is not None
         assert "".join("01"[c] for c in found.changed.tolist()) == changed
+
+
+def test_a_deletion_that_leaves_several_bases_starts_where_ref_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broken twin counts from one base further where len(ref) > len(alt) > 1."""
+    variant = at(3, "CCGG", "TA")
+    assert variant.start == 2 and refusal(variant, GENOME, 6) is None
+    late = property(lambda v: v.pos - (not len(v.ref) > len(v.alt) > 1))
+    monkeypatch.setattr(Variant, "start", late)
+    found = refusal(variant, GENOME, 6)
+    assert found is not None and found.mismatch
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,6 @@ OBJECTIVES = st.one_of(
 
 @settings(
     max_examples=15,
-    deadline=None,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -54,9 +54,17 @@ def test_fasta_to_fasta(markov_fasta: Path, tmp_path: Path) -> None:
     run, numbers, samples = tmp_path / "run", tmp_path / "e.json", tmp_path / "s.fa"
     train(markov_fasta, run, "--trainer.max_steps=150")
     assert main(["evaluate", str(run), "--json", str(numbers), "--evaluations", "8"]) == 0
-    rows = {row["name"]: row for row in json.loads(numbers.read_text())["rows"]}
+    content = json.loads(numbers.read_text())
+    rows = {row["name"]: row for row in content["rows"]}
     model = rows.pop("model, upper bound")
-    assert list(rows) == [f"Markov order {k}" for k in range(9)]
+    assert list(rows)[:9] == [f"Markov order {k}" for k in range(9)]
+    assert list(rows)[9].startswith("interpolated Markov, order ") and len(rows) == 10
+    assert all(0 < row["bits_per_token_error"] < 0.1 for row in rows.values())
+    best = min(rows, key=lambda name: rows[name]["bits_per_token"])
+    assert content["difference"]["baseline"] == best
+    gap = model["bits_per_token"] - rows[best]["bits_per_token"]
+    assert content["difference"]["bits_per_token"] == pytest.approx(gap)
+    assert 0 < content["difference"]["bits_per_token_error"]
     entropy = rows["Markov order 1"]["bits_per_token"]
     assert entropy == pytest.approx(1.2075, abs=0.1)
     assert entropy - 0.02 < model["bits_per_token"] < entropy + 0.1

@@ -109,7 +109,7 @@ def test_training_goes_on_from_it_and_is_published_again(hub: Path, tmp_path: Pa
     again = PublishedTransformer(str(tmp_path / "again"), num_embeddings=V, num_logits=V - 1)
     tokens = torch.randint(V, (2, 9), generator=torch.Generator().manual_seed(0))
     assert all(module.training for module in again.modules()), "or else without dropout"
-    assert torch.equal(again.eval()(tokens), moved(tokens))
+    assert torch.equal(again.eval()(Inputs(tokens)), moved(Inputs(tokens)))
 
 
 def test_a_run_stands_on_its_own_when_the_folder_and_the_run_have_moved(

@@ -109,7 +109,7 @@ def test_page_and_numbers(world: Path, tmp_path: Path, capsys) -> None:
         assert name in names
     assert numbers["motifs"]["names"] == ["MA1.1 FIRST"] and "MA1.1 FIRST" in page.words
     assert set(numbers["training"]["floors_bits_per_base"]) >= {"Markov order 0", "Markov order 8"}
-    assert "Markov order 8" in page.words and "source entropy" in page.words
+    assert "Markov order 8" in page.words and "source on these windows" in page.words
     assert len(numbers["training"]["curves_bits_per_base"]["train"]["bits"]) == 2
     assert numbers["lengths"] == {"samples": {"30": 12}, "training rows": {"32": 64}}
     assert sum(tag == "img" for tag, _ in page.tags) == 7
@@ -254,7 +254,7 @@ def test_curves(tmp_path: Path) -> None:
     data = SyntheticDataModule(length=32, num_train=64, num_test=32)
     curves = read_curves(path, data, "test")
     assert curves.bits == {"train": ([1], [2.5]), "val": ([2], [2.0])}
-    expected = data.baselines("test")["Markov order 3"] / np.log(2)
+    expected = data.baselines("test")["Markov order 3"].bits_per_token
     assert curves.floors["Markov order 3"] == pytest.approx(expected)
     assert read_curves(tmp_path / "none", data, "test").bits == {}
     path.write_text("step,name,value\n1,train/bits_per_token,x\n")

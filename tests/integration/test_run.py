@@ -39,7 +39,16 @@ def test_evaluate_beside_baselines(trained: Path, tmp_path: Path, capsys) -> Non
     out = tmp_path / "scores.json"
     assert main(["evaluate", str(trained), "--evaluations", "32", "--json", str(out)]) == 0
     assert "bits/token" in capsys.readouterr().out
-    model, uniform = json.loads(out.read_text())["rows"]
+    content = json.loads(out.read_text())
+    model, uniform = content["rows"]
+    assert content["error_degrees"] == 5, "11 rows in 6 stretches"
+    assert uniform["bits_per_token_error"] == pytest.approx(0, abs=1e-12)
+    gap = model["bits_per_token"] - uniform["bits_per_token"]
+    assert content["difference"] == {
+        "baseline": "uniform",
+        "bits_per_token": pytest.approx(gap),
+        "bits_per_token_error": pytest.approx(model["bits_per_token_error"]),
+    }
     assert uniform["perplexity"] == pytest.approx(len(ALPHABET))
     assert model["num_sequences"] == 11 and model["num_tokens"] == 11 * 12 - 2
     assert model["bits_per_token"] + 5 * model["bits_per_token_error"] < uniform["bits_per_token"]

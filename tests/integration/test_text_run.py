@@ -68,8 +68,12 @@ def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
     nats_error = model["bits_per_token_error"] * np.log(2)
     assert model["perplexity_error"] == pytest.approx(model["perplexity"] * nats_error)
     assert f"{model['perplexity']:.4f} │ {model['perplexity_error']:.4f} │" in printed
-    assert all(row["perplexity_error"] is None for row in rows.values())
-    assert list(rows) == [f"n-gram order {k}" for k in range(5)]
+    assert all(row["perplexity_error"] > 0 for row in rows.values())
+    assert list(rows)[:5] == [f"n-gram order {k}" for k in range(5)]
+    assert list(rows)[5].startswith("interpolated n-gram, order ") and len(rows) == 6
+    best = content["difference"]["baseline"]
+    assert f"│ model - {best} │" in printed
+    assert f"(in {content['error_degrees'] + 1} stretches); a 95% interval is ±" in printed
     assert model["bits_per_token"] < rows["n-gram order 0"]["bits_per_token"] - 0.5
     assert "byte" in content["counted"]
 

@@ -19,6 +19,7 @@ from seqdiff.data.datamodule import SequenceDataModule, Split
 from seqdiff.data.dataset import SequenceDataset
 from seqdiff.data.reader import Record
 from seqdiff.data.tokenizer import Tokenizer
+from seqdiff.likelihood import RowNats
 from seqdiff.types import Inputs
 from tests.block_worlds import RecomputingCache
 
@@ -106,8 +107,9 @@ class ToyData(SequenceDataModule):
         sizes: dict[str, int] = {"train": self.num_train, "valid": 13, "test": 11}
         return RingSet(sizes[split], self.length, offset=list(sizes).index(split))
 
-    def baselines(self, split: Split) -> dict[str, float]:
-        return {"uniform": float(np.log(len(ALPHABET)))}
+    def baselines(self, split: Split) -> dict[str, RowNats]:
+        counted = self.dataset(split).rows(np.arange(len(self.dataset(split))))[1].sum(axis=1)
+        return {"uniform": RowNats(counted * np.log(len(ALPHABET)), counted)}
 
 
 class ToyNet(Backbone):

@@ -87,7 +87,7 @@ def test_cpu_equals_reference(dtype, activation, layout):
     silu=st.booleans(),
     reverse=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_cpu_equals_reference_on_any_shape(with_bias, silu, reverse, **shape):
     x, weight, bias = arguments(**shape)
     given = (x, weight, bias if with_bias else None, "silu" if silu else None, reverse)

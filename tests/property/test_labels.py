@@ -49,7 +49,7 @@ def asymmetry(model: Caduceus, label: torch.Tensor | None) -> float:
     return (gap / logits.abs().max()).item()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(swap=st.booleans(), depth=st.integers(1, 3), labelled=st.booleans())
 def test_ps_with_labels_is_equivariant(swap: bool, depth: int, labelled: bool) -> None:
     model = build(variant="ps", complement=DNA, swap_strands=swap)

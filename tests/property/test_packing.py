@@ -112,7 +112,7 @@ def test_broken_twins_are_far_off(
     assert gap(together(model), alone(model)) > 1e-2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 999), share=st.sampled_from([0.2, 0.6, 1.0]), causal=st.booleans())
 def test_it_is_what_masked_attention_over_padding_gives(
     seed: int, share: float, causal: bool

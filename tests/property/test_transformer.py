@@ -101,7 +101,7 @@ def naive(
     return x @ head.linear.weight.T + head.linear.bias
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     timed=st.booleans(),
     labelled=st.booleans(),
@@ -152,7 +152,7 @@ def test_infinite_noise_is_the_most_that_published_networks_saw() -> None:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 99),
     share=st.sampled_from([0.0, 0.3, 1.0]),
@@ -176,7 +176,7 @@ def test_single_positions_are_those_of_the_whole(
     assert share < 1 or not torch.allclose(whole[0], whole[1])  # rows cannot change places
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(left=st.integers(0, 4), right=st.integers(0, 4), timed=st.booleans())
 def test_padding_does_not_reach_real_positions(left: int, right: int, timed: bool) -> None:
     model, row = build(time_conditioned=timed), draw_tokens(1, 5)

@@ -199,9 +199,15 @@ def test_baselines_are_of_the_training_rows(write, bert) -> None:
     path = write("a.txt", "\n".join("ab" * 20 for _ in range(40)))
     data = module(path, valid=str(write("v.txt", "ab" * 40)), split=(1.0, 0.0, 0.0))
     found = data.baselines("valid")
-    assert list(found) == [f"n-gram order {k}" for k in range(5)]
-    assert found["n-gram order 0"] == pytest.approx(np.log(2), abs=0.1)
-    assert found["n-gram order 1"] < 0.2
+    assert list(found)[:5] == [f"n-gram order {k}" for k in range(5)]
+    [name] = list(found)[5:]
+    assert name.startswith("interpolated n-gram, order ")
+    assert found["n-gram order 0"].nats_per_token == pytest.approx(np.log(2), abs=0.1)
+    assert found["n-gram order 1"].nats_per_token < 0.2
+    assert found[name].nats_per_token < 0.2
+    counted = [batch.loss_mask.sum(dim=1) for batch in data.evaluation_loader("valid")]
+    for baseline in found.values():
+        assert baseline.num_tokens.tolist() == torch.cat(counted).tolist()
     words = module(
         write("w.txt", "a b a b a b " * 20), tokenizer=bert, length=6, split=(1.0, 0.0, 0.0)
     )

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from text.corpora import find_part
@@ -55,7 +55,6 @@ LAYOUTS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(documents=DOCUMENTS, layout=LAYOUTS, keep_tail=st.booleans(), data=st.data())
 def test_wrapped_rows(documents, layout, keep_tail, data) -> None:
     order = np.array(data.draw(st.permutations(range(len(documents)))))
@@ -74,7 +73,6 @@ def test_wrapped_rows(documents, layout, keep_tail, data) -> None:
     assert (padding is None) == full and (full or (padding == ~loss_mask).all())
 
 
-@settings(deadline=None)
 @given(documents=DOCUMENTS, layout=LAYOUTS, data=st.data())
 def test_a_document_a_row(documents, layout, data) -> None:
     order = np.array(data.draw(st.permutations(range(len(documents)))))
@@ -89,7 +87,6 @@ def test_a_document_a_row(documents, layout, data) -> None:
     assert found.num_counted == loss_mask.sum()
 
 
-@settings(deadline=None)
 @given(documents=DOCUMENTS, layout=LAYOUTS, data=st.data())
 def test_a_long_document_in_as_many_rows_as_it_takes(documents, layout, data) -> None:
     order = np.array(data.draw(st.permutations(range(len(documents)))))

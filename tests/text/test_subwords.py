@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from text.corpora import Source
@@ -43,7 +43,6 @@ def test_text_that_spells_a_special_token_is_text(gpt2, bert) -> None:
     assert not set(bert.encode("[MASK] [SEP] [CLS] [PAD]").tolist()) & {0, 101, 102, 103}
 
 
-@settings(deadline=None)
 @example("  two  blanks\n\n\t and 'quotes' don't 123 456\r\n")
 @example("naïve 𝄞 日本語 \u200b\x00")
 @given(string=st.text())

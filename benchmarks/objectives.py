@@ -1,0 +1,379 @@
+"""Trains the systems of the papers on the same data and compares their bounds and samples.
+
+Every cell is one run: the learning rate that did best on validation in a short run of the same
+system (a few for each, the same for all), then training, evaluation on the test split and, for DNA,
+samples at several numbers of evaluations against real windows. A cell that has a result is not run
+again, so the command may be stopped and repeated. Results are JSON, one file a cell.
+
+    python -m benchmarks.objectives dna --data DIR
+    python -m benchmarks.objectives text --data DIR
+    python -m benchmarks.objectives tables
+
+DIR holds chr2_1-2333275.fa.gz and hg38_chr20_1-1000000.fa.gz, or wap.train.txt.gz, wap.valid.txt.gz
+and wap.test.txt.gz. The commands that it runs are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+
+from benchmarks.common import RESULTS, machine
+
+FOLDER = RESULTS / "objectives"
+RATES = (1e-3, 2e-3, 4e-3, 8e-3)
+_PROGRAM = (sys.executable, "-m", "seqdiff.cli")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What is the same in every cell.
+
+    Attributes:
+        name: In paths.
+        config: That all runs build on.
+        data: Keys of files, and the names of the files.
+        steps: Of training.
+        screening_steps: Of a run that tries a learning rate.
+        seeds: Of the systems that are listed here; one of the others.
+        evaluations: Options of ``evaluate``.
+    """
+
+    name: str
+    config: str
+    data: dict[str, str]
+    steps: int
+    screening_steps: int
+    seeds: dict[str, int]
+    evaluations: tuple[str, ...] = ("--evaluations", "16")
+
+
+DNA = Domain(
+    "dna",
+    "configs/experiment/genomics/objectives.yaml",
+    {
+        "--data.fasta": "chr2_1-2333275.fa.gz",
+        "--data.test_fasta": "hg38_chr20_1-1000000.fa.gz",
+    },
+    2000,
+    400,
+    {"ar": 3, "mdlm": 3, "sedd": 3, "d3pm": 3},
+)
+TEXT = Domain(
+    "text",
+    "configs/experiment/text/objectives.yaml",
+    {
+        "--data.train": "wap.train.txt.gz",
+        "--data.valid": "wap.valid.txt.gz",
+        "--data.test": "wap.test.txt.gz",
+    },
+    1400,
+    280,
+    {},
+)
+
+_CAUSAL = {
+    "dna": (
+        *("--backbone", "seqdiff.backbones.AutoregressiveMamba"),
+        *("--backbone.d_model", "128", "--backbone.n_layer", "4"),
+    ),
+    "text": (
+        *("--backbone", "seqdiff.backbones.AutoregressiveTransformer"),
+        *("--backbone.d_model", "128", "--backbone.n_layer", "4", "--backbone.n_heads", "4"),
+        *("--backbone.dropout", "0.0"),
+    ),
+}
+_STEPS_1000 = (*("--objective", "DiscreteNELBO", "--objective.num_steps", "1000"),)
+_SOBOL = ("--objective.time_sampler", "Sobol")
+# Flags of each system after its preset; those whose learning rate is another's name it.
+SYSTEMS: dict[str, tuple[str, ...]] = {
+    name: ("--preset", name)
+    for name in ("ar", "mdlm", "sedd", "d3pm", "udlm", "gidd", "plaid", "mlm", "sedd_uniform")
+}
+ABLATIONS: dict[str, tuple[str, ...]] = {
+    "mdlm-time": ("--preset", "mdlm", "--backbone.time_conditioned", "true"),
+    "mdlm-iid": ("--preset", "mdlm", "--objective.time_sampler", "Uniform"),
+    "mdlm-unweighted": ("--preset", "mdlm", "--objective", "CrossEntropy", *_SOBOL),
+    "mdlm-T10": (
+        *("--preset", "mdlm", "--objective", "DiscreteNELBO"),
+        *("--objective.num_steps", "10", *_SOBOL),
+    ),
+    "mdlm-T100": (
+        *("--preset", "mdlm", "--objective", "DiscreteNELBO"),
+        *("--objective.num_steps", "100", *_SOBOL),
+    ),
+    "mdlm-T1000": ("--preset", "mdlm", *_STEPS_1000, *_SOBOL),
+    "no-carry-over": (
+        *("--preset", "mdlm", *_STEPS_1000, *_SOBOL),
+        *("--parameterization.carry_over", "false"),
+    ),
+    "no-zero-masking": (
+        *("--preset", "d3pm", "--objective.auxiliary", "0"),
+        *("--parameterization.carry_over", "false"),
+    ),
+}
+SAMPLERS = {"mdlm": "ancestral", "mlm": "ancestral", "sedd": "tweedie", "sedd_uniform": "tweedie"}
+EVALUATIONS = (32, 128, 1024)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run to make.
+
+    Attributes:
+        domain: Data and sizes.
+        system: Its name in ``SYSTEMS`` or ``ABLATIONS``.
+        seed: Of the run.
+    """
+
+    domain: Domain
+    system: str
+    seed: int
+
+    @property
+    def result(self) -> Path:
+        """Where its numbers go."""
+        return FOLDER / f"{self.domain.name}-{self.system}-{self.seed}.json"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Of ``train``: what makes the system."""
+        every = {**SYSTEMS, **ABLATIONS}
+        return (*every[self.system], *(_CAUSAL[self.domain.name] if self.system == "ar" else ()))
+
+    @property
+    def screened_as(self) -> str:
+        """The system whose learning rate it takes: an ablation has that of MDLM."""
+        return "mdlm" if self.system in ABLATIONS else self.system
+
+
+class Workers:
+    """Runs commands, each on a core of its own."""
+
+    def __init__(self, cores: Sequence[int], data: Path, runs: Path) -> None:
+        """Keep the cores; at most as many commands run at a time."""
+        self.data, self.runs = data, runs
+        self._cores: Queue[int] = Queue()
+        for core in cores:
+            self._cores.put(core)
+
+    def cell(self, cell: Cell) -> None:
+        """Run a cell and write its result."""
+        if cell.result.exists():
+            return
+        core = self._cores.get()
+        try:
+            rate, screened = self._screen(cell, core)
+            started = time.time()
+            run = self.runs / f"{cell.domain.name}-{cell.system}-{cell.seed}"
+            self._train(cell, run, rate, cell.domain.steps, core)
+            seconds = time.time() - started
+            found = {
+                "system": cell.system,
+                "seed": cell.seed,
+                "lr": rate,
+                "screened": screened,
+                "flags": list(cell.flags),
+                "train_seconds": seconds,
+                "steps": cell.domain.steps,
+                "test": self._evaluate(cell, run, core),
+                "samples": self._samples(cell, run, core) if self._is_sampled(cell) else {},
+                "environment": machine(),
+            }
+            cell.result.parent.mkdir(parents=True, exist_ok=True)
+            cell.result.write_text(json.dumps(found, indent=1) + "\n")
+            shutil.rmtree(run)
+        finally:
+            self._cores.put(core)
+
+    def _is_sampled(self, cell: Cell) -> bool:
+        return cell.domain is DNA and cell.seed == 0 and cell.system not in ABLATIONS
+
+    def _screen(self, cell: Cell, core: int) -> tuple[float, dict[str, float]]:
+        """Choose a learning rate by short runs, or look up what a run has chosen before."""
+        file = FOLDER / f"{cell.domain.name}-{cell.screened_as}-screen.json"
+        if not file.exists():
+            model = Cell(cell.domain, cell.screened_as, 0)
+            found: dict[str, float] = {}
+            for rate in RATES:
+                run = self.runs / f"{cell.domain.name}-{cell.screened_as}-lr{rate:g}"
+                self._train(model, run, rate, cell.domain.screening_steps, core)
+                found[f"{rate:g}"] = _last_validation(run)
+                shutil.rmtree(run)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found, indent=1) + "\n")
+        found = json.loads(file.read_text())
+        return float(min(found, key=found.__getitem__)), found
+
+    def _train(self, cell: Cell, run: Path, rate: float, steps: int, core: int) -> None:
+        shutil.rmtree(run, ignore_errors=True)
+        files = [
+            part
+            for key, name in cell.domain.data.items()
+            for part in (key, str(next(self.data.rglob(name))))
+        ]
+        options = [
+            *("--seed", str(cell.seed), "--optim.lr", f"{rate:g}"),
+            *("--optim.min_lr", f"{rate / 100:g}", "--trainer.max_steps", str(steps)),
+            *("--trainer.val_check_interval", str(min(steps, 500))),
+            *("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"),
+        ]
+        command = ["train", cell.domain.config, *cell.flags, *files, *options]
+        self._call([*command, "--output", str(run)], core)
+
+    def _evaluate(self, cell: Cell, run: Path, core: int) -> object:
+        file = run / "test.json"
+        options = () if cell.system == "ar" else cell.domain.evaluations
+        self._call(["evaluate", str(run), *options, "--json", str(file)], core)
+        found = json.loads(file.read_text())
+        if cell.system == "mdlm" and cell.seed == 0:
+            found["steps"] = {}
+            for steps in (1, 2, 4, 8, 16, 32, 64, 128, 1000):
+                chain = ("--estimator", "discrete-steps", "--steps", str(steps))
+                self._call(
+                    ["evaluate", str(run), *chain, *options, "--json", str(file)], core
+                )
+                found["steps"][str(steps)] = json.loads(file.read_text())["rows"][0]
+        return found
+
+    def _samples(self, cell: Cell, run: Path, core: int) -> dict[str, object]:
+        """Measures of samples against real windows, by the number of evaluations."""
+        found: dict[str, object] = {}
+        reference = next(self.data.rglob(cell.domain.data["--data.test_fasta"]))
+        for count in ("256",) if cell.system == "ar" else map(str, EVALUATIONS):
+            file, report = run / f"samples{count}.fa", run / f"report{count}"
+            sampler = SAMPLERS.get(cell.system)
+            options = [] if sampler is None else ["--sampler", sampler]
+            options += [] if cell.system == "ar" else ["--num-steps", count]
+            draw = ["sample", str(run), "--num", "100", "--length", "256", "--seed", "1"]
+            self._call([*draw, *options, "--out", str(file)], core)
+            page = ["--reference", str(reference), "--samples", str(file)]
+            self._call(["report", str(run), *page, "--out", f"{report}.html"], core)
+            found[count] = json.loads(report.with_suffix(".json").read_text())["measures"]
+        return found
+
+    def _call(self, arguments: Sequence[str], core: int) -> None:
+        print(shlex.join(["seqdiff", *arguments]), flush=True)
+        done = subprocess.run(
+            [*_PROGRAM, *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{shlex.join(arguments)}: {done.stderr.strip()}")
+
+
+def _last_validation(run: Path) -> float:
+    rows = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()]
+    return float([value for _, name, value in rows if name == "val/nats_per_token"][-1])
+
+
+def cells(domain: Domain, systems: Sequence[str]) -> Iterator[Cell]:
+    """The cells of some systems, first seeds first."""
+    for seed in range(max([1, *domain.seeds.values()])):
+        for system in systems:
+            if seed < domain.seeds.get(system, 1):
+                yield Cell(domain, system, seed)
+
+
+def main() -> None:
+    """Run what is missing, or print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("dna", "text", "tables"))
+    parser.add_argument("--data", type=Path, help="folder of the files")
+    parser.add_argument("--runs", type=Path, default=Path("runs/objectives"))
+    parser.add_argument("--systems", nargs="*", help="only these; default: all")
+    parser.add_argument("--cores", type=int, nargs="*", default=[0, 1])
+    options = parser.parse_args()
+    if options.what == "tables":
+        print("\n\n".join(tables()))
+        return
+    domain = DNA if options.what == "dna" else TEXT
+    usual = [*SYSTEMS, *(ABLATIONS if domain is TEXT else ())]
+    workers = Workers(options.cores, options.data, options.runs)
+    waiting = list(cells(domain, options.systems or usual))
+    with ThreadPoolExecutor(len(options.cores)) as pool:
+        for done in [pool.submit(workers.cell, cell) for cell in waiting]:
+            done.result()
+
+
+def tables() -> Iterator[str]:
+    """Markdown tables of all results."""
+    for domain, unit in ((DNA, "base"), (TEXT, "character")):
+        yield _bounds(domain, unit)
+    yield _sample_table()
+
+
+def _results(domain: Domain) -> dict[str, list[dict]]:
+    found: dict[str, list[dict]] = {}
+    for system in (*SYSTEMS, *ABLATIONS):
+        files = sorted(FOLDER.glob(f"{domain.name}-{system}-[0-9].json"))
+        if files:
+            found[system] = [json.loads(file.read_text()) for file in files]
+    return found
+
+
+def _bounds(domain: Domain, unit: str) -> str:
+    lines = [
+        f"| system | estimate | bits/{unit} | perplexity | lr | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    found = _results(domain)
+    for system, runs in found.items():
+        rows = [run["test"]["rows"][0] for run in runs]
+        bits = [row["bits_per_token"] for row in rows]
+        spread = f" (seeds {min(bits):.4f} to {max(bits):.4f})" if len(bits) > 1 else ""
+        error = statistics.mean(row["bits_per_token_error"] for row in rows)
+        perplexity = statistics.mean(row["perplexity"] for row in rows)
+        seconds = statistics.mean(run["train_seconds"] for run in runs)
+        lines.append(
+            f"| {system} | {rows[0]['name'].removeprefix('model, ')} "
+            f"| {statistics.mean(bits):.4f} ± {error:.4f}{spread} | {perplexity:.3f} "
+            f"| {runs[0]['lr']:g} | {seconds:.0f} |"
+        )
+    for row in next(iter(found.values()))[0]["test"]["rows"][1:] if found else []:
+        error = row["bits_per_token_error"]
+        lines.append(
+            f"| {row['name']} | | {row['bits_per_token']:.4f}"
+            f"{'' if error is None else f' ± {error:.4f}'} | {row['perplexity']:.3f} | | |"
+        )
+    steps = found.get("mdlm", [{}])[0].get("test", {}).get("steps", {})
+    if steps:
+        lines += ["", "| T | " + " | ".join(steps) + " |", "|---" * (len(steps) + 1) + "|"]
+        numbers = (f"{row['bits_per_token']:.4f}" for row in steps.values())
+        lines.append("| bits | " + " | ".join(numbers) + " |")
+    return "\n".join(lines)
+
+
+def _sample_table() -> str:
+    lines = ["| system | evaluations | 6-mer divergence | discriminator AUROC |", "|---|---|---|---|"]
+    for system, runs in _results(DNA).items():
+        for count, measures in runs[0]["samples"].items():
+            words = _measure(measures, "name", "6-mers, Jensen-Shannon divergence")
+            judged = _measure(measures, "section", "Discriminator")
+            lines.append(
+                f"| {system} | {count} | {words['samples']:.4f} | {judged['samples']:.3f} |"
+            )
+    return "\n".join(lines)
+
+
+def _measure(measures: list[dict], key: str, value: str) -> dict[str, float]:
+    return next(measure["values"] for measure in measures if measure[key] == value)
+
+
+if __name__ == "__main__":
+    main()

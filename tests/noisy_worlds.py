@@ -1,0 +1,461 @@
+"""Small worlds with noise of any kind, and the exact distribution of what a sampler's code does."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from seqdiff.backbones.base import Backbone
+from seqdiff.denoiser import Denoiser
+from seqdiff.parameterization import (
+    Full,
+    LeaveOneOut,
+    MaskColumn,
+    Parameterization,
+    Score,
+    Subs,
+    scores_from_law,
+)
+from seqdiff.process import Absorbing, DiscreteProcess
+from seqdiff.samplers import Sampler
+from seqdiff.samplers.canvas import Canvas
+from seqdiff.samplers.draws import Draws
+from seqdiff.samplers.grid import NoisySampler
+from seqdiff.types import NO_LABEL, Inputs
+
+Tokens = tuple[int, ...]
+Law = dict[Tokens, float]
+Answer = Callable[[Tensor, Tensor, Tensor, DiscreteProcess], Tensor]
+TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A distribution over all rows of K symbols.
+
+    Attributes:
+        probs: Of the rows in the order of their base-K codes, ``[K^L]``.
+        size: K.
+        length: L.
+    """
+
+    probs: Tensor
+    size: int
+    length: int
+
+    @classmethod
+    def random(cls, size: int, length: int, seed: int = 0) -> Joint:
+        generator = torch.Generator().manual_seed(seed)
+        weights = torch.rand(size**length, dtype=torch.float64, generator=generator) ** 2 + 0.02
+        return cls(weights / weights.sum(), size, length)
+
+    @property
+    def rows(self) -> Tensor:
+        return torch.tensor(list(itertools.product(range(self.size), repeat=self.length)))
+
+    @property
+    def law(self) -> Law:
+        return {
+            tuple(row): p for row, p in zip(self.rows.tolist(), self.probs.tolist(), strict=True)
+        }
+
+    def log_loo(self, z: Tensor, t: Tensor, process: DiscreteProcess) -> Tensor:
+        """log p(x^l = v | the other noisy tokens), up to a constant a position: ``[B, L, K]``."""
+        return self._summed(self._evidence(z, t, process), leave_out=True)
+
+    def log_full(self, z: Tensor, t: Tensor, process: DiscreteProcess) -> Tensor:
+        """log p(x^l = v | all noisy tokens), up to a constant a position."""
+        return self._summed(self._evidence(z, t, process), leave_out=False)
+
+    def log_noisy(self, z: Tensor, t: Tensor, process: DiscreteProcess) -> Tensor:
+        """log p_t(z) of rows, ``[B]``."""
+        return (self._agreement(self._evidence(z, t, process)).prod(dim=-1) @ self.probs).log()
+
+    def noisy(self, t: float, process: DiscreteProcess) -> Law:
+        """p_t(z) of every row of states."""
+        z = every_row(process.states, self.length)
+        times = torch.full((len(z),), t, dtype=torch.float64)
+        found = self.log_noisy(z, times, process).exp()
+        return {tuple(row): p for row, p in zip(z.tolist(), found.tolist(), strict=True) if p > 0}
+
+    def _evidence(self, z: Tensor, t: Tensor, process: DiscreteProcess) -> Tensor:
+        """q_t(z^l | v), 1 where nothing is known, ``[B, L, K]``."""
+        unknown = z >= process.states
+        times = t.double()[:, None].expand(z.shape)
+        evidence = process.log_likelihood(z.masked_fill(unknown, 0), times).exp()
+        return torch.where(unknown[..., None], 1.0, evidence)
+
+    def _agreement(self, evidence: Tensor) -> Tensor:
+        """q_t(z^l | x^l) for every clean row x: ``[B, rows, L]``."""
+        place = torch.arange(self.length)
+        return evidence[:, place, self.rows]
+
+    def _summed(self, evidence: Tensor, *, leave_out: bool) -> Tensor:
+        agreement = self._agreement(evidence)
+        columns = []
+        for position in range(self.length):
+            others = [p for p in range(self.length) if p != position or not leave_out]
+            weight = agreement[..., others].prod(dim=-1) * self.probs
+            symbols = torch.nn.functional.one_hot(self.rows[:, position], self.size).double()
+            columns.append(weight @ symbols)
+        return torch.stack(columns, dim=1).clamp_min(TINY).log()
+
+
+def every_row(states: int, length: int) -> Tensor:
+    return torch.tensor(list(itertools.product(range(states), repeat=length)))
+
+
+class World(Backbone):
+    """A network whose outputs are a function of rows and times.
+
+    It counts its calls and keeps the latest time that it was told.
+
+    Args:
+        answer: Gives the outputs ``[B, L, num_logits]`` for rows, times, labels and the process.
+        process: The process.
+        num_logits: Outputs of a position.
+        num_classes: Classes it is told, if any.
+    """
+
+    time_conditioned = True
+    width = 1
+
+    def __init__(
+        self,
+        answer: Answer,
+        process: DiscreteProcess,
+        num_logits: int,
+        num_classes: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.answer, self.process = answer, process
+        self.num_logits, self.num_classes = num_logits, num_classes
+        self.calls, self.latest = 0, 0.0
+
+    @property
+    def num_layers(self) -> int:
+        return 0
+
+    def embed(self, inputs: Inputs) -> NoReturn:
+        raise AssertionError("a table has no stream")
+
+    body = embed
+
+    def forward(self, inputs: Inputs, where: Tensor | None = None) -> Tensor:
+        self.calls += 1
+        self.check_label(inputs.label)
+        assert inputs.t is not None
+        assert inputs.sigma is not None
+        self.latest = max(self.latest, float(inputs.t.max()))
+        z, label = inputs.tokens, inputs.label
+        if inputs.padding is not None:
+            z = z.masked_fill(inputs.padding, self.process.states)
+        label = torch.full((len(z),), NO_LABEL) if label is None else label
+        outputs = self.answer(z, inputs.t.double(), label, self.process)
+        return outputs if where is None else outputs[where]
+
+
+def exact(
+    joint: Joint,
+    process: DiscreteProcess,
+    parameterization: Parameterization | None = None,
+    *,
+    labelled: Sequence[Joint] = (),
+) -> Denoiser:
+    """The exact denoiser of a joint distribution, in the kind that a parameterization names.
+
+    Args:
+        joint: The distribution, without a label.
+        process: The process.
+        parameterization: ``None`` is ``Subs`` or ``LeaveOneOut``.
+        labelled: p(x | y) for every class.
+    """
+    kind = parameterization or (Subs() if isinstance(process, Absorbing) else LeaveOneOut())
+    tables = [*labelled, joint]
+
+    def answer(z: Tensor, t: Tensor, label: Tensor, process: DiscreteProcess) -> Tensor:
+        found = [outputs_of(table, z, t, process, kind) for table in tables]
+        return torch.stack(found)[label, torch.arange(len(z))]
+
+    num = len(labelled) or None
+    return Denoiser(World(answer, process, kind.num_outputs(process), num), process, kind).eval()
+
+
+def outputs_of(
+    joint: Joint, z: Tensor, t: Tensor, process: DiscreteProcess, kind: Parameterization
+) -> Tensor:
+    """What a network has to emit so that it is read as the exact prediction."""
+    if isinstance(kind, Full):
+        return joint.log_full(z, t, process)
+    log_loo = joint.log_loo(z, t, process).log_softmax(dim=-1)
+    if isinstance(kind, MaskColumn):
+        return torch.nn.functional.pad(log_loo, (0, 1), value=-torch.inf)
+    if not isinstance(kind, Score):
+        return log_loo
+    times = t[:, None].expand(z.shape)
+    hidden = z >= process.states
+    scores = scores_from_law(log_loo, z.masked_fill(hidden, 0), times.clamp_max(1 - 1e-9), process)
+    scores = scores.nan_to_num(neginf=-1e300, posinf=1e300)
+    nothing = Score().read(torch.zeros_like(scores), z.masked_fill(hidden, 0), times, process)
+    return scores - nothing
+
+
+def mislabelled(joint: Joint, process: DiscreteProcess) -> Denoiser:
+    """The twin of every test: FULL predictions in the place of leave-one-out ones."""
+
+    def answer(z: Tensor, t: Tensor, label: Tensor, process: DiscreteProcess) -> Tensor:
+        return joint.log_full(z, t, process)
+
+    return Denoiser(World(answer, process, joint.size), process, LeaveOneOut()).eval()
+
+
+# Every outcome of a sampler's random choices
+
+
+@dataclass
+class Path:
+    """The choices of one row: those it must make first, and all it made, with their chances."""
+
+    prefix: Tokens
+    made: list[int] = field(default_factory=list)
+    chances: list[list[float]] = field(default_factory=list)
+
+    def choose(self, chances: list[float]) -> int:
+        if len(self.made) < len(self.prefix):
+            choice = self.prefix[len(self.made)]
+        else:
+            choice = next(i for i, chance in enumerate(chances) if chance > 0)
+        self.made.append(choice)
+        self.chances.append(chances)
+        return choice
+
+    @property
+    def probability(self) -> float:
+        total = 1.0
+        for choice, chances in zip(self.made, self.chances, strict=True):
+            total *= chances[choice]
+        return total
+
+    def branches(self) -> list[Tokens]:
+        return [
+            (*self.made[:depth], other)
+            for depth in range(len(self.prefix), len(self.made))
+            for other, chance in enumerate(self.chances[depth])
+            if chance > 0 and other != self.made[depth]
+        ]
+
+
+class ReplayedDraws(Draws):
+    """Makes each row follow a path and notes which other ways there were."""
+
+    def __init__(self, prefixes: Sequence[Tokens]) -> None:
+        self.paths = [Path(prefix) for prefix in prefixes]
+
+    def cells(self, edges: Tensor, where: Tensor) -> Tensor:
+        chances = (edges[:-1] - edges[1:]).tolist()
+        cells = torch.zeros(where.shape, dtype=torch.int64)
+        for row, position in where.nonzero().tolist():
+            cells[row, position] = 1 + self.paths[row].choose(chances)
+        return cells
+
+    def letters(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
+        rows = where.nonzero()[:, 0].tolist()
+        laws = log_probs.exp()
+        assert torch.allclose(laws.sum(dim=-1), torch.ones(len(laws)).double(), atol=1e-9)
+        chosen = [self.paths[row].choose(law) for row, law in zip(rows, laws.tolist(), strict=True)]
+        return torch.tensor(chosen, dtype=torch.int64)
+
+    def coins(self, probability: Tensor, where: Tensor, step: int) -> Tensor:
+        heads = torch.zeros_like(where)
+        for row, position in where.nonzero().tolist():
+            chance = float(probability[row, position])
+            assert -1e-12 <= chance <= 1 + 1e-12, "a probability"
+            chance = min(max(chance, 0.0), 1.0)
+            heads[row, position] = self.paths[row].choose([chance, 1 - chance]) == 0
+        return heads
+
+    def _none(self, *_: object) -> NoReturn:
+        raise AssertionError("these samplers do not ask for it")
+
+    levels = window = take = repeated = copies = _none
+
+
+class OneDraw(ReplayedDraws):
+    """Takes note of the distributions, for a move that draws once, at independent positions."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.drawn: list[tuple[Tensor, Tensor]] = []
+
+    def letters(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
+        self.drawn.append((log_probs.exp(), where.clone()))
+        return log_probs.argmax(dim=-1)
+
+    def coins(self, probability: Tensor, where: Tensor, step: int) -> NoReturn:
+        raise NotOneDraw
+
+    cells = coins
+
+    def product(self, rows: list[Tokens], chances: list[float]) -> Law:
+        """The rows after the draw."""
+        if len(self.drawn) != 1:
+            raise NotOneDraw
+        (laws, where), total = self.drawn[0], defaultdict(float)
+        assert torch.allclose(laws.sum(dim=-1), torch.ones(len(laws)).double(), atol=1e-9)
+        each: list[dict[int, list[float]]] = [{} for _ in rows]
+        for (row, position), law in zip(where.nonzero().tolist(), laws.tolist(), strict=True):
+            each[row][position] = law
+        for row, chance, drawn in zip(rows, chances, each, strict=True):
+            for symbols in itertools.product(*(range(len(law)) for law in drawn.values())):
+                end, probability = list(row), chance
+                for (position, law), symbol in zip(drawn.items(), symbols, strict=True):
+                    end[position], probability = symbol, probability * law[symbol]
+                if probability > 0:
+                    total[tuple(end)] += probability
+        return dict(total)
+
+
+class NotOneDraw(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a row is asked for, beside the model.
+
+    Attributes:
+        given: Ids, the unknown id where a token is to be drawn.
+        allowed: ``[L, K]``.
+        padding: ``[L]``.
+    """
+
+    given: Tensor
+    allowed: Tensor | None = None
+    padding: Tensor | None = None
+
+    @classmethod
+    def nothing(cls, denoiser: Denoiser, length: int) -> Request:
+        return cls(torch.full((length,), denoiser.process.unknown_id))
+
+    def canvas(self, denoiser: Denoiser, draws: Draws, count: int, callback=None) -> Canvas:
+        many = [
+            None if x is None else x.expand(count, *x.shape) for x in (self.padding, self.allowed)
+        ]
+        return Canvas.open(denoiser, draws, self.given.expand(count, -1), *many, callback)
+
+
+def push(law: Law, denoiser: Denoiser, request: Request, move: Callable[[Canvas], None]) -> Law:
+    """The distribution of rows after a move: of one draw a position, or every outcome is tried."""
+    rows, chances = list(law), list(law.values())
+    once = OneDraw()
+    canvas = request.canvas(denoiser, once, len(rows))
+    canvas.x_t[:] = torch.tensor(rows)
+    try:
+        move(canvas)
+        return once.product(rows, chances)
+    except NotOneDraw:
+        pass
+    waiting: list[tuple[int, Tokens]] = [(number, ()) for number in range(len(rows))]
+    total: defaultdict[Tokens, float] = defaultdict(float)
+    while waiting:
+        draws = ReplayedDraws([prefix for _, prefix in waiting])
+        canvas = request.canvas(denoiser, draws, len(waiting))
+        canvas.x_t[:] = torch.tensor([rows[number] for number, _ in waiting])
+        move(canvas)
+        for (number, _), path, end in zip(waiting, draws.paths, canvas.x_t.tolist(), strict=True):
+            total[tuple(end)] += chances[number] * path.probability
+        waiting = [
+            (number, branch)
+            for (number, _), path in zip(waiting, draws.paths, strict=True)
+            for branch in path.branches()
+        ]
+    assert abs(sum(total.values()) - sum(chances)) < 1e-9, "every outcome, and each once"
+    return dict(total)
+
+
+def outcomes(
+    sampler: Sampler, denoiser: Denoiser, request: Request
+) -> list[tuple[float, Tokens, list[Tensor], int]]:
+    """Run all of a sampler for every outcome: probability, end, history and clamped draws."""
+    waiting: list[Tokens] = [()]
+    found = []
+    while waiting:
+        draws, steps = ReplayedDraws(waiting), []
+        canvas = request.canvas(
+            denoiser, draws, len(waiting), lambda step, x, kept=steps: kept.append(x.clone())
+        )
+        sampler.fill(canvas)
+        clamped = [0] * len(waiting) if canvas.clamped is None else canvas.clamped.tolist()
+        for row, (path, end) in enumerate(zip(draws.paths, canvas.x_t.tolist(), strict=True)):
+            history = [x[row] for x in steps]
+            found.append((path.probability, tuple(end), history, clamped[row]))
+        waiting = [branch for path in draws.paths for branch in path.branches()]
+    assert abs(sum(chance for chance, *_ in found) - 1) < 1e-9
+    return found
+
+
+def ends(sampler: Sampler, denoiser: Denoiser, request: Request) -> Law:
+    """The exact distribution of a sampler's samples."""
+    total: defaultdict[Tokens, float] = defaultdict(float)
+    for chance, end, _, _ in outcomes(sampler, denoiser, request):
+        total[end] += chance
+    return dict(total)
+
+
+def chain(
+    sampler: NoisySampler, denoiser: Denoiser, length: int, law: Law | None = None
+) -> list[Law]:
+    """Distributions of z after the start, after every step, and after the end of a sampler.
+
+    It is ``NoisySampler.fill`` with states merged after every step, so that paths do not multiply.
+    """
+    request = Request.nothing(denoiser, length)
+    if law is None:
+        law = push({tuple(request.given.tolist()): 1.0}, denoiser, request, sampler.start)
+    found = [law]
+    for step, (t, s) in enumerate(pairwise(sampler.times(torch.device("cpu"))), start=1):
+        law = push(law, denoiser, request, lambda c, s=s, t=t, n=step: sampler.advance(c, s, t, n))
+        found.append(law)
+    found.append(push(law, denoiser, request, lambda canvas: sampler.finish(canvas, 999)))
+    return found
+
+
+def kernel(
+    sampler: NoisySampler, denoiser: Denoiser, z: Tensor, s: float, t: float, **request: Tensor
+) -> Tensor:
+    """The distribution of z_s at every position of some rows, by a sampler: ``[B, L, states]``."""
+    blank = Request.nothing(denoiser, z.shape[1])
+    canvas = replace(blank, **request).canvas(denoiser, ReplayedDraws([()] * len(z)), len(z))
+    canvas.x_t[:] = z
+    where = torch.ones_like(canvas.free)
+    times = (torch.tensor(x, dtype=torch.float64) for x in (s, t))
+    return sampler.kernel(canvas, where, *times).view(*z.shape, -1)
+
+
+def single_site(joint: Joint, z: Tensor, s: float, t: float, process: DiscreteProcess) -> Tensor:
+    """p(z_s^l | z_t) at every position by Bayes' rule over whole rows: ``[B, L, states]``."""
+    before = every_row(process.states, joint.length)
+    then = torch.full((len(before),), s, dtype=torch.float64)
+    prior = joint.log_noisy(before, then, process)
+    found = torch.zeros(*z.shape, process.states, dtype=torch.float64)
+    for number, row in enumerate(z):
+        now = row.expand(before.shape)
+        ends = [torch.full(before.shape, x, dtype=torch.float64) for x in (s, t)]
+        step = process.log_step(now, *ends).gather(-1, before[..., None]).squeeze(-1)
+        weight = (prior + step.sum(dim=-1)).softmax(dim=0)
+        for position in range(joint.length):
+            found[number, position].index_add_(0, before[:, position], weight)
+    return found.log()
+
+
+def distance(first: Law, second: Law) -> float:
+    """Total variation."""
+    keys = set(first) | set(second)
+    return sum(abs(first.get(key, 0.0) - second.get(key, 0.0)) for key in keys) / 2
