@@ -153,6 +153,10 @@ class GaussianDenoiser(Denoiser):
         self.recall = None
         if process.self_conditioning:
             self.recall = nn.Linear(process.dim, backbone.width, bias=False)
+        for layer in (self.enter, self.recall):  # as large as networks embed tokens at first
+            if layer is not None:
+                nn.init.normal_(layer.weight, std=0.02)
+        nn.init.zeros_(self.enter.bias)
 
     @property
     def vectors(self) -> Float64[Tensor, "K d"]:
