@@ -9,13 +9,14 @@ from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.checks import check_numbers
 from seqdiff.samplers.first_hitting import FirstHittingSampler
+from seqdiff.samplers.grid import TauLeapingSampler
 from seqdiff.samplers.growth import Growth, real_tokens
 from seqdiff.samplers.protocol import Sampler
 from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import SMCSampler
 from seqdiff.samplers.stopping import StopRules
 
-_WHOLE_ROWS = (SemiAutoregressiveSampler, SMCSampler)
+_WHOLE_ROWS = (SemiAutoregressiveSampler, SMCSampler, TauLeapingSampler)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class BlockSampler(Sampler):
                 f"BlockSampler.inner must be a sampler, got {self.inner!r}; build one, such as "
                 "FirstHittingSampler()"
             )
-        if Absorbing not in self.inner.needs.processes or isinstance(self.inner, _WHOLE_ROWS):
+        masks = self.inner.needs.include(Absorbing, "loo")
+        if not masks or isinstance(self.inner, _WHOLE_ROWS):
             raise ValueError(
                 "BlockSampler.inner must be a sampler of masked diffusion that can fill a block "
                 f"by itself, got {type(self.inner).__name__}; choose first_hitting or ancestral"

@@ -227,16 +227,6 @@ class TweedieSampler(AncestralSampler):
 
     needs = Needs((Absorbing, Uniform, Hybrid), ("loo", "full", "score", "step"))
 
-    def kernel(
-        self,
-        canvas: Canvas,
-        where: Bool[Tensor, "B L"],
-        s: Float64[Tensor, ""],
-        t: Float64[Tensor, ""],
-    ) -> Float64[Tensor, "N states"]:
-        """See ``NoisySampler`` and ``Denoiser.log_reverse``."""
-        return canvas.reverse(where, s, t, self.shape)
-
 
 @dataclass(frozen=True)
 class TauLeapingSampler(NoisySampler):
