@@ -66,11 +66,13 @@ class Needs:
 
     def met_by(self, denoiser: Denoiser) -> bool:
         """Whether a denoiser will do."""
-        return (
-            isinstance(denoiser.process, self.processes)
-            and denoiser.law in self.laws
-            and (denoiser.any_order or not self.any_order)
+        return self.include(type(denoiser.process), denoiser.law) and (
+            denoiser.any_order or not self.any_order
         )
+
+    def include(self, process: type[Process], law: Law) -> bool:
+        """Whether models of a process that predict in a way will do, if they are of any order."""
+        return issubclass(process, self.processes) and law in self.laws
 
 
 class Denoiser(nn.Module):

@@ -307,15 +307,33 @@ def reconstruction_terms(
         z: Noisy ids at time 0.
         weight: One a row.
     """
-    where = _counted(denoiser, batch)
     zero = torch.zeros(len(z), dtype=torch.float64, device=z.device)
-    inputs = batch.inputs(z, zero)
-    if isinstance(denoiser.process, Absorbing):  # the network's own distribution, nothing copied
-        law = denoiser.log_loo(inputs, where)
-    else:
-        law = denoiser.log_probs(inputs, where)
-    terms = -law.gather(-1, batch.tokens[where][:, None]).squeeze(-1)
-    return _spread(terms, where, weight)
+    if not isinstance(denoiser.process, Absorbing):
+        return full_terms(denoiser, batch, z, zero, weight)
+    where = _counted(denoiser, batch)  # the network's own distribution, nothing copied
+    law = denoiser.log_loo(batch.inputs(z, zero), where)
+    return _spread(_nats(law, batch, where), where, weight)
+
+
+def full_terms(
+    denoiser: Denoiser,
+    batch: Batch,
+    z: Int[Tensor, "B L"],
+    t: Float[Tensor, " B"],
+    weight: Float[Tensor, " B"],
+) -> Float[Tensor, "B L"]:
+    """-log p(x0 | z_t) of the tokens that count, times a weight: given all noisy tokens.
+
+    Args:
+        denoiser: Of a process on symbols.
+        batch: Clean tokens.
+        z: Noisy ids.
+        t: Times of the rows.
+        weight: One a row.
+    """
+    where = _counted(denoiser, batch)
+    law = denoiser.log_probs(batch.inputs(z, t), where)
+    return _spread(_nats(law, batch, where), where, weight)
 
 
 def prior_terms(denoiser: Denoiser, batch: Batch) -> Float64[Tensor, "B L"]:
@@ -435,6 +453,10 @@ def require_discrete(denoiser: Denoiser) -> DiscreteProcess:
 
 def _counted(denoiser: Denoiser, batch: Batch) -> Tensor:
     return batch.loss_mask & (batch.tokens != denoiser.process.unknown_id)
+
+
+def _nats(law: Tensor, batch: Batch, where: Tensor) -> Tensor:
+    return -law.gather(-1, batch.tokens[where][:, None]).squeeze(-1)
 
 
 def _spread(terms: Tensor, where: Tensor, weight: Tensor) -> Tensor:

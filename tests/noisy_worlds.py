@@ -113,7 +113,9 @@ def every_row(states: int, length: int) -> Tensor:
 
 
 class World(Backbone):
-    """A network whose outputs are a function of rows and times; counts its calls.
+    """A network whose outputs are a function of rows and times.
+
+    It counts its calls and keeps the latest time that it was told.
 
     Args:
         answer: Gives the outputs ``[B, L, num_logits]`` for rows, times, labels and the process.
@@ -134,7 +136,8 @@ class World(Backbone):
     ) -> None:
         super().__init__()
         self.answer, self.process = answer, process
-        self.num_logits, self.num_classes, self.calls = num_logits, num_classes, 0
+        self.num_logits, self.num_classes = num_logits, num_classes
+        self.calls, self.latest = 0, 0.0
 
     @property
     def num_layers(self) -> int:
@@ -150,6 +153,7 @@ class World(Backbone):
         self.check_label(inputs.label)
         assert inputs.t is not None
         assert inputs.sigma is not None
+        self.latest = max(self.latest, float(inputs.t.max()))
         z, label = inputs.tokens, inputs.label
         if inputs.padding is not None:
             z = z.masked_fill(inputs.padding, self.process.states)

@@ -72,6 +72,11 @@ def fit(estimator: Estimator, denoiser: Denoiser) -> Estimator:
     fitting = BY_MASKS if denoiser.context == "block" else ESTIMATORS
     if denoiser.context != "block":
         fitting = tuple(kind for kind in ESTIMATORS if kind.needs.met_by(denoiser))
+    if not fitting:
+        raise ValueError(
+            f"evaluate.denoiser must have a bound, got the {denoiser.description}, whose reverse "
+            "step alone is known; evaluate it without guidance"
+        )
     raise ValueError(
         f"evaluate.estimator must be {' or '.join(kind.name for kind in fitting)} for the "
         f"{denoiser.description}, got {estimator.name}; leave it out"

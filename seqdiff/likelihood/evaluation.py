@@ -16,6 +16,7 @@ from seqdiff.likelihood.estimator import Estimator, PassNoise, require_at_least
 from seqdiff.likelihood.masks import StratifiedK
 from seqdiff.likelihood.result import Likelihood
 from seqdiff.likelihood.stages import Budget, Passes
+from seqdiff.likelihood.time_integral import TimeEstimator
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Batch
 
@@ -47,7 +48,7 @@ def evaluate(
         batches: What to evaluate.
         estimator: ``None`` is the usual one of such a model, see ``usual_estimator``. One by masks
             works block by block, see ``BlockBound``, for a model of block diffusion.
-        evaluations: Of a pass, 32 by default, if there is no ``estimator`` to say so.
+        evaluations: Of a pass, if there is no ``estimator`` to say so; its own default by default.
         target_se: Standard error to reach, in nats a sequence.
         max_nfe: Most network evaluations of a sequence; comes before ``target_se``.
         rows_per_call: Rows of a network call, which evaluations of one sequence may share; ``None``
@@ -89,9 +90,12 @@ def evaluate(
 def _choose(denoiser: Denoiser, estimator: Estimator | None, evaluations: int | None) -> Estimator:
     """Take the estimator that is given, or the usual one of such a model."""
     if estimator is None:
+        usual = usual_estimator(denoiser)
         if evaluations is None:
-            return usual_estimator(denoiser)
+            return usual
         estimator = StratifiedK(evaluations)
+        if isinstance(usual, TimeEstimator):
+            estimator = replace(usual, evaluations=evaluations)
     elif evaluations is not None:
         raise ValueError(
             f"evaluate.evaluations must be left to the estimator if there is one, got {evaluations}"

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from seqdiff.denoiser import Denoiser, Needs
-from seqdiff.losses import masked_terms, weighted
+from seqdiff.losses import full_terms, masked_terms
 from seqdiff.objectives.base import Objective, corrupted
 from seqdiff.process import Absorbing, Hybrid, Uniform
 from seqdiff.rng import CounterNoise
@@ -24,14 +24,16 @@ class CrossEntropy(Objective):
 
     It varies less than a bound and bounds nothing; runs are validated and evaluated by the bound.
     Masked diffusion counts its masked tokens (twice, since half of them are masked on average),
-    other processes the leave-one-out prediction of every token. Source: the unweighted loss of
-    Austin et al. 2021, arXiv:2107.03006, section 3.4, and of BERT with a random masking rate.
+    other processes the prediction of every token given all noisy ones, its own among them. (Of a
+    network that sees the own token, the leave-one-out prediction without that evidence would learn
+    it.) Source: the unweighted loss of Austin et al. 2021, arXiv:2107.03006, section 3.4, and of
+    BERT with a random masking rate.
 
     Attributes:
         time_sampler: Draws the times.
     """
 
-    needs: ClassVar[Needs] = Needs((Absorbing, Uniform, Hybrid), ("loo",))
+    needs: ClassVar[Needs] = Needs((Absorbing, Uniform, Hybrid), ("loo", "full"))
     time_sampler: TimeSampler = field(default_factory=UniformTimes)
 
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
@@ -40,5 +42,4 @@ class CrossEntropy(Objective):
         z = corrupted(denoiser, batch, t, noise)
         if isinstance(denoiser.process, Absorbing):
             return masked_terms(denoiser, batch, z, t, 2 * inverse_density)
-        where = batch.loss_mask & (batch.tokens != denoiser.process.unknown_id)
-        return weighted(denoiser, batch, z, t, where, inverse_density)
+        return full_terms(denoiser, batch, z, t, inverse_density)

@@ -16,8 +16,7 @@ from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import SMCSampler
 from seqdiff.samplers.stopping import StopRules
 
-# They take whole rows, or ask for scores, which no prefix gives.
-_NOT_INSIDE = (SemiAutoregressiveSampler, SMCSampler, TauLeapingSampler)
+_WHOLE_ROWS = (SemiAutoregressiveSampler, SMCSampler, TauLeapingSampler)
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,8 @@ class BlockSampler(Sampler):
                 f"BlockSampler.inner must be a sampler, got {self.inner!r}; build one, such as "
                 "FirstHittingSampler()"
             )
-        masks = issubclass(Absorbing, self.inner.needs.processes)
-        if not masks or isinstance(self.inner, _NOT_INSIDE):
+        masks = self.inner.needs.include(Absorbing, "loo")
+        if not masks or isinstance(self.inner, _WHOLE_ROWS):
             raise ValueError(
                 "BlockSampler.inner must be a sampler of masked diffusion that can fill a block "
                 f"by itself, got {type(self.inner).__name__}; choose first_hitting or ancestral"

@@ -61,16 +61,17 @@ class Conjoined(DerivedDenoiser):
         complement: The id in ``0..K-1`` of each symbol on the other strand, its own inverse.
 
     Raises:
-        ValueError: If ``complement`` is no involution of the K symbols, or the model predicts
-            scores, which do not average.
+        ValueError: If ``complement`` is no involution of the K symbols, the model predicts scores,
+            which do not average, or reads from left to right, or its reverse step is guided.
     """
 
     def __init__(self, denoiser: Denoiser, complement: Sequence[int]) -> None:
         super().__init__(denoiser)
-        if denoiser.law == "score":
+        if denoiser.law in ("score", "step") or denoiser.context == "prefix":
             raise ValueError(
-                "Conjoined.denoiser must predict the clean token, got scores from the "
-                f"{denoiser.description}; train one with another parameterization"
+                "Conjoined.denoiser must predict the clean token from both sides of it, got the "
+                f"{denoiser.description}; train masked, uniform or hybrid diffusion without scores"
+                + (", and conjoin before guiding" if denoiser.law == "step" else "")
             )
         symbols = list(range(denoiser.vocab_size))
         inverse = sorted(complement) == symbols and all(

@@ -168,7 +168,7 @@ class AncestralSampler(NoisySampler):
         num_steps: Steps; the distribution tends to the model's own like 1 / num_steps.
     """
 
-    needs = Needs((DiscreteProcess,), ("loo", "full"))
+    needs = Needs((DiscreteProcess,), ("loo", "full", "step"))
 
     def kernel(
         self,
@@ -214,7 +214,7 @@ class CachedAncestralSampler(AncestralSampler):
 
 
 @dataclass(frozen=True)
-class TweedieSampler(NoisySampler):
+class TweedieSampler(AncestralSampler):
     """The analytic steps of SEDD from scores, one evaluation a step; off by O(1/steps).
 
     On one position a step is exact if the scores are; positions are drawn independently. Models
@@ -225,17 +225,7 @@ class TweedieSampler(NoisySampler):
         num_steps: Steps; the distribution tends to the model's own like 1 / num_steps.
     """
 
-    needs = Needs((Absorbing, Uniform, Hybrid))
-
-    def kernel(
-        self,
-        canvas: Canvas,
-        where: Bool[Tensor, "B L"],
-        s: Float64[Tensor, ""],
-        t: Float64[Tensor, ""],
-    ) -> Float64[Tensor, "N states"]:
-        """See ``NoisySampler`` and ``Denoiser.log_reverse``."""
-        return canvas.reverse(where, s, t, self.shape)
+    needs = Needs((Absorbing, Uniform, Hybrid), ("loo", "full", "score", "step"))
 
 
 @dataclass(frozen=True)

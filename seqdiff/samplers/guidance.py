@@ -19,7 +19,7 @@ from torch import Tensor
 
 from seqdiff.backbones.base import BlockCache
 from seqdiff.denoiser import Adjust, Denoiser, Prefix
-from seqdiff.parameterization import log_softmax
+from seqdiff.parameterization import Law, log_softmax
 from seqdiff.types import NO_LABEL, Inputs
 
 
@@ -102,16 +102,14 @@ def check_label(owner: str, label: int, known: int | None) -> None:
         )
 
 
-def mix(
-    with_label: Float[Tensor, "*n K"], without: Float[Tensor, "*n K"], gamma: float
-) -> Float[Tensor, "*n K"]:
+def mix(both: Float[Tensor, "*n K"], gamma: float) -> Float[Tensor, "*m K"]:
     """Give ``p(x | label)^gamma p(x)^(1 - gamma)``, normalised; what either rules out stays so.
 
     Args:
-        with_label: Log-probabilities in nats.
-        without: The same without the label.
+        both: Log-probabilities in nats: with the label, and below as many without.
         gamma: Strength.
     """
+    with_label, without = both.chunk(2)
     possible = with_label.isfinite() & without.isfinite()
     mixed = gamma * with_label + (1 - gamma) * without
     return torch.where(possible, mixed, -torch.inf).log_softmax(dim=-1)
@@ -144,9 +142,31 @@ class Guidance(DerivedDenoiser, ABC):
         self.gamma = gamma
 
     @property
+    def law(self) -> Law:
+        """See ``Denoiser``; ``step`` where nothing but the reverse step is guided."""
+        return self.denoiser.law if self._masks or self._plain else "step"
+
+    @property
+    def description(self) -> str:
+        """See ``Denoiser``."""
+        return f"guided {self.denoiser.description}"
+
+    @property
     def _masks(self) -> bool:
         """Whether it steers predictions at masks, not reverse steps."""
         return not self.process.needs_time
+
+    @property
+    @abstractmethod
+    def _plain(self) -> bool:
+        """Whether the strength is one at which the other denoiser is asked and nothing else."""
+
+    def _no_prediction(self) -> ValueError:
+        return ValueError(
+            f"{type(self).__name__} must be asked for reverse steps with the process "
+            f"{self.process.name}, where they are what is guided, got a call for a prediction; "
+            "sample by ancestral"
+        )
 
 
 class ClassifierFree(Guidance):
@@ -177,7 +197,7 @@ class ClassifierFree(Guidance):
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
         """See ``Denoiser``."""
-        passes = 1 if self.gamma in (0, 1) else 2
+        passes = 1 if self._plain else 2
         return self.denoiser.evaluations(inputs, where) * passes
 
     def forward(
@@ -188,15 +208,23 @@ class ClassifierFree(Guidance):
         Raises:
             ValueError: If there is another label, or the guided thing is the reverse step.
         """
-        if self.gamma in (0, 1):
+        if self._plain:
             return self.denoiser(self._one(inputs), where)
         if not self._masks:
-            raise ValueError(
-                f"ClassifierFree.forward must not be asked with {self.process.name} noise, where "
-                "it is the reverse step that is guided, got a call; use a sampler of reverse "
-                "steps, such as ancestral"
-            )
-        return mix(*self.denoiser(*self._both(inputs, where)).chunk(2), self.gamma)
+            raise self._no_prediction()
+        rows, asked = self._both(inputs, where)
+        return mix(self.denoiser(rows, asked), self.gamma)
+
+    def log_probs(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """See ``Denoiser``; with uniform and hybrid noise it is the step to the clean token."""
+        if self._masks:
+            return super().log_probs(inputs, where)
+        if self._plain:
+            return self.denoiser.log_probs(self._one(inputs), where)
+        rows, asked = self._both(inputs, where)
+        return mix(self.denoiser.log_probs(rows, asked), self.gamma)
 
     def log_reverse(
         self,
@@ -209,21 +237,21 @@ class ClassifierFree(Guidance):
         """See ``Denoiser``."""
         if self._masks:
             return super().log_reverse(inputs, s, where, adjust=adjust)
-        if self.gamma in (0, 1):
+        if self._plain:
             return self.denoiser.log_reverse(self._one(inputs), s, where, adjust=adjust)
-        twice = self._both(inputs, where)
 
         def adjust_both(log_probs: Tensor) -> Tensor:
             assert adjust is not None
             return torch.cat([adjust(part) for part in log_probs.chunk(2)])
 
-        both = self.denoiser.log_reverse(
-            twice[0],
-            torch.cat((s, s)),
-            twice[1],
-            adjust=None if adjust is None else adjust_both,
-        )
-        return mix(*both.chunk(2), self.gamma)
+        rows, asked = self._both(inputs, where)
+        both = None if adjust is None else adjust_both
+        steps = self.denoiser.log_reverse(rows, torch.cat((s, s)), asked, adjust=both)
+        return mix(steps, self.gamma)
+
+    @property
+    def _plain(self) -> bool:
+        return self.gamma in (0, 1)
 
     def _one(self, inputs: Inputs) -> Inputs:
         """The rows with the label, or, if gamma is 0, without one."""
@@ -260,10 +288,16 @@ class BlockClassifierFree(Denoiser):
         gamma: Strength, see ``ClassifierFree``.
 
     Raises:
-        ValueError: If the network has no such class, or the strength is out of range.
+        ValueError: If it is no model of block diffusion, the network has no such class, or the
+            strength is out of range.
     """
 
     def __init__(self, denoiser: Denoiser, label: int, gamma: float = 1.0) -> None:
+        if denoiser.context != "block":
+            raise ValueError(
+                "BlockClassifierFree.denoiser must be one of block diffusion, got the "
+                f"{denoiser.description}; ClassifierFree guides that"
+            )
         super().__init__(denoiser.backbone, denoiser.process, denoiser.parameterization)
         if isinstance(denoiser, BlockClassifierFree):
             raise ValueError(
@@ -367,5 +401,4 @@ def _combine(parts: list[Tensor], gamma: float) -> Tensor:
     """The logits of one prediction, or those of the mixture of two."""
     if len(parts) == 1:
         return parts[0]
-    with_label, without = (log_softmax(part) for part in parts)
-    return mix(with_label, without, gamma)
+    return mix(torch.cat([log_softmax(part) for part in parts]), gamma)

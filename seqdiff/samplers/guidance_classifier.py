@@ -82,19 +82,24 @@ class ClassifierBased(Guidance, ABC):
         Raises:
             ValueError: If the guided thing is the reverse step.
         """
-        everywhere = torch.ones_like(inputs.tokens, dtype=torch.bool)
-        asked_of = everywhere if where is None else where
+        if self._plain:
+            return self.denoiser(inputs, where)
+        if not self._masks:
+            raise self._no_prediction()
+        asked_of = _chosen(inputs, where)
         law = self.denoiser(inputs, asked_of)
-        if self.gamma:
-            if not self._masks:
-                raise ValueError(
-                    f"{type(self).__name__}.forward must not be asked with {self.process.name} "
-                    "noise, where it is the reverse step that is guided, got a call; use a sampler "
-                    "of reverse steps, such as ancestral"
-                )
-            asked = self._asked(inputs, asked_of)
-            law = _tilt(law, asked[asked_of], self._log_wanted(inputs, asked, law))
+        asked = self._asked(inputs, asked_of)
+        law = _tilt(law, asked[asked_of], self._log_wanted(inputs, asked, law))
         return law if where is not None else law.view(*inputs.tokens.shape, -1)
+
+    def log_probs(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """See ``Denoiser``; with uniform and hybrid noise it is the step to the clean token."""
+        if self._masks:
+            return super().log_probs(inputs, where)
+        law = self.denoiser.log_probs(inputs, _chosen(inputs, where))
+        return self._tilted(law, inputs, where)
 
     def log_reverse(
         self,
@@ -107,17 +112,23 @@ class ClassifierBased(Guidance, ABC):
         """See ``Denoiser``."""
         if self._masks:
             return super().log_reverse(inputs, s, where, adjust=adjust)
-        everywhere = torch.ones_like(inputs.tokens, dtype=torch.bool)
-        asked = everywhere if where is None else where
-        step = self.denoiser.log_reverse(inputs, s, asked, adjust=adjust)
-        if self.gamma:
-            worth = self._log_wanted(inputs, asked, step)
-            step = _tilt(step, torch.ones_like(step[:, 0], dtype=torch.bool), worth)
-        return step if where is not None else step.view(*inputs.tokens.shape, -1)
+        step = self.denoiser.log_reverse(inputs, s, _chosen(inputs, where), adjust=adjust)
+        return self._tilted(step, inputs, where)
+
+    @property
+    def _plain(self) -> bool:
+        return self.gamma == 0
+
+    def _tilted(self, law: Tensor, inputs: Inputs, where: Tensor | None) -> Tensor:
+        """Multiply distributions of all positions that are asked about by what a state is worth."""
+        if not self._plain:
+            worth = self._log_wanted(inputs, _chosen(inputs, where), law)
+            law = _tilt(law, torch.ones_like(law[:, 0], dtype=torch.bool), worth)
+        return law if where is not None else law.view(*inputs.tokens.shape, -1)
 
     def _asked(self, inputs: Inputs, where: Tensor | None) -> Tensor:
         """Positions that the classifier is asked about."""
-        asked = torch.ones_like(inputs.tokens, dtype=torch.bool) if where is None else where
+        asked = _chosen(inputs, where)
         if self._masks:
             asked = asked & (inputs.tokens == self.process.unknown_id)
         return asked if inputs.padding is None else asked & ~inputs.padding
@@ -173,7 +184,7 @@ class ExactClassifierBased(ClassifierBased):
     ) -> Int64[Tensor, " B"]:
         """See ``Denoiser``."""
         spent = self.denoiser.evaluations(inputs, where)
-        if self.gamma == 0:
+        if self._plain:
             return spent
         states = self.vocab_size if self._masks else self._discrete.states
         return spent + states * self._asked(inputs, where).sum(dim=-1)
@@ -230,7 +241,7 @@ class FirstOrderClassifierBased(ClassifierBased):
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
         """See ``Denoiser``."""
-        return self.denoiser.evaluations(inputs, where) + int(self.gamma != 0)
+        return self.denoiser.evaluations(inputs, where) + int(not self._plain)
 
     def _log_wanted(
         self, inputs: Inputs, asked: Bool[Tensor, "B L"], like: Float[Tensor, "M states"]
@@ -241,6 +252,10 @@ class FirstOrderClassifierBased(ClassifierBased):
             (slope,) = torch.autograd.grad(log_wanted.sum(), one_hot)
         # The derivative towards the present token is the same for all states.
         return self.gamma * slope[asked][:, : like.shape[-1]]
+
+
+def _chosen(inputs: Inputs, where: Tensor | None) -> Tensor:
+    return torch.ones_like(inputs.tokens, dtype=torch.bool) if where is None else where
 
 
 def _tilt(law: Tensor, which: Tensor, worth: Tensor) -> Tensor:

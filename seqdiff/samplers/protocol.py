@@ -124,7 +124,7 @@ def named_samplers() -> dict[str, type[Sampler]]:
     while waiting:
         cls = waiting.pop()
         waiting += cls.__subclasses__()
-        if not inspect.isabstract(cls):
+        if not inspect.isabstract(cls) and ABC not in cls.__bases__:
             found[sampler_name(cls)] = cls
     return dict(sorted(found.items()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.checks import check_numbers
 from seqdiff.samplers.first_hitting import FirstHittingSampler
@@ -36,13 +36,18 @@ class SemiAutoregressiveSampler(Sampler):
 
         Raises:
             ValueError: If window or stride is no integer, the stride is not in 1..window, or what
-                is inside is no sampler.
+                is inside is no sampler of masked diffusion.
         """
         check_numbers(self)
         if not isinstance(self.inner, Sampler):
             raise ValueError(
                 f"SemiAutoregressiveSampler.inner must be a sampler, got {self.inner!r}; build one,"
                 " such as FirstHittingSampler()"
+            )
+        if not self.inner.needs.include(Absorbing, "loo"):
+            raise ValueError(
+                "SemiAutoregressiveSampler.inner must be a sampler of masked diffusion, got "
+                f"{type(self.inner).__name__}; choose first_hitting or ancestral"
             )
         if not 1 <= self.stride <= self.window:
             raise ValueError(
@@ -53,11 +58,6 @@ class SemiAutoregressiveSampler(Sampler):
     def reach(self, length: int) -> int:
         """See ``Sampler``."""
         return self.inner.reach(min(length, self.window))
-
-    def check_fit(self, denoiser: Denoiser) -> None:
-        """See ``Sampler``; what is inside must fit too."""
-        super().check_fit(denoiser)
-        self.inner.check_fit(denoiser)
 
     def fill(self, canvas: Canvas) -> None:
         """See ``Sampler``; steps are those of all windows, one after the other."""

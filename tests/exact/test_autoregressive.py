@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from seqdiff import denoiser
-from seqdiff.backbones import Caduceus
+from seqdiff.backbones import AutoregressiveTransformer, Caduceus, Transformer
 from seqdiff.denoiser import Denoiser, first_leak
 from seqdiff.likelihood import ChainRule, FixedOrder, StratifiedK, evaluate
 from seqdiff.objectives import Autoregressive, MaskedLM, validation_objective
@@ -257,6 +257,33 @@ def test_a_backbone_that_looks_ahead_raises() -> None:
     assert first_leak(faint, K) == (0, 0)
     faint.size = 0
     assert first_leak(faint, K) is None
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, None])
+def test_a_backbone_is_probed_with_rows_that_fit(length: int | None) -> None:
+    """One with a short context is causal, or leaks, as any other."""
+    sizes = {"num_embeddings": K + 1, "num_logits": K}
+
+    class Short(TableBackbone):
+        looks = False
+
+        def logits(self, inputs):
+            tokens = inputs.tokens
+            assert length is None or tokens.shape[1] <= length, "longer than its context"
+            before = tokens if self.looks else torch.nn.functional.pad(tokens, (1, 0))[:, :-1]
+            return before.cumsum(dim=1)[..., None].double().expand(-1, -1, K)
+
+    short = Short(K)
+    short.max_length = length
+    assert first_leak(short, K) is None
+    short.looks = True
+    assert first_leak(short, K) == (0, 0)
+    if length is not None:
+        network = AutoregressiveTransformer(8, 1, 2, **sizes, max_length=length)
+        assert Denoiser(network, LeftToRight(K)).context == "prefix"
+        both_ways = Transformer(8, 1, 2, **sizes, max_length=length)
+        with pytest.raises(ValueError, match="got Transformer, whose position 0 depends on token"):
+            Denoiser(both_ways, LeftToRight(K))
 
 
 def test_it_is_validated_by_the_likelihood() -> None:

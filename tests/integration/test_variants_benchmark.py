@@ -26,7 +26,7 @@ def test_runs_and_records(tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize("score", ["marginal", "llr"])
 def test_other_scores_are_refused(monkeypatch, capsys, score: str) -> None:
-    def wrong(denoiser, process, windows, **rest):
+    def wrong(denoiser, windows, **rest):
         if score == "marginal":
             return [1.0] * len(windows)
         return [LikelihoodRatio(1.0, 0.0, 1.0, 1.0)] * len(windows)

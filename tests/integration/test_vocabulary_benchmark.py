@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import vocabulary
-from seqdiff.parameterization import Denoiser
+from seqdiff.denoiser import Denoiser
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--pairs", "2", "--shape", "8x1x2x24", "--vocabulary", "9", "--batch", "3"]
@@ -29,8 +29,8 @@ def test_runs_and_records(tmp_path, capsys, monkeypatch) -> None:
 def test_the_cost_of_the_neighbour_is_refused(monkeypatch) -> None:
     real = Denoiser.nats
 
-    def nats(self, x_t, x0, *rest):
-        return real(self, x_t, x0.roll(1, dims=1), *rest)
+    def nats(self, inputs, x0, where):
+        return real(self, inputs, x0.roll(1, dims=1), where)
 
     monkeypatch.setattr(Denoiser, "nats", nats)
     with pytest.raises(SystemExit, match=r"counted and everywhere.* nothing was timed"):

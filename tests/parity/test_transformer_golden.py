@@ -17,8 +17,8 @@ from seqdiff.backbones import (
     transformer,
 )
 from seqdiff.backbones.transformer_hub import hub_name
-from seqdiff.parameterization import Denoiser
-from seqdiff.schedules import LogLinear
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.types import Inputs
 
 MDLM_FIELDS = {"model_type": "mdlm", "dropout": 0.1, "time_conditioning": True}
@@ -195,15 +195,15 @@ def test_as_a_backbone_it_gives_the_published_law_without_the_mask(mdlm: Golden)
     mask_id, tokens = mdlm.fields["vocab_size"] - 1, mdlm.tensors["input_ids"]
     folder = str(mdlm.publish())
     net = PublishedTransformer(folder, num_embeddings=mask_id + 1, num_logits=mask_id).eval()
-    denoiser, t = Denoiser(net, mask_id, LogLinear(eps=0.0)), torch.zeros(len(tokens))
+    denoiser, inputs = Denoiser(net, Absorbing(mask_id)), Inputs(tokens, torch.zeros(len(tokens)))
     wanted = mdlm.tensors["logits"].double()[..., :mask_id].log_softmax(-1).float()
     law = net(Inputs(tokens, sigma=torch.zeros(len(tokens)))).log_softmax(-1)
     torch.testing.assert_close(law, wanted, atol=2e-4, rtol=1e-4)
     hidden = tokens == mask_id
     assert hidden.any() and not hidden.all()
-    torch.testing.assert_close(denoiser(tokens, t)[hidden], wanted[hidden], atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(denoiser(inputs)[hidden], wanted[hidden], atol=2e-4, rtol=1e-4)
     torch.testing.assert_close(
-        denoiser.log_probs_at(tokens, hidden, t), wanted[hidden], atol=2e-4, rtol=1e-4
+        denoiser.log_probs(inputs, hidden), wanted[hidden], atol=2e-4, rtol=1e-4
     )
     with_mask = mdlm.tensors["logits"].log_softmax(-1)[..., :mask_id]
     shifted = mdlm.tensors["logits"][..., 1:].log_softmax(-1)

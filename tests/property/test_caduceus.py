@@ -1,6 +1,7 @@
 """Caduceus: symmetry, an independent two-pass twin, padding."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 
 from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.backbones.mamba import BiMamba, SelectiveSSM
+from seqdiff.backbones.sigma_embedding import MAX_SIGMA
+from seqdiff.parameterization import Denoiser
+from seqdiff.schedules import Linear
 from seqdiff.types import Inputs
 
 DNA = (3, 2, 1, 0, 4)
@@ -54,10 +58,11 @@ VARIANTS = st.fixed_dictionaries(
 # Reverse-complement equivariance
 
 
-def asymmetry(model: Caduceus, tokens: torch.Tensor) -> float:
+def asymmetry(model: Caduceus, tokens: torch.Tensor, sigma: torch.Tensor | None = None) -> float:
     complement = torch.tensor(DNA)
-    logits = model(Inputs(tokens))
-    difference = model(Inputs(complement[tokens.flip(1)])) - logits.flip(1)[..., complement[:4]]
+    logits = model(Inputs(tokens, sigma=sigma))
+    turned = model(Inputs(complement[tokens.flip(1)], sigma=sigma))
+    difference = turned - logits.flip(1)[..., complement[:4]]
     return (difference.abs().max() / logits.abs().max()).item()
 
 
@@ -192,7 +197,91 @@ def test_the_chosen_kernels_equal_the_reference(variant: str) -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-9, rtol=1e-9)
 
 
-# The backbone protocol, padding
+# Noise level
+
+
+SIGMA = torch.tensor([0.1, 2.0], dtype=torch.float64)
+
+
+class OneStrand(Caduceus):
+    """Broken twin: only the first strand is told the noise level."""
+
+    def body(self, h, inputs, layer=None):
+        first, second = h.chunk(2)
+        h = torch.cat((first, second - self.sigma_map(inputs.sigma)[:, None]))
+        return super().body(h, inputs, layer)
+
+
+@settings(max_examples=15, deadline=None)
+@given(swap=st.booleans(), depth=st.integers(1, 3), length=st.integers(1, 9))
+def test_ps_with_a_noise_level_is_equivariant(swap: bool, depth: int, length: int) -> None:
+    model = build(variant="ps", complement=DNA, swap_strands=swap, time_conditioned=True)
+    del model.layers[depth:]
+    assert asymmetry(model, draw_tokens(2, length), SIGMA) < 1e-10
+    model.__class__ = OneStrand
+    assert asymmetry(model, draw_tokens(2, length), SIGMA) > 1e-3
+
+
+@pytest.mark.parametrize("variant", ["ph", "ps"])
+def test_a_noise_level_acts_on_its_own_row(variant: str) -> None:
+    options = {"variant": variant, "complement": DNA, "num_classes": 2}
+    model, tokens = build(time_conditioned=True, **options), draw_tokens(2, 7)
+    label = torch.tensor([1, 0])
+    inputs = Inputs(tokens, sigma=SIGMA, label=label)
+    together = model(inputs)
+    for row in range(2):
+        alone = model(inputs.take(slice(row, row + 1)))
+        torch.testing.assert_close(together[row : row + 1], alone, **EXACT)
+    other = model(Inputs(tokens, sigma=SIGMA.flip(0), label=label))
+    assert (other - together).abs().amax(dim=(1, 2)).min() > 1e-2
+    torch.testing.assert_close(
+        model(Inputs(tokens, sigma=torch.full((2,), torch.inf, dtype=torch.float64), label=label)),
+        model(Inputs(tokens, sigma=torch.full((2,), MAX_SIGMA, dtype=torch.float64), label=label)),
+    )
+    clean = Inputs(tokens, sigma=torch.zeros(2, dtype=torch.float64), label=label)
+    assert torch.equal(model.hidden(Inputs(tokens, label=label)), model.hidden(clean))
+    added = model.sigma_map(SIGMA) + model.label_embedding.table.weight[label + 1]
+    wanted = model.embedding.weight[tokens] + added[:, None]
+    torch.testing.assert_close(model.body(model.embed(inputs), inputs, 0)[:2], wanted, **EXACT)
+
+
+def test_a_network_that_is_not_time_conditioned_ignores_the_noise_level() -> None:
+    model, tokens = build(), draw_tokens(2, 7)
+    assert torch.equal(model(Inputs(tokens, sigma=SIGMA)), model(Inputs(tokens)))
+
+
+def test_time_conditioning_leaves_the_other_weights_alone() -> None:
+    options = {"num_embeddings": 5, "num_logits": 4, "num_classes": 2}
+    states = []
+    for timed in (False, True):
+        torch.manual_seed(3)
+        states.append(Caduceus(8, 2, **options, time_conditioned=timed).state_dict())
+    plain, timed = states
+    assert all(name.startswith("sigma_map.") for name in timed.keys() - plain.keys())
+    assert len(timed) == len(plain) + 4
+    assert all(torch.equal(timed[name], weight) for name, weight in plain.items())
+
+
+def test_the_noise_level_of_a_denoiser_is_that_of_its_schedule(tmp_path: Path) -> None:
+    model, tokens = build(time_conditioned=True), draw_tokens(2, 7)
+    t = torch.tensor([0.3, 0.9], dtype=torch.float64)
+    sigma = -Linear().alpha(t).log()
+    found = Denoiser(model, 4, Linear())(tokens, t)
+    wanted = model(Inputs(tokens, sigma=sigma)).log_softmax(-1)
+    masked = tokens == 4
+    torch.testing.assert_close(found[masked], wanted[masked], **EXACT)
+    again = Caduceus.of(model.config, backend="reference").double()
+    again.load_state_dict(model.state_dict())
+    assert again.config == model.config and again.time_conditioned
+    assert torch.equal(again(Inputs(tokens, sigma=sigma)), model(Inputs(tokens, sigma=sigma)))
+    with pytest.raises(ValueError, match=r"^Caduceus\.sigma must be given to a time-conditioned"):
+        model(Inputs(tokens))
+    with pytest.raises(ValueError, match=r"^Caduceus\.to_hub must be given a time-free network"):
+        model.to_hub(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# The base class, padding
 
 
 def test_it_is_a_time_free_backbone() -> None:
