@@ -79,13 +79,19 @@ def test_models_that_do_not_fit() -> None:
         ),
         (BlockSampler(), uncopied, "must fit BlockSampler, got the process blockwise"),
         (FirstHittingSampler(), model, "got the process blockwise .*; its samplers are block$"),
-        (SemiAutoregressiveSampler(4, 2, BlockSampler()), plain, "must fit BlockSampler, got"),
     ):
         with pytest.raises(ValueError, match=message):
             sampler.sample(denoiser, x_init, generator=generator)
     padding = torch.tensor([[True] + [False] * 5])
     with pytest.raises(ValueError, match=r"padding must come after .* at row 0, position 1; move"):
         draw(BlockSampler(), 2, x_init, padding=padding)
+
+
+def test_windows_hold_samplers_of_masks_only() -> None:
+    for inner in (BlockSampler(), LeftToRightSampler(), GibbsSampler()):
+        expected = rf"inner must be a sampler of masked diffusion, got {type(inner).__name__}; choo"
+        with pytest.raises(ValueError, match=expected):
+            SemiAutoregressiveSampler(4, 2, inner)
 
 
 def test_reach_is_the_window() -> None:
