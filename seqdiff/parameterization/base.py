@@ -12,7 +12,8 @@ in its place gives plausible and wrong numbers. Source: Austin et al. 2021, arXi
 al. 2024, arXiv:2310.16834; Schiff et al. 2024, arXiv:2412.10193.
 """
 
-from __future__ import annotations
+# Annotations are not postponed: the configuration parser resolves postponed ones in the module of
+# the subclass, and accepts any value for every option of a class if it finds a name missing there.
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
