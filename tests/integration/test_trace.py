@@ -60,7 +60,7 @@ def _seen(run: Run, case: str) -> list[list[list[int]]]:
     seeds = row_seeds(NUM, torch.Generator().manual_seed(SEED))
     rows: list[list[list[int]]] = []
     for first in range(0, NUM, BATCH):
-        x_init = run.process.prior((min(BATCH, NUM - first), LENGTH))
+        x_init = run.process.blank((min(BATCH, NUM - first), LENGTH))
         states = [x_init.tolist()]
 
         def keep(step: int, x_t: torch.Tensor, states: list = states) -> None:
@@ -68,7 +68,6 @@ def _seen(run: Run, case: str) -> list[list[list[int]]]:
 
         sampler.sample(
             run.denoiser,
-            run.process,
             x_init,
             seeds=seeds[first : first + BATCH],
             callback=keep,
@@ -126,7 +125,7 @@ def test_given_letters_stay_and_batches_come_in_any_order_and_length(run: Run) -
         found.start(x_init, rows)
         generator = torch.Generator().manual_seed(0)
         output = FirstHittingSampler().sample(
-            run.denoiser, run.process, x_init, generator=generator, callback=found
+            run.denoiser, x_init, generator=generator, callback=found
         )
         drawn |= dict(zip(rows, output.tokens.tolist(), strict=True))
     trace = found.trace(sampler="mine", names=["a", "b", "c"], symbols=list("uvwxyz-"))

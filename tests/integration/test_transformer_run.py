@@ -52,7 +52,7 @@ def test_train_load_sample_evaluate(config: Path, tmp_path: Path, net: list[str]
     assert run.denoiser.time_conditioned == (net is TIMED)
     generator = torch.Generator().manual_seed(0)
     drawn = AncestralSampler(8).sample(
-        run.denoiser, run.process, run.process.prior((3, 12)), generator=generator
+        run.denoiser, run.process.blank((3, 12)), generator=generator
     )
     assert drawn.tokens.max() < 6
     command = ["sample", str(out), "--num=3", "--length=12", "--seed=1"]
@@ -63,7 +63,7 @@ def test_train_load_sample_evaluate(config: Path, tmp_path: Path, net: list[str]
 
 def test_a_timed_run_is_told_the_noise_of_its_schedule(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    flags = [*TIMED, "--schedule=Cosine", "--trainer.max_steps=2", f"--output={out}"]
+    flags = [*TIMED, "--process.schedule=Cosine", "--trainer.max_steps=2", f"--output={out}"]
     assert main(["train", str(config), *flags]) == 0
     denoiser = load_run(out).denoiser
     told: list[torch.Tensor] = []
