@@ -6,6 +6,7 @@ use; ``last.ckpt``: what going on needs; ``metrics.csv`` and ``tensorboard/``: w
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
 from seqdiff.config import ParsedRun, RunConfig, dump, instantiate, parse_run
@@ -26,11 +29,18 @@ from seqdiff.denoiser import Denoiser
 from seqdiff.files import check_folder, write_bytes
 from seqdiff.gaussian import GaussianDenoiser
 from seqdiff.process import Absorbing, Blockwise, Gaussian, Process
+from seqdiff.samplers.draws import row_seeds
 from seqdiff.start import CONFIG_NAME, start_weights
 from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
 from seqdiff.training.module import DiffusionModule
 from seqdiff.training.trainer import build_trainer, is_first_process
-from seqdiff.training.weights import Progress, encode_weights, load_weights, read_progress
+from seqdiff.training.weights import (
+    Progress,
+    encode_weights,
+    load_weights,
+    read_progress,
+    weights_digest,
+)
 
 
 @dataclass(frozen=True)
@@ -41,11 +51,13 @@ class Run:
         directory: Where it lies.
         config: What it was made of.
         denoiser: The network with the exported weights, in eval mode.
+        digest: Of the exported weights; what wraps the network does not change it.
     """
 
     directory: Path
     config: RunConfig
     denoiser: Denoiser
+    digest: str
 
     @property
     def process(self) -> Process:
@@ -61,6 +73,22 @@ class Run:
     def datamodule(self) -> SequenceDataModule:
         """The run's data; no file is opened before a split is."""
         return self.config.data
+
+    def row_seeds(self, num: int, seed: int) -> Int64[Tensor, " {num}"]:
+        """Give the seeds of the sequences that a command draws from this run.
+
+        They follow from the seed, the weights and the tokenizer. With the seed alone the sequences
+        of two similar models would have the same noise and be near-copies of each other, which
+        makes a comparison look more certain than it is. Wherever a copy of the run lies, it has the
+        same seeds; the first seeds of more sequences are those of fewer.
+
+        Args:
+            num: Sequences.
+            seed: Not negative.
+        """
+        key = f"{seed} {self.digest} {self.tokenizer.fingerprint}"
+        mixed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4])
+        return row_seeds(num, torch.Generator().manual_seed(mixed))
 
     @property
     def max_length(self) -> int | None:
@@ -83,7 +111,8 @@ def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Ru
     _, config = _open(directory)
     denoiser = _compose(config)
     load_weights(directory / WEIGHTS_NAME, denoiser, config.data.tokenizer.fingerprint)
-    return Run(directory, config, denoiser.eval().to(device))
+    digest = weights_digest(denoiser.state_dict())
+    return Run(directory, config, denoiser.eval().to(device), digest)
 
 
 def start_run(parsed: ParsedRun) -> Path:

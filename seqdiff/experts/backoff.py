@@ -95,7 +95,8 @@ class ContextCounts:
         return self._levels(*self._encode(tokens, known))
 
     def _levels(self, context: np.ndarray, token: np.ndarray) -> Iterator[_Level]:
-        place = np.argsort(context)  # near contexts one after the other, which the searches like
+        # Equal and near words one after the other: equal ones are searched for once.
+        place = np.argsort(token * self._base**self.order + context)
         for k in range(self.order + 1):
             width = self._base ** (self.order - k)
             if k:
@@ -235,5 +236,10 @@ def longest_order(vocab_size: int) -> int:
 def _between(
     numbers: Int64[np.ndarray, " n"], first: Int64[np.ndarray, " t"], width: int
 ) -> Int64[np.ndarray, " t"]:
-    """Count the sorted numbers in ``[first, first + width)``."""
-    return np.searchsorted(numbers, first + width) - np.searchsorted(numbers, first)
+    """Count the sorted numbers in ``[first, first + width)``; equal neighbours once for all."""
+    if not len(first):
+        return np.empty(0, np.int64)
+    begins = np.append(True, first[1:] != first[:-1])
+    sought = first[begins]
+    found = np.searchsorted(numbers, sought + width) - np.searchsorted(numbers, sought)
+    return found[np.cumsum(begins) - 1]

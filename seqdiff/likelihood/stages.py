@@ -15,6 +15,8 @@ from seqdiff.likelihood.result import effective_degrees
 
 # A variance from fewer is often small by luck, and would make the second stage too short.
 _LEAST_DEGREES = 15
+# The degrees of freedom are estimated too; fewer are taken for these, which double the variance.
+_TRUSTED_DEGREES = 4
 
 
 def check_budget(
@@ -102,16 +104,26 @@ class Budget:
     """How many passes a row gets, in two stages if there is a target.
 
     The first stage measures the variance, which fixes the length of the second. The estimate is
-    w times the first mean plus 1 - w times the second, where w is the first stage's share of all
+    w times the first mean plus 1 - w times the second, where w is the first stage's fraction of all
     passes that ``max_nfe`` allows, 0 without a limit. So w is fixed before anything is seen, and
-    whatever the length of the second stage, its mean expects the truth: no law gives a bias. Where
-    the budget is spent, w makes the plain mean of all passes, and the row has what ``max_nfe``
-    alone would give it. A weight that followed the length of the second stage would follow the
-    first variance, and with it, in a skewed law, the first mean. So would stopping when the error
-    so far looks small: it stops where the values happen to be alike, and with a skewed law those
-    are the small ones. Source: Stein 1945, "A two-sample test for a linear hypothesis whose power
-    is independent of the variance"; there the mean is over both stages, which is free of bias for
-    a normal law only.
+    whatever the length of the second stage, the expectation of its mean is the truth. Where the
+    budget is spent, w makes the plain mean of all passes, and the row has what ``max_nfe`` alone
+    would give it. A weight that followed the length of the second stage would follow the first
+    variance, and with it, in a skewed distribution, the first mean. So would stopping when the
+    error so far looks small: it stops where the values happen to be alike, and in a skewed
+    distribution those are the small ones.
+
+    A variance that is too small by luck makes the second stage too short, and one that is too large
+    does not make up for it: with d degrees of freedom the mean of 1 / variance is d / (d - 2) times
+    the truth's (chi-square). The second stage is planned for a variance larger by this factor, so
+    that the target is the root mean square of the errors. The standard error that is reported comes
+    from the variance of the second stage, and its square has no bias given the length. It may lie
+    above the target or below. The first stage's would always lie below, and be too small, by a
+    quarter or more where a few rare masks make most of the variance.
+
+    Source: Stein 1945, "A two-sample test for a linear hypothesis whose power is independent of the
+    variance"; there the mean is over both stages, which is free of bias for a normal distribution
+    only, and the error is that of the first stage.
 
     Attributes:
         estimator: What makes the passes.
@@ -161,15 +173,17 @@ class Budget:
         """
         if self.estimator.exact or self.target_se is None:
             return 0
-        most = math.inf if self.max_nfe is None else self.max_nfe // cost - len(first.values)
+        passes = len(first.values)
+        most = math.inf if self.max_nfe is None else self.max_nfe // cost - passes
+        degrees = max(first.degrees(self.estimator), _TRUSTED_DEGREES)
+        variance = first.variance * degrees / (degrees - 2)
         weight = self._weight(first, cost)
-        left = self.target_se**2 - weight**2 * first.variance / len(first.values)
+        left = self.target_se**2 - weight**2 * variance / passes
         if left <= 0:
             return int(most)
-        needed = max(1, math.ceil((1 - weight) ** 2 * first.variance / left))
-        while needed < most and self._error(first, needed, cost) > self.target_se:
-            needed += 1
-        return int(min(needed, most))
+        # No shorter than the first, for the error to have as many degrees of freedom.
+        needed = math.ceil((1 - weight) ** 2 * variance / left)
+        return int(min(most, max(passes, needed)))
 
     def combine(self, first: Passes, second: Passes, cost: int) -> Outcome:
         """Put the stages together.
@@ -186,15 +200,10 @@ class Budget:
             return Outcome(passes.mean, error, passes.degrees(self.estimator))
         weight = self._weight(first, cost)
         mean = weight * first.mean + (1 - weight) * second.mean
-        error = self._error(first, len(second.values), cost)
-        return Outcome(mean, error, first.degrees(self.estimator))
+        per_pass = weight**2 / len(first.values) + (1 - weight) ** 2 / len(second.values)
+        error = math.sqrt(second.variance * per_pass)
+        return Outcome(mean, error, second.degrees(self.estimator))
 
     def _weight(self, first: Passes, cost: int) -> float:
-        """The first stage's share of all passes that are allowed."""
+        """The first stage's fraction of all passes that are allowed."""
         return 0.0 if self.max_nfe is None else len(first.values) / (self.max_nfe // cost)
-
-    def _error(self, first: Passes, later: int, cost: int) -> float:
-        """Standard error after so many passes of a second stage, by the first one's variance."""
-        weight = self._weight(first, cost)
-        shares = weight**2 / len(first.values) + (1 - weight) ** 2 / later
-        return math.sqrt(first.variance * shares)

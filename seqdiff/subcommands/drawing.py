@@ -15,7 +15,6 @@ from torch import Tensor
 from seqdiff.data.templates import Templates
 from seqdiff.run import Run
 from seqdiff.samplers import Recorder, Sampler
-from seqdiff.samplers.draws import row_seeds
 from seqdiff.subcommands.terminal import progress
 
 # A token's id and, for two symbols, their probabilities and noise: what any sampler holds at least.
@@ -72,12 +71,12 @@ def draw(
         run: The run.
         sampler: How to draw.
         templates: What is given of each sequence.
-        seed: Of the sequences; each has a seed of its own drawn from this one.
+        seed: Of the sequences; the seed of each follows from it, see ``Run.row_seeds``.
         batch_size: Drawn at a time; the sequences do not depend on it.
         recorder: Keeps every step.
     """
     num = len(templates.names)
-    seeds = row_seeds(num, torch.Generator().manual_seed(seed))
+    seeds = run.row_seeds(num, seed)
     sequences, lengths = [""] * num, [0] * num
     done = 0
     reached = 0.0  # never falls, though a sampler may hide tokens again

@@ -55,7 +55,8 @@ def add_estimator(parser: argparse.ArgumentParser) -> None:
         "--target_se",
         type=float,
         metavar="NATS",
-        help="a first estimate tells how many passes make the standard error that small",
+        help="standard error to aim at: a first estimate of the variance tells how many passes "
+        "that takes, and the error of those is reported",
     )
     parser.add_argument(
         "--max_nfe", type=int, metavar="N", help="most network passes a sequence; default: no limit"

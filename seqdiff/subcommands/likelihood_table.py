@@ -80,7 +80,7 @@ def estimate(
         split: Which split of its data.
         estimator: How.
         seed: Of the draws.
-        target_se: Standard error, in nats, at which a sequence is done.
+        target_se: Standard error of a sequence to aim at, in nats.
         max_nfe: Most network evaluations of a sequence.
         labels: Whether each row's label is given; ``None`` for data without any.
 
@@ -118,7 +118,7 @@ def estimate_batches(
         title: Of the bar.
         estimator: How.
         seed: Of the draws.
-        target_se: Standard error, in nats, at which a sequence is done.
+        target_se: Standard error of a sequence to aim at, in nats.
         max_nfe: Most network evaluations of a sequence.
     """
     device = next(run.denoiser.parameters()).device

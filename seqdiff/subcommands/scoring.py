@@ -87,7 +87,7 @@ def score_records(
         estimator: How.
         seed: Of the draws; a record's score is a function of it and of the record's content.
         batch_size: Most rows of a network call.
-        target_se: Standard error, in nats, at which a reading is done.
+        target_se: Standard error of a reading to aim at, in nats.
         max_nfe: Most network evaluations of a reading.
 
     Raises:

@@ -86,7 +86,7 @@ def evaluate_set(
         limit: Rows to take at most, evenly spaced; what each is worth does not depend on it.
         estimator: How.
         seed: Of the draws.
-        target_se: Standard error, in nats, at which a row is done.
+        target_se: Standard error of a row to aim at, in nats.
         max_nfe: Most network evaluations of a row.
     """
     total = len(found.dataset)

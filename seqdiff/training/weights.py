@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,19 @@ def encode_weights(weights: dict[str, Tensor], tokenizer: str) -> bytes:
     """
     tensors = {name: v.detach().cpu().contiguous().clone() for name, v in weights.items()}
     return save(tensors, metadata={_TOKENIZER: tokenizer})
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """Hash tensors with their names, types and shapes.
+
+    Args:
+        weights: By name, on the CPU.
+    """
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)} ".encode())
+        digest.update(weight.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def load_weights(path: Path, module: nn.Module, tokenizer: str) -> None:

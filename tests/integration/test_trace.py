@@ -13,7 +13,6 @@ from seqdiff.plots.film import develop
 from seqdiff.run import Run, load_run
 from seqdiff.sampler_config import build_sampler
 from seqdiff.samplers import FirstHittingSampler, Recorder, recorder
-from seqdiff.samplers.draws import row_seeds
 from seqdiff.subcommands import drawing
 from seqdiff.trace import read_trace
 
@@ -57,7 +56,7 @@ def _sample(trained: Path, out: Path, case: str, *more: str) -> list[str]:
 def _seen(run: Run, case: str) -> list[list[list[int]]]:
     """What a callback of our own is left with, row by row: states from ``x_init`` on."""
     sampler = build_sampler(case.split()[0], SAMPLERS[case])
-    seeds = row_seeds(NUM, torch.Generator().manual_seed(SEED))
+    seeds = run.row_seeds(NUM, SEED)
     rows: list[list[list[int]]] = []
     for first in range(0, NUM, BATCH):
         x_init = run.process.blank((min(BATCH, NUM - first), LENGTH))

@@ -10,19 +10,24 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from seqdiff.likelihood import (
     BernoulliTime,
     Estimator,
     ExactK,
     ImportanceWeightedOrders,
+    Likelihood,
     RandomOrderChain,
     StratifiedK,
+    evaluate,
     stages,
 )
 from seqdiff.likelihood.stages import Budget, Outcome, Passes
+from seqdiff.schedules import Cosine
+from seqdiff.types import Batch, Inputs
 from tests.coverage_oracles import Table
+from tests.oracles import TableBackbone, masked_model
 
 TABLE, SKEWED = Table(3, 4, seed=7), Table(3, 4, seed=5, scale=3)
 SIGMAS = float(norm.isf(0.5e-6))
@@ -54,17 +59,89 @@ def bias(errors: np.ndarray) -> float:
 def test_a_target_is_honoured_without_bias(
     estimator: Estimator, target: float, table: Table
 ) -> None:
-    """The spread is a little above the target, as the first stage's variance is uncertain.
+    """Measured on 8,000 sequences the root mean square is 1.13 targets at most.
 
-    Measured on 20,000 sequences it is 1.15 targets at most; 2,025 add 0.08 at 1e-6.
+    That is with ``BernoulliTime`` on the skewed table; elsewhere it is 1.05. 2,025 rows add 0.08 at
+    1e-6.
     """
     target *= table.scale
     result, truth = table.run(estimator, ROWS, target_se=target)
     errors = result.nats - truth
-    assert (result.standard_error <= target).all()
     assert abs(bias(errors)) < SIGMAS
+    assert abs(bias(errors**2 - result.standard_error**2)) < SIGMAS
     assert np.sqrt((errors**2).mean()) < target * (1.15 + SIGMAS / math.sqrt(2 * ROWS))
     assert len(set(result.nfe.tolist())) > 1, "sequences stop one by one"
+
+
+class Neighbours(TableBackbone):
+    """Sure of a token between two visible ones, but 2 nats off at every eighth of 64.
+
+    So a draw with few masked tokens, which weighs most, hits one of those or none, and few passes
+    know little of the variance.
+    """
+
+    length = 64
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.costs = torch.tensor([1.4, 0.1, 0.005]).repeat(self.length, 1).double()
+        self.costs[::8, 2] = 2.0
+
+    def logits(self, inputs: Inputs) -> torch.Tensor:
+        visible = (inputs.tokens != 2).long()
+        costs = self.costs[torch.arange(self.length), visible.roll(1, 1) + visible.roll(-1, 1)]
+        return torch.stack([-costs, torch.log(-torch.expm1(-costs))], dim=-1)
+
+    @property
+    def truth(self) -> float:
+        """The bound of the row of zeros: the mean over k of the chance that neighbours are masked.
+
+        Given a masked token, k - 1 of the other n - 1 are masked too.
+        """
+        n, k = self.length, torch.arange(1, self.length + 1).double()
+        none, both = (k - 1) * (k - 2), (n - k) * (n - k - 1)
+        chances = torch.stack([none, (n - 1) * (n - 2) - none - both, both]) / (n - 1) / (n - 2)
+        return float((self.costs @ chances).mean(dim=1).sum())
+
+    def run(self, rows: int, target: float) -> Likelihood:
+        tokens = torch.zeros((rows, self.length), dtype=torch.int64)
+        batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.arange(rows))
+        return evaluate(
+            masked_model(self, Cosine()),
+            [batch],
+            estimator=StratifiedK(),
+            target_se=target,
+            rows_per_call=1 << 14,
+        )
+
+
+def trust_the_first(self: Budget, first: Passes, second: Passes, cost: int) -> Outcome:
+    """The broken twin: report the error that the first stage promised."""
+    error = math.sqrt(first.variance / len(second.values))
+    return Outcome(second.mean, error, first.degrees(self.estimator))
+
+
+def test_the_error_of_a_long_row_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its square is that of the actual error in the mean over 1,500 rows of 64 tokens.
+
+    A false alarm has a probability of 1e-6. The twin, which was the code once, reports 0.74 of the
+    actual error: measured, it is off by 9 standard errors, so it passes with less than 1e-4. Of
+    the 95% intervals 94% cover, so that fewer than 90% have a probability below 1e-6.
+    """
+    network, rows, target = Neighbours(), 1500, 0.65
+    result = network.run(rows, target)
+    errors = result.nats - network.truth
+    assert abs(bias(errors)) < SIGMAS
+    assert abs(bias(errors**2 - result.standard_error**2)) < SIGMAS
+    assert np.sqrt((errors**2).mean()) < 1.3 * target
+    low, high = result.interval()
+    assert np.mean((low <= network.truth) & (network.truth <= high)) > 0.9
+    assert binom.cdf(0.9 * rows, rows, 0.935) < 1e-6
+    monkeypatch.setattr(Budget, "combine", trust_the_first)
+    monkeypatch.setattr(stages, "_TRUSTED_DEGREES", 1e12)  # the second stage is not longer
+    result = network.run(rows, target)
+    errors = result.nats - network.truth
+    assert bias(errors**2 - result.standard_error**2) > SIGMAS
 
 
 def stop_when_small(estimator: BernoulliTime, target: float, passes: int) -> np.ndarray:
@@ -91,7 +168,6 @@ def test_a_short_first_stage_would_be_caught(monkeypatch: pytest.MonkeyPatch) ->
     """The broken twin: trusting a variance of two draws."""
     monkeypatch.setattr(stages, "_LEAST_DEGREES", 1)
     result, truth = TABLE.run(StratifiedK(2), ROWS, target_se=0.4)
-    assert (result.standard_error <= 0.4).all()
     assert np.sqrt(((result.nats - truth) ** 2).mean()) > 2 * 0.4
 
 
@@ -121,7 +197,8 @@ def test_a_budget_comes_before_the_target() -> None:
         result, truth = TABLE.run(ExactK(), ROWS, target_se=0.05, max_nfe=budget)
         assert abs(bias(result.nats - truth)) < SIGMAS
         if spent is None:
-            assert (result.standard_error <= 0.05).all() and (result.nfe <= budget).all()
+            assert np.sqrt((result.standard_error**2).mean()) < 1.1 * 0.05
+            assert (result.nfe < budget).all()
         else:
             assert (result.nfe == spent).all() and (result.standard_error > 0.05).any()
 
@@ -153,7 +230,6 @@ def test_a_budget_that_some_rows_meet_does_not_bias(monkeypatch: pytest.MonkeyPa
     result, truth = SKEWED.run(estimator, rows, **arguments)
     met = result.nfe == 64
     assert 0.1 < met.mean() < 0.9
-    assert (result.standard_error[~met] <= 1.2).all() and met[result.standard_error > 1.2].all()
     assert abs(bias(result.nats - truth)) < SIGMAS
     monkeypatch.setattr(Budget, "combine", mean_of_all)
     result, truth = SKEWED.run(estimator, rows, **arguments)
