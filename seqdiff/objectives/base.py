@@ -1,7 +1,7 @@
 """What every objective promises."""
 
-from __future__ import annotations
-
+# No postponed annotations: the configuration parser reads those of a base class in the module of
+# a subclass, where names may be missing.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
@@ -63,7 +63,7 @@ def position_noise(batch: Batch, noise: CounterNoise) -> Float64[Tensor, "B L"]:
 
 
 def corrupted(
-    denoiser: Denoiser, batch: Batch, t: Float64[Tensor, ...], noise: CounterNoise
+    denoiser: Denoiser, batch: Batch, t: Float64[Tensor, "..."], noise: CounterNoise
 ) -> Int64[Tensor, "B L"]:
     """Draw noisy rows; what is outside the loss mask stays as it is."""
     draws = position_noise(batch, noise)

@@ -12,8 +12,8 @@ in its place gives plausible and wrong numbers. Source: Austin et al. 2021, arXi
 al. 2024, arXiv:2310.16834; Schiff et al. 2024, arXiv:2412.10193.
 """
 
-from __future__ import annotations
-
+# No postponed annotations: the configuration parser reads those of a base class in the module of
+# a subclass, where names may be missing.
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 

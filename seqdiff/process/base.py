@@ -6,8 +6,8 @@ Source of the common frame: Austin et al. 2021, arXiv:2107.03006; Campbell et al
 arXiv:2205.14987; von Ruette et al. 2025, arXiv:2503.04482.
 """
 
-from __future__ import annotations
-
+# No postponed annotations: the configuration parser reads those of a base class in the module of
+# a subclass, where names may be missing.
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
