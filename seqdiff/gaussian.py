@@ -20,6 +20,8 @@ from seqdiff.types import Batch, Inputs
 
 _UNITS = 64
 _SLOPE = 16.0
+# Of the schedule and the embedding, over the learning rate of the network: 1e-2 over 1.4e-3.
+_LR_SCALE = 1e-2 / 1.4e-3
 
 
 @dataclass(kw_only=True)
@@ -109,7 +111,8 @@ class GaussianDenoiser(Denoiser):
     symbol v, so that a network with outputs of 0 gives the exact posterior of a single token.
 
     Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619. This is our own smallest version: the
-    evidence is not phased in, there is no muP, and all sizes are those of the backbone.
+    evidence is not phased in, there is no muP, and the network is the run's backbone. As published,
+    the embedding and the schedule have a learning rate of their own, 7.1 times that of the rest.
 
     Args:
         backbone: A network of one strand, time-conditioned, that embeds K + 1 ids.
@@ -143,11 +146,17 @@ class GaussianDenoiser(Denoiser):
         self.table = nn.Embedding(process.vocab_size, process.dim)
         nn.init.normal_(self.table.weight, std=process.dim**-0.5)
         self.schedule = LearnedSchedule(process.gamma_0, process.gamma_1)
+        for parameter in (self.table.weight, *self.schedule.parameters()):
+            parameter._lr_scale = _LR_SCALE  # pyright: ignore[reportAttributeAccessIssue]
         self.enter = nn.Linear(process.dim, backbone.width)
         self.given = nn.Parameter(torch.zeros(backbone.width))
         self.recall = None
         if process.self_conditioning:
             self.recall = nn.Linear(process.dim, backbone.width, bias=False)
+        for layer in (self.enter, self.recall):  # as large as networks embed tokens at first
+            if layer is not None:
+                nn.init.normal_(layer.weight, std=0.02)
+        nn.init.zeros_(self.enter.bias)
 
     @property
     def vectors(self) -> Float64[Tensor, "K d"]:

@@ -121,10 +121,7 @@ class AutoregressiveMamba(Backbone):
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
         """Embed at each position the token before it; the last of a row is never read."""
         start = self.embedding.num_embeddings - 1
-        x = self.embedding(shifted(inputs.tokens, inputs.padding, start))
-        if self.label_embedding is None:
-            return x
-        return x + self.label_embedding(inputs.label, inputs.tokens)
+        return self.embedding(shifted(inputs.tokens, inputs.padding, start))
 
     def body(
         self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None = None
@@ -137,6 +134,8 @@ class AutoregressiveMamba(Backbone):
                 outputs at the real ones are those of the row without padding.
             layer: See ``Backbone.body``.
         """
+        if self.label_embedding is not None:
+            h = h + self.label_embedding(inputs.label, h)
         for block in self.layers[:layer]:
             h = block(h, inputs.padding)
         return h

@@ -63,13 +63,13 @@ class Backbone(nn.Module, ABC):
         """Begin the residual stream.
 
         Args:
-            inputs: Tokens, and the label and noise level if the network adds them to tokens.
+            inputs: Tokens; a causal network also reads where padding is.
 
         Returns:
             ``[B, L, width]``; ``[2 B, L, width]`` for a network that keeps its two strands apart.
 
         Raises:
-            ValueError: If a time-conditioned network gets no ``sigma``, or rows do not fit.
+            ValueError: If rows do not fit.
         """
 
     @abstractmethod
@@ -80,11 +80,14 @@ class Backbone(nn.Module, ABC):
 
         Args:
             h: As ``embed`` returns it; need not come from tokens.
-            inputs: Padding, and what conditions the layers. The values of the tokens are not read.
+            inputs: Padding, label and noise level. The values of the tokens are not read.
             layer: Number of layers to run; ``None`` for all.
 
         Returns:
             The residual stream after these layers, in the shape of ``h``.
+
+        Raises:
+            ValueError: If a time-conditioned network gets no ``sigma``.
         """
 
     def forward(

@@ -117,11 +117,19 @@ class BlockMamba(Backbone):
         return len(self.layers)
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
-        """Embed tokens and labels."""
-        x = self.embedding(inputs.tokens)
-        if self.label_embedding is None:
-            return x
-        return x + self.label_embedding(inputs.label, inputs.tokens)
+        """Embed tokens."""
+        return self.embedding(inputs.tokens)
+
+    def labelled(
+        self, h: Float[Tensor, "B L D"], label: Int[Tensor, " B"] | None
+    ) -> Float[Tensor, "B L D"]:
+        """Add each row's label to its embedded tokens.
+
+        Args:
+            h: From ``embed``.
+            label: Class of each row or ``NO_LABEL``; ``None`` if no row has one.
+        """
+        return h if self.label_embedding is None else h + self.label_embedding(label, h)
 
     def body(
         self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None = None
@@ -134,6 +142,7 @@ class BlockMamba(Backbone):
                 outputs at the real ones are those of the row without padding.
             layer: See ``Backbone.body``.
         """
+        h = self.labelled(h, inputs.label)
         for block in self.stack[:layer]:
             h = block(h, inputs.padding)
         return h
@@ -176,8 +185,8 @@ class BlockMamba(Backbone):
         self.check_label(inputs.label)
         padding = inputs.padding
         absent = None if padding is None else padding[:, :behind]
-        clean = self.embed(Inputs(x0[:, :behind], label=inputs.label))
-        noisy = self.embed(inputs)
+        clean = self.labelled(self.embedding(x0[:, :behind]), inputs.label)
+        noisy = self.labelled(self.embed(inputs), inputs.label)
         for layer in self.stack:
             start = begin(layer, len(clean))
             if layer is self.stack[-1]:

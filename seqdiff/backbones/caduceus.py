@@ -154,24 +154,11 @@ class Caduceus(Backbone):
         return len(self.layers)
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
-        """Embed a row and, for ``ps``, its reverse complement as another row of the batch.
-
-        Args:
-            inputs: See ``Backbone.embed``; sigma is clamped at -log 1e-3.
-
-        Raises:
-            ValueError: If a time-conditioned network gets no ``sigma``.
-        """
-        tokens, label = inputs.tokens, inputs.label
+        """Embed a row and, for ``ps``, its reverse complement as another row of the batch."""
+        tokens = inputs.tokens
         if self.strands == 2:
             tokens = torch.cat((tokens, self.complement[tokens.flip(1)]))
-            label = None if label is None else label.repeat(2)
-        x = self.embedding(tokens)
-        if self.label_embedding is not None:
-            x = x + self.label_embedding(label, tokens)
-        if self.sigma_map is not None:
-            x = x + self.sigma_map(self._sigma(inputs)).repeat(self.strands, 1)[:, None]
-        return x
+        return self.embedding(tokens)
 
     def body(
         self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None = None
@@ -181,9 +168,18 @@ class Caduceus(Backbone):
         Args:
             h: See ``Backbone.body``; for ``ps``, the second half is the other strand.
             inputs: Padding must lie before the first or after the last real position of a row. The
-                outputs at the real ones are those of the row without padding.
+                outputs at the real ones are those of the row without padding. Sigma is clamped at
+                -log 1e-3.
             layer: See ``Backbone.body``.
+
+        Raises:
+            ValueError: If a time-conditioned network gets no ``sigma``.
         """
+        if self.label_embedding is not None:
+            label = None if inputs.label is None else inputs.label.repeat(self.strands)
+            h = h + self.label_embedding(label, h)
+        if self.sigma_map is not None:
+            h = h + self.sigma_map(self._sigma(inputs)).repeat(self.strands, 1)[:, None]
         padding = inputs.padding
         if padding is not None and self.strands == 2:
             padding = torch.cat((padding, padding.flip(1)))

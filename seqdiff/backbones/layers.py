@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from ..ops.rms_norm import rms_norm
@@ -63,19 +63,19 @@ class LabelEmbedding(nn.Module):
         nn.init.normal_(self.table.weight, std=0.02)
 
     def forward(
-        self, label: Int[Tensor, " B"] | None, tokens: Int[Tensor, "B L"]
+        self, label: Int[Tensor, " B"] | None, like: Shaped[Tensor, "B L *C"]
     ) -> Float[Tensor, "B 1 D"]:
         """Give each row's vector, the same for all its positions.
 
         Args:
             label: Classes, negative for a row without a label; ``None`` if no row has one.
-            tokens: Says how many rows there are, and where.
+            like: Says how many rows there are, and where.
 
         Raises:
             IndexError: On the CPU, if there is no such class.
         """
         if label is None:
-            label = tokens.new_full((len(tokens),), -1)
+            label = torch.full((len(like),), -1, device=like.device)
         return self.table((label + 1).clamp_min(0))[:, None]
 
 

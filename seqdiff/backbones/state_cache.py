@@ -66,8 +66,8 @@ class StateCache:
             ValueError: If it is longer than a block, or there is another number of rows.
         """
         self._check("x_t", x_t, x_t.shape[1] <= self.block_size, "at most")
-        inputs = Inputs(x_t, label=self.label)
-        x = self.network.embed(inputs)
+        inputs = Inputs(x_t)
+        x = self.network.labelled(self.network.embed(inputs), self.label)
         for layer, borders in zip(self.network.stack, self.borders, strict=True):
             x = read_noisy(layer, x, self.block_size, borders)
         return self.network.head(x, inputs, where)
@@ -89,7 +89,7 @@ class StateCache:
 
     def _pass(self, x0: Tensor) -> None:
         """Go on from the borders to the end of some tokens."""
-        x, passed = self.network.embed(Inputs(x0, label=self.label)), []
+        x, passed = self.network.labelled(self.network.embed(Inputs(x0)), self.label), []
         for layer, start in zip(self.network.stack, self.borders, strict=True):
             if layer is self.network.stack[-1]:
                 borders = read_borders(layer, x, self.block_size, start)

@@ -55,10 +55,18 @@ def fit(estimator: Estimator, denoiser: Denoiser) -> Estimator:
         denoiser: The model.
 
     Raises:
-        ValueError: If the estimator is for other models, with those that fit this one.
+        ValueError: If the estimator is for other models, with those that fit this one, or for
+            blocks of another size.
     """
     if denoiser.context == "block" and isinstance(estimator, BY_MASKS):
         return BlockBound(denoiser.block_size, estimator)
+    if isinstance(estimator, BlockBound) and denoiser.context == "block":
+        size = denoiser.block_size
+        if estimator.block_size != size:
+            raise ValueError(
+                f"evaluate.estimator must have the model's blocks of {size} tokens, got "
+                f"{estimator.block_size}; pass {estimator.by_masks.name} itself"
+            )
     if estimator.needs.met_by(denoiser):
         return estimator
     fitting = BY_MASKS if denoiser.context == "block" else ESTIMATORS

@@ -133,7 +133,8 @@ class Guidance(DerivedDenoiser, ABC):
     def __init__(self, denoiser: Denoiser, gamma: float) -> None:
         super().__init__(denoiser)
         check_gamma(type(self).__name__, gamma)
-        if denoiser.law == "score" or (self._masks and not denoiser.any_order):
+        copies = denoiser.any_order or denoiser.context == "prefix"
+        if denoiser.law == "score" or (self._masks and not copies):
             raise ValueError(
                 f"{type(self).__name__}.denoiser must predict the clean token, as subs, "
                 f"leave-one-out and full do, got the {denoiser.description}; train one of those"

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import Objective, validation_objective
 from seqdiff.rng import LABEL_STREAM, CounterNoise
-from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
+from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor, lr_scales
 from seqdiff.types import NO_LABEL, Batch
 
 _VALIDATION_SEED = 0
@@ -80,7 +80,7 @@ class DiffusionModule(LightningModule):
         self.log_every_n_steps = log_every_n_steps
         self.label_dropout = label_dropout
         self.noise = CounterNoise(seed)
-        self._groups = decay_groups(denoiser)
+        self._groups = (decay_groups(denoiser), lr_scales(denoiser))
         self._unchecked: Tensor | None = None
         self._validation = (
             validation_objective(objective, denoiser),
@@ -99,7 +99,7 @@ class DiffusionModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Let what the configuration says now win over what a checkpoint brought back."""
-        fresh = build_optimizer(self.denoiser, self.optim, self._groups).param_groups
+        fresh = build_optimizer(self.denoiser, self.optim, *self._groups).param_groups
         factor = lr_factor(self.optim, self.global_step, self.max_steps)
         for group, wanted in zip(self.trainer.optimizers[0].param_groups, fresh, strict=True):
             group |= {name: wanted[name] for name in ("weight_decay", "betas", "eps")}
@@ -195,7 +195,7 @@ class DiffusionModule(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Make the optimiser and its learning rate schedule."""
-        optimizer = build_optimizer(self.denoiser, self.optim, self._groups)
+        optimizer = build_optimizer(self.denoiser, self.optim, *self._groups)
         scheduler = LambdaLR(optimizer, lambda step: lr_factor(self.optim, step, self.max_steps))
         return {
             "optimizer": optimizer,

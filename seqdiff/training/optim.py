@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -112,15 +113,32 @@ def decay_groups(module: nn.Module) -> tuple[list[str], list[str]]:
     return decayed, plain
 
 
+def lr_scales(module: nn.Module) -> dict[str, float]:
+    """List the parameters with a learning rate of their own, marked by ``_lr_scale``.
+
+    Args:
+        module: The network.
+
+    Returns:
+        By name, the factor by which the learning rate is multiplied.
+    """
+    scales = {n: getattr(p, "_lr_scale", 1.0) for n, p in module.named_parameters()}
+    return {name: scale for name, scale in scales.items() if scale != 1}
+
+
 def build_optimizer(
-    module: nn.Module, config: OptimConfig, groups: tuple[list[str], list[str]]
+    module: nn.Module,
+    config: OptimConfig,
+    groups: tuple[list[str], list[str]],
+    scales: Mapping[str, float] | None = None,
 ) -> AdamW:
-    """Make AdamW over the two decay groups.
+    """Make AdamW over the two decay groups, divided by learning rate.
 
     Args:
         module: The network.
         config: Rates.
         groups: From ``decay_groups`` before a strategy shards the network, which hides its shapes.
+        scales: From ``lr_scales``, likewise.
 
     Raises:
         ValueError: If there is nothing to train.
@@ -130,15 +148,10 @@ def build_optimizer(
             f"build_optimizer.module must have a parameter that requires a gradient, got none in "
             f"{type(module).__name__}; unfreeze it"
         )
-    parameters = dict(module.named_parameters())
-    decays = (config.weight_decay, 0.0)
-    return AdamW(
-        [
-            {"params": [parameters[name] for name in names], "weight_decay": decay}
-            for names, decay in zip(groups, decays, strict=True)
-            if names
-        ],
-        lr=config.lr,
-        betas=config.betas,
-        eps=config.eps,
-    )
+    parameters, scales = dict(module.named_parameters()), scales or {}
+    found = []
+    for names, decay in zip(groups, (config.weight_decay, 0.0), strict=True):
+        for scale in sorted({scales.get(name, 1.0) for name in names}):
+            chosen = [parameters[name] for name in names if scales.get(name, 1.0) == scale]
+            found.append({"params": chosen, "weight_decay": decay, "lr": scale * config.lr})
+    return AdamW(found, lr=config.lr, betas=config.betas, eps=config.eps)

@@ -1,29 +1,26 @@
 """The bound of block diffusion by enumeration: tight, the chain rule, masked diffusion."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from seqdiff.block_denoiser import BlockDenoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import BlockBound, ExactK, FixedOrder, StratifiedK, evaluate
-from seqdiff.likelihood.estimator import PassNoise, Rows
-from seqdiff.losses import block_nelbo
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import BlockDiffusion
+from seqdiff.likelihood.estimator import PassNoise
+from seqdiff.losses import masked_terms
+from seqdiff.objectives import BlockNELBO, ContinuousNELBO, WeightedMLM
+from seqdiff.process import Absorbing, Blockwise, Uniform
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear, NoiseSchedule
 from seqdiff.time_sampling import Stratified
-from seqdiff.training.block_objectives import BlockNELBO, BlockWeightedMLM
-from seqdiff.training.objectives import WeightedMLM
-from seqdiff.types import Batch, Inputs
+from seqdiff.types import Batch
 from tests.block_worlds import (
     BlockLookup,
     BlockOracle,
     BlockWorld,
     FactorisedOracle,
     NoisyPrefixOracle,
+    block_denoiser,
     enumerated_block_bound,
 )
 from tests.oracles import (
@@ -31,7 +28,9 @@ from tests.oracles import (
     Joint,
     OracleBackbone,
     all_masks,
+    copies,
     mask_law,
+    masked_model,
     unit_quadrature,
 )
 
@@ -46,56 +45,58 @@ def batch_of(rows: torch.Tensor, loss_mask: torch.Tensor | None = None) -> Batch
     return Batch(rows, everywhere if loss_mask is None else loss_mask, torch.arange(len(rows)))
 
 
-def model(network: BlockWorld, size: int) -> BlockDenoiser:
-    return BlockDenoiser(network, K, size)
+def by_losses(denoiser: Denoiser, x0: torch.Tensor) -> float:
+    """The mean of ``masked_terms`` over times and masks of the row; its blocks share the time."""
+    process = denoiser.process
+    assert isinstance(process, Blockwise)
+    masks, schedule = all_masks(len(x0)), process.process.schedule
+    nodes, weights = unit_quadrature()
+    hidden = masks.repeat(len(nodes), 1)
+    batch = copies(x0, len(hidden))
+    weight = schedule.nelbo_weight(nodes).repeat_interleave(len(masks))
+    terms = masked_terms(denoiser, batch, batch.tokens.masked_fill(hidden, K), None, weight)
+    chances = torch.stack([mask_law(masks, float(schedule.alpha(t))) for t in nodes])
+    return float(weights @ (chances * terms.sum(dim=-1).view_as(chances)).sum(dim=-1))
 
 
-def by_losses(network: BlockWorld, process: BlockDiffusion, x0: torch.Tensor) -> float:
-    """The mean of ``block_nelbo`` over a time and every mask of each block, from one network."""
-    denoiser, length = model(network, process.block_size), len(x0)
-    masks = all_masks(length)
-    clean = x0.expand(len(masks), -1)
-    x_t = torch.where(masks, process.mask_id, clean)
-    law = denoiser.backbone.block_logits(Inputs(x_t), clean, process.block_size).log_softmax(dim=-1)
-    count = -(-length // process.block_size)
-    total = 0.0
-    for t, weight in zip(*unit_quadrature(), strict=True):
-        times = t.expand(len(masks), count)
-        terms = block_nelbo(law, clean, x_t, times, process).sum(dim=-1)
-        total += float(weight * (mask_law(masks, float(process.schedule.alpha(t))) @ terms))
-    return total
+class NoisyPrefix(Denoiser):
+    """Broken: clean rows are not handed on, so earlier blocks are read as they are corrupted."""
+
+    def _outputs(self, inputs, where, x0=None):
+        return super()._outputs(inputs, where)
 
 
 @sizes
 @pytest.mark.parametrize("schedule", COMPLETE_SCHEDULES, ids=str)
 def test_the_bound_is_the_likelihood_on_an_oracle(size: int, schedule: NoiseSchedule) -> None:
-    process = BlockDiffusion(K, schedule, size)
+    denoiser = block_denoiser(BlockOracle(JOINT), size, schedule)
     for row in (5, 38):
         exact = -float(JOINT.probs[row].log())
-        assert by_losses(BlockOracle(JOINT), process, JOINT.sequences[row]) == pytest.approx(
-            exact, abs=1e-6
-        )
+        assert by_losses(denoiser, JOINT.sequences[row]) == pytest.approx(exact, abs=1e-6)
 
 
 @sizes
-def test_the_shares_alone_matter(size: int) -> None:
-    process = BlockDiffusion(K, Linear(), size)
-    found = enumerated_block_bound(BlockOracle(JOINT), process, JOINT.sequences[9])
+def test_the_masked_fractions_alone_matter(size: int) -> None:
+    row = JOINT.sequences[9]
+    found = enumerated_block_bound(block_denoiser(BlockOracle(JOINT), size), row)
     assert found == pytest.approx(-float(JOINT.probs[9].log()), abs=1e-10)
-    broken = enumerated_block_bound(NoisyPrefixOracle(JOINT), process, JOINT.sequences[9])
+    broken = enumerated_block_bound(block_denoiser(NoisyPrefixOracle(JOINT), size), row)
     assert broken == pytest.approx(found, abs=1e-10)  # blocks before are clean in this enumeration
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_a_noisy_prefix_is_seen(size: int) -> None:
-    process = BlockDiffusion(K, Linear(), size)
-    broken = by_losses(NoisyPrefixOracle(JOINT), process, JOINT.sequences[9])
-    assert abs(broken + float(JOINT.probs[9].log())) > 1e-3
+    right = block_denoiser(BlockOracle(JOINT), size)
+    for broken in (
+        block_denoiser(NoisyPrefixOracle(JOINT), size),
+        NoisyPrefix(right.backbone, right.process),
+    ):
+        assert abs(by_losses(broken, JOINT.sequences[9]) + float(JOINT.probs[9].log())) > 1e-3
 
 
 def expected(joint: Joint, network: BlockWorld, size: int) -> float:
-    process = BlockDiffusion(K, Linear(), size)
-    bounds = [enumerated_block_bound(network, process, row) for row in joint.sequences]
+    denoiser = block_denoiser(network, size)
+    bounds = [enumerated_block_bound(denoiser, row) for row in joint.sequences]
     return float(joint.probs @ torch.tensor(bounds, dtype=torch.float64))
 
 
@@ -132,10 +133,10 @@ def test_one_token_a_block_is_the_chain_rule() -> None:
     network, rows = BlockLookup(K, L, seed=1), JOINT.sequences
     exact = chain_rule(network, rows)
     assert float((-exact).exp().sum()) == pytest.approx(1, abs=1e-12)
-    denoiser, process = model(network, 1), BlockDiffusion(K, Linear(), 1)
-    terms = BlockWeightedMLM(1).terms(denoiser, process, batch_of(rows), CounterNoise(7))
+    denoiser = block_denoiser(network, 1)
+    terms = WeightedMLM().terms(denoiser, batch_of(rows), CounterNoise(7))
     torch.testing.assert_close(terms.sum(dim=-1), exact, rtol=0, atol=1e-12)
-    result = evaluate(denoiser, [batch_of(rows)], process=process)
+    result = evaluate(denoiser, [batch_of(rows)])
     np.testing.assert_allclose(result.nats, exact, rtol=0, atol=1e-12)
     assert (result.nfe == 1).all() and (result.standard_error == 0).all()
 
@@ -144,17 +145,17 @@ def test_one_block_a_row_is_masked_diffusion() -> None:
     network, rows = BlockLookup(K, L, seed=2), JOINT.sequences[::5]
     loss_mask = torch.ones_like(rows, dtype=torch.bool)
     loss_mask[::2, 2] = False
-    batch, process = batch_of(rows, loss_mask), BlockDiffusion(K, Linear(), L)
-    plain, blocks = Denoiser(network, K), model(network, L)
+    batch = batch_of(rows, loss_mask)
+    plain, blocks = masked_model(network), block_denoiser(network, L)
     for estimator in (StratifiedK(8), ExactK(6)):
-        masked = evaluate(plain, [batch], process=process, estimator=estimator)
-        block = evaluate(blocks, [batch], process=process, estimator=estimator)
+        masked = evaluate(plain, [batch], estimator=estimator)
+        block = evaluate(blocks, [batch], estimator=estimator)
         for name in ("nats", "standard_error", "degrees", "nfe"):
             np.testing.assert_array_equal(getattr(masked, name), getattr(block, name))
     noise = CounterNoise(3)
     torch.testing.assert_close(
-        BlockWeightedMLM(L).terms(blocks, process, batch, noise),
-        WeightedMLM().terms(plain, process, batch, noise),
+        WeightedMLM().terms(blocks, batch, noise),
+        WeightedMLM().terms(plain, batch, noise),
     )
 
 
@@ -163,14 +164,14 @@ def test_one_block_a_row_is_masked_diffusion() -> None:
 def test_the_estimator_means_the_bound(size: int, estimator: StratifiedK | ExactK) -> None:
     """4,000 rows; five standard errors are exceeded in 1e-6 of runs, another cut is ten off."""
     network, row = BlockLookup(K, L, seed=4), JOINT.sequences[37]
-    process, rows = BlockDiffusion(K, Linear(), size), row.expand(4_000, -1)
-    result = evaluate(model(network, size), [batch_of(rows)], process=process, estimator=estimator)
-    exact = enumerated_block_bound(network, process, row)
+    rows, denoiser = row.expand(4_000, -1), block_denoiser(network, size)
+    result = evaluate(denoiser, [batch_of(rows)], estimator=estimator)
+    exact = enumerated_block_bound(denoiser, row)
     spread = float(result.nats.std()) / len(rows) ** 0.5
     assert abs(float(result.nats.mean()) - exact) < 5 * spread
     inside = np.mean((result.nats - exact) ** 2) / np.mean(result.standard_error**2)
     assert 0.85 < inside < 1.15  # the standard error is honest
-    wrong = enumerated_block_bound(network, replace(process, block_size=size + 1), row)
+    wrong = enumerated_block_bound(block_denoiser(network, size + 1), row)
     assert abs(float(result.nats.mean()) - wrong) > 10 * spread
 
 
@@ -178,10 +179,9 @@ def test_blocks_of_a_row_have_noise_of_their_own() -> None:
     """With one noise for all, the two halves of every row would be masked alike."""
     rows = torch.zeros((500, L), dtype=torch.int64)
     estimator = BlockBound(3)
-    asked = Rows(rows, torch.ones_like(rows, dtype=torch.bool), torch.arange(len(rows)))
     draw, noise = torch.zeros(len(rows), dtype=torch.int64), PassNoise(CounterNoise(0))
-    process = BlockDiffusion(K, Linear(), 3)
-    x_t = estimator.query(asked, draw, noise=noise, process=process).x_t
+    process = Blockwise(Absorbing(K, Linear()), 3)
+    x_t = estimator.query(batch_of(rows), draw, noise=noise, process=process).x_t
     first, second = x_t[:, :3], x_t[:, 3:]
     alike = float((first == second).all(dim=-1).double().mean())
     assert 0.05 < alike < 0.8, "with k in 1..2 at this evaluation, a third are alike by chance"
@@ -192,10 +192,9 @@ def test_positions_that_do_not_count_are_given() -> None:
     """A block without any adds nothing, and the others are those of the row where they do."""
     network, row = BlockOracle(JOINT), JOINT.sequences[13]
     loss_mask = torch.tensor([[False, False, True, True, False, True]])
-    process = BlockDiffusion(K, Linear(), 2)
-    rows = row.expand(4000, -1)
+    rows, denoiser = row.expand(4000, -1), block_denoiser(network, 2)
     batch = batch_of(rows, loss_mask.expand_as(rows))
-    result = evaluate(model(network, 2), [batch], process=process)
+    result = evaluate(denoiser, [batch])
     sequences, probs = JOINT.sequences, JOINT.probs
     agree = [(sequences[:, : i + 1] == row[: i + 1]).all(dim=-1) for i in range(L)]
     block = probs[agree[3]].sum() / probs[agree[1]].sum()
@@ -204,32 +203,48 @@ def test_positions_that_do_not_count_are_given() -> None:
     spread = float(result.nats.std()) / len(rows) ** 0.5
     assert abs(float(result.nats.mean()) - exact) < 5 * spread + 1e-12
     assert (result.num_tokens == 3).all()
-    terms = BlockNELBO(2).terms(model(network, 2), process, batch, CounterNoise(1))
+    terms = BlockNELBO().terms(denoiser, batch, CounterNoise(1))
     assert (terms[~batch.loss_mask] == 0).all() and float(terms[:, 2:4].sum()) > 0
 
 
 def test_low_discrepancy_times_spread_over_the_blocks_of_a_row() -> None:
     size, rows = 2, JOINT.sequences[:4]
-    objective = BlockNELBO(size, 0.25, 0.75, Stratified(3))
-    place, inverse_density = objective._places(batch_of(rows), CounterNoise(5))
+    objective = BlockNELBO(0.25, 0.75, Stratified(3))
+    place, inverse_density = objective._places(batch_of(rows), size, CounterNoise(5))
     assert (inverse_density == 1).all()
     assert ((place * 3).long().sort(dim=-1).values == torch.arange(3)).all()
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    network, process = BlockOracle(JOINT), BlockDiffusion(K, Linear(), 2)
-    with pytest.raises(ValueError, match=r"BlockDiffusion.block_size must be an integer"):
-        BlockDiffusion(K, Linear(), 0)
+@pytest.mark.parametrize("size", [0, -1, True])
+def test_a_block_holds_a_token(size) -> None:
+    with pytest.raises(ValueError, match=rf"Blockwise.block_size must be an integer .* got {size}"):
+        Blockwise(Absorbing(K, Linear()), size)
+    with pytest.raises(ValueError, match=rf"BlockBound.block_size must be an integer .* {size}"):
+        BlockBound(size)
+
+
+def test_what_does_not_fit_raises() -> None:
+    network = BlockOracle(JOINT)
     with pytest.raises(ValueError, match=r"BlockNELBO.beta and omega must satisfy .* got 0.5"):
-        BlockNELBO(2, 0.5, 0.5)
-    with pytest.raises(ValueError, match=r"BlockDenoiser.backbone must score blocks"):
-        BlockDenoiser(OracleBackbone(JOINT), K, 2)
-    batch = batch_of(JOINT.sequences[:2])
-    with pytest.raises(ValueError, match=r"BlockNELBO.denoiser must be of blocks of 2, got"):
-        BlockNELBO(2).terms(Denoiser(network, K), process, batch, CounterNoise(0))
-    with pytest.raises(ValueError, match=r"BlockNELBO.process must be of blocks of 3, got"):
-        BlockNELBO(3).terms(model(network, 3), process, batch, CounterNoise(0))
-    with pytest.raises(ValueError, match=r"estimator must be bernoulli-time, exact-k, stratified"):
-        evaluate(model(network, 2), [batch], process=process, estimator=FixedOrder())
-    with pytest.raises(ValueError, match=r"must not be block-bound for a model of masked"):
-        evaluate(Denoiser(network, K), [batch], process=process, estimator=BlockBound(2))
+        BlockNELBO(0.5, 0.5)
+    with pytest.raises(ValueError, match=r"Denoiser.backbone must score blocks .* OracleBackbone"):
+        block_denoiser(OracleBackbone(JOINT), 2)
+    uniform = object.__new__(Blockwise)  # past the type checker that watches constructors in tests
+    object.__setattr__(uniform, "process", Uniform(K))
+    object.__setattr__(uniform, "block_size", 2)
+    with pytest.raises(ValueError, match=r"Blockwise.process must be absorbing, got uniform"):
+        uniform.__post_init__()
+    batch, blocks = batch_of(JOINT.sequences[:2]), block_denoiser(network, 2)
+    for objective, model, name in (
+        (BlockNELBO(), masked_model(network), "absorbing"),
+        (ContinuousNELBO(), blocks, "blockwise"),
+    ):
+        expected = rf"must fit the process {name} .* got {type(objective).__name__}; choose"
+        with pytest.raises(ValueError, match=expected):
+            objective.check(model)
+    with pytest.raises(ValueError, match=r"must be bernoulli-time or exact-k or stratified-k for"):
+        evaluate(blocks, [batch], estimator=FixedOrder())
+    with pytest.raises(ValueError, match=r"estimator must have the model's blocks of 2 .* got 3"):
+        evaluate(blocks, [batch], estimator=BlockBound(3))
+    with pytest.raises(ValueError, match=r"for the process absorbing .* got block-bound"):
+        evaluate(masked_model(network), [batch], estimator=BlockBound(2))

@@ -1,6 +1,6 @@
-"""Costs of single positions are those that the laws of all positions give, gradients included.
+"""Costs of single positions are those that predictions at all positions give, with gradients.
 
-The old way, laws of all positions and the public losses, is spelled out here; to rounding.
+The slow way, predictions at all positions and every weight, is spelled out here; to rounding.
 """
 
 import itertools
@@ -11,27 +11,31 @@ import torch
 from torch import Tensor, nn
 
 from seqdiff.backbones import AutoregressiveTransformer, Backbone
-from seqdiff.causal import CausalDenoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import BernoulliTime, ChainRule, FixedOrder, StratifiedK, evaluate
-from seqdiff.losses import discrete_nelbo, nelbo, weighted_mlm
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.objectives import (
+    Autoregressive,
+    ContinuousNELBO,
+    DiscreteNELBO,
+    MaskedLM,
+    Objective,
+    WeightedMLM,
+)
+from seqdiff.process import Absorbing, LeftToRight
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Cosine
 from seqdiff.time_sampling import TimeSampler, Uniform
-from seqdiff.training.baselines import Autoregressive, MaskedLM
-from seqdiff.training.objectives import ContinuousNELBO, DiscreteNELBO, Objective, WeightedMLM
 from seqdiff.types import Batch, Inputs
 from tests import small_transformers
 from tests.exact.test_selective import CLASSES, Whole, caduceus
 
 K, B, L = 4, 6, 9
-PROCESS, NOISE, STEPS = MaskedDiffusion(K, Cosine()), CounterNoise(5), 3
+PROCESS, NOISE, STEPS = Absorbing(K, Cosine()), CounterNoise(5), 3
 OBJECTIVES = [
     ContinuousNELBO(),
     DiscreteNELBO(STEPS),
     WeightedMLM(),
-    MaskedLM(share=0.6, mask_probability=0.5, random_probability=0.2),
+    MaskedLM(fraction=0.6, mask_probability=0.5, random_probability=0.2),
     Autoregressive(),
 ]
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
@@ -83,43 +87,39 @@ def batch(labelled: bool = False) -> Batch:
 class Spy(Denoiser):
     """Notes what it is asked."""
 
-    def nats(self, x_t, x0, where, t=None, padding=None, label=None):
-        self.asked = (x_t, where, t)
-        return super().nats(x_t, x0, where, t, padding, label)
+    def nats(self, inputs, x0, where):
+        self.asked = (inputs, where)
+        return super().nats(inputs, x0, where)
 
 
-class CausalSpy(Spy, CausalDenoiser):
-    """The same, of an autoregressive model."""
+def spy_on(objective: Objective, backbone: Backbone) -> Spy:
+    return Spy(backbone, LeftToRight(K) if isinstance(objective, Autoregressive) else PROCESS)
 
 
-def spy_on(objective: Objective, backbone: nn.Module) -> Spy:
-    if isinstance(objective, Autoregressive):
-        return CausalSpy(backbone, K)
-    return Spy(backbone, K, PROCESS.schedule)
-
-
-def old_terms(objective: Objective, spy: Spy, rows: Batch) -> Tensor:
-    """From the laws of all positions of what the objective has just shown to the network."""
-    x_t, where, t = spy.asked
-    own = spy.backbone(replace(rows.inputs(x_t, t), sigma=spy._sigma(t))).log_softmax(dim=-1)
+def slow_terms(objective: Objective, spy: Spy, rows: Batch) -> Tensor:
+    """From predictions at all positions of what the objective has just shown to the network."""
+    inputs, where = spy.asked
+    x_t = inputs.tokens
+    if spy.backbone.time_conditioned:
+        inputs = replace(inputs, sigma=-PROCESS.alpha(inputs.t).log())
+    own = spy.backbone(inputs).log_softmax(dim=-1)
+    cost = -own.gather(-1, rows.tokens.clamp_max(K - 1)[..., None]).squeeze(-1)
     total = rows.loss_mask.sum(dim=-1, keepdim=True)
     if isinstance(objective, MaskedLM | Autoregressive):
-        cost = -own.gather(-1, rows.tokens.clamp_max(K - 1)[..., None]).squeeze(-1)
         chosen = (0.6 * total.double()).round().clamp_min(1)
         weight = total / chosen if isinstance(objective, MaskedLM) else 1
         return torch.where(where & (rows.tokens < K), cost * weight, 0.0)
-    law = spy(x_t, t, rows.padding, rows.label)
     u, inverse_density = Uniform().sample(rows.index, noise=NOISE)
     if isinstance(objective, ContinuousNELBO):
-        terms = nelbo(law, rows.tokens, x_t, u, PROCESS.schedule) * inverse_density[:, None]
+        weight = -PROCESS.schedule.dalpha(u) / (1 - PROCESS.alpha(u)) * inverse_density
     elif isinstance(objective, DiscreteNELBO):
         step = (u * STEPS).long()
-        ends = step / STEPS, (step + 1) / STEPS
-        terms = STEPS * discrete_nelbo(law, rows.tokens, x_t, *ends, PROCESS)
+        alpha_s, alpha_t = PROCESS.alpha(step / STEPS), PROCESS.alpha((step + 1) / STEPS)
+        weight = STEPS * (alpha_s - alpha_t) / (1 - alpha_t)
     else:
-        hidden = ((x_t == K) & rows.loss_mask).sum(dim=-1)
-        terms = weighted_mlm(law, rows.tokens, x_t, total[:, 0] / hidden)
-    return torch.where(rows.loss_mask, terms, 0.0)
+        weight = total[:, 0] / ((x_t == K) & rows.loss_mask).sum(dim=-1)
+    counted = rows.loss_mask & (x_t == K) & (rows.tokens < K)
+    return torch.where(counted, cost * weight[:, None], 0.0)
 
 
 def slopes(terms: Tensor, network: nn.Module) -> list[Tensor]:
@@ -129,10 +129,10 @@ def slopes(terms: Tensor, network: nn.Module) -> list[Tensor]:
 
 
 def gap(network: nn.Module, objective: Objective, rows: Batch) -> float:
-    """Largest difference of the two ways, as a share: of a term, or of a parameter's gradient."""
+    """Largest difference of the two ways, relative: to a term, or to a parameter's gradient."""
     spy = spy_on(objective, network)
-    terms = objective.terms(spy, PROCESS, rows, NOISE)
-    old = old_terms(objective, spy, rows)
+    terms = objective.terms(spy, rows, NOISE)
+    old = slow_terms(objective, spy, rows)
     assert bool((terms == 0).eq(old == 0).all()) and int((terms > 0).sum()) > B
     pairs = [(terms[old > 0], old[old > 0])]
     new_slopes, old_slopes = slopes(terms, network), slopes(old, network)
@@ -140,11 +140,11 @@ def gap(network: nn.Module, objective: Objective, rows: Batch) -> float:
     largest = max(float(slope.abs().max()) for slope in old_slopes)
     assert largest > 1e-2
     off = (((a - b).abs() / b.abs().clamp_min(1e-3 * largest)).max() for a, b in pairs)
-    return max(float(share.detach()) for share in off)
+    return max(float(ratio.detach()) for ratio in off)
 
 
 @each_with_its_networks(OBJECTIVES)
-def test_objectives_and_gradients_are_those_of_whole_laws(name: str, objective: Objective) -> None:
+def test_objectives_and_gradients_are_those_of_whole_rows(name: str, objective: Objective) -> None:
     network, rows = NETWORKS[name](), batch("labels" in name)
     assert gap(network, objective, rows) < 1e-9
     mix_up(network)
@@ -177,7 +177,7 @@ def test_nothing_is_scored_that_does_not_count(objective: Objective, whole: bool
     network = twin() if causal else small_transformers.build()
     spy = spy_on(objective, Whole(network) if whole else network)
     scored = heads_of(network)
-    terms = objective.terms(spy, PROCESS, batch(), NOISE)
+    terms = objective.terms(spy, batch(), NOISE)
     assert scored == [int((~batch().padding).sum()) if whole else int((terms > 0).sum())]
 
 
@@ -200,7 +200,7 @@ def test_nothing_to_score_still_reaches_every_parameter(name: str, objective: Ob
 
     def reached() -> list[str]:
         network.zero_grad()
-        terms = objective.terms(spy_on(objective, network), PROCESS, rows, NOISE)
+        terms = objective.terms(spy_on(objective, network), rows, NOISE)
         assert bool((terms == 0).all())
         (terms.sum() if terms.requires_grad else terms.sum().requires_grad_()).backward()
         found = {n: p.grad for n, p in network.named_parameters() if p.grad is not None}
@@ -219,21 +219,20 @@ def test_nothing_to_score_still_reaches_every_parameter(name: str, objective: Ob
 
 @pytest.mark.parametrize("estimator", [StratifiedK(4), BernoulliTime(8), FixedOrder()])
 @pytest.mark.parametrize("name", ["transformer, timed", "caduceus, both strands, labels"])
-def test_likelihoods_are_those_of_whole_laws(name: str, estimator) -> None:
-    class WholeLaws(Denoiser):
-        def forward(self, x_t, t=None, padding=None, label=None):
-            return super().forward(x_t, t, padding, label)
+def test_likelihoods_are_those_of_whole_rows(name: str, estimator) -> None:
+    class WholeRows(Denoiser):
+        def forward(self, inputs, where=None):
+            found = super().forward(inputs)
+            return found if where is None else found[where]
 
     network, rows = NETWORKS[name](), batch("labels" in name)
     rows = replace(rows, loss_mask=rows.loss_mask & (rows.tokens < K))
 
     def nats(kind: type[Denoiser]) -> Tensor:
-        denoiser = kind(network, K, PROCESS.schedule)
-        return torch.from_numpy(
-            evaluate(denoiser, [rows], process=PROCESS, estimator=estimator).nats
-        )
+        denoiser = kind(network, PROCESS)
+        return torch.from_numpy(evaluate(denoiser, [rows], estimator=estimator).nats)
 
-    expected = nats(WholeLaws)
+    expected = nats(WholeRows)
     torch.testing.assert_close(nats(Denoiser), expected, rtol=1e-10, atol=1e-10)
     mix_up(network)
     assert (nats(Denoiser) - expected).abs().max() > 1e-2
@@ -245,23 +244,23 @@ def test_likelihoods_score_what_is_hidden_and_chains_what_counts() -> None:
     kept = rows.loss_mask.any(dim=-1)
     network, causal = small_transformers.build(), twin()
     scored, all_scored = heads_of(network), heads_of(causal)
-    evaluate(Denoiser(network, K), [rows], process=PROCESS, estimator=StratifiedK(2))
+    evaluate(Denoiser(network, PROCESS), [rows], estimator=StratifiedK(2))
     assert 0 < sum(scored) < 2 * int(kept.sum()) * L
-    model = CausalDenoiser(causal, K)
+    model = Denoiser(causal, LeftToRight(K))
     all_scored.clear()
-    evaluate(model, [rows], process=PROCESS, estimator=ChainRule())
+    evaluate(model, [rows], estimator=ChainRule())
     assert sum(all_scored) == int(rows.loss_mask.sum())
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_logits_in_bfloat16_are_normalised_in_float32(whole: bool) -> None:
     network = small_transformers.build().float()
-    denoiser = Denoiser(Whole(network) if whole else network, K)
+    denoiser = Denoiser(Whole(network) if whole else network, PROCESS)
     rows = batch()
     where = rows.loss_mask & (rows.tokens < K)
     with torch.autocast("cpu", torch.bfloat16):
-        nats = denoiser.nats(rows.tokens, rows.tokens, where)
-        logits = denoiser._logits(rows.tokens, None, None, None, where)
+        nats = denoiser.nats(Inputs(rows.tokens), rows.tokens, where)
+        logits = denoiser.backbone(Inputs(rows.tokens), where)
     assert logits.dtype == torch.bfloat16 and nats.dtype == torch.float32
     x0 = rows.tokens[where][:, None]
     exact = -logits.double().log_softmax(dim=-1).gather(-1, x0).squeeze(-1)
@@ -269,18 +268,18 @@ def test_logits_in_bfloat16_are_normalised_in_float32(whole: bool) -> None:
     assert (nats[where] - exact).abs().max() < 1e-6 < 1e-3 < (coarse - exact).abs().max()
 
 
-def test_refusals_are_those_of_forward() -> None:
+def test_errors_are_those_of_forward() -> None:
     rows = batch()
-    given = rows.tokens, rows.tokens, rows.tokens < K
-    for network in (caduceus("ph"), Whole(caduceus("ph"))):
-        with pytest.raises(ValueError, match=r"^Denoiser\.backbone must emit vocab_size = 3 logit"):
-            Denoiser(network, 3).nats(*given)
-        with pytest.raises(ValueError, match=r"^Denoiser\.label must be None, got labels for"):
-            Denoiser(network, K).nats(*given, label=rows.index)
-    timed = Denoiser(small_transformers.build(time_conditioned=True), K, PROCESS.schedule)
-    with pytest.raises(ValueError, match=r"^Denoiser\.t must be given for a time-conditioned"):
-        timed.nats(*given)
-    with pytest.raises(
-        ValueError, match=r"AutoregressiveTransformer\.label must be None .* got one"
-    ):
-        twin()(Inputs(rows.tokens, label=rows.index), rows.loss_mask)
+    x0, where = rows.tokens, rows.tokens < K
+    labelled = Inputs(x0, label=rows.index)
+    for network in (caduceus("ph"), Whole(caduceus("ph")), twin()):
+        causal = isinstance(network, AutoregressiveTransformer)
+        model = Denoiser(network, LeftToRight(K) if causal else PROCESS)
+        expected = rf"^{type(network).__name__}\.label must be None for a network without classes"
+        with pytest.raises(ValueError, match=expected):
+            model.nats(labelled, x0, where)
+        with pytest.raises(ValueError, match=expected):
+            model(labelled, where)
+    timed = Denoiser(small_transformers.build(time_conditioned=True), PROCESS)
+    with pytest.raises(ValueError, match=r"^Denoiser\.inputs\.t must be given where a prediction"):
+        timed.nats(Inputs(x0), x0, where)

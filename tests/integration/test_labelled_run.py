@@ -215,7 +215,7 @@ def test_an_evaluation_says_whether_the_labels_are_given(
         model, *baselines = content["rows"]
         assert model["name"].endswith("given each row's label") == bool(flags)
         assert baselines and not any("label" in row["name"] for row in baselines)
-        right = evaluate(run.denoiser, given, process=run.process)
+        right = evaluate(run.denoiser, given)
         assert model["bits_per_token"] == pytest.approx(right.bits_per_token, abs=1e-6)
         own = right.bits_per_token_estimator_error
         assert model["bits_per_token_estimator_error"] == pytest.approx(own, abs=1e-6)

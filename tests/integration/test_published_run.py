@@ -15,8 +15,9 @@ from torch import Tensor
 from seqdiff.backbones import PublishedTransformer, Transformer
 from seqdiff.backbones.transformer_hub_config import BlockDiffusionFields
 from seqdiff.cli import main
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import StratifiedK, evaluate
-from seqdiff.parameterization import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.run import load_run
 from seqdiff.types import Inputs
 from tests.oracles import TableBackbone
@@ -79,10 +80,8 @@ def test_a_run_without_training_bounds_as_the_published_logits_do(
 
     def bound(first: int) -> float:
         batches = trained.datamodule.evaluation_loader("test")
-        denoiser = Denoiser(Reference(hub, first).eval(), V - 1)
-        return evaluate(
-            denoiser, batches, process=trained.process, estimator=StratifiedK(4)
-        ).nats_per_token
+        denoiser = Denoiser(Reference(hub, first).eval(), Absorbing(V - 1))
+        return evaluate(denoiser, batches, estimator=StratifiedK(4)).nats_per_token
 
     assert found == pytest.approx(bound(0), rel=1e-5)
     assert abs(found - bound(1)) > 1e-2, "a shifted vocabulary would be seen"
@@ -207,8 +206,12 @@ def test_a_time_conditioned_one_is_told_sigma(hub: Path) -> None:
     wanted = Transformer.from_hub(hub)(Inputs(tokens, sigma=sigma))[..., : V - 1]
     assert torch.equal(net(Inputs(tokens, sigma=sigma)), wanted)
     assert not torch.equal(net(Inputs(tokens, sigma=sigma.flip(0))), wanted)
-    with pytest.raises(ValueError, match=r"Denoiser.schedule must be given"):
-        Denoiser(net, V - 1)
+    told = Denoiser(net, Absorbing(V - 1)).eval()
+    by_time = told(Inputs(tokens, torch.tensor([0.1, 0.9])))
+    log_probs = told(Inputs(tokens, torch.tensor([0.9, 0.1])))
+    assert torch.equal(by_time, log_probs.flip(0)) and not torch.equal(by_time, log_probs)
+    with pytest.raises(ValueError, match=r"Denoiser.inputs.t must be given"):
+        told(Inputs(tokens))
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -63,13 +63,9 @@ def test_loaded_weights_are_the_average_and_score_the_same_in_any_batches(traine
     loaded = run.denoiser.state_dict()["backbone.scores.weight"]
     assert torch.equal(loaded, average) and not torch.equal(loaded, last)
 
-    whole = evaluate(
-        run.denoiser, run.datamodule.evaluation_loader("test"), process=run.process, evaluations=4
-    )
+    whole = evaluate(run.denoiser, run.datamodule.evaluation_loader("test"), evaluations=4)
     run.datamodule.eval_batch_size = 3
-    cut = evaluate(
-        run.denoiser, run.datamodule.evaluation_loader("test"), process=run.process, evaluations=4
-    )
+    cut = evaluate(run.denoiser, run.datamodule.evaluation_loader("test"), evaluations=4)
     torch.testing.assert_close(torch.tensor(whole.nats), torch.tensor(cut.nats), rtol=1e-5, atol=0)
 
 
@@ -112,7 +108,7 @@ def test_one_batch_is_learnt_by_heart(tmp_path: Path, config: Path) -> None:
     assert main(["train", str(config), *flags, "--ema_decay", "null"]) == 0
     run = load_run(tmp_path / "run")
     loader = run.datamodule.evaluation_loader("train")
-    learnt = evaluate(run.denoiser, loader, process=run.process, evaluations=8)
+    learnt = evaluate(run.denoiser, loader, evaluations=8)
     assert learnt.nats_per_token < 0.55 * math.log(len(ALPHABET))
 
 

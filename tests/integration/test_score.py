@@ -79,7 +79,7 @@ def test_scores_of_a_domain_from_outside(
         if row["record"] == "four":
             continue
         alone = Batch(ids[None], ids[None] != len(ALPHABET), torch.tensor([number]))
-        result = evaluate(run.denoiser, [alone], process=run.process, estimator=FixedOrder())
+        result = evaluate(run.denoiser, [alone], estimator=FixedOrder())
         assert float(row["nats"]) == pytest.approx(result.nats[0], abs=2e-6)
         bits = result.nats[0] / math.log(2) / int(row["counted"])
         assert float(row["bits/token"]) == pytest.approx(bits, abs=2e-6)
@@ -129,7 +129,7 @@ def test_readings_are_averaged_with_independent_errors(
         forward = run.tokenizer.encode(lines[number])
         ids = torch.from_numpy(forward[::-1].copy())[None]
         back = Batch(ids, ids != len(ALPHABET), torch.tensor([noise_index(forward, 1)]))
-        result = evaluate(run.denoiser, [back], process=run.process)
+        result = evaluate(run.denoiser, [back])
         forth = {key: float(one_way[number][key]) for key in ("nats", "standard_error")}
         mean = (forth["nats"] + result.nats[0]) / 2
         error = math.hypot(forth["standard_error"], result.standard_error[0]) / 2

@@ -3,6 +3,7 @@
 import argparse
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_noise_that_is_not_mirrored_would_be_caught(
     positions = PassNoise.positions
 
     def forwards(self, rows, draw):
-        return positions(self, rows.__class__(rows.x0, rows.counted, rows.index), draw)
+        return positions(self, replace(rows, mirrored=None), draw)
 
     monkeypatch.setattr(PassNoise, "positions", forwards)
     forward = table(runs["ps"], tmp_path, LETTERS)

@@ -13,7 +13,7 @@ from seqdiff.run import load_run
 from tests.integration.toy_domain import RingTokenizer, ToyBlockNet
 
 BLOCKS = ["--backbone", "tests.integration.toy_domain.ToyBlockNet", "--backbone.width", "8"]
-BLOCKS += ["--objective", "BlockNELBO", "--objective.block_size", "3"]
+BLOCKS += ["--objective", "BlockNELBO", "--block_size", "3"]
 
 
 @pytest.fixture

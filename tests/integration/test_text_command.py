@@ -40,7 +40,7 @@ def test_an_error_stands_alone_and_a_success_says_no_blank_line(
     corpus: Path, tmp_path: Path, capsys
 ) -> None:
     causal = ["--backbone=seqdiff.backbones.AutoregressiveTransformer", "--backbone.d_model=16"]
-    causal += ["--backbone.n_layer=1", "--backbone.n_heads=2", "--objective=Autoregressive"]
+    causal += ["--backbone.n_layer=1", "--backbone.n_heads=2", "--preset=ar"]
     small = [flag for flag in SMALL if not flag.startswith("--backbone")]
     given = [f"--data.train={corpus}", f"--output={tmp_path / 'run'}", "--trainer.max_steps=1"]
     assert main(["train", CONFIG, *given, *small, *causal]) == 0

@@ -60,7 +60,7 @@ def _seen(run: Run, case: str) -> list[list[list[int]]]:
     seeds = row_seeds(NUM, torch.Generator().manual_seed(SEED))
     rows: list[list[list[int]]] = []
     for first in range(0, NUM, BATCH):
-        x_init = run.process.prior((min(BATCH, NUM - first), LENGTH))
+        x_init = run.process.blank((min(BATCH, NUM - first), LENGTH))
         states = [x_init.tolist()]
 
         def keep(step: int, x_t: torch.Tensor, states: list = states) -> None:
@@ -68,7 +68,6 @@ def _seen(run: Run, case: str) -> list[list[list[int]]]:
 
         sampler.sample(
             run.denoiser,
-            run.process,
             x_init,
             seeds=seeds[first : first + BATCH],
             callback=keep,

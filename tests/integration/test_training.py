@@ -12,13 +12,12 @@ import seqdiff.run
 import seqdiff.training.callbacks
 import seqdiff.training.trainer
 from seqdiff.cli import main
-from seqdiff.config import RunConfig, instantiate, parse_run
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.config import instantiate, parse_run
+from seqdiff.denoiser import Denoiser
+from seqdiff.objectives import WeightedMLM
 from seqdiff.rng import CounterNoise
 from seqdiff.run import load_run
 from seqdiff.training.module import DiffusionModule
-from seqdiff.training.objectives import WeightedMLM
 from seqdiff.training.optim import OptimConfig, lr_factor
 from tests.integration.toy_domain import ToyData
 
@@ -26,11 +25,6 @@ from tests.integration.toy_domain import ToyData
 def logged(run: Path, name: str) -> list[float]:
     with (run / "metrics.csv").open(newline="") as file:
         return [float(row["value"]) for row in csv.DictReader(file) if row["name"] == name]
-
-
-def compose(config: RunConfig) -> tuple[Denoiser, MaskedDiffusion]:
-    vocab_size = config.data.tokenizer.vocab_size
-    return Denoiser(config.backbone, vocab_size), MaskedDiffusion(vocab_size, config.schedule)
 
 
 def test_loss_is_per_counted_token(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +41,9 @@ def test_loss_is_per_counted_token(config: Path, monkeypatch: pytest.MonkeyPatch
     assert main(["train", str(config), "--trainer.max_steps", "1"]) == 0
     [(batch, loss)] = seen
     built = instantiate(parse_run(config))
-    terms = built.objective.terms(*compose(built), batch, CounterNoise(built.seed))
+    terms = built.objective.terms(
+        Denoiser(built.backbone, built.process), batch, CounterNoise(built.seed)
+    )
     counted = int(batch.loss_mask.sum())
     assert counted < batch.tokens.numel(), "the row with an unknown symbol is in the batch"
     assert loss == pytest.approx(float(terms.sum()) / counted, rel=1e-6)
@@ -80,9 +76,7 @@ def test_validation_scores_the_average(config: Path, tmp_path: Path) -> None:
         with torch.no_grad():
             for batch in loaded.datamodule.evaluation_loader("valid"):
                 noise = CounterNoise(0)
-                total += float(
-                    WeightedMLM().terms(loaded.denoiser, loaded.process, batch, noise).sum()
-                )
+                total += float(WeightedMLM().terms(loaded.denoiser, batch, noise).sum())
                 count += int(batch.loss_mask.sum())
         scores.append(total / count)
     assert value == pytest.approx(scores[0], rel=1e-5)

@@ -10,6 +10,7 @@ from seqdiff.backbones import AutoregressiveTransformer, Transformer
 from seqdiff.cli import main
 from seqdiff.run import load_run
 from seqdiff.samplers import AncestralSampler
+from seqdiff.types import Inputs
 from tests.integration.test_labelled_run import CONFIG, GC, sample, write_data
 
 NET = ["--backbone.d_model=16", "--backbone.n_layer=2", "--backbone.n_heads=2"]
@@ -52,7 +53,7 @@ def test_train_load_sample_evaluate(config: Path, tmp_path: Path, net: list[str]
     assert run.denoiser.time_conditioned == (net is TIMED)
     generator = torch.Generator().manual_seed(0)
     drawn = AncestralSampler(8).sample(
-        run.denoiser, run.process, run.process.prior((3, 12)), generator=generator
+        run.denoiser, run.process.blank((3, 12)), generator=generator
     )
     assert drawn.tokens.max() < 6
     command = ["sample", str(out), "--num=3", "--length=12", "--seed=1"]
@@ -63,14 +64,14 @@ def test_train_load_sample_evaluate(config: Path, tmp_path: Path, net: list[str]
 
 def test_a_timed_run_is_told_the_noise_of_its_schedule(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    flags = [*TIMED, "--schedule=Cosine", "--trainer.max_steps=2", f"--output={out}"]
+    flags = [*TIMED, "--process.schedule=Cosine", "--trainer.max_steps=2", f"--output={out}"]
     assert main(["train", str(config), *flags]) == 0
     denoiser = load_run(out).denoiser
     told: list[torch.Tensor] = []
     embedding = denoiser.backbone.sigma_map
     embedding.register_forward_pre_hook(lambda _module, inputs: told.append(inputs[0]))
     t = torch.tensor([0.5])
-    denoiser(torch.full((1, 4), 6), t)
+    denoiser(Inputs(torch.full((1, 4), 6), t))
     assert told[0].item() == pytest.approx(-torch.cos(torch.pi / 2 * t).log().item())
 
 

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from seqdiff.cli import main
+from seqdiff.objectives import BlockNELBO
 from seqdiff.plots.variance import draw_variances
 from seqdiff.rng import CounterNoise
 from seqdiff.run import load_run
-from seqdiff.training.block_objectives import BlockNELBO
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances, clipping_grid
 from tests.integration.conftest import write_config
 
@@ -26,7 +26,7 @@ NET = ["--backbone", "tests.integration.toy_domain.ToyBlockNet"]
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of block diffusion that searched at step 4."""
     folder = tmp_path_factory.mktemp("blocks")
-    flags = [*NET, "--objective", "BlockNELBO", "--objective.block_size", "3"]
+    flags = [*NET, "--objective", "BlockNELBO", "--block_size", "3"]
     flags += ["--objective.search_batches", "4", "--trainer.val_check_interval", "4"]
     assert main(["train", str(write_config(folder)), *flags]) == 0
     return folder / "run"
@@ -35,7 +35,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def estimates(run: Path) -> tuple[ClippedEstimates, list]:
     loaded = load_run(run)
     noise = CounterNoise(7)  # the run's seed
-    found = ClippedEstimates(BlockNELBO(3), loaded.denoiser, loaded.process, noise)
+    found = ClippedEstimates(BlockNELBO(), loaded.denoiser, noise)
     return found, list(islice(loaded.datamodule.training_loader("test"), 5))
 
 
@@ -89,7 +89,7 @@ def test_the_gradient(blocks: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_run_that_masks_exact_numbers_has_no_interval(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [*NET, "--objective", "BlockWeightedMLM", "--objective.block_size", "4"]
+    flags = [*NET, "--objective", "WeightedMLM", "--block_size", "4"]
     assert main(["train", str(config), *flags]) == 0
     assert main(["variance", str(tmp_path / "run"), "--batches", "2"]) == 0
     shown = capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_a_run_that_masks_exact_numbers_has_no_interval(
 def test_a_run_without_a_search_names_its_interval(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [*NET, "--objective", "BlockNELBO", "--objective.block_size", "4"]
+    flags = [*NET, "--objective", "BlockNELBO", "--block_size", "4"]
     flags += ["--objective.beta", "0.25"]
     assert main(["train", str(config), *flags]) == 0
     out = tmp_path / "v.json"

@@ -97,12 +97,11 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
         if row["status"] != "scored":
             assert row["llr"] == row["marginal"] == "NA"
     loaded, genome = load_run(run), Genome.from_records({"c": encode(CHROM)})
-    effects = mutation_effects(loaded.denoiser, loaded.process, encode(CHROM), window=12)
+    effects = mutation_effects(loaded.denoiser, encode(CHROM), window=12)
     for row in scored:
         variant = Variant(0, "c", int(row["pos"]), ".", row["ref"], row["alt"])
         (ratio,) = likelihood_ratios(
             loaded.denoiser,
-            loaded.process,
             [allele_windows(variant, genome, 12)],
             estimator=SmallK(4),
             seed=3,
@@ -123,9 +122,7 @@ def test_only_what_is_asked_for(run, files) -> None:
 
 def test_an_autoregressive_run_is_exact(tmp_path, files, fails, capsys) -> None:
     backbone = CONFIGS / "backbone" / "autoregressive_tiny.yaml"
-    trained = train(
-        tmp_path, "--objective=Autoregressive", f"--backbone={backbone}", "--backbone.d_model=16"
-    )
+    trained = train(tmp_path, "--preset=ar", f"--backbone={backbone}", "--backbone.d_model=16")
     assert main(call(trained, files)) == 0
     assert "exact, left to right, by chain-rule" in capsys.readouterr().out
     scored = [row for row in read(files["out"]) if row["status"] == "scored"]
@@ -136,7 +133,7 @@ def test_an_autoregressive_run_is_exact(tmp_path, files, fails, capsys) -> None:
 
 def test_a_run_of_block_diffusion(tmp_path, files, capsys) -> None:
     backbone = CONFIGS / "backbone" / "block_mamba_118x4.yaml"
-    flags = ("--objective=BlockNELBO", "--objective.block_size=4", f"--backbone={backbone}")
+    flags = ("--objective=BlockNELBO", "--block_size=4", f"--backbone={backbone}")
     trained = train(tmp_path, *flags, "--backbone.d_model=8", "--backbone.n_layer=2")
     assert main(call(trained, files, "--evaluations", "2")) == 0
     assert "blocks of 4" in capsys.readouterr().out
@@ -202,7 +199,7 @@ def test_mutagenesis(run, files, fails, tmp_path: Path) -> None:
     assert found["names"].tolist() == ["one", "two"]
     assert found["sequences"].tolist() == ["ACGTN", CHROM]
     loaded = load_run(run)
-    want = mutation_effects(loaded.denoiser, loaded.process, encode(CHROM), window=12)
+    want = mutation_effects(loaded.denoiser, encode(CHROM), window=12)
     np.testing.assert_allclose(found["effect_1"], want, rtol=0, atol=1e-5)
     assert found["effect_0"].shape == (5, 4) and np.isnan(found["effect_0"][4]).all()
     assert "ism.out must end in .npz" in fails([*command, str(tmp_path / "i.tsv")])

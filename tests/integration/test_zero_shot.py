@@ -116,9 +116,7 @@ def test_numbers_are_those_of_the_same_files_by_other_routes(
     )  # fmt: skip
     (tmp_path / "train.txt").write_text("x" * 100)
     batches = data.evaluation_loader("test")
-    wanted = evaluate(
-        trained.denoiser, batches, process=trained.process, estimator=StratifiedK(4), seed=5
-    )
+    wanted = evaluate(trained.denoiser, batches, estimator=StratifiedK(4), seed=5)
     assert lambada["nats_per_token"] == pytest.approx(wanted.nats_per_token, rel=1e-6)
     size = sum(len(text.encode()) for text in mended)
     assert lambada["num_tokens"] == wanted.num_tokens.sum() == size + len(mended)
@@ -164,7 +162,6 @@ def test_a_limit_takes_rows_that_are_spread_and_says_so(
     every = evaluate(
         trained.denoiser,
         trained.datamodule.evaluation_loader("test"),
-        process=trained.process,
         estimator=StratifiedK(4),
         seed=5,
     )
@@ -229,7 +226,7 @@ def test_the_other_held_out_split_is_named(run: Path, tmp_path: Path) -> None:
 def test_documents_a_row_are_cut_and_an_autoregressive_run_is_exact(
     folder: Path, tmp_path: Path
 ) -> None:
-    flags = ["--objective=Autoregressive", "--data.wrap=false", "--data.long_documents=truncate"]
+    flags = ["--preset=ar", "--data.wrap=false", "--data.long_documents=truncate"]
     run = train(tmp_path, folder, *flags, net="AutoregressiveTransformer")
     found = suite(run, tmp_path / "s.json", "--suite_folder", str(folder))
     own = model_row(run, tmp_path / "e.json")

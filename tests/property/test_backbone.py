@@ -1,9 +1,12 @@
 """The base class of networks and the records they read."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from seqdiff.backbones import (
+    AutoregressiveMamba,
     AutoregressiveTransformer,
     Backbone,
     BlockMamba,
@@ -15,13 +18,18 @@ from tests.oracles import UniformBackbone
 
 SIZES = {"num_embeddings": 5, "num_logits": 4}
 PS = {"variant": "ps", "complement": (3, 2, 1, 0, 4)}
+TOLD = {**SIZES, "num_classes": 2, "time_conditioned": True}
 CONTEXT = {**SIZES, "dropout": 0.0, "max_length": 16}
 NETWORKS = {
-    "ph": lambda: Caduceus(10, 3, **SIZES, backend="reference"),
+    "ph": lambda: Caduceus(10, 3, **TOLD, backend="reference"),
     "ps": lambda: Caduceus(10, 3, **SIZES, **PS, backend="reference"),
-    "swapped": lambda: Caduceus(10, 3, **SIZES, **PS, swap_strands=True, backend="reference"),
-    "mamba": lambda: BlockMamba(10, 3, **SIZES, backend="reference"),
+    "swapped": lambda: Caduceus(10, 3, **TOLD, **PS, swap_strands=True, backend="reference"),
+    "block mamba": lambda: BlockMamba(10, 3, **SIZES, num_classes=2, backend="reference"),
+    "mamba": lambda: AutoregressiveMamba(10, 3, **SIZES, num_classes=2, backend="reference"),
     "transformer": lambda: Transformer(12, 3, 2, **CONTEXT, cond_dim=4),
+    "told": lambda: Transformer(
+        12, 3, 2, **CONTEXT, cond_dim=4, num_classes=2, time_conditioned=True
+    ),
     "causal": lambda: AutoregressiveTransformer(12, 3, 2, **CONTEXT),
 }
 EXACT = {"atol": 1e-10, "rtol": 0}
@@ -36,21 +44,32 @@ def build(name: str) -> Backbone:
     return model
 
 
-def batch() -> Inputs:
+def batch(model: Backbone | None = None, *, padded: bool = True) -> Inputs:
+    """With all that a network reads."""
     tokens = torch.randint(5, (4, 9), generator=torch.Generator().manual_seed(1))
-    return Inputs(tokens, padding=torch.arange(9) >= torch.tensor([9, 6, 9, 2])[:, None])
+    inputs = Inputs(tokens)
+    if padded:
+        inputs.padding = torch.arange(9) >= torch.tensor([9, 6, 9, 2])[:, None]
+    if model is not None and model.num_classes is not None:
+        inputs.label = torch.tensor([0, NO_LABEL, 1, 0])
+    if model is not None and model.time_conditioned:
+        inputs.sigma = torch.tensor([0.1, torch.inf, 1.0, 3.0], dtype=torch.float64)
+    return inputs
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_callers_own_vectors_go_through_body_and_head(name: str, padded: bool) -> None:
-    """Vectors of the same values give the same logits whatever the tokens are, and a gradient."""
+    """The vectors of some tokens give the logits of those tokens, and pass a gradient back.
+
+    Labels and noise levels still count.
+    """
     model = build(name)
-    inputs = batch() if padded else Inputs(batch().tokens)
+    inputs = batch(model, padded=padded)
     there = slice(None) if inputs.padding is None else ~inputs.padding
     where = inputs.tokens == 4
     wanted = model(inputs)
-    others = Inputs(torch.zeros_like(inputs.tokens), padding=inputs.padding)
+    others = replace(inputs, tokens=torch.zeros_like(inputs.tokens))
     h = model.embed(inputs).detach().requires_grad_()
     assert h.shape == (8 if model.strands == 2 else 4, 9, model.width)
     states = model.body(h, others)
@@ -62,14 +81,22 @@ def test_a_callers_own_vectors_go_through_body_and_head(name: str, padded: bool)
     assert touched.all()
     other = model.head(model.body(h.roll(1, dims=1), others), others)
     assert (other - wanted)[there].abs().max() > 1e-3
+    for field in ("label", "sigma"):
+        told = getattr(inputs, field)
+        if told is not None:
+            untold = replace(others, **{field: told.roll(1)})
+            gap = model.head(model.body(h, untold), untold) - wanted
+            assert gap[there].abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_body_runs_layer_by_layer(name: str) -> None:
     """All layers are as many as the number says; the stream after some is that of the first."""
-    model, inputs = build(name), Inputs(batch().tokens)
+    model = build(name)
+    inputs = batch(model, padded=False)
     h = model.embed(inputs)
-    torch.testing.assert_close(model.body(h, inputs, 0), h, **EXACT)
+    if model.num_classes is None and not model.time_conditioned:
+        assert torch.equal(model.body(h, inputs, 0), h)
     torch.testing.assert_close(
         model.body(h, inputs, model.num_layers), model.body(h, inputs), **EXACT
     )

@@ -206,9 +206,10 @@ SIGMA = torch.tensor([0.1, 2.0], dtype=torch.float64)
 class OneStrand(Caduceus):
     """Broken twin: only the first strand is told the noise level."""
 
-    def embed(self, inputs):
-        first, second = super().embed(inputs).chunk(2)
-        return torch.cat((first, second - self.sigma_map(inputs.sigma)[:, None]))
+    def body(self, h, inputs, layer=None):
+        first, second = h.chunk(2)
+        h = torch.cat((first, second - self.sigma_map(inputs.sigma)[:, None]))
+        return super().body(h, inputs, layer)
 
 
 @settings(max_examples=15, deadline=None)
@@ -241,7 +242,7 @@ def test_a_noise_level_acts_on_its_own_row(variant: str) -> None:
     assert torch.equal(model.hidden(Inputs(tokens, label=label)), model.hidden(clean))
     added = model.sigma_map(SIGMA) + model.label_embedding.table.weight[label + 1]
     wanted = model.embedding.weight[tokens] + added[:, None]
-    torch.testing.assert_close(model.embed(inputs)[:2], wanted, **EXACT)
+    torch.testing.assert_close(model.body(model.embed(inputs), inputs, 0)[:2], wanted, **EXACT)
 
 
 def test_a_network_that_is_not_time_conditioned_ignores_the_noise_level() -> None:
