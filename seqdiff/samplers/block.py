@@ -52,7 +52,7 @@ class BlockSampler(Sampler):
         entropy_window: See ``min_entropy``; rows that are shorter go on.
     """
 
-    needs = Needs((Blockwise,))
+    needs = Needs((Blockwise,), any_order=True)
     directed = True
     inner: Sampler = field(default_factory=FirstHittingSampler)
     window: int | None = None

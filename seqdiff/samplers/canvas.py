@@ -214,14 +214,7 @@ class Canvas:
                 (log_probs[:, :size].masked_fill(never, -torch.inf), log_probs[:, size:]), dim=-1
             )
         total = log_probs.logsumexp(dim=-1, keepdim=True)
-        hopeless = ~total.squeeze(-1).isfinite()
-        if bool(hopeless.any()):
-            row, column = where.nonzero()[hopeless][0].tolist()
-            raise ValueError(
-                "Sampler.denoiser must give some allowed symbol a chance, got log-probability "
-                f"{float(total[hopeless][0])} at row {row}, position {column}; allow more symbols "
-                "there, or check the weights"
-            )
+        _check_chance(total.squeeze(-1), where)
         return log_probs - total
 
     def reverse(
@@ -254,7 +247,9 @@ class Canvas:
         if not len(chosen):
             return torch.empty((0, self.process.states), dtype=torch.float64, device=s.device)
         inputs, asked = self._ask(chosen, where, t.expand(len(rows)))
-        return self.denoiser.log_reverse(inputs, s.expand(len(chosen)), asked, adjust=adjust)
+        step = self.denoiser.log_reverse(inputs, s.expand(len(chosen)), asked, adjust=adjust)
+        _check_chance(step.logsumexp(dim=-1), where)
+        return step
 
     def log_scores(
         self, where: Bool[Tensor, "B L"], t: Float64[Tensor, ""], shape: Reshape | None = None
@@ -271,7 +266,9 @@ class Canvas:
             return torch.empty((0, self.process.states), dtype=torch.float64, device=t.device)
         inputs, asked = self._ask(chosen, where, t.expand(len(where)))
         if self.allowed is None and shape is None:
-            return self.denoiser.log_scores(inputs, asked)
+            scores = self.denoiser.log_scores(inputs, asked)
+            _check_chance(scores.logsumexp(dim=-1), where)
+            return scores
         kept = self.restricted(self.denoiser.log_loo(inputs, asked).double(), where)
         kept = kept if shape is None else shape(kept)
         z, times = inputs.tokens[asked], before_the_end(t).expand(len(kept))
@@ -408,3 +405,23 @@ class Canvas:
         fill(part)
         self.x_t[rows, start:end] = part.x_t
         self.nfe[rows] += part.nfe
+
+
+def _check_chance(total: Float64[Tensor, " N"], where: Bool[Tensor, "B L"]) -> None:
+    """Check what the model says of the positions that are True.
+
+    Args:
+        total: Log of the sum of what it gives to all symbols.
+        where: The positions.
+
+    Raises:
+        ValueError: If it is 0, infinite or not a number.
+    """
+    hopeless = ~total.isfinite()
+    if bool(hopeless.any()):
+        row, column = where.nonzero()[hopeless][0].tolist()
+        raise ValueError(
+            "Sampler.denoiser must give some allowed symbol a chance, got log-probability "
+            f"{float(total[hopeless][0])} at row {row}, position {column}; allow more symbols "
+            "there, or check the weights"
+        )

@@ -1,4 +1,4 @@
-"""What the sampler of block diffusion promises besides its law."""
+"""What the sampler of block diffusion promises besides its distribution."""
 
 import math
 from collections import Counter
@@ -8,9 +8,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seqdiff.block_denoiser import BlockDenoiser
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import BlockDiffusion, MaskedDiffusion
 from seqdiff.samplers import (
     BlockSampler,
     FirstHittingSampler,
@@ -18,6 +15,7 @@ from seqdiff.samplers import (
     Sampler,
     SemiAutoregressiveSampler,
     SMCSampler,
+    TauLeapingSampler,
     named_samplers,
 )
 from seqdiff.samplers.canvas import Canvas
@@ -25,9 +23,9 @@ from seqdiff.samplers.draws import SeededDraws
 from seqdiff.samplers.grid import GridSampler
 from seqdiff.samplers.growth import Growth
 from seqdiff.samplers.stopping import unigram_entropy
-from seqdiff.schedules import Linear
 from seqdiff.types import SampleOutput
-from tests.block_worlds import BlockLookup, ChainOfBlocks, RecomputingCache
+from tests.block_worlds import BlockLookup, ChainOfBlocks, RecomputingCache, block_denoiser
+from tests.oracles import masked_model
 
 K, L = 2, 6
 WORLD = BlockLookup(K, L, seed=5)
@@ -35,20 +33,16 @@ INNER = [
     cls(num_steps=7) if issubclass(cls, GridSampler) else cls()
     for cls in named_samplers().values()
     if cls.__module__.startswith("seqdiff.")
-    and cls.kind == "masked"
-    and cls not in (SemiAutoregressiveSampler, SMCSampler)
+    and cls.needs.met_by(masked_model(WORLD))
+    and cls not in (SemiAutoregressiveSampler, SMCSampler, TauLeapingSampler)
 ]
 each_inner = pytest.mark.parametrize("inner", INNER, ids=lambda s: type(s).__name__)
-
-
-def process(size: int) -> BlockDiffusion:
-    return BlockDiffusion(K, Linear(), size)
 
 
 def draw(sampler: Sampler, size: int, x_init: Tensor, **options) -> SampleOutput:
     if "seeds" not in options:
         options["seeds"] = torch.arange(len(x_init))
-    return sampler.sample(BlockDenoiser(WORLD, K, size), process(size), x_init, **options)
+    return sampler.sample(block_denoiser(WORLD, size), x_init, **options)
 
 
 def some_rows() -> Tensor:
@@ -70,7 +64,7 @@ def some_rows() -> Tensor:
 @each_inner
 @pytest.mark.parametrize("size", [6, 9])
 def test_one_block_is_the_sampler_inside_bit_for_bit(inner: Sampler, size: int) -> None:
-    x_init, plain = some_rows(), Denoiser(WORLD, K)
+    x_init, plain = some_rows(), masked_model(WORLD)
     allowed = torch.ones(*x_init.shape, K, dtype=torch.bool)
     allowed[0, 2, 0] = allowed[1, 4, 1] = False
     seen: dict[str, list[Tensor]] = {"ours": [], "theirs": []}
@@ -85,7 +79,6 @@ def test_one_block_is_the_sampler_inside_bit_for_bit(inner: Sampler, size: int) 
     )
     theirs = inner.sample(
         plain,
-        MaskedDiffusion(K, Linear()),
         x_init,
         seeds=seeds,
         allowed=allowed,
@@ -245,12 +238,12 @@ class Elements(TorchDispatchMode):
 
 
 def elements(length: int) -> int:
-    denoiser = BlockDenoiser(ChainOfBlocks(K), K, 4)
+    denoiser = block_denoiser(ChainOfBlocks(K), 4)
     sampler = BlockSampler(FirstHittingSampler(2), stop_id=1, min_entropy=0.01, entropy_window=16)
     x_init = torch.full((3, length), K)
     x_init[:, -1] = 0  # so that no row ends early
     with Elements() as counted:
-        sampler.sample(denoiser, process(4), x_init, seeds=torch.arange(3))
+        sampler.sample(denoiser, x_init, seeds=torch.arange(3))
     return counted.count
 
 
@@ -269,7 +262,7 @@ def test_work_grows_like_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_windows_of_a_canvas_cost_what_they_hold() -> None:
     draws, x_init = SeededDraws(torch.arange(2)), torch.full((2, 10_000), K)
-    canvas = Canvas.open(Denoiser(WORLD, K), process(1), draws, x_init)
+    canvas = Canvas.open(masked_model(WORLD), draws, x_init)
     with Elements() as counted:
         canvas.window(500, 510)
     assert counted.count <= 100

@@ -1,4 +1,4 @@
-"""What the sampler of block diffusion refuses, in one line each."""
+"""What the sampler of block diffusion does not take, in one line each."""
 
 from dataclasses import replace
 
@@ -6,33 +6,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.block_denoiser import BlockDenoiser
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import BlockDiffusion, MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.parameterization import Subs
 from seqdiff.samplers import (
     BlockSampler,
     FirstHittingSampler,
+    GibbsSampler,
     LeftToRightSampler,
     SemiAutoregressiveSampler,
     SMCSampler,
+    TauLeapingSampler,
 )
-from seqdiff.schedules import Linear
 from seqdiff.types import SampleOutput
-from tests.block_worlds import BlockLookup
+from tests.block_worlds import BlockLookup, block_denoiser
+from tests.oracles import masked_model
 
 K, L = 2, 6
 WORLD = BlockLookup(K, L, seed=5)
 
 
-def process(size: int) -> BlockDiffusion:
-    return BlockDiffusion(K, Linear(), size)
-
-
 def draw(sampler: BlockSampler, size: int, x_init: Tensor, **options) -> SampleOutput:
     seeds = torch.arange(len(x_init))
-    return sampler.sample(
-        BlockDenoiser(WORLD, K, size), process(size), x_init, seeds=seeds, **options
-    )
+    return sampler.sample(block_denoiser(WORLD, size), x_init, seeds=seeds, **options)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +35,8 @@ def draw(sampler: BlockSampler, size: int, x_init: Tensor, **options) -> SampleO
     [
         ({"inner": BlockSampler()}, r"inner must be a sampler of masked .* got BlockSampler; "),
         ({"inner": LeftToRightSampler()}, r"by itself, got LeftToRightSampler; choose"),
+        ({"inner": GibbsSampler()}, r"by itself, got GibbsSampler; choose"),
+        ({"inner": TauLeapingSampler()}, r"by itself, got TauLeapingSampler; choose"),
         ({"inner": SemiAutoregressiveSampler(4, 2)}, r"got SemiAutoregressiveSampler; choose"),
         ({"inner": SMCSampler(reward=lambda x: x.sum(-1))}, r"got SMCSampler; choose"),
         ({"stop_id": True}, r"BlockSampler.stop_id must be an integer, got True; convert it"),
@@ -72,21 +69,29 @@ def test_options_that_do_not_fit_the_model(options: dict, message: str) -> None:
 
 def test_models_that_do_not_fit() -> None:
     x_init, generator = torch.full((1, L), K), torch.Generator()
-    model, plain = BlockDenoiser(WORLD, K, 2), MaskedDiffusion(K, Linear())
+    model, plain = block_denoiser(WORLD, 2), masked_model(WORLD)
+    uncopied = Denoiser(WORLD, model.process, Subs(carry_over=False))
     for sampler, denoiser, message in (
-        (BlockSampler(), Denoiser(WORLD, K), "must be one of block diffusion, got one of masked"),
-        (FirstHittingSampler(), model, "got one of block diffusion; its sampler is block"),
+        (
+            BlockSampler(),
+            plain,
+            "must fit BlockSampler, got the process absorbing .* ancestral",
+        ),
+        (BlockSampler(), uncopied, "must fit BlockSampler, got the process blockwise"),
+        (FirstHittingSampler(), model, "got the process blockwise .*; its samplers are block$"),
     ):
         with pytest.raises(ValueError, match=message):
-            sampler.sample(denoiser, plain, x_init, generator=generator)
-    with pytest.raises(ValueError, match="process must have blocks of 2 like the model, got 3"):
-        BlockSampler().sample(model, process(3), x_init, generator=generator)
+            sampler.sample(denoiser, x_init, generator=generator)
     padding = torch.tensor([[True] + [False] * 5])
     with pytest.raises(ValueError, match=r"padding must come after .* at row 0, position 1; move"):
         draw(BlockSampler(), 2, x_init, padding=padding)
-    inside = SemiAutoregressiveSampler(4, 2, BlockSampler())
-    with pytest.raises(ValueError, match=r"BlockSampler.denoiser must be one of block diffusion"):
-        inside.sample(Denoiser(WORLD, K), plain, x_init, generator=generator)
+
+
+def test_windows_hold_samplers_of_masks_only() -> None:
+    for inner in (BlockSampler(), LeftToRightSampler(), GibbsSampler()):
+        expected = rf"inner must be a sampler of masked diffusion, got {type(inner).__name__}; choo"
+        with pytest.raises(ValueError, match=expected):
+            SemiAutoregressiveSampler(4, 2, inner)
 
 
 def test_reach_is_the_window() -> None:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from seqdiff.block_denoiser import BlockDenoiser, Prefix
-from seqdiff.process import BlockDiffusion
+from seqdiff.denoiser import Denoiser, Prefix
 from seqdiff.samplers import (
     AncestralSampler,
     BlockSampler,
@@ -18,10 +17,9 @@ from seqdiff.samplers import (
 )
 from seqdiff.samplers.growth import Growth
 from seqdiff.samplers.stopping import StopRules
-from seqdiff.schedules import Linear
 from tests import laws
 from tests.block_laws import by_blocks
-from tests.block_worlds import BlockLookup, BlockOracle
+from tests.block_worlds import BlockLookup, BlockOracle, block_denoiser
 from tests.enumeration import Law, Tokens, distance, joint_law, outcomes
 from tests.oracles import Joint
 
@@ -31,12 +29,8 @@ each_inner = pytest.mark.parametrize("inner", INNER, ids=lambda s: type(s).__nam
 each_size = pytest.mark.parametrize("size", [1, 2, 3, 4])
 
 
-def process(size: int) -> BlockDiffusion:
-    return BlockDiffusion(K, Linear(), size)
-
-
-def lookup(size: int, seed: int = 3) -> BlockDenoiser:
-    return BlockDenoiser(BlockLookup(K, L, seed=seed), K, size)
+def lookup(size: int, seed: int = 3) -> Denoiser:
+    return block_denoiser(BlockLookup(K, L, seed=seed), size)
 
 
 def blank(length: int = L) -> torch.Tensor:
@@ -48,13 +42,13 @@ def blank(length: int = L) -> torch.Tensor:
 def test_first_hitting_draws_a_consistent_model_exactly(length: int, size: int) -> None:
     """p itself, whatever the block size; a block is evaluated once more to be taken in."""
     joint = Joint.random(K, length, seed=7)
-    denoiser = BlockDenoiser(BlockOracle(joint), K, size)
-    found = outcomes(BlockSampler(), denoiser, process(size), blank(length))
+    denoiser = block_denoiser(BlockOracle(joint), size)
+    found = outcomes(BlockSampler(), denoiser, blank(length))
     assert distance(found.law, joint_law(joint.probs, K, length)) < EXACT
     assert (found.nfe == length + (length - 1) // size).all()
     if min(size, length) > 1:
         parallel = BlockSampler(FirstHittingSampler(num_steps=1))
-        wrong = outcomes(parallel, denoiser, process(size), blank(length)).law
+        wrong = outcomes(parallel, denoiser, blank(length)).law
         assert distance(wrong, joint_law(joint.probs, K, length)) > 1e-3
 
 
@@ -62,7 +56,7 @@ def test_first_hitting_draws_a_consistent_model_exactly(length: int, size: int) 
 @each_inner
 def test_each_block_has_the_law_of_the_sampler_inside(size: int, inner: Sampler) -> None:
     denoiser = lookup(size)
-    found = outcomes(BlockSampler(inner), denoiser, process(size), blank()).law
+    found = outcomes(BlockSampler(inner), denoiser, blank()).law
     assert distance(found, by_blocks(denoiser, inner, (K,) * L)) < EXACT
     if size < L:
         blind = by_blocks(denoiser, inner, (K,) * L, lambda behind: (K,) * len(behind))
@@ -78,7 +72,7 @@ def test_blocks_of_one_token_are_the_chain_rule(inner: Sampler) -> None:
         for i, token in enumerate(x):
             chance *= table[x[:i] + (K,) * (L - i)][i][token]
         right[x] = chance
-    found = outcomes(BlockSampler(inner), denoiser, process(1), blank())
+    found = outcomes(BlockSampler(inner), denoiser, blank())
     assert distance(found.law, right) < EXACT
 
 
@@ -105,9 +99,9 @@ def take_in_the_last_again(self: Growth, block: int) -> None:
 @pytest.mark.parametrize("broken", [forget, take_in_noise])
 def test_a_prefix_that_is_not_what_was_drawn_would_be_found(broken, monkeypatch) -> None:
     joint = Joint.random(K, L, seed=7)
-    denoiser = BlockDenoiser(BlockOracle(joint), K, 2)
+    denoiser = block_denoiser(BlockOracle(joint), 2)
     monkeypatch.setattr(Growth, "catch_up", broken)
-    wrong = outcomes(BlockSampler(), denoiser, process(2), blank()).law
+    wrong = outcomes(BlockSampler(), denoiser, blank()).law
     assert distance(wrong, joint_law(joint.probs, K, L)) > 1e-3
 
 
@@ -119,7 +113,7 @@ PROMPTS = [(1, K, K, K), (1, 0, K, K), (0, 1, 1, K), (K, 1, K, 0), (K, K, 1, 0),
 def test_visible_tokens_condition_what_comes_after_them(x_init: Tokens, size: int) -> None:
     """Prompts of any length, gaps, and tokens to the right, which no block before them sees."""
     denoiser = lookup(size)
-    found = outcomes(BlockSampler(), denoiser, process(size), torch.tensor(x_init)).law
+    found = outcomes(BlockSampler(), denoiser, torch.tensor(x_init)).law
     assert distance(found, by_blocks(denoiser, FirstHittingSampler(), x_init)) < EXACT
     assert all(
         token == given for x in found for token, given in zip(x, x_init, strict=True) if given != K
@@ -135,7 +129,7 @@ def test_a_prompt_off_by_one_block_would_be_found(monkeypatch: pytest.MonkeyPatc
 def test_allowed_letters_restrict_each_law() -> None:
     denoiser, allowed = lookup(2), torch.ones(L, K, dtype=torch.bool)
     allowed[2, 0] = False
-    found = outcomes(BlockSampler(), denoiser, process(2), blank(), allowed=allowed).law
+    found = outcomes(BlockSampler(), denoiser, blank(), allowed=allowed).law
     assert all(x[2] == 1 for x in found)
     free = by_blocks(denoiser, FirstHittingSampler(), (K,) * L)
     ours, theirs = (laws.push(law, lambda x: {x[:2]: 1.0}) for law in (found, free))
@@ -163,7 +157,7 @@ def first_one(x: Tokens, earliest: int = 2) -> int:
 def test_a_row_ends_at_the_first_stop_symbol(size: int, inner: Sampler) -> None:
     """What is drawn before it has the law of rows that are drawn to their ends."""
     denoiser = lookup(size)
-    found = outcomes(BlockSampler(inner, stop_id=1), denoiser, process(size), blank()).law
+    found = outcomes(BlockSampler(inner, stop_id=1), denoiser, blank()).law
     whole = by_blocks(denoiser, inner, (K,) * L)
     assert distance(found, shorten(whole, first_one)) < EXACT
     assert distance(found, shorten(whole, lambda x: first_one(x, 1))) > 1e-3, "in the first place"
@@ -180,7 +174,7 @@ def test_a_stop_symbol_that_is_given_ends_no_row(x_init, earliest, size) -> None
     """Nor one before a visible token, which stays."""
     denoiser = lookup(size)
     sampler = BlockSampler(stop_id=1)
-    found = outcomes(sampler, denoiser, process(size), torch.tensor(x_init)).law
+    found = outcomes(sampler, denoiser, torch.tensor(x_init)).law
     whole = by_blocks(denoiser, FirstHittingSampler(), x_init)
     assert distance(found, shorten(whole, lambda x: first_one(x, earliest))) < EXACT
 
@@ -197,7 +191,7 @@ def test_a_row_ends_when_it_is_monotonous(size: int, window: int) -> None:
 
     denoiser = lookup(size)
     sampler = BlockSampler(min_entropy=0.1, entropy_window=window)
-    found = outcomes(sampler, denoiser, process(size), blank()).law
+    found = outcomes(sampler, denoiser, blank()).law
     whole = by_blocks(denoiser, FirstHittingSampler(), (K,) * L)
     assert distance(found, shorten(whole, end)) < EXACT
     assert distance(found, whole) > 1e-3

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Backbone, BlockMamba, Transformer
-from seqdiff.block_denoiser import BlockDenoiser, Prefix
-from seqdiff.process import BlockDiffusion
+from seqdiff.denoiser import Denoiser, Prefix
+from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers import BlockClassifierFree, BlockSampler, FirstHittingSampler
 from seqdiff.schedules import Linear
 from seqdiff.types import Inputs
@@ -14,7 +14,7 @@ from tests.block_worlds import RecomputingCache
 from tests.oracles import TableBackbone
 
 K, L, SIZE, CLASSES = 5, 22, 4, 3
-PROCESS = BlockDiffusion(K, Linear(), SIZE)
+PROCESS = Blockwise(Absorbing(K, Linear()), SIZE)
 
 
 def make(name: str) -> Backbone:
@@ -62,11 +62,11 @@ def rows() -> Tensor:
 
 
 def sample(network: Backbone, guided: float | None, **options) -> tuple[Tensor, Tensor]:
-    denoiser = BlockDenoiser(network, K, SIZE)
+    denoiser = Denoiser(network, PROCESS)
     if guided is not None:
         denoiser = BlockClassifierFree(denoiser, 1, guided)
     sampler = BlockSampler(FirstHittingSampler(), **options)
-    found = sampler.sample(denoiser.eval(), PROCESS, rows(), seeds=torch.arange(12))
+    found = sampler.sample(denoiser.eval(), rows(), seeds=torch.arange(12))
     return found.tokens, found.nfe
 
 
@@ -91,20 +91,20 @@ def test_what_a_network_keeps_changes_no_token(name: str, guided: float | None) 
 @pytest.mark.parametrize("name", ["transformer", "mamba"])
 def test_rows_do_not_depend_on_their_batch(name: str) -> None:
     network, seeds = make(name), torch.arange(12)
-    sampler, denoiser = BlockSampler(stop_id=2), BlockDenoiser(network, K, SIZE)
-    whole = sampler.sample(denoiser, PROCESS, rows(), seeds=seeds)
+    sampler, denoiser = BlockSampler(stop_id=2), Denoiser(network, PROCESS)
+    whole = sampler.sample(denoiser, rows(), seeds=seeds)
     for row in range(12):
         one = slice(row, row + 1)
-        alone = sampler.sample(denoiser, PROCESS, rows()[one], seeds=seeds[one])
+        alone = sampler.sample(denoiser, rows()[one], seeds=seeds[one])
         assert torch.equal(alone.tokens[0], whole.tokens[row])
         assert alone.nfe[0] == whole.nfe[row]
 
 
 def test_a_row_may_be_longer_than_the_context() -> None:
     """It begins with the tokens of a shorter one, and the window slides on."""
-    denoiser = BlockDenoiser(make("transformer"), K, SIZE)
+    denoiser = Denoiser(make("transformer"), PROCESS)
     long, short = (
-        BlockSampler().sample(denoiser, PROCESS, PROCESS.prior((3, n)), seeds=torch.arange(3))
+        BlockSampler().sample(denoiser, PROCESS.blank((3, n)), seeds=torch.arange(3))
         for n in (4 * 32, 60)
     )
     assert (long.tokens < K).all() and torch.equal(long.tokens[:, :60], short.tokens)
@@ -123,11 +123,11 @@ def test_a_window_counts_the_block_itself(window: int, behind: int) -> None:
     asked: list[Tensor] = []
 
     class Watching(Prefix):
-        def log_probs_at(self, x_t: Tensor, where: Tensor) -> Tensor:
-            asked.append(super().log_probs_at(x_t, where))
+        def log_probs(self, x_t: Tensor, where: Tensor) -> Tensor:
+            asked.append(super().log_probs(x_t, where))
             return asked[-1]
 
-    class Watched(BlockDenoiser):
+    class Watched(Denoiser):
         def start(self, batch_size, *, window=None, label=None) -> Prefix:
             inner = super().start(batch_size, window=window, label=label)
             return Watching(inner.denoiser, inner.cache)
@@ -141,7 +141,7 @@ def test_a_window_counts_the_block_itself(window: int, behind: int) -> None:
             given[0, place] = (given[0, place] + 1) % K
         blank = torch.cat((given, torch.full((1, SIZE), K)), dim=1)
         sampler, seeds = BlockSampler(window=window), torch.zeros(1, dtype=torch.int64)
-        sampler.sample(Watched(network, K, SIZE), PROCESS, blank, seeds=seeds)
+        sampler.sample(Watched(network, PROCESS), blank, seeds=seeds)
         laws.append(asked[0])
         asked.clear()
     assert not torch.equal(laws[0], laws[1]), "the first token within the window"
@@ -150,14 +150,14 @@ def test_a_window_counts_the_block_itself(window: int, behind: int) -> None:
 
 @pytest.mark.parametrize("name", ["transformer", "mamba"])
 def test_a_prefix_is_told_the_label(name: str) -> None:
-    model, label = BlockDenoiser(make(name), K, SIZE), torch.tensor([0, 2])
+    model, label = Denoiser(make(name), PROCESS), torch.tensor([0, 2])
     x0 = torch.randint(K, (2, 2 * SIZE), generator=torch.Generator().manual_seed(5))
     x_t = torch.cat((x0[:, :SIZE], torch.full((2, SIZE), K)), dim=1)
     where = x_t == K
     with torch.no_grad():
-        told, untold = (model.log_probs_at(x_t, where, label=given) for given in (label, None))
+        told, untold = (model.log_probs(Inputs(x_t, label=given), where) for given in (label, None))
     prefix = model.start(2, label=label)
     prefix.append(x0[:, :SIZE])
-    found = prefix.take(torch.tensor([1, 0])).log_probs_at(x_t[:, SIZE:], where[:, SIZE:])
+    found = prefix.take(torch.tensor([1, 0])).log_probs(x_t[:, SIZE:], where[:, SIZE:])
     torch.testing.assert_close(found.view(2, SIZE, K).flip(0).flatten(0, 1), told)
     assert not torch.allclose(told, untold)

@@ -43,14 +43,14 @@ def _plane_gap() -> float:
     world = planar_world(PLANE, ends=(-2.0, 3.0))
     differences, _ = final_kls(world, torch.tensor(PLANE, dtype=torch.float64), 101)
     expected = -math.log(PLANE[2]) + float(differences[2])
-    return abs(sum(bound(world, (2,), points=81, times=32)) - expected)
+    return abs(sum(bound(world, (2,), points=61, times=24)) - expected)
 
 
 def test_value_of_the_coin():
     world = coin_world()
-    differences, _ = final_kls(world, COIN, 1601)
+    differences, _ = final_kls(world, COIN, 401)
     for x in (0, 1):
-        total = sum(bound(world, (x,), points=801, times=96))
+        total = sum(bound(world, (x,), points=241, times=48))
         assert total == pytest.approx(-math.log(COIN[x]) + float(differences[x]), abs=ACCURACY)
         if x == 0:
             assert total == pytest.approx(0.224183, abs=5e-7)
@@ -128,8 +128,9 @@ def test_integral_does_not_depend_on_the_schedules_shape():
     straight, bent = coin_world(), coin_world()
     _bend(bent.schedule, 1)
     half = torch.tensor(0.5, dtype=torch.float64)
-    assert abs(float(straight.schedule(half).gamma - bent.schedule(half).gamma)) > 0.2
-    parts = [bound(world, (1,), points=801, times=192) for world in (straight, bent)]
+    middles = [float(world.schedule(half).gamma.detach()) for world in (straight, bent)]
+    assert abs(middles[0] - middles[1]) > 0.2
+    parts = [bound(world, (1,), points=241, times=96) for world in (straight, bent)]
     assert parts[0] == pytest.approx(parts[1], abs=ACCURACY)
 
 
@@ -151,7 +152,7 @@ def test_single_precision_weights_give_a_double_precision_schedule():
     schedule = LearnedSchedule(-3.0, 6.0)
     t = torch.tensor([0.5, 0.5 + 1e-10], dtype=torch.float64)
     gamma, slope = schedule(t)
-    assert float(gamma.diff()) == pytest.approx(float(slope[0].detach()) * 1e-10, rel=1e-4)
+    assert float(gamma.detach().diff()) == pytest.approx(float(slope[0].detach()) * 1e-10, rel=1e-4)
 
 
 def test_network_of_zero_is_the_posterior_of_one_token_under_a_flat_prior():

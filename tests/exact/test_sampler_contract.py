@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.process import Absorbing
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing, Uniform
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
@@ -23,6 +24,7 @@ from seqdiff.samplers.canvas import Canvas, Memory
 from seqdiff.samplers.grid import GridSampler
 from seqdiff.schedules import CosineSquared, Linear
 from seqdiff.types import Inputs
+from tests.noise_worlds import TableBackbone as NoisyTable
 from tests.oracles import LookupBackbone, TableBackbone, UniformBackbone, masked_model
 
 K, L = 3, 5
@@ -303,3 +305,14 @@ def test_a_network_that_gives_nan_is_named(sampler: Sampler) -> None:
 
     with pytest.raises(ValueError, match="got log-probability nan at row"):
         sampler.sample(masked_model(Broken(K)), PROCESS.blank((2, L)), generator=torch.Generator())
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [c for c in named_samplers().values() if Uniform in c.needs.processes or c is AncestralSampler],
+)
+def test_a_network_that_gives_nan_is_named_with_other_noise(cls: type[Sampler]) -> None:
+    network = NoisyTable(lambda z, t: torch.full((*z.shape, K), torch.nan), K)
+    denoiser = Denoiser(network, Uniform(K))
+    with pytest.raises(ValueError, match="got log-probability nan at row"):
+        cls(num_steps=3).sample(denoiser, PROCESS.blank((2, L)), seeds=torch.arange(2))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import (
     AncestralSampler,
     BlockSampler,
@@ -21,7 +20,7 @@ from seqdiff.samplers import (
 )
 from seqdiff.samplers.checks import check_request
 from tests.exact.test_sampler_contract import ALL, PROCESS, K, L, draw
-from tests.oracles import TableBackbone
+from tests.oracles import TableBackbone, masked_model
 
 SHAPES = {
     "allowed": torch.ones(2, L, K + 1, dtype=torch.bool),
@@ -44,10 +43,10 @@ def refused(message: str, **options) -> None:
             raise AssertionError("the network was called")
 
     for sampler in ALL:
-        given = {"generator": torch.Generator(), "x_init": PROCESS.prior((2, L)), **options}
+        given = {"generator": torch.Generator(), "x_init": PROCESS.blank((2, L)), **options}
         given = {name: value for name, value in given.items() if value is not None}
         with pytest.raises(ValueError, match=re.escape(message)) as caught:
-            sampler.sample(Denoiser(Untouched(K), K), PROCESS, **given)
+            sampler.sample(masked_model(Untouched(K)), **given)
         assert "\n" not in str(caught.value)
 
 
@@ -63,7 +62,7 @@ def test_bad_requests_are_refused_before_the_network() -> None:
         "x_init is 3; allow at least one",
         allowed=allowed,
     )
-    x_init = PROCESS.prior((2, L))
+    x_init = PROCESS.blank((2, L))
     x_init[1, 2] = 0
     allowed = torch.ones(2, L, K, dtype=torch.bool)
     allowed[1, 2, 0] = False
@@ -81,13 +80,13 @@ def test_shapes_that_do_not_fit(name: str) -> None:
     given = {"allowed": None, "padding": None, "seeds": None, name: SHAPES[name]}
     generator = None if name == "seeds" else torch.Generator()
     with pytest.raises(ValueError, match=rf"Sampler.{name} must have shape .* like x_init, got"):
-        check_request(PROCESS.prior((2, L)), PROCESS, generator=generator, **given)
+        check_request(PROCESS.blank((2, L)), K, generator=generator, **given)
 
 
 def test_constraints_do_not_bind_padding() -> None:
     allowed, padding = torch.ones(1, L, K, dtype=torch.bool), torch.zeros(1, L, dtype=torch.bool)
     allowed[0, 4], padding[0, 4] = False, True
-    output, _ = draw(FirstHittingSampler(), PROCESS.prior((1, L)), allowed=allowed, padding=padding)
+    output, _ = draw(FirstHittingSampler(), PROCESS.blank((1, L)), allowed=allowed, padding=padding)
     assert output.tokens[0, 4] == K and (output.tokens[0, :4] < K).all()
 
 
@@ -100,11 +99,10 @@ def test_a_model_that_gives_no_chance_is_reported() -> None:
 
     allowed = torch.ones(1, L, K, dtype=torch.bool)
     allowed[0, 2, 0] = False
-    with pytest.raises(ValueError, match="allowed letter a chance, got log-probability -inf at ro"):
+    with pytest.raises(ValueError, match="allowed symbol a chance, got log-probability -inf at ro"):
         FirstHittingSampler().sample(
-            Denoiser(Sure(K), K),
-            PROCESS,
-            PROCESS.prior((1, L)),
+            masked_model(Sure(K)),
+            PROCESS.blank((1, L)),
             generator=torch.Generator(),
             allowed=allowed,
         )
@@ -178,16 +176,16 @@ def test_options_of_another_type(build, message: str) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_numbers_of_numpy_are_numbers() -> None:
     sampler = FirstHittingSampler(np.int64(3), temperature=np.float32(0.5), top_p=1)
-    assert (draw(sampler, PROCESS.prior((2, L)))[0].tokens < K).all()
+    assert (draw(sampler, PROCESS.blank((2, L)))[0].tokens < K).all()
 
 
 @pytest.mark.parametrize(
     ("x_init", "got"),
     [
-        (PROCESS.prior((2, L)).double(), "torch.float64; call .long() on ids"),
-        (PROCESS.prior((2, L)) > 0, "torch.bool; call .long() on ids"),
-        (PROCESS.prior((1, L))[0], f"shape ({L},); a single row is x_init[None]"),
-        (PROCESS.prior((1, L))[None], f"shape (1, 1, {L}); a single row"),
+        (PROCESS.blank((2, L)).double(), "torch.float64; call .long() on ids"),
+        (PROCESS.blank((2, L)) > 0, "torch.bool; call .long() on ids"),
+        (PROCESS.blank((1, L))[0], f"shape ({L},); a single row is x_init[None]"),
+        (PROCESS.blank((1, L))[None], f"shape (1, 1, {L}); a single row"),
         ([[3, 3]], "a list; torch.tensor makes one"),
     ],
     ids=["float", "bool", "1-D", "3-D", "list"],
@@ -197,7 +195,7 @@ def test_rows_of_another_shape_or_type(x_init, got: str) -> None:
     message = f"Sampler.x_init must be a tensor of integers [B, L], got {got}"
     refused(message, x_init=x_init)
     with pytest.raises(ValueError, match=re.escape(message)):
-        check_request(x_init, PROCESS, None, None, torch.Generator(), None)
+        check_request(x_init, K, None, None, torch.Generator(), None)
 
 
 def test_dtypes_that_do_not_fit() -> None:
@@ -205,6 +203,10 @@ def test_dtypes_that_do_not_fit() -> None:
     for name, shape in shapes.items():
         given = {"allowed": None, "padding": None, name: torch.ones(shape, dtype=torch.int64)}
         with pytest.raises(ValueError, match=rf"Sampler\.{name} must be bool, got torch\.int64"):
-            check_request(PROCESS.prior((2, L)), PROCESS, **given, generator=None, seeds=None)
+            check_request(
+                PROCESS.blank((2, L)), K, **given, generator=None, seeds=None
+            )
     with pytest.raises(ValueError, match=r"Sampler\.seeds must be integers, got torch\.float32"):
-        check_request(PROCESS.prior((2, L)), PROCESS, None, None, None, torch.tensor([0.2, 0.7]))
+        check_request(
+            PROCESS.blank((2, L)), K, None, None, None, torch.tensor([0.2, 0.7])
+        )

@@ -172,7 +172,15 @@ def test_samples_of_caduceus_are_the_same_integers(sampler: Sampler, name: str) 
     assert torch.equal(selected, tokens) and torch.equal(spent, nfe)
 
 
-LOOKS_AT_ALL = {"Confidence", "Margin", "Entropy", "EntropyBudget", "Threshold", "SMC"}
+LOOKS_AT_ALL = {
+    "Confidence",
+    "Margin",
+    "Entropy",
+    "EntropyBudget",
+    "Threshold",
+    "SMC",
+    "TauLeaping",
+}
 
 
 @every

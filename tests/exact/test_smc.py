@@ -9,15 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
 from seqdiff.samplers import FirstHittingSampler, Particles, SMCSampler
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
 from seqdiff.samplers.smc_weights import Weights, systematic
-from seqdiff.schedules import Linear
 from tests.enumeration import Law, distance, outcomes
-from tests.oracles import LookupBackbone
+from tests.oracles import LookupBackbone, masked_model
 
 EXACT = 1e-10
 
@@ -27,9 +25,8 @@ def reward(tokens: Tensor) -> Tensor:
     return 1.5 * tokens.sum(dim=-1) * tokens[:, 0] - tokens[:, 1]
 
 
-def world(k: int, length: int) -> tuple[Denoiser, MaskedDiffusion, Tensor]:
-    denoiser = Denoiser(LookupBackbone(k, length, seed=3), k)
-    return denoiser, MaskedDiffusion(k, Linear()), torch.full((length,), k)
+def world(k: int, length: int) -> tuple[Denoiser, Tensor]:
+    return masked_model(LookupBackbone(k, length, seed=3)), torch.full((length,), k)
 
 
 def tilted(law: Law, temperature: float) -> Law:
@@ -131,7 +128,7 @@ def test_broken_twins_of_the_measure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_particles_cost_what_they_say_and_rows_end_on_their_own() -> None:
-    denoiser, process, _ = world(2, 3)
+    denoiser, _ = world(2, 3)
     x_init = torch.tensor([[2, 2, 2], [0, 2, 1], [1, 0, 1]])
     drafted: list[int] = []
 
@@ -141,7 +138,7 @@ def test_particles_cost_what_they_say_and_rows_end_on_their_own() -> None:
         return reward(tokens)
 
     sampler = SMCSampler(reward=counted, num_particles=5, num_drafts=2)
-    canvas = Canvas.open(denoiser, process, SeededDraws(torch.arange(3)), x_init)
+    canvas = Canvas.open(denoiser, SeededDraws(torch.arange(3)), x_init)
     found = sampler.particles(canvas)
     assert canvas.nfe.tolist() == [15, 5, 0]
     assert drafted == [2, 5, 5, 5, 5, 15], "a trial, two drafts at each of two steps, and the ends"
@@ -176,11 +173,11 @@ class SameLetters(Ledger):
 
 @pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
 def test_no_noise_is_used_twice(resampling: str) -> None:
-    denoiser, process, _ = world(2, 6)
+    denoiser, start = world(2, 6)
     sampler = SMCSampler(reward=reward, ess_threshold=1.0, resampling=resampling)
     for cls, repeats in ((Ledger, False), (SameLetters, True)):
         draws = cls(torch.arange(10))
-        sampler.particles(Canvas.open(denoiser, process, draws, process.prior((10, 6))))
+        sampler.particles(Canvas.open(denoiser, draws, start.expand(10, -1)))
         assert len(draws.used) > 10 * 16 * 6
         assert (max(draws.used.values()) > 1) == repeats
 

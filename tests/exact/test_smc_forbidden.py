@@ -72,11 +72,10 @@ def test_particles_that_are_not_spared_would_be_found(monkeypatch) -> None:
 
 
 def test_what_is_forbidden_never_comes() -> None:
-    denoiser, process, _ = world(2, 3)
+    denoiser, start = world(2, 3)
+    x_init = start.expand(200, -1)
     sampler = SMCSampler(reward=forbidding, num_particles=32)
-    drawn = sampler.sample(denoiser, process, process.prior((200, 3)), seeds=torch.arange(200))
+    drawn = sampler.sample(denoiser, x_init, seeds=torch.arange(200))
     assert forbidding(drawn.tokens).isfinite().all()
-    free = FirstHittingSampler().sample(
-        denoiser, process, process.prior((200, 3)), seeds=torch.arange(200)
-    )
+    free = FirstHittingSampler().sample(denoiser, x_init, seeds=torch.arange(200))
     assert not forbidding(free.tokens).isfinite().all()

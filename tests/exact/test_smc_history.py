@@ -6,12 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import Sampler, SemiAutoregressiveSampler, SMCSampler
 from seqdiff.samplers.smc_swarm import Swarm
-from seqdiff.schedules import Linear
-from tests.oracles import LookupBackbone, TableBackbone
+from tests.oracles import LookupBackbone, TableBackbone, masked_model
 
 K, L, ROWS = 3, 5, 40
 
@@ -58,10 +55,9 @@ def told(
         assert 1 <= step <= len(states)
         states[step:] = [x_t.clone()]
 
-    denoiser = Denoiser(backbone or LookupBackbone(K, L, seed=3), K)
+    denoiser = masked_model(backbone or LookupBackbone(K, L, seed=3))
     output = sampler.sample(
         denoiser,
-        MaskedDiffusion(K, Linear()),
         x_init,
         generator=torch.Generator().manual_seed(1),
         callback=keep,

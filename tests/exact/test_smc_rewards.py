@@ -1,4 +1,4 @@
-"""What is refused as a reward, and when."""
+"""What is no reward, and when that is said."""
 
 import math
 
@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import SMCSampler
 from tests.exact.test_smc import reward, world
-from tests.oracles import TableBackbone
+from tests.oracles import TableBackbone, masked_model
 
 
 @pytest.mark.parametrize(
@@ -28,10 +27,10 @@ from tests.oracles import TableBackbone
     ],
 )
 def test_a_reward_that_gives_bad_numbers(bad, message: str) -> None:
-    denoiser, process, _ = world(2, 2)
-    x_init, generator = process.prior((30, 2)), torch.Generator().manual_seed(0)
+    denoiser, start = world(2, 2)
+    x_init, generator = start.expand(30, -1), torch.Generator().manual_seed(0)
     with pytest.raises(ValueError, match=message) as caught:
-        SMCSampler(reward=bad).sample(denoiser, process, x_init, generator=generator)
+        SMCSampler(reward=bad).sample(denoiser, x_init, generator=generator)
     assert "\n" not in str(caught.value)
 
 
@@ -61,13 +60,11 @@ def test_what_is_no_reward_is_refused_before_the_network(bad, message: str, allo
         def logits(self, inputs):
             raise AssertionError("the network was called")
 
-    process = world(2, 2)[1]
     letters = torch.tensor([False, True]).expand(30, 2, 2) if allowed else None
     with pytest.raises(ValueError, match=TAKES + message) as caught:
         SMCSampler(reward=bad).sample(
-            Denoiser(Untouched(2), 2),
-            process,
-            process.prior((30, 2)),
+            masked_model(Untouched(2)),
+            torch.full((30, 2), 2),
             generator=torch.Generator().manual_seed(0),
             allowed=letters,
         )
@@ -75,15 +72,13 @@ def test_what_is_no_reward_is_refused_before_the_network(bad, message: str, allo
 
 
 def test_a_reward_is_tried_within_what_is_allowed() -> None:
-    denoiser, process, _ = world(2, 3)
+    denoiser, start = world(2, 3)
     allowed, seen = torch.tensor([[[True, False], [False, True], [True, True]]]), []
 
     def noted(tokens: Tensor) -> Tensor:
         seen.append(tokens)
         return reward(tokens)
 
-    SMCSampler(reward=noted).sample(
-        denoiser, process, process.prior((1, 3)), seeds=torch.arange(1), allowed=allowed
-    )
+    SMCSampler(reward=noted).sample(denoiser, start[None], seeds=torch.arange(1), allowed=allowed)
     assert seen[0].shape == (2, 3)
     assert all((tokens[:, 0] == 0).all() and (tokens[:, 1] == 1).all() for tokens in seen)

@@ -12,13 +12,10 @@ from genomics.alphabet import DNATokenizer
 from seqdiff.data.motifs import Motif, Scaffolds
 from seqdiff.data.placements import Placements
 from seqdiff.data.templates import Blanks, Records, Template
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import AncestralSampler, FirstHittingSampler
-from seqdiff.schedules import Linear
 from tests import laws
 from tests.enumeration import Law, distance, outcomes
-from tests.oracles import LookupBackbone
+from tests.oracles import LookupBackbone, masked_model
 from tests.statistics import FALSE_ALARM, pearson, power
 
 DNA = DNATokenizer()
@@ -131,18 +128,17 @@ def restricted(allowed: Tensor) -> laws.Reshape:
 @pytest.mark.parametrize("pattern", ["RNT", "SBK", "NNN", "ANC"])
 def test_what_is_drawn_within_a_template_has_the_exact_law(pattern: str) -> None:
     """Each letter from the model's law within the code, given what is there, in random order."""
-    k, process = 4, MaskedDiffusion(4, Linear())
-    denoiser = Denoiser(LookupBackbone(k, 3, seed=2), k)
+    k, denoiser = 4, masked_model(LookupBackbone(4, 3, seed=2))
     template = Template.within(DNA.allowed(pattern))
     x_init = torch.from_numpy(template.tokens)
     allowed = None if template.allowed is None else torch.from_numpy(template.allowed)
     start, every = laws.as_tokens(x_init), torch.from_numpy(DNA.allowed(pattern))
     table = laws.table(denoiser, k, 3, restricted(every))
-    found = outcomes(FirstHittingSampler(), denoiser, process, x_init, allowed=allowed).law
+    found = outcomes(FirstHittingSampler(), denoiser, x_init, allowed=allowed).law
     assert distance(found, laws.random_order(start, table, k)) < 1e-10
-    one_step = outcomes(AncestralSampler(1), denoiser, process, x_init, allowed=allowed).law
+    one_step = outcomes(AncestralSampler(1), denoiser, x_init, allowed=allowed).law
     assert distance(one_step, laws.reveal(start, laws.masked(start, k), table[start])) < 1e-10
-    free = outcomes(FirstHittingSampler(), denoiser, process, x_init).law
+    free = outcomes(FirstHittingSampler(), denoiser, x_init).law
     kept = {x: p for x, p in free.items() if all(every[i, a] for i, a in enumerate(x))}
     rejected = {x: p / math.fsum(kept.values()) for x, p in kept.items()}
     assert (distance(found, rejected) < 1e-10) == (allowed is None), "the twin by rejection"

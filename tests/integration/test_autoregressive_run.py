@@ -9,25 +9,22 @@ import pytest
 import torch
 import yaml
 
-from seqdiff.causal import CausalDenoiser
 from seqdiff.cli import main
-from seqdiff.parameterization import Denoiser
+from seqdiff.objectives import WeightedMLM
 from seqdiff.rng import CounterNoise
 from seqdiff.run import load_run
-from seqdiff.training.objectives import WeightedMLM
 from seqdiff.types import Inputs
 from tests.integration.conftest import TOY, write_config
 from tests.integration.toy_domain import ALPHABET
 
 NETS = "tests.causal_worlds"
-BASELINES = "seqdiff.training.baselines"
 
 
-def train(folder: Path, objective: str, net: str, *flags: str) -> int:
+def train(folder: Path, preset: str, net: str, *flags: str) -> int:
     config = write_config(folder)
     content = yaml.safe_load(config.read_text())
     content["backbone"] = {"class_path": net, "init_args": {"width": 16}}
-    content["objective"] = {"class_path": f"{BASELINES}.{objective}"}
+    content["preset"] = preset
     content["trainer"] = {"max_steps": 120, "val_check_interval": 60}
     config.write_text(yaml.safe_dump(content))
     return main(["train", str(config), *flags])
@@ -36,14 +33,14 @@ def train(folder: Path, objective: str, net: str, *flags: str) -> int:
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("left")
-    assert train(folder, "Autoregressive", f"{NETS}.CausalNet") == 0
+    assert train(folder, "ar", f"{NETS}.CausalNet") == 0
     return folder / "run"
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bert")
-    assert train(folder, "MaskedLM", f"{TOY}.ToyNet") == 0
+    assert train(folder, "mlm", f"{TOY}.ToyNet") == 0
     return folder / "run"
 
 
@@ -65,7 +62,7 @@ def test_evaluation_is_the_chain_rule_written_out(left: Path, tmp_path: Path, ca
     assert row["name"] == "model, exact, left to right" and row["evaluations"] == 1
     assert "estimator chain-rule, 1 evaluations a sequence" in capsys.readouterr().out
     trained = load_run(left)
-    assert type(trained.denoiser) is CausalDenoiser
+    assert trained.denoiser.context == "prefix"
     total, count = 0.0, 0
     for batch in trained.datamodule.evaluation_loader("test"):
         for tokens, counted in zip(batch.tokens, batch.loss_mask, strict=True):
@@ -87,14 +84,14 @@ def test_validation_is_the_likelihood_and_not_a_bound(left: Path, tmp_path: Path
 
 def test_a_bert_run_is_validated_and_evaluated_by_the_bound(bert: Path, tmp_path: Path) -> None:
     trained = load_run(bert)
-    assert type(trained.denoiser) is Denoiser
+    assert trained.denoiser.any_order and trained.denoiser.context == "row"
     content = evaluated(bert, tmp_path / "a.json", "--split", "valid")
     assert content["estimator"] == "stratified-k"
     assert content["rows"][0]["name"] == "model, upper bound"
     total, count = 0.0, 0
     for batch in trained.datamodule.evaluation_loader("valid"):
         with torch.no_grad():
-            bound = WeightedMLM().terms(trained.denoiser, trained.process, batch, CounterNoise(0))
+            bound = WeightedMLM().terms(trained.denoiser, batch, CounterNoise(0))
         total, count = total + float(bound.double().sum()), count + int(batch.loss_mask.sum())
     assert last_validation(bert) == pytest.approx(total / count, rel=1e-5)
 
@@ -125,7 +122,10 @@ def test_sampling_is_from_left_to_right_by_default(left: Path, tmp_path: Path, f
     assert draw(left, out, "--temperature", "0.1", "--top-k", "2", "--top-p", "0.9") != drawn
     before = out.read_bytes()
     command = ["sample", str(left), "--num", "1", "--length", "9", "--seed", "3", "--out", str(out)]
-    said = "FirstHittingSampler.denoiser must be one of masked diffusion, got an autoregressive"
+    said = (
+        "Sampler.denoiser must fit FirstHittingSampler, got the process left-to-right with "
+        "parameterization leave-one-out; its samplers are left_to_right"
+    )
     assert said in fails([*command, "--sampler", "first_hitting"])
     assert "its options are --temperature, --top_k, --top_p" in fails(
         [*command, "--num-steps", "3"]
@@ -141,10 +141,10 @@ def test_the_wrong_command_for_a_run_is_one_line(
     for run in (bert, trained):
         command = ["sample", str(run), "--num", "1", "--length", "9", "--seed", "3"]
         said = fails([*command, "--out", str(out), "--sampler", "left_to_right"])
-        assert "LeftToRightSampler.denoiser must be an autoregressive model" in said
+        assert "must fit LeftToRightSampler, got the process absorbing with" in said
         said = fails(["evaluate", str(run), "--estimator", "chain-rule"])
-        assert "must not be chain-rule for a model of masked diffusion" in said
-    said = "evaluate.estimator must be chain-rule for an autoregressive model, got "
+        assert "for the process absorbing with parameterization subs, got chain-rule; lea" in said
+    said = "evaluate.estimator must be chain-rule for the process left-to-right with param"
     for flags in (
         ["--estimator", "stratified-k"],
         ["--evaluations", "8"],
@@ -170,20 +170,20 @@ def test_scores_are_exact(left: Path, tmp_path: Path, capsys) -> None:
 
 
 def test_a_network_that_looks_ahead_is_refused_before_training(tmp_path: Path, capsys) -> None:
-    assert train(tmp_path, "Autoregressive", f"{TOY}.ToyNet") == 2
+    assert train(tmp_path, "ar", f"{TOY}.ToyNet") == 2
     lines = capsys.readouterr().err.strip().splitlines()
-    assert "CausalDenoiser.backbone must score each position from the tokens before" in lines[-1]
+    assert "Denoiser.backbone must score each position from the tokens before" in lines[-1]
     assert not (tmp_path / "run").exists()
 
 
 def test_objectives_are_offered(config: Path, fails) -> None:
     message = fails(["train", str(config), "--objective", "Auto"])
     for name in ("Autoregressive", "MaskedLM"):
-        assert f"{BASELINES}.{name}" in message
+        assert f"seqdiff.objectives.{name}" in message
 
 
 def test_resuming_an_autoregressive_run(tmp_path: Path) -> None:
     flags = ("--trainer.max_steps", "60", "--checkpoint_every_n_steps", "30")
-    assert train(tmp_path, "Autoregressive", f"{NETS}.CausalNet", *flags) == 0
+    assert train(tmp_path, "ar", f"{NETS}.CausalNet", *flags) == 0
     assert main(["train", "--resume", str(tmp_path / "run"), "--trainer.max_steps", "70"]) == 0
     assert torch.isfinite(next(load_run(tmp_path / "run").denoiser.parameters())).all()

@@ -10,10 +10,11 @@ import pytest
 import torch
 import yaml
 
-from seqdiff.block_denoiser import BlockDenoiser
 from seqdiff.cli import main
-from seqdiff.process import BlockDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Blockwise
 from seqdiff.run import load_run
+from seqdiff.types import Inputs
 from tests.integration.conftest import write_config
 from tests.integration.toy_domain import ALPHABET
 
@@ -33,9 +34,10 @@ def write(folder: Path, net: str) -> Path:
         "init_args": {"d_model": 16, "n_layer": 2, **sizes},
     }
     content["objective"] = {
-        "class_path": "seqdiff.training.block_objectives.BlockNELBO",
-        "init_args": {"block_size": SIZE, "beta": 0.3},
+        "class_path": "seqdiff.objectives.BlockNELBO",
+        "init_args": {"beta": 0.3},
     }
+    content["block_size"] = SIZE
     content["optim"] = {"lr": 5e-3, "warmup_steps": 5}
     content["trainer"] = {"max_steps": 120, "val_check_interval": 60}
     config.write_text(yaml.safe_dump(content))
@@ -61,8 +63,8 @@ def evaluated(run: Path, out: Path, *flags: str) -> dict:
 
 def test_a_run_is_of_its_blocks(run: Path) -> None:
     trained = load_run(run)
-    assert isinstance(trained.denoiser, BlockDenoiser) and trained.denoiser.block_size == SIZE
-    assert isinstance(trained.process, BlockDiffusion) and trained.process.block_size == SIZE
+    assert trained.denoiser.context == "block" and trained.denoiser.block_size == SIZE
+    assert isinstance(trained.process, Blockwise) and trained.process.block_size == SIZE
     assert len(rows(run, "val/nats_per_token")) == 2
     assert rows(run, "train/nats_per_token")[-1] < 1.4, "more than a uniform guess, 1.79 nats"
 
@@ -86,7 +88,7 @@ def test_evaluation_bounds_block_by_block(run: Path, tmp_path: Path, capsys) -> 
 
 
 def block_cost(
-    denoiser: BlockDenoiser,
+    denoiser: Denoiser,
     tokens: torch.Tensor,
     counted: torch.Tensor,
     masks: torch.Tensor,
@@ -104,7 +106,7 @@ def block_cost(
     hidden[:, inside] = chosen
     x_t = clean.masked_fill(hidden, len(ALPHABET))
     with torch.no_grad():
-        nats = denoiser.nats(x_t, clean, hidden).double().sum(dim=-1)
+        nats = denoiser.nats(Inputs(x_t), clean, hidden).double().sum(dim=-1)
     k = chosen.sum(dim=-1)
     of_this_k = torch.bincount(k, minlength=n + 1)[k]
     return float((nats * n / k / of_this_k / n).sum())
@@ -147,15 +149,15 @@ def test_what_does_not_go_together_is_refused(
 
     out = str(tmp_path / "a.ring")
     sample = ["sample", str(run), "--num", "1", "--length", "8", "--seed", "1", "--out", out]
-    assert "must be one of masked diffusion, got one of block diffusion; its sampler is block" in (
+    assert "must fit AncestralSampler, got the process blockwise with parameterization" in (
         complaint(*sample, "--sampler", "ancestral")
     )
-    assert "must be bernoulli-time, exact-k, stratified-k for a model of block diffusion" in (
+    assert "must be bernoulli-time or exact-k or stratified-k for the process blockwise" in (
         complaint("evaluate", str(run), "--estimator", "fixed-order")
     )
     config = write(tmp_path, "mamba")
     assert "block_size must be an integer of at least 1, got 0" in (
-        complaint("train", str(config), "--objective.init_args.block_size", "0")
+        complaint("train", str(config), "--block_size", "0")
     )
     assert "beta and omega must satisfy 0 <= beta < omega <= 1, got 0.9 and 0.5" in (
         complaint(

@@ -19,10 +19,7 @@ from tests.integration.conftest import Entry, write_config
 from tests.integration.toy_domain import RingTokenizer
 
 pytestmark = pytest.mark.usefixtures("toy_writer")
-BLOCKS = {
-    "class_path": "seqdiff.training.block_objectives.BlockNELBO",
-    "init_args": {"block_size": 4},
-}
+BLOCKS = {"block_size": 4, "objective": "seqdiff.objectives.BlockNELBO"}
 MAMBA = {
     "class_path": "seqdiff.backbones.BlockMamba",
     "init_args": {"d_model": 8, "n_layer": 1, "d_state": 4, "backend": "reference"},
@@ -35,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("blocks")
     path = write_config(folder)
     content = yaml.safe_load(path.read_text())
-    content |= {"backbone": MAMBA, "objective": BLOCKS}
+    content |= {"backbone": MAMBA, **BLOCKS}
     path.write_text(yaml.safe_dump(content))
     assert main(["train", str(path), "--trainer.max_steps", "0"]) == 0
     return folder / "run"
@@ -178,7 +175,7 @@ def test_the_bar_looks_at_all_tokens_now_and_then(run: Path, monkeypatch) -> Non
     monkeypatch.setattr(drawing, "progress", lambda: contextlib.nullcontext(bar))
     monkeypatch.setattr(drawing, "time", SimpleNamespace(monotonic=lambda: 5.0))
     trained = load_run(run)
-    blanks = Blanks(2, 24, trained.process.mask_id)
+    blanks = Blanks(2, 24, trained.process.unknown_id)
     for sampler in (BlockSampler(), BlockSampler(FirstHittingSampler(1))):
         updates.clear()
         drawing.draw(trained, sampler, blanks, seed=1, batch_size=2)
@@ -197,7 +194,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEQDIFF_CACHE", str(folder / "cache"))
         net = {**MAMBA, "init_args": MAMBA["init_args"] | {"backend": "auto"}}
-        content = {"base": str(labelled.CONFIG), "objective": BLOCKS, "backbone": net}
+        content = {"base": str(labelled.CONFIG), "backbone": net, **BLOCKS}
         path = folder / "classes.yaml"
         path.write_text(yaml.safe_dump(content))
         command = ["train", str(path), f"--output={folder / 'run'}", *small, *data]

@@ -180,12 +180,12 @@ def test_trainer_arguments_reach_lightning_unchanged(
 def test_mixed_precision_keeps_the_loss_in_float32(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from seqdiff import parameterization
-    from seqdiff.parameterization import Denoiser
+    from seqdiff import denoiser
+    from seqdiff.denoiser import Denoiser
     from tests.integration.toy_domain import ToyNet
 
     seen: dict[str, torch.dtype] = {}
-    network, normalise, cost = ToyNet.forward, parameterization.own_log_probs, Denoiser.nats
+    network, normalise, cost = ToyNet.forward, denoiser.log_softmax, Denoiser.nats
 
     def forward(self, inputs, where=None):
         logits = network(self, inputs, where)
@@ -203,7 +203,7 @@ def test_mixed_precision_keeps_the_loss_in_float32(
         return terms
 
     monkeypatch.setattr(ToyNet, "forward", forward)
-    monkeypatch.setattr(parameterization, "own_log_probs", log_softmax)
+    monkeypatch.setattr(denoiser, "log_softmax", log_softmax)
     monkeypatch.setattr(Denoiser, "nats", nats)
     assert main(["train", str(config), "--trainer.precision", "bf16-mixed"]) == 0
     assert seen == {

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from seqdiff.cli import main
+from seqdiff.objectives import BlockNELBO, WeightedMLM, validation_objective
 from seqdiff.rng import CounterNoise
 from seqdiff.run import load_run
-from seqdiff.training.block_objectives import BlockNELBO, BlockWeightedMLM
 from seqdiff.training.callbacks import EMA, RunCheckpoint
 from seqdiff.training.clipped_search import ClippedScheduleSearch
 from seqdiff.training.clipping import ClippedEstimates, clipping_grid
@@ -22,7 +22,7 @@ from tests.integration.toy_domain import ToyBlockNet
 
 ROOT = Path(__file__).parents[2]
 PLAIN = ["--backbone", f"{__name__}.DropoutBlockNet", "--objective", "BlockNELBO"]
-PLAIN += ["--objective.block_size", "3", "--checkpoint_every_n_steps", "4"]
+PLAIN += ["--block_size", "3", "--checkpoint_every_n_steps", "4"]
 SEARCH = [*PLAIN, "--objective.search_batches", "4"]
 
 
@@ -141,13 +141,14 @@ def test_a_search_changes_nothing_but_the_interval(
     assert final(plain)[0] != final(other)[0]
     first = [rows(run, "val/nats_per_token")[1] for run in (plain, other)]
     assert first[0] == first[1]
-    assert isinstance(load_run(other).config.objective.validation(), BlockWeightedMLM)
+    run = load_run(other)
+    assert isinstance(validation_objective(run.config.objective, run.denoiser), WeightedMLM)
 
 
 def variances_of(run: Path, objective: BlockNELBO) -> tuple[list[float], tuple[float, float]]:
     """What a search finds with the exported weights, by hand."""
     loaded = load_run(run)
-    estimates = ClippedEstimates(objective, loaded.denoiser, loaded.process, CounterNoise(7))
+    estimates = ClippedEstimates(objective, loaded.denoiser, CounterNoise(7))
     batches = islice(loaded.datamodule.training_loader("valid"), 4)
     found = estimates.variances(torch.stack([estimates.totals(batch) for batch in batches]))
     return found.values.tolist(), found.intervals[found.least]
@@ -157,7 +158,7 @@ class ByValidation(BlockNELBO):
     """Broken: what validation computes, whatever the interval."""
 
     def terms(self, *arguments: object) -> torch.Tensor:
-        return BlockWeightedMLM(self.block_size).terms(*arguments)
+        return WeightedMLM().terms(*arguments)
 
 
 def test_it_measures_the_average_by_what_training_computes(
@@ -166,9 +167,7 @@ def test_it_measures_the_average_by_what_training_computes(
     """A run of 4 steps exports its average; going on, the search of step 4 is of those weights."""
     flags = [*SEARCH, "--trainer.val_check_interval", "4", "--ema_decay", "0.5"]
     run = train(config, tmp_path / "run", *flags, "--trainer.max_steps", "4")
-    (values, least), (wrong, _) = (
-        variances_of(run, kind(3)) for kind in (BlockNELBO, ByValidation)
-    )
+    (values, least), (wrong, _) = (variances_of(run, kind()) for kind in (BlockNELBO, ByValidation))
     assert main(["train", "--resume", str(run), "--trainer.max_steps", "5"]) == 0
     assert (rows(run, "train/beta")[4], rows(run, "train/omega")[4]) == least
     logged = [rows(run, f"train/loss_variance{which}")[4] for which in ("", "_unclipped")]

@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from seqdiff.config import dump, instantiate, parse_run
 from seqdiff.config_files import config_files
+from seqdiff.objectives import ContinuousNELBO, DiscreteNELBO, WeightedMLM
+from seqdiff.process import Absorbing, Uniform
 from seqdiff.schedules import Cosine, LogLinear, Polynomial
-from seqdiff.training.objectives import ContinuousNELBO, DiscreteNELBO, WeightedMLM
 from tests.integration.conftest import TOY
+from tests.integration.toy_domain import ALPHABET
 
+K = len(ALPHABET)
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXPERIMENTS = sorted((CONFIGS / "experiment").rglob("*.yaml"))
 PARTS = sorted(set(CONFIGS.glob("*/*.yaml")) - set(EXPERIMENTS))
@@ -58,15 +61,16 @@ def test_precedence(config: Path) -> None:
     assert parsed["optim"]["eps"] == 1e-8
     assert parsed["ema_decay"] == 0.9
     assert (parsed["seed"], parsed["optim"]["lr"], parsed["optim"]["warmup_steps"]) == (7, 0.02, 2)
-    flagged = parse_run(config, ["--seed", "3", "--optim.lr=0.1", "--schedule", "Cosine"])
+    flagged = parse_run(config, ["--seed", "3", "--optim.lr=0.1", "--process.schedule", "Cosine"])
     assert (flagged["seed"], flagged["optim"]["lr"]) == (3, 0.1)
-    assert instantiate(flagged).schedule == Cosine()
+    assert instantiate(flagged).process.schedule == Cosine()
 
 
 def test_another_class_drops_the_arguments_of_the_first(config: Path) -> None:
-    flags = ["--schedule", "Polynomial", "--schedule.power", "2", "--objective", "WeightedMLM"]
+    flags = ["--process.schedule", "Polynomial", "--process.schedule.power", "2"]
+    flags += ["--objective", "WeightedMLM"]
     built = instantiate(parse_run(config, flags))
-    assert built.schedule == Polynomial(2.0)
+    assert built.process.schedule == Polynomial(2.0)
     assert built.objective == WeightedMLM()
 
 
@@ -81,10 +85,10 @@ def test_lists_replace_and_null_survives(config: Path) -> None:
     assert built.trainer.devices == [0, 1]
 
 
-SCHEDULES = st.one_of(
-    st.floats(0, 0.9).map(lambda eps: LogLinear(eps)),
-    st.floats(0.1, 9).map(lambda power: Polynomial(power)),
-    st.just(Cosine()),
+COMPLETE = st.one_of(st.floats(0.1, 9).map(Polynomial), st.just(Cosine()), st.just(LogLinear()))
+PROCESSES = st.one_of(
+    COMPLETE.map(lambda schedule: Absorbing(K, schedule)),
+    st.floats(0, 0.9).map(lambda eps: Uniform(K, LogLinear(eps))),
 )
 OBJECTIVES = st.one_of(
     st.just(ContinuousNELBO()), st.just(WeightedMLM()), st.integers(1, 99).map(DiscreteNELBO)
@@ -99,13 +103,13 @@ OBJECTIVES = st.one_of(
 @given(
     seed=st.integers(0, 2**32 - 1),
     lr=st.floats(1e-12, 1e3),
-    schedule=SCHEDULES,
+    process=PROCESSES,
     objective=OBJECTIVES,
     decay=st.none() | st.floats(0, 0.999999),
     clip=st.none() | st.floats(1e-9, 1e9),
 )
 def test_dump_then_parse_is_the_identity(
-    config: Path, seed, lr, schedule, objective, decay, clip
+    config: Path, seed, lr, process, objective, decay, clip
 ) -> None:
     path = config.with_name("drawn.yaml")
     drawn = {
@@ -113,7 +117,7 @@ def test_dump_then_parse_is_the_identity(
         "ema_decay": decay,
         "optim": {"lr": lr},
         "trainer": {"gradient_clip_val": clip},
-        "schedule": _as_config(schedule),
+        "process": _as_config(process),
         "objective": _as_config(objective),
     }
     path.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **drawn}))
@@ -122,19 +126,20 @@ def test_dump_then_parse_is_the_identity(
     again = parse_run(path)
     assert again == parsed
     one, two = instantiate(parsed), instantiate(again)
-    assert (one.seed, one.optim, one.schedule, one.objective, one.ema_decay, one.trainer) == (
+    assert (one.seed, one.optim, one.process, one.objective, one.ema_decay, one.trainer) == (
         two.seed,
         two.optim,
-        two.schedule,
+        two.process,
         two.objective,
         two.ema_decay,
         two.trainer,
     )
-    assert two.schedule == schedule and two.objective == objective and two.optim.lr == lr
+    assert two.process == process and two.objective == objective and two.optim.lr == lr
 
 
 def _as_config(value: object) -> dict:
-    fields = {k: v for k, v in vars(value).items() if isinstance(v, int | float)}
+    fields = {k: v for k, v in vars(value).items() if k != "vocab_size"}  # linked
+    fields = {k: v if isinstance(v, int | float) else _as_config(v) for k, v in fields.items()}
     kind = type(value)
     return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": fields}
 
@@ -143,7 +148,7 @@ def _as_config(value: object) -> dict:
     "flags, said",
     [
         (["--optim.lrr", "1"], "optim.lrr 1; choose from lr, weight_decay, betas"),
-        (["--optimm", "1"], "--optimm 1; choose from output, data, backbone, seed"),
+        (["--optimm", "1"], "--optimm 1; choose from output, data, backbone, process"),
         (["--backbone.init_args.widht=5"], "'widht' is not accepted; choose from width"),
         (
             ["--backbone", "tests.integration.toy_domain.NotABackbone"],
@@ -151,8 +156,11 @@ def _as_config(value: object) -> dict:
         ),
         (["--backbone", "torch.nn.Linear"], "choose from"),
         (["--backbone", "torch.nn.Identity"], "choose from"),
-        (["--schedule", f"{TOY}.ToyNet"], "seqdiff.schedules.Cosine"),
-        (["--schedule", "Nowhere"], "seqdiff.schedules.Cosine"),
+        (["--process.schedule", f"{TOY}.ToyNet"], "seqdiff.schedules.Cosine"),
+        (["--process.schedule", "Nowhere"], "seqdiff.schedules.Cosine"),
+        (["--process=Uniform", "--process.schedule=Nowhere"], "seqdiff.schedules.Cosine"),
+        (["--process=Hybrid", "--process.p_u=x"], "Expected a <class 'float'>"),
+        (["--parameterization=Subs", "--parameterization.carry_over=x"], "<class 'bool'>"),
         (["--objective.time_sampler", "Cosine"], "seqdiff.time_sampling.Sobol"),
         (["--data", "Nowhere"], f"{TOY}.ToyData"),
         (["--seed", "x"], "Expected a <class 'int'>"),
@@ -179,7 +187,7 @@ def _as_config(value: object) -> dict:
         (["--provenance", "{a: b}"], "must be keys that a flag may set, got --provenance; drop"),
         (["--provenance.a=b"], "must be keys that a flag may set, got --provenance.a=b; drop"),
         (["--resumed+={}"], "must be keys that a flag may set, got --resumed+={}; drop it"),
-        (["--schedule.eps", "0.1"], "must have alpha(0) = 1 and alpha(1) = 0"),
+        (["--process.schedule.eps", "0.1"], "must have alpha(0) = 1 and alpha(1) = 0"),
     ],
 )
 def test_bad_flags(config: Path, tmp_path: Path, fails, flags: list[str], said: str) -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from seqdiff.cli import main
 from seqdiff.files import replacing
-from seqdiff.training.objectives import ContinuousNELBO
+from seqdiff.objectives import ContinuousNELBO
 from tests.integration.toy_domain import RingTokenizer, ToyNet
 
 
@@ -91,8 +91,8 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
 ) -> None:
     original = ContinuousNELBO.terms
 
-    def poisoned(self, denoiser, process, batch, noise):
-        terms = original(self, denoiser, process, batch, noise)
+    def poisoned(self, denoiser, batch, noise):
+        terms = original(self, denoiser, batch, noise)
         return terms * value if 24 in batch.index else terms
 
     monkeypatch.setattr(ContinuousNELBO, "terms", poisoned)
@@ -110,8 +110,8 @@ def test_weights_that_are_not_finite_are_not_saved(
     """A finite loss with a gradient that is not: the save at that very step is refused."""
     original = ContinuousNELBO.terms
 
-    def poisoned(self, denoiser, process, batch, noise):
-        terms = original(self, denoiser, process, batch, noise)
+    def poisoned(self, denoiser, batch, noise):
+        terms = original(self, denoiser, batch, noise)
         if 24 in batch.index:
             terms = terms + 0 * torch.sqrt(0 * terms)
         return terms
@@ -220,7 +220,7 @@ def test_backbone_with_other_outputs(config: Path, fails, monkeypatch: pytest.Mo
         return torch.zeros(int(where.sum()), 9, requires_grad=True)
 
     monkeypatch.setattr(ToyNet, "forward", wider)
-    assert "must emit vocab_size = 6 logits, got 9" in fails(["train", str(config)])
+    assert "must emit 6 outputs for subs, got 9" in fails(["train", str(config)])
 
 
 def test_traceback_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

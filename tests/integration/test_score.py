@@ -183,7 +183,8 @@ def test_dna_is_not_scored_by_a_model_of_something_else(
         (("--orders", "2"), "score.orders must go with one of random-order-chain, importance-"),
         (
             ("--estimator", "fixed-order", "--evaluations", "8"),
-            "score.evaluations must go with one of bernoulli-time, exact-k, stratified-k, got it",
+            "score.evaluations must go with one of bernoulli-time, exact-k, stratified-k, "
+            "time-integral, discrete-steps, gaussian-integral, got it with fixed-order",
         ),
         (
             ("--estimator", "exact-k", "--convention", "mdlm"),

@@ -125,7 +125,7 @@ def test_given_letters_stay_and_batches_come_in_any_order_and_length(run: Run) -
         found.start(x_init, rows)
         generator = torch.Generator().manual_seed(0)
         output = FirstHittingSampler().sample(
-            run.denoiser, run.process, x_init, generator=generator, callback=found
+            run.denoiser, x_init, generator=generator, callback=found
         )
         drawn |= dict(zip(rows, output.tokens.tolist(), strict=True))
     trace = found.trace(sampler="mine", names=["a", "b", "c"], symbols=list("uvwxyz-"))

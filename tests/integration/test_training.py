@@ -41,9 +41,8 @@ def test_loss_is_per_counted_token(config: Path, monkeypatch: pytest.MonkeyPatch
     assert main(["train", str(config), "--trainer.max_steps", "1"]) == 0
     [(batch, loss)] = seen
     built = instantiate(parse_run(config))
-    terms = built.objective.terms(
-        Denoiser(built.backbone, built.process), batch, CounterNoise(built.seed)
-    )
+    denoiser = Denoiser(built.backbone, built.process)
+    terms = built.objective.terms(denoiser, batch, CounterNoise(built.seed))
     counted = int(batch.loss_mask.sum())
     assert counted < batch.tokens.numel(), "the row with an unknown symbol is in the batch"
     assert loss == pytest.approx(float(terms.sum()) / counted, rel=1e-6)

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from seqdiff.backbones import AutoregressiveTransformer, Backbone, Transformer
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import FixedOrder, evaluate
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
-from seqdiff.schedules import LogLinear
+from seqdiff.process import Absorbing
 from seqdiff.types import Batch, Inputs
 from tests.oracles import all_sequences
 
@@ -82,12 +81,7 @@ def test_all_rows_together_have_probability_one() -> None:
 def test_as_a_denoiser_it_has_the_same_likelihood_from_left_to_right() -> None:
     rows = all_sequences(K, L)[::7]
     batch = Batch(rows, torch.ones_like(rows) > 0, torch.arange(len(rows)))
-    found = evaluate(
-        Denoiser(build(), K),
-        [batch],
-        process=MaskedDiffusion(K, LogLinear()),
-        estimator=FixedOrder(),
-    )
+    found = evaluate(Denoiser(build(), Absorbing(K)), [batch], estimator=FixedOrder())
     wanted = -log_probs(build(), rows)
     torch.testing.assert_close(torch.as_tensor(found.nats).double(), wanted.detach(), **EXACT)
 

@@ -7,11 +7,10 @@ import torch
 import yaml
 
 from seqdiff.backbones import Caduceus
-from seqdiff.losses import nelbo
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
-from seqdiff.schedules import LogLinear
-from seqdiff.types import Inputs
+from seqdiff.denoiser import Denoiser
+from seqdiff.losses import continuous_terms
+from seqdiff.process import Absorbing
+from seqdiff.types import Batch, Inputs
 
 CONFIG = Path(__file__).parents[2] / "configs" / "backbone" / "dimamba_small.yaml"
 BYTES = 256
@@ -40,24 +39,25 @@ def test_it_reads_both_sides_and_no_complement() -> None:
 
 def test_it_is_time_free() -> None:
     model, tokens = build(), torch.tensor([list(TEXT.encode())])
-    denoiser = Denoiser(model, BYTES)
+    denoiser = Denoiser(model, Absorbing(BYTES))
     assert not denoiser.time_conditioned
-    early, late = (denoiser(tokens, torch.full((1,), t)) for t in (0.1, 0.9))
+    early, late = (denoiser(Inputs(tokens, torch.full((1,), t))) for t in (0.1, 0.9))
     assert torch.equal(early, late)
 
 
 def test_it_learns_a_line_of_text() -> None:
     """From a uniform law, log 256 = 5.5 nats a byte, to below that of independent letters."""
-    model, process = build(), MaskedDiffusion(BYTES, LogLinear())
-    denoiser, x0 = Denoiser(model, BYTES), torch.tensor([list(TEXT.encode())])
+    model, process = build(), Absorbing(BYTES)
+    denoiser, x0 = Denoiser(model, process), torch.tensor([list(TEXT.encode())])
     t = torch.full((1,), 0.3)
     noise = torch.rand(x0.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x_t = process.corrupt(x0, t, noise=noise)
     hidden = int((x_t == BYTES).sum())
+    batch = Batch(x0, x0 >= 0, torch.zeros(1, dtype=torch.int64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(40):
-        terms = nelbo(denoiser(x_t, t), x0, x_t, t, process.schedule)
+        terms = continuous_terms(denoiser, batch, x_t, t, torch.ones(1))
         losses.append(0.3 * terms.sum() / hidden)
         losses[-1].backward()
         optimizer.step()

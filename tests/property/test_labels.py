@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.backbones.layers import LabelEmbedding
-from seqdiff.parameterization import Denoiser
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.rng import AUGMENT_STREAM, LABEL_STREAM, MASK_STREAM, TIME_STREAM, CounterNoise
 from seqdiff.training.module import drop_labels
 from seqdiff.types import NO_LABEL, Batch, Inputs
@@ -111,16 +112,17 @@ def test_gradients_reach_the_labels_of_the_batch_alone() -> None:
 def test_who_is_a_labelled_backbone() -> None:
     assert build().num_classes == CLASSES
     assert build(None).num_classes is UniformBackbone(4).num_classes is None
-    assert Denoiser(build(), 4).num_classes == CLASSES
-    assert Denoiser(build(None), 4).num_classes is None
-    assert Denoiser(UniformBackbone(4), 4).num_classes is None
-    assert Denoiser(build(), 4)(TOKENS, label=LABELS).shape == (4, 9, 4)
+    assert Denoiser(build(), Absorbing(4)).num_classes == CLASSES
+    assert Denoiser(build(None), Absorbing(4)).num_classes is None
+    assert Denoiser(UniformBackbone(4), Absorbing(4)).num_classes is None
+    assert Denoiser(build(), Absorbing(4))(Inputs(TOKENS, label=LABELS)).shape == (4, 9, 4)
 
 
 @pytest.mark.parametrize("backbone", [build(None), UniformBackbone(4)], ids=["Caduceus", "plain"])
 def test_a_label_for_a_network_without_classes_is_refused(backbone: Backbone) -> None:
-    with pytest.raises(ValueError, match=r"^Denoiser\.label must be None, .*no classes; use a"):
-        Denoiser(backbone, 4)(TOKENS, label=LABELS)
+    message = r"^(Caduceus|UniformBackbone)\.label must be None for a network without classes"
+    with pytest.raises(ValueError, match=message):
+        Denoiser(backbone, Absorbing(4))(Inputs(TOKENS, label=LABELS))
 
 
 def test_caduceus_refusals(tmp_path: Path) -> None:

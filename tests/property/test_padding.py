@@ -6,17 +6,15 @@ import torch
 
 from seqdiff.backbones import Caduceus
 from seqdiff.data.dataset import EvaluationSet, SequenceDataset, TrainingStream
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import FixedOrder, StratifiedK, evaluate
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.objectives import ContinuousNELBO, DiscreteNELBO, WeightedMLM
+from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
-from seqdiff.schedules import LogLinear
-from seqdiff.training.objectives import ContinuousNELBO, DiscreteNELBO, WeightedMLM
 from seqdiff.types import Batch
 
 K, L = 5, 9
 LENGTHS = (4, 9, 6)
-PROCESS = MaskedDiffusion(K, LogLinear())
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +23,7 @@ def denoiser() -> Denoiser:
     net = Caduceus(num_embeddings=K + 1, num_logits=K, d_model=16, n_layer=2)
     for parameter in net.parameters():  # away from the start, where rows hardly differ
         parameter.data += 0.2 * torch.randn_like(parameter)
-    return Denoiser(net, K).eval()
+    return Denoiser(net, Absorbing(K)).eval()
 
 
 def batch() -> Batch:
@@ -49,24 +47,24 @@ def without_padding() -> Batch:
 
 @pytest.mark.parametrize("estimator", [FixedOrder(), StratifiedK(4)])
 def test_a_likelihood_does_not_see_padding(denoiser, estimator):
-    apart = [evaluate(denoiser, [alone(i)], process=PROCESS, estimator=estimator) for i in range(3)]
+    apart = [evaluate(denoiser, [alone(i)], estimator=estimator) for i in range(3)]
     expected = [float(one.nats[0]) for one in apart]
-    padded = evaluate(denoiser, [batch()], process=PROCESS, estimator=estimator)
+    padded = evaluate(denoiser, [batch()], estimator=estimator)
     np.testing.assert_allclose(padded.nats, expected, rtol=0, atol=1e-4)
     assert padded.num_tokens.tolist() == list(LENGTHS)
-    broken = evaluate(denoiser, [without_padding()], process=PROCESS, estimator=estimator)
+    broken = evaluate(denoiser, [without_padding()], estimator=estimator)
     assert np.abs(broken.nats - expected)[[0, 2]].min() > 1e-3
 
 
 @pytest.mark.parametrize("objective", [ContinuousNELBO(), DiscreteNELBO(8), WeightedMLM()])
 def test_a_loss_does_not_see_padding(denoiser, objective):
     noise = CounterNoise(4)
-    terms = objective.terms(denoiser, PROCESS, batch(), noise)
+    terms = objective.terms(denoiser, batch(), noise)
     for row, length in enumerate(LENGTHS):
-        expected = objective.terms(denoiser, PROCESS, alone(row), noise)
+        expected = objective.terms(denoiser, alone(row), noise)
         torch.testing.assert_close(terms[row : row + 1, :length], expected, atol=1e-4, rtol=1e-4)
     assert bool((terms[batch().padding] == 0).all())
-    broken = objective.terms(denoiser, PROCESS, without_padding(), noise)
+    broken = objective.terms(denoiser, without_padding(), noise)
     assert float((broken - terms).detach().abs().max()) > 1e-3
 
 

@@ -5,7 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdiff.parameterization import Denoiser, subs_log_probs
+from seqdiff.denoiser import Denoiser
+from seqdiff.parameterization import Subs
+from seqdiff.process import Absorbing
 from tests.oracles import UniformBackbone
 
 
@@ -18,7 +20,7 @@ def test_subs(seed: int, vocab_size: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = (8 * torch.randn(2, 6, vocab_size, generator=generator)).to(dtype)
     x_t = torch.randint(0, vocab_size + 1, (2, 6), generator=generator)
-    log_probs = subs_log_probs(logits, x_t)
+    log_probs = Subs().read(logits, x_t, None, Absorbing(vocab_size))
     assert log_probs.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     probs = log_probs.exp()
     torch.testing.assert_close(probs.sum(-1), torch.ones_like(probs[..., 0]))
@@ -32,11 +34,11 @@ def test_subs(seed: int, vocab_size: int, dtype: torch.dtype) -> None:
 def test_gradient_flows_only_through_masked_positions() -> None:
     logits = torch.randn(1, 3, 4, requires_grad=True)
     x_t = torch.tensor([[4, 2, 4]])
-    subs_log_probs(logits, x_t)[0, :, 2].sum().backward()
+    Subs().read(logits, x_t, None, Absorbing(4))[0, :, 2].sum().backward()
     assert logits.grad is not None and logits.grad.isfinite().all()
     assert (logits.grad[0, 1] == 0).all() and (logits.grad[0, 0] != 0).any()
 
 
 def test_mask_column_is_refused() -> None:
-    with pytest.raises(ValueError, match="must emit vocab_size = 4 logits, got 5"):
-        Denoiser(UniformBackbone(5), 4)(torch.zeros(1, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="must emit 4 outputs for subs, got 5 from Uniform"):
+        Denoiser(UniformBackbone(5), Absorbing(4))

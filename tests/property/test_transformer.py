@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from seqdiff.backbones import Transformer
 from seqdiff.backbones.sigma_embedding import MAX_SIGMA
 from seqdiff.backbones.transformer_layers import CentredNorm
-from seqdiff.parameterization import Denoiser
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.samplers.guidance import ClassifierFree
-from seqdiff.schedules import LogLinear
 from seqdiff.types import NO_LABEL, Inputs
 from tests.small_transformers import K, build, draw_tokens
 
@@ -238,13 +238,13 @@ def test_a_label_acts_on_its_own_row_alone() -> None:
 
 def test_classifier_free_guidance_mixes_the_two_laws() -> None:
     model, tokens = build(num_classes=CLASSES, time_conditioned=True), draw_tokens(2, 6)
-    denoiser = Denoiser(model, K, LogLinear())
+    denoiser = Denoiser(model, Absorbing(K))
     t, label = torch.tensor([0.4, 0.9]).double(), torch.ones(2, dtype=torch.int64)
-    given_label, without = denoiser(tokens, t, label=label), denoiser(tokens, t)
+    given_label, without = denoiser(Inputs(tokens, t, label=label)), denoiser(Inputs(tokens, t))
     masked = tokens == K
     assert (given_label - without)[masked].abs().max() > 1e-3
     for gamma in (0.0, 0.5, 1.0, 3.0):
-        guided = ClassifierFree(denoiser, 1, gamma)(tokens, t)[masked]
+        guided = ClassifierFree(denoiser, 1, gamma)(Inputs(tokens, t))[masked]
         wanted = (gamma * given_label + (1 - gamma) * without)[masked].log_softmax(-1)
         torch.testing.assert_close(guided, wanted, **EXACT)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.samplers import AncestralSampler
 from seqdiff.schedules import CosineSquared, Linear, NoiseSchedule, Polynomial
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, all_sequences
@@ -26,7 +26,7 @@ def codes(tokens: Tensor, base: int) -> Tensor:
     return (tokens * base ** torch.arange(tokens.shape[1] - 1, -1, -1)).sum(-1)
 
 
-def step_kernel(denoiser: Denoiser, process: MaskedDiffusion, s: float, t: float) -> Tensor:
+def step_kernel(denoiser: Denoiser, process: Absorbing, s: float, t: float) -> Tensor:
     """P(x_s | x_t) between all states, positions being independent."""
     times = [torch.full((len(STATES),), v, dtype=torch.float64) for v in (s, t)]
     law = process.reverse_log_probs(denoiser(STATES), STATES, *times).exp()
@@ -34,10 +34,10 @@ def step_kernel(denoiser: Denoiser, process: MaskedDiffusion, s: float, t: float
     return torch.stack(columns).prod(dim=0)
 
 
-def final_law(denoiser: Denoiser, process: MaskedDiffusion, grid: list[float]) -> Tensor:
+def final_law(denoiser: Denoiser, process: Absorbing, grid: list[float]) -> Tensor:
     """Law over the K^L sequences after stepping down the time grid from all mask."""
     law = torch.zeros(len(STATES), dtype=torch.float64)
-    law[codes(process.prior((1, L)), K + 1)] = 1
+    law[codes(process.blank((1, L)), K + 1)] = 1
     for t, s in itertools.pairwise(grid):
         law = law @ step_kernel(denoiser, process, s, t)
     return law[(STATES != K).all(dim=-1)]
@@ -47,11 +47,11 @@ def grid(steps: int) -> list[float]:
     return [1 - i / steps for i in range(steps)] + [0.0]
 
 
-def counts(denoiser: Denoiser, process: MaskedDiffusion, steps: int) -> Tensor:
+def counts(denoiser: Denoiser, process: Absorbing, steps: int) -> Tensor:
     output = AncestralSampler(steps).sample(
         denoiser,
         process,
-        process.prior((DRAWS, L)),
+        process.blank((DRAWS, L)),
         generator=torch.Generator().manual_seed(0),
     )
     return codes(output.tokens, K).bincount(minlength=K**L).double()
@@ -60,8 +60,8 @@ def counts(denoiser: Denoiser, process: MaskedDiffusion, steps: int) -> Tensor:
 @pytest.mark.parametrize("schedule", [Linear(), CosineSquared()], ids=repr)
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_samples_follow_the_enumerated_law(schedule: NoiseSchedule, steps: int) -> None:
-    denoiser = Denoiser(LookupBackbone(K, L, seed=3), K)
-    process = MaskedDiffusion(K, schedule)
+    denoiser = masked_model(LookupBackbone(K, L, seed=3))
+    process = Absorbing(K, schedule)
     law = final_law(denoiser, process, grid(steps))
     assert float(law.sum()) == pytest.approx(1, abs=1e-12)
     statistic, threshold = pearson(counts(denoiser, process, steps), law)
@@ -69,13 +69,13 @@ def test_samples_follow_the_enumerated_law(schedule: NoiseSchedule, steps: int) 
 
 
 def test_named_wrong_samplers_would_be_caught() -> None:
-    denoiser = Denoiser(LookupBackbone(K, L, seed=3), K)
-    process = MaskedDiffusion(K, Linear())
+    denoiser = masked_model(LookupBackbone(K, L, seed=3))
+    process = Absorbing(K, Linear())
     law = final_law(denoiser, process, grid(2))
     # The published grid linspace(1, 0, T) with steps of 1/T, here T = 2: one step too few.
     assert power(final_law(denoiser, process, grid(1)), law, DRAWS) > 0.999
     # A sampler that runs another schedule than the process: reveals at the wrong times.
-    wrong = final_law(denoiser, MaskedDiffusion(K, Polynomial(4.0)), grid(2))
+    wrong = final_law(denoiser, Absorbing(K, Polynomial(4.0)), grid(2))
     assert power(wrong, law, DRAWS) > 0.999
     skewed = [1.0, 0.8, 0.0]
     assert power(final_law(denoiser, process, skewed), law, DRAWS) > 0.999
@@ -83,7 +83,7 @@ def test_named_wrong_samplers_would_be_caught() -> None:
 
 def test_distance_to_the_oracle_falls_like_one_over_steps() -> None:
     joint = Joint.random(K, L, seed=5)
-    denoiser, process = Denoiser(OracleBackbone(joint), K), MaskedDiffusion(K, Linear())
+    denoiser, process = masked_model(OracleBackbone(joint)), Absorbing(K, Linear())
     distances = [
         float((final_law(denoiser, process, grid(n)) - joint.probs).abs().sum() / 2)
         for n in (32, 64, 128)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from seqdiff.block_denoiser import BlockDenoiser
-from seqdiff.process import BlockDiffusion
+from seqdiff.process import Absorbing, Blockwise
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Cosine, Linear
 from seqdiff.time_sampling import Stratified, TimeSampler, Uniform
-from seqdiff.training.block_objectives import BlockNELBO, BlockWeightedMLM
-from seqdiff.training.objectives import Objective
+from seqdiff.objectives import BlockNELBO, BlockWeightedMLM
+from seqdiff.objectives import Objective
 from seqdiff.types import Batch
 from tests.block_worlds import BlockLookup, enumerated_block_bound, mask_weights
 from tests.oracles import all_masks
@@ -36,7 +36,7 @@ def draw(objective: Objective, process: BlockDiffusion, seed: int = 11) -> tuple
     model = Watching(BlockLookup(K, L, seed=6), K, process.block_size)
     tokens = ROW.expand(ROWS, -1)
     batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.arange(ROWS))
-    terms = objective.terms(model, process, batch, CounterNoise(seed))
+    terms = objective.terms(model, batch, CounterNoise(seed))
     return terms, seen[0] == K
 
 

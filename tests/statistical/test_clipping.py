@@ -17,10 +17,10 @@ from torch import nn
 
 from seqdiff.block_denoiser import BlockDenoiser
 from seqdiff.blocks import num_blocks
-from seqdiff.process import BlockDiffusion
+from seqdiff.process import Absorbing, Blockwise
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear
-from seqdiff.training.block_objectives import BlockNELBO, BlockWeightedMLM
+from seqdiff.objectives import BlockNELBO, BlockWeightedMLM
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances, clipping_grid
 from seqdiff.types import Batch, Inputs
 from tests.block_worlds import BlockLookup, BlockWorld
@@ -246,7 +246,7 @@ def test_the_variance_of_the_gradient_is_that_of_its_formula() -> None:
     gradients = []
     for batch in given:
         denoiser = BlockDenoiser(network, K, SIZE)
-        loss = objective.terms(denoiser, PROCESS, batch, CounterNoise(5)).sum() / 6
+        loss = objective.terms(denoiser, batch, CounterNoise(5)).sum() / 6
         gradients.append(torch.autograd.grad(loss, [network.table])[0].flatten())
     stacked = torch.stack(gradients)
     squares = ((stacked - stacked.mean(dim=0)) ** 2).sum()

@@ -16,8 +16,8 @@ import torch
 from scipy.stats import binom, norm
 
 from seqdiff.likelihood import Estimator, Likelihood, SmallK, StratifiedK, contrast, usual_contrast
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.schedules import Linear
 from seqdiff.types import Batch, Inputs
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, all_sequences
@@ -35,7 +35,7 @@ def tabulated(joint: Joint) -> Denoiser:
     """The exact conditionals, looked up."""
     network = LookupBackbone(K, joint.length, seed=0)
     network.table = OracleBackbone(joint)(Inputs(all_sequences(K + 1, joint.length)))
-    return Denoiser(network, K)
+    return masked_model(network)
 
 
 def there(row: torch.Tensor) -> torch.Tensor:
@@ -59,7 +59,7 @@ def errors(world: int, estimator: Estimator) -> tuple[np.ndarray, np.ndarray, np
         tabulated(joint),
         batch(FIRST),
         batch(SECOND),
-        process=MaskedDiffusion(K, Linear()),
+        process=Absorbing(K, Linear()),
         estimator=estimator,
         rows_per_call=1 << 16,
     )

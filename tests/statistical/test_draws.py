@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     CachedAncestralSampler,
     EntropyBudgetSampler,
@@ -34,18 +34,18 @@ from tests.oracles import LookupBackbone, TableBackbone, all_sequences
 from tests.statistics import pearson, power
 
 K, L, DRAWS = 2, 2, 60_000
-PROCESS = MaskedDiffusion(K, Linear())
-DENOISER = Denoiser(LookupBackbone(K, L, seed=3), K)
+PROCESS = Absorbing(K, Linear())
+DENOISER = masked_model(LookupBackbone(K, L, seed=3))
 WHERE = torch.ones(3, 5, dtype=torch.bool)
 
 
 def law(sampler: Sampler) -> Tensor:
-    found = outcomes(sampler, DENOISER, PROCESS, PROCESS.prior((1, L))[0]).law
+    found = outcomes(sampler, DENOISER, PROCESS.blank((1, L))[0]).law
     return torch.tensor([found.get(tuple(x), 0.0) for x in all_sequences(K, L).tolist()])
 
 
 def counts(sampler: Sampler, cls: type[SeededDraws] = SeededDraws) -> Tensor:
-    x_t = PROCESS.prior((DRAWS, L))
+    x_t = PROCESS.blank((DRAWS, L))
     canvas = Canvas(
         DENOISER,
         PROCESS,
@@ -131,7 +131,7 @@ class Ledger(SeededDraws):
 
 
 def uses(sampler: Sampler, rows: int = 20) -> Counter:
-    x_t, draws = PROCESS.prior((rows, L)), Ledger(torch.arange(rows))
+    x_t, draws = PROCESS.blank((rows, L)), Ledger(torch.arange(rows))
     nfe = torch.zeros(rows, dtype=torch.int64)
     with torch.no_grad():
         sampler.fill(Canvas(DENOISER, PROCESS, draws, x_t, x_t == K, nfe))
@@ -189,7 +189,7 @@ def test_windows_of_semi_autoregressive_do_not_repeat_their_noise() -> None:
             return torch.zeros(*inputs.tokens.shape, K)
 
     drawn = SemiAutoregressiveSampler(20, 20).sample(
-        Denoiser(Flat(K), K), PROCESS, PROCESS.prior((8, 40)), seeds=torch.arange(8)
+        masked_model(Flat(K)), PROCESS.blank((8, 40)), seeds=torch.arange(8)
     )
     halves = drawn.tokens.unflatten(1, (2, 20))
     # 160 pairs of fair coins: all equal has probability 2^-160.

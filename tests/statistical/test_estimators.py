@@ -24,21 +24,21 @@ from seqdiff.likelihood import (
     StratifiedK,
     evaluate,
 )
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.schedules import Cosine
 from seqdiff.types import Batch
 from tests.oracles import LookupBackbone, all_sequences
 
 K, L = 3, 4
-PROCESS = MaskedDiffusion(K, Cosine())
+PROCESS = Absorbing(K, Cosine())
 SEQUENCES = all_sequences(K, L)
 ORDERS = list(itertools.permutations(range(L)))
 SIGMAS = float(norm.isf(0.5e-6))
 
 
 def table() -> Denoiser:
-    return Denoiser(LookupBackbone(K, L, seed=7), K)
+    return masked_model(LookupBackbone(K, L, seed=7))
 
 
 def order_nats() -> np.ndarray:
@@ -72,7 +72,7 @@ def batch(rows: int, first: int = 0) -> Batch:
 
 def run(estimator: Estimator, rows: int, **budget) -> tuple[Likelihood, np.ndarray]:
     """The result, and each sequence's error."""
-    result = evaluate(table(), [batch(rows)], process=PROCESS, estimator=estimator, **budget)
+    result = evaluate(table(), [batch(rows)], estimator=estimator, **budget)
     return result, result.nats - truth(estimator)[np.arange(rows) % len(SEQUENCES)]
 
 

@@ -12,14 +12,14 @@ from scipy.stats import binom, norm, t
 
 from seqdiff.likelihood import Likelihood, StratifiedK, evaluate, masks
 from seqdiff.likelihood.estimator import Query
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.schedules import Cosine, Linear
 from seqdiff.types import Batch
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, UniformBackbone, enumerated_nelbo
 
 K, L, ROWS = 3, 4, 4000
-PROCESS = MaskedDiffusion(K, Linear())
+PROCESS = Absorbing(K, Linear())
 X0 = torch.tensor([2, 0, 1, 1])
 SIGMAS = float(norm.isf(0.5e-6))
 
@@ -39,8 +39,8 @@ def z_score(nats: np.ndarray, exact: float) -> float:
 
 @pytest.mark.parametrize("evaluations", [2, 8, 10])
 def test_estimates_are_unbiased_on_an_arbitrary_denoiser(evaluations: int) -> None:
-    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
-    result = evaluate(denoiser, rows(), process=PROCESS, evaluations=evaluations)
+    denoiser = masked_model(LookupBackbone(K, L, seed=7))
+    result = evaluate(denoiser, rows(), evaluations=evaluations)
     assert abs(z_score(result.nats, enumerated_nelbo(denoiser, PROCESS, X0))) < SIGMAS
 
 
@@ -51,23 +51,23 @@ def halved(query: Query) -> Query:
 
 def test_broken_estimators_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A collater that never masks exactly one token, and a mean over masked tokens only."""
-    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    denoiser = masked_model(LookupBackbone(K, L, seed=7))
     exact = enumerated_nelbo(denoiser, PROCESS, X0)
     right = masks._count_at
     with monkeypatch.context() as patch:
         patch.setattr(masks, "_count_at", lambda *a: right(*a).clamp_min(2))
-        broken = evaluate(denoiser, rows(), process=PROCESS, evaluations=8)
+        broken = evaluate(denoiser, rows(), evaluations=8)
     assert abs(z_score(broken.nats, exact)) > 2 * SIGMAS
     with monkeypatch.context() as patch:
         query = StratifiedK.query
         patch.setattr(StratifiedK, "query", lambda *a, **k: halved(query(*a, **k)))
-        broken = evaluate(denoiser, rows(), process=PROCESS, evaluations=8)
+        broken = evaluate(denoiser, rows(), evaluations=8)
     assert abs(z_score(broken.nats, exact)) > 2 * SIGMAS
 
 
 def test_standard_error_of_a_sequence_is_unbiased() -> None:
-    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
-    result = evaluate(denoiser, rows(), process=PROCESS, evaluations=8)
+    denoiser = masked_model(LookupBackbone(K, L, seed=7))
+    result = evaluate(denoiser, rows(), evaluations=8)
     claimed, seen = (result.standard_error**2).mean(), result.nats.var(ddof=1)
     noise = (result.standard_error**2).std() / math.sqrt(ROWS) + seen * math.sqrt(2 / ROWS)
     assert claimed == pytest.approx(seen, abs=SIGMAS * noise)
@@ -76,9 +76,9 @@ def test_standard_error_of_a_sequence_is_unbiased() -> None:
 
 def test_interval_over_sequences_covers_the_truth() -> None:
     """200 sets of 20 sequences; the 95% interval covers within the binomial 1e-6 band of 93%."""
-    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    denoiser = masked_model(LookupBackbone(K, L, seed=7))
     exact = enumerated_nelbo(denoiser, PROCESS, X0) / L
-    result = evaluate(denoiser, rows(), process=PROCESS, evaluations=2)
+    result = evaluate(denoiser, rows(), evaluations=2)
     covered = 0
     for nats, errors in zip(
         result.nats.reshape(200, 20), result.standard_error.reshape(200, 20), strict=False
@@ -91,14 +91,14 @@ def test_interval_over_sequences_covers_the_truth() -> None:
 
 def test_oracle_gives_the_likelihood() -> None:
     joint = Joint.random(K, L, seed=4)
-    result = evaluate(Denoiser(OracleBackbone(joint), K), rows(), process=PROCESS)
+    result = evaluate(masked_model(OracleBackbone(joint)), rows(), process=PROCESS)
     code = int((X0 * K ** torch.arange(L - 1, -1, -1)).sum())
     assert abs(z_score(result.nats, -math.log(joint.probs[code]))) < SIGMAS
 
 
-@pytest.mark.parametrize("process", [PROCESS, MaskedDiffusion(K, Cosine())])
-def test_uniform_predictor_is_exact_without_any_noise(process: MaskedDiffusion) -> None:
-    result = evaluate(Denoiser(UniformBackbone(K), K), rows(), process=process, evaluations=4)
+@pytest.mark.parametrize("process", [PROCESS, Absorbing(K, Cosine())])
+def test_uniform_predictor_is_exact_without_any_noise(process: Absorbing) -> None:
+    result = evaluate(masked_model(UniformBackbone(K)), rows(), process=process, evaluations=4)
     np.testing.assert_allclose(result.nats, L * math.log(K), rtol=1e-12)
     np.testing.assert_allclose(result.standard_error, 0, atol=1e-12)
     assert result.perplexity == pytest.approx(K)
@@ -109,7 +109,7 @@ def test_context_is_given_and_never_counted() -> None:
     """With the first two positions as context the estimate is -log p(x3 x4 | x1 x2)."""
     joint = Joint.random(K, L, seed=4)
     mask = torch.tensor([False, False, True, True])
-    result = evaluate(Denoiser(OracleBackbone(joint), K), rows(mask), process=PROCESS)
+    result = evaluate(masked_model(OracleBackbone(joint)), rows(mask), process=PROCESS)
     table = joint.probs.view(K, K, K, K)
     a, b, c, d = X0.tolist()
     exact = -math.log(table[a, b, c, d] / table[a, b].sum())
@@ -124,26 +124,26 @@ def test_unknown_symbols_and_empty_rows() -> None:
         *rows(mask, x0),
         Batch(x0[None], torch.zeros(1, L, dtype=torch.bool), torch.tensor([9])),
     ]
-    result = evaluate(Denoiser(UniformBackbone(K), K), batches, process=PROCESS, evaluations=2)
+    result = evaluate(masked_model(UniformBackbone(K)), batches, process=PROCESS, evaluations=2)
     assert len(result.nats) == ROWS and (result.num_tokens == 2).all()
     with pytest.raises(ValueError, match="at least one position with loss_mask True"):
-        evaluate(Denoiser(UniformBackbone(K), K), batches[-1:], process=PROCESS)
+        evaluate(masked_model(UniformBackbone(K)), batches[-1:], process=PROCESS)
 
 
 def test_the_result_does_not_depend_on_batches() -> None:
-    denoiser = Denoiser(LookupBackbone(K, L, seed=7), K)
+    denoiser = masked_model(LookupBackbone(K, L, seed=7))
     parts = rows()
     whole = Batch(
         torch.cat([b.tokens for b in parts]),
         torch.cat([b.loss_mask for b in parts]),
         torch.cat([b.index for b in parts]),
     )
-    one = evaluate(denoiser, [whole], process=PROCESS, evaluations=4)
-    many = evaluate(denoiser, parts, process=PROCESS, evaluations=4)
+    one = evaluate(denoiser, [whole], evaluations=4)
+    many = evaluate(denoiser, parts, evaluations=4)
     np.testing.assert_array_equal(one.nats, many.nats)
 
 
 @pytest.mark.parametrize("evaluations", [0, 3, -2])
 def test_bad_number_of_evaluations(evaluations: int) -> None:
     with pytest.raises(ValueError, match="must be even and at least 2"):
-        evaluate(Denoiser(UniformBackbone(K), K), rows(), process=PROCESS, evaluations=evaluations)
+        evaluate(masked_model(UniformBackbone(K)), rows(), process=PROCESS, evaluations=evaluations)

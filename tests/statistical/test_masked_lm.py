@@ -12,19 +12,19 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear
 from seqdiff.training import baselines
-from seqdiff.training.baselines import MaskedLM
-from seqdiff.training.objectives import WeightedMLM
+from seqdiff.objectives import MaskedLM
+from seqdiff.objectives import WeightedMLM
 from seqdiff.types import Batch, Inputs
 from tests.oracles import LookupBackbone, UniformBackbone
 from tests.statistics import pearson, power
 
 K, ROWS = 3, 30_000
-PROCESS = MaskedDiffusion(K, Linear())
+PROCESS = Absorbing(K, Linear())
 SIGMAS = float(norm.isf(0.5e-6))
 HALF = MaskedLM(share=0.5)
 
@@ -52,7 +52,7 @@ def batch(x0: torch.Tensor, loss_mask: torch.Tensor | None = None, rows: int = R
 def run(objective: MaskedLM, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """The terms, and what the network was shown."""
     watching = Watching(rows.tokens.shape[1])
-    terms = objective.terms(watching, PROCESS, rows, CounterNoise(11))
+    terms = objective.terms(watching, rows, CounterNoise(11))
     return terms, watching.shown[0]
 
 
@@ -91,7 +91,7 @@ def test_the_loss_is_its_expectation(share: float, count: int) -> None:
     assert abs(z_score(MaskedLM(share), X0, count)) < SIGMAS
 
 
-class OffByOne(MaskedDiffusion):
+class OffByOne(Absorbing):
     """Broken: replacements come from all ids, the mask among them."""
 
     mask_id = K
@@ -105,7 +105,7 @@ class OnlyMasked(MaskedLM):
         copying = Watching(batch.tokens.shape[1])
         copying.shown, real = denoiser.shown, copying.nats
         copying.nats = lambda x_t, x0, where, *given: real(x_t, x0, where & (x_t == K), *given)
-        return super().terms(copying, process, batch, noise)
+        return super().terms(copying, batch, noise)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class OverAll(MaskedLM):
     """Broken: the mean over all positions, not over those chosen."""
 
     def terms(self, denoiser, process, batch, noise):
-        return super().terms(denoiser, process, batch, noise) * self.share
+        return super().terms(denoiser, batch, noise) * self.share
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,11 @@ def test_a_collater_that_never_masks_one_token_would_be_found(
 LAW = torch.tensor([0.1 / 3, 0.1 / 3 + 0.1, 0.1 / 3, 0.8], dtype=torch.float64)
 
 
-def shown_counts(objective: MaskedLM, process: MaskedDiffusion = PROCESS) -> torch.Tensor:
+def shown_counts(objective: MaskedLM, process: Absorbing = PROCESS) -> torch.Tensor:
     """What one chosen symbol 1 is shown as: any of the K symbols, or the mask."""
     watching = Watching(1)
     rows = batch(torch.tensor([1]))
-    objective.terms(watching, process, rows, CounterNoise(3))
+    objective.terms(watching, rows, CounterNoise(3))
     return torch.bincount(watching.shown[0][:, 0], minlength=K + 1).double()
 
 
@@ -210,7 +210,7 @@ def test_terms_do_not_depend_on_how_rows_are_batched() -> None:
     whole = batch(X0, rows=70)
     parts = [
         MaskedLM().terms(
-            Watching(4), PROCESS, Batch(whole.tokens[p], whole.loss_mask[p], p), CounterNoise(11)
+            Watching(4), Batch(whole.tokens[p], whole.loss_mask[p], p), CounterNoise(11)
         )
         for p in whole.index.split(7)
     ]
@@ -222,7 +222,7 @@ def test_terms_do_not_depend_on_how_rows_are_batched() -> None:
 
 def test_the_time_is_the_share_of_masks_and_validation_the_bound() -> None:
     watching = Watching(4)
-    HALF.terms(watching, PROCESS, batch(X0, rows=50), CounterNoise(0))
+    HALF.terms(watching, batch(X0, rows=50), CounterNoise(0))
     share = (watching.shown[0] == K).sum(dim=-1) / 4
     assert set(share.tolist()) == {0.0, 0.25, 0.5}
     torch.testing.assert_close(watching.times[0], share)

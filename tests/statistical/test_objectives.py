@@ -12,19 +12,19 @@ import torch
 from scipy.stats import norm
 
 from seqdiff.losses import weighted_mlm
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Cosine, Linear
 from seqdiff.time_sampling import Importance, Sobol, Stratified, Uniform
-from seqdiff.training.objectives import ContinuousNELBO, DiscreteNELBO, Objective, WeightedMLM
+from seqdiff.objectives import ContinuousNELBO, DiscreteNELBO, Objective, WeightedMLM
 from seqdiff.types import Batch
 from tests.oracles import LookupBackbone, all_masks, enumerated_nelbo, mask_law
 
 K, L, ROWS, STEPS = 3, 4, 30_000, 3
 X0 = torch.tensor([2, 0, 1, 1])
 SIGMAS = float(norm.isf(0.5e-6))
-DENOISER = Denoiser(LookupBackbone(K, L, seed=7), K)
+DENOISER = masked_model(LookupBackbone(K, L, seed=7))
 
 
 def batch(loss_mask: torch.Tensor | None = None, tokens: torch.Tensor = X0) -> Batch:
@@ -32,12 +32,12 @@ def batch(loss_mask: torch.Tensor | None = None, tokens: torch.Tensor = X0) -> B
     return Batch(tokens.repeat(ROWS, 1), mask.repeat(ROWS, 1), torch.arange(ROWS))
 
 
-def z_score(objective: Objective, process: MaskedDiffusion, exact: float) -> float:
-    rows = objective.terms(DENOISER, process, batch(), CounterNoise(11)).double().sum(dim=-1)
+def z_score(objective: Objective, process: Absorbing, exact: float) -> float:
+    rows = objective.terms(DENOISER, batch(), CounterNoise(11)).double().sum(dim=-1)
     return float((rows.mean() - exact) / (rows.std() / math.sqrt(ROWS)))
 
 
-def discrete_bound(process: MaskedDiffusion, num_steps: int) -> float:
+def discrete_bound(process: Absorbing, num_steps: int) -> float:
     """The T-step bound, every step and every mask pattern enumerated."""
     masks = all_masks(L)
     clean = X0.expand(len(masks), L)
@@ -65,13 +65,13 @@ def discrete_bound(process: MaskedDiffusion, num_steps: int) -> float:
     ids=["uniform", "stratified", "sobol", "importance", "mlm"],
 )
 def test_continuous_objectives_estimate_the_bound(objective: Objective, schedule) -> None:
-    process = MaskedDiffusion(K, schedule)
+    process = Absorbing(K, schedule)
     assert abs(z_score(objective, process, enumerated_nelbo(DENOISER, process, X0))) < SIGMAS
 
 
 @pytest.mark.parametrize("schedule", [Linear(), Cosine()], ids=lambda s: type(s).__name__)
 def test_discrete_objective_estimates_its_own_bound(schedule) -> None:
-    process = MaskedDiffusion(K, schedule)
+    process = Absorbing(K, schedule)
     exact = discrete_bound(process, STEPS)
     assert abs(z_score(DiscreteNELBO(STEPS), process, exact)) < SIGMAS
     assert discrete_bound(process, 4000) == pytest.approx(
@@ -96,7 +96,7 @@ class WithoutDensity(Objective):
 
     def terms(self, denoiser, process, batch, noise):
         sampler = Importance((12.0, 1.0))
-        terms = ContinuousNELBO(sampler).terms(denoiser, process, batch, noise)
+        terms = ContinuousNELBO(sampler).terms(denoiser, batch, noise)
         return terms / sampler.sample(batch.index, noise=noise)[1][:, None]
 
 
@@ -113,7 +113,7 @@ class MaskedMean(Objective):
 
 @pytest.mark.parametrize("broken", [NeverOne(), WithoutDensity(), MaskedMean()])
 def test_broken_objectives_are_caught(broken: Objective) -> None:
-    process = MaskedDiffusion(K, Linear())
+    process = Absorbing(K, Linear())
     exact = enumerated_nelbo(DENOISER, process, X0)
     assert abs(z_score(broken, process, exact)) > 2 * SIGMAS
 
@@ -134,9 +134,7 @@ def test_context_and_unknown_symbols_never_count(objective: Objective) -> None:
     tokens = torch.tensor([2, 0, K, 1])
     mask = torch.tensor([True, False, False, True])
     watching = Watching(LookupBackbone(K, L, seed=7), K)
-    terms = objective.terms(
-        watching, MaskedDiffusion(K, Linear()), batch(mask, tokens), CounterNoise(0)
-    )
+    terms = objective.terms(watching, Absorbing(K, Linear()), batch(mask, tokens), CounterNoise(0))
     assert bool((terms[:, 1:3] == 0).all()) and bool((terms[:, [0, 3]] > 0).any())
     assert bool((seen[0][:, 1] == 0).all()) and bool((seen[0][:, 2] == K).all())
 
@@ -144,20 +142,20 @@ def test_context_and_unknown_symbols_never_count(objective: Objective) -> None:
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
 def test_a_row_without_counted_tokens_gives_nothing(objective: Objective) -> None:
     empty = batch(torch.zeros(L, dtype=torch.bool), torch.full((L,), K))
-    terms = objective.terms(DENOISER, MaskedDiffusion(K, Linear()), empty, CounterNoise(0))
+    terms = objective.terms(DENOISER, Absorbing(K, Linear()), empty, CounterNoise(0))
     assert bool((terms == 0).all())
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
 def test_terms_do_not_depend_on_how_rows_are_batched(objective: Objective) -> None:
-    process, noise = MaskedDiffusion(K, Linear()), CounterNoise(5)
+    process, noise = Absorbing(K, Linear()), CounterNoise(5)
     whole = batch()
     parts = [whole.index[i : i + 7] for i in range(0, 70, 7)]
     pieces = [
-        objective.terms(DENOISER, process, Batch(whole.tokens[p], whole.loss_mask[p], p), noise)
+        objective.terms(DENOISER, Batch(whole.tokens[p], whole.loss_mask[p], p), noise)
         for p in parts
     ]
-    terms = objective.terms(DENOISER, process, whole, noise)
+    terms = objective.terms(DENOISER, whole, noise)
     assert torch.equal(torch.cat(pieces), terms[:70])
 
 

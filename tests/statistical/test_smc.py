@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.samplers import Particles, SMCSampler
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
@@ -18,7 +18,7 @@ from tests.oracles import LookupBackbone, UniformBackbone, all_sequences
 # Two-sided: a standard normal lies further out with probability 1e-6.
 Z_ALARM = 4.9
 K, L = 2, 3
-PROCESS = MaskedDiffusion(K, Linear())
+PROCESS = Absorbing(K, Linear())
 
 
 def reward(tokens: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def reward(tokens: Tensor) -> Tensor:
 
 def run(sampler: SMCSampler, denoiser: Denoiser, rows: int, length: int, seed: int) -> Particles:
     draws = SeededDraws(torch.arange(rows) + seed * 2**32)
-    canvas = Canvas.open(denoiser, PROCESS, draws, PROCESS.prior((rows, length)))
+    canvas = Canvas.open(denoiser, PROCESS, draws, PROCESS.blank((rows, length)))
     return sampler.particles(canvas)
 
 
@@ -50,7 +50,7 @@ def law_of(found: Particles) -> Tensor:
 
 def bias_at_the_mode(count: int, rows: int, **options: object) -> tuple[float, float]:
     """Target less mean at the likeliest sequence, and its standard error."""
-    denoiser = Denoiser(LookupBackbone(K, L, seed=3), K)
+    denoiser = masked_model(LookupBackbone(K, L, seed=3))
     target, _ = tilted_law(denoiser)
     mode = int(target.argmax())
     sampler = SMCSampler(reward=reward, num_particles=count, **options)
@@ -106,7 +106,7 @@ class WeightsStay(SMCSampler):
 
 def test_many_particles_are_right_and_twins_are_not() -> None:
     """Total variation of the mean law of 64 particles, known to 0.005; twins are further off."""
-    denoiser = Denoiser(LookupBackbone(K, L, seed=3), K)
+    denoiser = masked_model(LookupBackbone(K, L, seed=3))
     target, _ = tilted_law(denoiser)
     for cls, right in ((SMCSampler, True), (NoWeights, False), (WeightsStay, False)):
         sampler = cls(reward=reward, num_particles=64, ess_threshold=1.0)
@@ -124,7 +124,7 @@ def test_the_normalizer_is_unbiased(resampling: str, count: int) -> None:
 
     The twin that averages log Z-hat instead is off by more than 9 standard errors: power > 0.999.
     """
-    denoiser = Denoiser(LookupBackbone(K, L, seed=3), K)
+    denoiser = masked_model(LookupBackbone(K, L, seed=3))
     _, normalizer = tilted_law(denoiser)
     sampler = SMCSampler(
         reward=reward, num_particles=count, ess_threshold=1.0, resampling=resampling
@@ -145,7 +145,7 @@ def test_resampling_on_the_way_helps_long_rows() -> None:
     standard errors under 0.1 and 0.3: both bounds below are 5 errors away.
     """
     length, tilt = 40, 2.0
-    denoiser = Denoiser(UniformBackbone(K), K)
+    denoiser = masked_model(UniformBackbone(K))
     exact = length * math.log((1 + math.exp(tilt)) / 2)
     mean_ones = length * math.exp(tilt) / (1 + math.exp(tilt))
 

@@ -16,8 +16,8 @@ from scipy.stats import binom
 from torch import Tensor
 
 from seqdiff import rng
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     AncestralSampler,
     PredictorCorrectorSampler,
@@ -37,7 +37,7 @@ K, STEPS = 50_257, 500
 NOMINAL = 1 / STEPS
 ROWS, LENGTH = 100, 1000
 POSITIONS = ROWS * LENGTH
-PROCESS = MaskedDiffusion(K, Linear())
+PROCESS = Absorbing(K, Linear())
 
 
 class Flat(TableBackbone):
@@ -84,7 +84,7 @@ def first_step(sampler: Sampler) -> int:
         sampler.sample(
             FlatDenoiser(Flat(K), K),
             PROCESS,
-            PROCESS.prior((ROWS, LENGTH)),
+            PROCESS.blank((ROWS, LENGTH)),
             seeds=torch.arange(ROWS),
             callback=stop,
         )
