@@ -250,7 +250,8 @@ def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
     _sign(parsed, config.data.tokenizer, None)
     if is_first_process():
         _write_config(directory, dump(parsed))
-        weights = encode_weights(denoiser.state_dict(), config.data.tokenizer.fingerprint)
+        tokenizer = config.data.tokenizer.fingerprint
+        weights = encode_weights(denoiser.state_dict(), tokenizer, denoiser.description)
         write_bytes(directory / WEIGHTS_NAME, weights)
     return directory
 

@@ -57,7 +57,7 @@ class DiscreteNELBO(Objective):
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
         """See ``Objective``."""
         u, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
-        step = (u * self.num_steps).long().clamp_max(self.num_steps - 1)
+        step = (u * self.num_steps).floor().clamp_max(self.num_steps - 1)
         s, t = step / self.num_steps, (step + 1) / self.num_steps
         z = corrupted(denoiser, batch, t, noise)
         weight = self.num_steps * inverse_density

@@ -230,7 +230,8 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         if trainer.is_global_zero:
             prefix = "denoiser."
             weights = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
-            write_bytes(self.directory / WEIGHTS_NAME, encode_weights(weights, self.tokenizer))
+            encoded = encode_weights(weights, self.tokenizer, pl_module.denoiser.description)
+            write_bytes(self.directory / WEIGHTS_NAME, encoded)
         if self.ema is not None:
             self.ema.restore(pl_module.denoiser)
         trainer.save_checkpoint(self.directory / CHECKPOINT_NAME, weights_only=False)

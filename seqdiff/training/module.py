@@ -141,8 +141,9 @@ class DiffusionModule(LightningModule):
             self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
-        """Lightning's hook: what has been summed up for the next log row goes along."""
+        """Lightning's hook: the sums for the next log row go along, and the kind of model."""
         checkpoint["log_window"] = {"totals": self._window, "start": self._window_start}
+        checkpoint["model"] = self.denoiser.description
 
     def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Lightning's hook: go on summing up."""

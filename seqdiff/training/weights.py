@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from torch import Tensor
 
+from seqdiff.denoiser import Denoiser
 from seqdiff.training.module import DiffusionModule
 
 AVERAGE_PREFIX = "average."
-_TOKENIZER = "tokenizer"  # the key of the metadata
+_TOKENIZER, _MODEL = "tokenizer", "model"  # keys of the metadata, the second of checkpoints too
 
 _STEPS = ("loops", "fit_loop", "epoch_loop.automatic_optimization.optim_progress")
 _STEPS += ("optimizer", "step", "total", "completed")
@@ -44,15 +45,16 @@ _OPTIONAL: dict[tuple[str | int, ...], type] = {
 }
 
 
-def encode_weights(weights: dict[str, Tensor], tokenizer: str) -> bytes:
+def encode_weights(weights: dict[str, Tensor], tokenizer: str, model: str) -> bytes:
     """Serialise weights as safetensors, each under its own name even if some are shared.
 
     Args:
         weights: By name.
         tokenizer: Fingerprint of the tokenizer whose ids they are for.
+        model: ``Denoiser.description``: what the outputs mean.
     """
     tensors = {name: v.detach().cpu().contiguous().clone() for name, v in weights.items()}
-    return save(tensors, metadata={_TOKENIZER: tokenizer})
+    return save(tensors, metadata={_TOKENIZER: tokenizer, _MODEL: model})
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
@@ -68,28 +70,44 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def load_weights(path: Path, module: nn.Module, tokenizer: str) -> None:
+def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
     """Fill a network from a safetensors file, strictly.
 
     Args:
         path: The file.
-        module: The network.
+        denoiser: The model.
         tokenizer: Fingerprint of the tokenizer that it is used with.
 
     Raises:
         FileNotFoundError: If there is no file.
-        ValueError: If it is damaged, does not fit, or says that it is for another tokenizer.
+        ValueError: If it is damaged, does not fit, or says that it is for another tokenizer or
+            another kind of model.
     """
     weights = read_weights(path)
     with safe_open(path, "pt") as opened:
-        written_for = (opened.metadata() or {}).get(_TOKENIZER, tokenizer)
-    if written_for != tokenizer:
+        written = opened.metadata() or {}
+    if written.get(_TOKENIZER, tokenizer) != tokenizer:
         raise ValueError(
             f"{path} must be for the tokenizer of run.yaml ({tokenizer}), got weights for "
-            f"{written_for}; use the run.yaml that was written with it"
+            f"{written[_TOKENIZER]}; use the run.yaml that was written with it"
         )
-    check_weights(str(path), module.state_dict(), weights)
-    module.load_state_dict(weights)
+    _check_model(path, denoiser, written.get(_MODEL))
+    check_weights(str(path), denoiser.state_dict(), weights)
+    denoiser.load_state_dict(weights)
+
+
+def _check_model(path: Path, denoiser: Denoiser, written: object) -> None:
+    """Check that weights are used as they were trained; shapes alone would not tell.
+
+    Raises:
+        ValueError: If not; files that do not say it are taken as they are.
+    """
+    if written not in (None, denoiser.description):
+        raise ValueError(
+            f"{path} must be of the {denoiser.description}, as run.yaml says, got one of the "
+            f"{written}; use the run.yaml that was written with it, or train a new run with "
+            "start_from"
+        )
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -159,6 +177,7 @@ def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Pr
             raise _damaged(path, f"{name} of at least 0, got {found}")
     if _at(content, _STEPS) != content["global_step"]:
         raise _damaged(path, f"one global_step, got {content['global_step']} and another in loops")
+    _check_model(path, module.denoiser, content.get(_MODEL))
     check_weights(str(path), module.state_dict(), content["state_dict"])
     _check_optimizer(path, module, content["optimizer_states"][0])
     average = _at(content, ("callbacks", "EMA"))

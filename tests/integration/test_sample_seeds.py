@@ -31,7 +31,7 @@ def nearly(trained: Path, tmp_path: Path) -> Path:
     shutil.copytree(trained, copy)
     path, tokenizer = copy / "model.safetensors", load_run(trained).tokenizer.fingerprint
     weights = {name: weight * (1 + 1e-5) for name, weight in load_file(path).items()}
-    path.write_bytes(encode_weights(weights, tokenizer))
+    path.write_bytes(encode_weights(weights, tokenizer, "masked diffusion"))
     return copy
 
 
