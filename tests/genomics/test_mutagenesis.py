@@ -10,20 +10,13 @@ from genomics.mutagenesis import mutation_effects
 from genomics.variant_effects import masked_marginals
 from genomics.variant_windows import allele_windows
 from genomics.vcf import Variant
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
-from seqdiff.schedules import Linear
-from tests.oracles import Joint, LookupBackbone, OracleBackbone
-
-PROCESS = MaskedDiffusion(4, Linear())
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, masked_model
 
 
 def test_effects_are_ratios_of_the_joint_law() -> None:
     joint = Joint.random(4, 5, seed=4)
     ids = encode("ACGTA")
-    found = mutation_effects(
-        Denoiser(OracleBackbone(joint), 4), PROCESS, ids, window=5, batch_size=2
-    )
+    found = mutation_effects(masked_model(OracleBackbone(joint)), ids, window=5, batch_size=2)
 
     def log_prob(row: np.ndarray) -> float:
         return float(
@@ -45,11 +38,11 @@ def test_effects_are_ratios_of_the_joint_law() -> None:
 @pytest.mark.parametrize("window", [4, 5])
 def test_windows_of_a_longer_sequence_are_those_of_variants(window: int) -> None:
     """One by one as ``variants`` scores them, ends included; N has no effect to tell."""
-    model = Denoiser(LookupBackbone(4, window, seed=3), 4)
+    model = masked_model(LookupBackbone(4, window, seed=3))
     letters = "ACGTTGNAACGT"
     ids, told = encode(letters), []
     found = mutation_effects(
-        model, PROCESS, ids, window=window, batch_size=4, progress=lambda n: told.append(n)
+        model, ids, window=window, batch_size=4, progress=lambda n: told.append(n)
     )
     genome = Genome.from_records({"c": ids})
     for place, ref in enumerate(letters):
@@ -61,12 +54,12 @@ def test_windows_of_a_longer_sequence_are_those_of_variants(window: int) -> None
                 assert found[place, base] == 0
                 continue
             pair = allele_windows(Variant(1, "c", place + 1, ".", ref, alt), genome, window)
-            assert masked_marginals(model, PROCESS, [pair])[0] == pytest.approx(
+            assert masked_marginals(model, [pair])[0] == pytest.approx(
                 found[place, base], abs=1e-12
             )
     assert sum(told) == 11
 
 
 def test_a_sequence_without_a_known_base() -> None:
-    model = Denoiser(LookupBackbone(4, 3, seed=3), 4)
-    assert np.isnan(mutation_effects(model, PROCESS, encode("NNN"), window=5)).all()
+    model = masked_model(LookupBackbone(4, 3, seed=3))
+    assert np.isnan(mutation_effects(model, encode("NNN"), window=5)).all()

@@ -13,7 +13,6 @@ from genomics.one_hot import (
     RelaxedOracleClassifier,
     to_one_hot,
 )
-from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import (
     ExactClassifierBased,
     FirstHittingSampler,
@@ -21,11 +20,11 @@ from seqdiff.samplers import (
     SMCSampler,
 )
 from tests.enumeration import distance, outcomes
-from tests.guided_worlds import one_at_a_time, process
-from tests.oracles import Joint, OracleBackbone, all_sequences
+from tests.guided_worlds import one_at_a_time
+from tests.oracles import Joint, OracleBackbone, all_sequences, masked_model
 
 JOINT = Joint.random(4, 2, seed=2)
-WORLD = Denoiser(OracleBackbone(JOINT), 4)
+WORLD = masked_model(OracleBackbone(JOINT))
 
 
 class Conv(nn.Module):
@@ -119,7 +118,7 @@ def test_an_oracle_as_reward_tilts_smc() -> None:
     """All outcomes of two particles: as with the same reward written out."""
     arguments = {"num_particles": 2, "resampling": "multinomial", "ess_threshold": 1.0}
     start = torch.full((1,), 4)
-    world = Denoiser(OracleBackbone(Joint.random(4, 1, seed=1)), 4)
+    world = masked_model(OracleBackbone(Joint.random(4, 1, seed=1)))
 
     class OneBase(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -129,11 +128,11 @@ def test_an_oracle_as_reward_tilts_smc() -> None:
         return torch.tensor([0.0, 2.0, 0.0, -1.0, 0.0])[tokens[:, 0]]
 
     laws = [
-        outcomes(SMCSampler(reward=each, **arguments), world, process(4), start).law
+        outcomes(SMCSampler(reward=each, **arguments), world, start).law
         for each in (OracleReward(OneHotOracle(OneBase())), reward)
     ]
     assert distance(*laws) < 1e-6
-    plain = outcomes(FirstHittingSampler(), world, process(4), start).law
+    plain = outcomes(FirstHittingSampler(), world, start).law
     assert distance(laws[0], plain) > 0.05, "it does tilt"
 
 

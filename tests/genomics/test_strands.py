@@ -8,6 +8,7 @@ import torch
 
 from genomics.alphabet import MASK_ID, reverse_complement
 from seqdiff.backbones import Caduceus
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import (
     BernoulliTime,
     Estimator,
@@ -18,13 +19,10 @@ from seqdiff.likelihood import (
     StratifiedK,
     evaluate,
 )
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
-from seqdiff.schedules import Linear
-from seqdiff.types import Batch
+from seqdiff.types import Batch, Inputs
+from tests.oracles import masked_model
 
 LENGTH = 12
-PROCESS = MaskedDiffusion(4, Linear())
 
 
 def denoiser(variant: str) -> Denoiser:
@@ -42,7 +40,7 @@ def denoiser(variant: str) -> Denoiser:
     )
     with torch.no_grad():
         network.embedding.weight.mul_(20)
-    return Denoiser(network, 4).eval()
+    return masked_model(network).eval()
 
 
 def strands(length: int = LENGTH) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,7 +54,7 @@ def score(
 ) -> Likelihood:
     against = torch.full((len(tokens),), mirrored)
     batch = Batch(tokens, tokens != MASK_ID, torch.arange(len(tokens)), mirrored=against)
-    return evaluate(model, [batch], process=PROCESS, estimator=estimator)
+    return evaluate(model, [batch], estimator=estimator)
 
 
 def exact_bound(model: Denoiser, tokens: torch.Tensor) -> torch.Tensor:
@@ -68,7 +66,7 @@ def exact_bound(model: Denoiser, tokens: torch.Tensor) -> torch.Tensor:
         for hidden in subsets:
             x_t = tokens.clone()
             x_t[:, list(hidden)] = MASK_ID
-            at_x0 = model(x_t).gather(-1, tokens[..., None])[..., 0][:, list(hidden)]
+            at_x0 = model(Inputs(x_t)).gather(-1, tokens[..., None])[..., 0][:, list(hidden)]
             total -= at_x0.double().sum(dim=-1) / k / len(subsets)
     return total
 

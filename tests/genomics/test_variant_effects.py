@@ -13,18 +13,15 @@ from genomics.strands import both_strands, masked_log_probs
 from genomics.variant_effects import likelihood_ratios, masked_marginals
 from genomics.variant_windows import AlleleWindows, allele_windows
 from genomics.vcf import Variant
-from seqdiff.causal import CausalDenoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import ChainRule, FixedOrder, StratifiedK
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
-from seqdiff.schedules import Linear
+from seqdiff.process import LeftToRight
 from tests.causal_worlds import CausalLookup
-from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone, masked_model
 
 W = 5
 JOINT = Joint.random(4, W, seed=1)
-ORACLE = Denoiser(OracleBackbone(JOINT), 4)
-PROCESS = MaskedDiffusion(4, Linear())
+ORACLE = masked_model(OracleBackbone(JOINT))
 GENOME = Genome.from_records({"c": encode("ACGTTGCAAC")})
 SNV, ENDS, SITES = (
     Variant(1, "c", 5, ".", "T", "G"),
@@ -53,7 +50,7 @@ def ratio(pair: AlleleWindows, *, both: bool = True) -> float:
 @pytest.mark.parametrize("variant", [SNV, *ENDS, *SITES, *INDELS])
 def test_the_likelihood_ratio_is_that_of_the_joint_law(variant: Variant) -> None:
     pair = windows(variant)
-    (found,) = likelihood_ratios(ORACLE, PROCESS, [pair], estimator=FixedOrder())
+    (found,) = likelihood_ratios(ORACLE, [pair], estimator=FixedOrder())
     assert abs(found.nats - ratio(pair)) < 1e-12
     assert found.standard_error == 0 and found.low == found.high == found.nats
     assert abs(found.nats - ratio(pair, both=False)) > 0.01, "the twin that forgets a strand"
@@ -63,7 +60,8 @@ def test_an_autoregressive_model_needs_no_draws() -> None:
     network = CausalLookup(4, W, seed=2)
     table = Joint(4, W, network.law())
     pair = windows(SNV)
-    (found,) = likelihood_ratios(CausalDenoiser(network, 4), PROCESS, [pair], estimator=ChainRule())
+    model = Denoiser(network, LeftToRight(4))
+    (found,) = likelihood_ratios(model, [pair], estimator=ChainRule())
 
     def law(ids: np.ndarray) -> float:
         rows = (table.sequences == torch.from_numpy(ids.astype(np.int64))).all(dim=-1)
@@ -78,7 +76,7 @@ def test_an_autoregressive_model_needs_no_draws() -> None:
 def test_for_a_joint_law_a_masked_base_tells_the_whole_ratio(variant: Variant) -> None:
     """p(x_i = alt | rest) / p(x_i = ref | rest) is the ratio of both windows."""
     pair = windows(variant)
-    (found,) = masked_marginals(ORACLE, PROCESS, [pair])
+    (found,) = masked_marginals(ORACLE, [pair])
     assert found is not None and abs(found - ratio(pair)) < 1e-12
 
 
@@ -102,14 +100,14 @@ def test_changed_bases_are_hidden_together(variant: Variant) -> None:
     plus = marginal(pair.alt, pair.ref, places)
     flipped = [W - 1 - place for place in places]
     minus = marginal(reverse_complement(pair.alt), reverse_complement(pair.ref), flipped)
-    (found,) = masked_marginals(ORACLE, PROCESS, [pair])
+    (found,) = masked_marginals(ORACLE, [pair])
     assert found is not None and abs(found - (plus + minus) / 2) < 1e-12
 
 
 def test_sites_that_share_a_window_near_an_end_keep_their_own_laws() -> None:
     pairs = [windows(v) for v in (ENDS[0], Variant(1, "c", 2, ".", "C", "A"))]
     assert (pairs[0].ref == pairs[1].ref).all()
-    together = masked_marginals(ORACLE, PROCESS, pairs)
+    together = masked_marginals(ORACLE, pairs)
     assert together == [pytest.approx(ratio(pair), abs=1e-12) for pair in pairs]
 
 
@@ -118,32 +116,32 @@ def test_alternatives_at_a_site_share_the_evaluations_of_its_reference() -> None
     model = LookupBackbone(4, W, seed=4)
     pairs = [windows(Variant(1, "c", 5, ".", "T", alt)) for alt in "ACG"]
     arguments = {"estimator": StratifiedK(8), "batch_size": 6}
-    together = likelihood_ratios(Denoiser(model, 4), PROCESS, pairs, **arguments)
+    together = likelihood_ratios(masked_model(model), pairs, **arguments)
     assert sum(model.rows_seen) == 4 * 2 * 8
     model.rows_seen.clear()
-    alone = [likelihood_ratios(Denoiser(model, 4), PROCESS, [p], **arguments)[0] for p in pairs]
+    alone = [likelihood_ratios(masked_model(model), [p], **arguments)[0] for p in pairs]
     assert sum(model.rows_seen) == 6 * 2 * 8
     assert together == alone, "to the bit"
     model.rows_seen.clear()
-    masked_marginals(Denoiser(model, 4), PROCESS, pairs)
+    masked_marginals(masked_model(model), pairs)
     assert sum(model.rows_seen) == 2, "one mask on two strands"
 
 
 def test_no_position_holds_both_alleles_of_an_indel() -> None:
-    found = masked_marginals(ORACLE, PROCESS, [windows(v) for v in (INDELS[0], SNV, INDELS[1])])
+    found = masked_marginals(ORACLE, [windows(v) for v in (INDELS[0], SNV, INDELS[1])])
     assert found[0] is None and found[2] is None and found[1] is not None
 
 
 def test_scores_do_not_depend_on_company_or_batches() -> None:
     pairs = [windows(v) for v in (SNV, *INDELS, *ENDS)]
     pairs.append(allele_windows(SNV, GENOME, 3))
-    short = Denoiser(ShortOrLong(), 4)
+    short = masked_model(ShortOrLong())
     arguments = {"estimator": StratifiedK(4), "seed": 3}
-    together = likelihood_ratios(short, PROCESS, pairs, **arguments, batch_size=7)
-    alone = [likelihood_ratios(short, PROCESS, [pair], **arguments)[0] for pair in pairs]
+    together = likelihood_ratios(short, pairs, **arguments, batch_size=7)
+    alone = [likelihood_ratios(short, [pair], **arguments)[0] for pair in pairs]
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-12)
-    marginals = masked_marginals(short, PROCESS, pairs, batch_size=1)
-    assert marginals == [masked_marginals(short, PROCESS, [pair])[0] for pair in pairs]
+    marginals = masked_marginals(short, pairs, batch_size=1)
+    assert marginals == [masked_marginals(short, [pair])[0] for pair in pairs]
 
 
 class ShortOrLong(TableBackbone):
@@ -164,21 +162,21 @@ def opposite(pair: AlleleWindows) -> AlleleWindows:
 
 def test_a_variant_scores_alike_on_either_strand() -> None:
     """Of a model that is not equivariant, with the same draws: not by luck."""
-    model = Denoiser(LookupBackbone(4, W, seed=5), 4)
+    model = masked_model(LookupBackbone(4, W, seed=5))
     for pair in (windows(SNV), windows(ENDS[1]), windows(INDELS[0])):
         arguments = {"estimator": StratifiedK(4)}
-        here = likelihood_ratios(model, PROCESS, [pair], **arguments)[0]
-        there = likelihood_ratios(model, PROCESS, [opposite(pair)], **arguments)[0]
+        here = likelihood_ratios(model, [pair], **arguments)[0]
+        there = likelihood_ratios(model, [opposite(pair)], **arguments)[0]
         np.testing.assert_allclose(there, here, rtol=0, atol=1e-12)
     pair = windows(SNV)
-    marginals = [masked_marginals(model, PROCESS, [p])[0] for p in (pair, opposite(pair))]
+    marginals = [masked_marginals(model, [p])[0] for p in (pair, opposite(pair))]
     assert marginals[0] == pytest.approx(marginals[1], abs=1e-12)
 
 
 def test_the_twin_whose_complement_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = windows(SNV)
     monkeypatch.setattr(strands, "_COMPLEMENT", np.arange(4))
-    (broken,) = masked_marginals(ORACLE, PROCESS, [pair])
+    (broken,) = masked_marginals(ORACLE, [pair])
     assert broken is not None and abs(broken - ratio(pair)) > 0.01
 
 
@@ -205,7 +203,7 @@ def test_masks_share_positions_between_the_alleles_and_unknown_bases_stay_unknow
             return super().logits(inputs)
 
     likelihood_ratios(
-        Denoiser(Watching(4, W, 6), 4), PROCESS, [pair], estimator=StratifiedK(4), batch_size=64
+        masked_model(Watching(4, W, 6)), [pair], estimator=StratifiedK(4), batch_size=64
     )
     (tokens,) = seen
     first, second = tokens.chunk(2)
@@ -226,7 +224,7 @@ def test_the_time_is_that_of_the_hidden_share_of_known_bases() -> None:
     rows = np.stack([encode("ANGTA"), encode("ACGTA"), encode("NNGTA")])
     hidden = np.zeros_like(rows, dtype=bool)
     hidden[0, 2] = hidden[1, [0, 1]] = hidden[2, [1, 2]] = True
-    masked_log_probs(Denoiser(Timed(4, W, 6), 4), PROCESS, rows, hidden)
+    masked_log_probs(masked_model(Timed(4, W, 6)), rows, hidden)
     want = torch.tensor([1 / 4, 2 / 5, 2 / 4], dtype=torch.float64)
     assert len(times) == 2
     for found in times:
@@ -237,7 +235,7 @@ def test_masked_log_probs_are_in_the_order_of_the_positions() -> None:
     rows = np.stack([encode("ACGTA"), encode("GGTCA")])
     hidden = np.zeros_like(rows, dtype=bool)
     hidden[0, [1, 3]] = hidden[1, 0] = True
-    together = masked_log_probs(ORACLE, PROCESS, rows, hidden)
-    alone = [masked_log_probs(ORACLE, PROCESS, rows[i : i + 1], hidden[i : i + 1]) for i in (0, 1)]
+    together = masked_log_probs(ORACLE, rows, hidden)
+    alone = [masked_log_probs(ORACLE, rows[i : i + 1], hidden[i : i + 1]) for i in (0, 1)]
     np.testing.assert_allclose(together, np.concatenate(alone), rtol=0, atol=1e-12)
     assert together.shape == (3, 4)
