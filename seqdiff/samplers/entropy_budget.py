@@ -13,7 +13,7 @@ from seqdiff.samplers.adaptive import AdaptiveSampler, entropy
 
 @dataclass(frozen=True)
 class EntropyBudgetSampler(AdaptiveSampler):
-    """Least entropy first, as many at once as an entropy budget allows; not the model's distribution.
+    """Least entropy first, as many as an entropy budget allows; not the model's distribution.
 
     In each step the largest set, in rising order of entropy, whose entropies without the largest
     add up to at most the budget. That sum bounds how far the tokens of a step can depend on each

@@ -62,7 +62,7 @@ class CorrectorSampler(AncestralSampler, ABC):
 
 @dataclass(frozen=True)
 class PredictorCorrectorSampler(CorrectorSampler):
-    """Ancestral steps, each followed by some noise and its removal; not the model's distribution.
+    """Ancestral steps, each followed by noise and its removal; not the model's distribution.
 
     A corrector step at time s runs the forward process to the time r with alpha_r = (1 - renoise)
     alpha_s, at most 1, and goes back to s by the posterior: what the independent draws of the

@@ -13,7 +13,7 @@ from seqdiff.samplers.adaptive import AdaptiveSampler
 
 @dataclass(frozen=True)
 class ThresholdSampler(AdaptiveSampler):
-    """Every position whose likeliest letter reaches a probability at once; not the model's distribution.
+    """All positions whose likeliest letter reaches a probability; not the model's distribution.
 
     In each step, and always at least the most confident one. Source: Wu et al. 2025,
     arXiv:2505.22618.

@@ -75,7 +75,7 @@ def test_options_take_dashes_for_underscores(spelled: str, fails) -> None:
 def test_keys_are_listed(capsys) -> None:
     assert main(["train", "--keys"]) == 0
     text = capsys.readouterr().out
-    for key in ("--optim.lr", "--trainer.strategy", "--ema_decay", "seqdiff.schedules.Cosine"):
+    for key in ("--optim.lr", "--trainer.strategy", "--ema_decay", "seqdiff.process.Absorbing"):
         assert key in text
 
 

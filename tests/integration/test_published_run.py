@@ -19,6 +19,7 @@ from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import StratifiedK, evaluate
 from seqdiff.process import Absorbing
 from seqdiff.run import load_run
+from seqdiff.schedules import Cosine
 from seqdiff.types import Inputs
 from tests.oracles import TableBackbone
 from tests.small_transformers import build
@@ -206,10 +207,12 @@ def test_a_time_conditioned_one_is_told_sigma(hub: Path) -> None:
     wanted = Transformer.from_hub(hub)(Inputs(tokens, sigma=sigma))[..., : V - 1]
     assert torch.equal(net(Inputs(tokens, sigma=sigma)), wanted)
     assert not torch.equal(net(Inputs(tokens, sigma=sigma.flip(0))), wanted)
-    told = Denoiser(net, Absorbing(V - 1)).eval()
-    by_time = told(Inputs(tokens, torch.tensor([0.1, 0.9])))
-    log_probs = told(Inputs(tokens, torch.tensor([0.9, 0.1])))
-    assert torch.equal(by_time, log_probs.flip(0)) and not torch.equal(by_time, log_probs)
+    told = Denoiser(net, Absorbing(V - 1, Cosine())).eval()
+    t = torch.tensor([0.1, 0.9])
+    sigma = -torch.cos(torch.pi / 2 * t).log()
+    wanted, shifted = (net(Inputs(tokens, sigma=s)).log_softmax(-1) for s in (sigma, sigma.flip(0)))
+    torch.testing.assert_close(told(Inputs(tokens, t)), wanted)
+    assert (wanted - shifted).abs().max() > 1e-2, "the twin that is told another noise"
     with pytest.raises(ValueError, match=r"Denoiser.inputs.t must be given"):
         told(Inputs(tokens))
 

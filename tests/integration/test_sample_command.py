@@ -107,12 +107,19 @@ def test_sequences_follow_the_sampler_and_not_the_batch_size(trained: Path, tmp_
 
 def test_samplers_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["samplers"]) == 0
-    *lines, empty, last = capsys.readouterr().out.splitlines()
+    table, groups, last = capsys.readouterr().out.split("\n\n")
+    lines = table.splitlines()
     listed = [line.split()[0] for line in lines]
     assert listed == sorted(named_samplers()) and "first_hitting" in listed
     (line,) = (line for line in lines if line.startswith("first_hitting "))
-    assert line.split(maxsplit=1)[1].startswith("The model's own law exactly, one evaluation a tok")
-    assert not empty and last == "The options of one: seqdiff samplers NAME"
+    assert line.split(maxsplit=1)[1].startswith("The model's own distribution exactly, one eva")
+    grouped = [set(re.findall(r"\w+", names)) for names in re.findall(r":([^:]*)\.", groups)]
+    assert len(grouped) == 3 and sum(map(len, grouped)) == len(listed)
+    for kind, names in zip(("exactly", "in the limit", "another"), grouped, strict=True):
+        assert names == {n for n, cls in named_samplers().items() if cls.draws_from == kind}
+    for name, names in zip(("first_hitting", "ancestral", "confidence"), grouped, strict=True):
+        assert name in names
+    assert last == "The options of one: seqdiff samplers NAME\n"
 
 
 def test_options_are_listed_with_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,7 @@ def test_an_autoregressive_run_draws_from_left_to_right(
     tmp_path: Path, gpt2_folder, capsys
 ) -> None:
     net = f"--backbone={CONFIGS / 'backbone' / 'autoregressive_tiny.yaml'}"
-    run = build(tmp_path / "run", net, "--objective=Autoregressive")
+    run = build(tmp_path / "run", net, "--preset=ar")
     assert main(["generative-perplexity", str(run), "--model", str(gpt2_folder)]) == 0
     assert "24 bytes by left_to_right, seed 0," in " ".join(capsys.readouterr().out.split())
 
