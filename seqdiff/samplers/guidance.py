@@ -189,7 +189,8 @@ class ClassifierFree(Guidance):
                 "it is the reverse step that is guided, got a call; use a sampler of reverse "
                 "steps, such as ancestral"
             )
-        return mix(*self.denoiser(*self._both(inputs, where)).chunk(2), self.gamma)
+        with_label, without = self.denoiser(*self._both(inputs, where)).chunk(2)
+        return mix(with_label, without, self.gamma)
 
     def log_reverse(
         self,
@@ -216,7 +217,8 @@ class ClassifierFree(Guidance):
             twice[1],
             adjust=None if adjust is None else adjust_both,
         )
-        return mix(*both.chunk(2), self.gamma)
+        with_label, without = both.chunk(2)
+        return mix(with_label, without, self.gamma)
 
     def _one(self, inputs: Inputs) -> Inputs:
         """The rows with the label, or, if gamma is 0, without one."""

@@ -21,9 +21,9 @@ class PredictorCorrectorSampler(NoisySampler):
     A corrector step at time s runs the forward process to the time r with alpha_r = (1 - renoise)
     alpha_s and goes back to s by the posterior: what the independent draws of the predictor got
     wrong is drawn anew given the rest. There is none at s = 0, where it would be the last word.
-    The distribution tends to the model's own only if ``renoise`` falls as ``num_steps`` grows, for a
-    corrector step has an error of its own, of the order of ``renoise`` squared. Source of the idea:
-    Campbell et al. 2022, arXiv:2205.14987.
+    The distribution tends to the model's own only if ``renoise`` falls as ``num_steps`` grows, for
+    a corrector step has an error of its own, of the order of ``renoise`` squared. Source of the
+    idea: Campbell et al. 2022, arXiv:2205.14987.
 
     Attributes:
         corrector_steps: Corrector steps after each predictor step but the last.
