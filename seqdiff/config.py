@@ -139,8 +139,8 @@ def run_parser() -> ArgumentParser:
         "--preset",
         type=str | None,
         default=None,
-        help="a system of the papers: process, parameterization and objective at once; written out, "
-        "not kept",
+        help="a system of the papers: process, parameterization and objective at once; written "
+        "out, not kept",
     )
     parser.add_argument(
         "--provenance",

@@ -78,8 +78,8 @@ class Needs:
 class Denoiser(nn.Module):
     """A network that predicts clean tokens from noisy ones.
 
-    ``where`` arguments choose positions ``[B, L]``; results then have one row for each, in the order
-    of ``where.nonzero()``. Without it they have the shape ``[B, L, ...]``.
+    ``where`` arguments choose positions ``[B, L]``; results then have one row for each, in the
+    order of ``where.nonzero()``. Without it they have the shape ``[B, L, ...]``.
 
     Attributes:
         backbone: The network.

@@ -1,9 +1,9 @@
 """Terms of the negative evidence lower bound (NELBO), in nats, unreduced: the only place for them.
 
-The upper half are formulas at single positions, of any leading shape. The lower half asks a denoiser
-about a batch and returns ``[B, L]``, 0 where nothing counts; objectives and estimators draw the
-noise and call it. The bound of a row is the expectation of the sum of its terms; per token it is
-divided by the number of tokens that count, never by the number that happens to be masked.
+The upper half are formulas at single positions, of any leading shape. The lower half asks a
+denoiser about a batch and returns ``[B, L]``, 0 where nothing counts; objectives and estimators
+draw the noise and call it. The bound of a row is the expectation of the sum of its terms; per token
+it is divided by the number of tokens that count, never by the number that happens to be masked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The systems of the papers: a process, a parameterization and an objective under one name.
 
-``seqdiff train CONFIG --preset NAME``, or the key ``preset`` of a configuration file. A preset comes
-before the other keys of the file that names it, so that those can change it. It says nothing about
-the network, but that one which needs to be told the noise level is built so.
+``seqdiff train CONFIG --preset NAME``, or the key ``preset`` of a configuration file. A preset
+comes before the other keys of the file that names it, so that those can change it. It says nothing
+about the network, but that one which needs to be told the noise level is built so.
 """
 
 from __future__ import annotations

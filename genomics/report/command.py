@@ -192,10 +192,9 @@ def read_dna_trace(path: Path) -> Trace:
 
 def draw_trace(trained: Run, sampler: Sampler, length: int, seed: int) -> Trace:
     """Draw one sequence and keep every step."""
-    from seqdiff.samplers.protocol import sampler_name
-
     from seqdiff.data.templates import Blanks
     from seqdiff.samplers import Recorder
+    from seqdiff.samplers.protocol import sampler_name
     from seqdiff.subcommands.drawing import draw
     from seqdiff.subcommands.growing import fit_sampler
 

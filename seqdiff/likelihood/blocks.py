@@ -25,8 +25,8 @@ class BlockBound(QueryEstimator):
 
     The value of an evaluation is the sum over blocks of what the estimator says of each, with noise
     of its own: the bound of Arriola et al. 2025, arXiv:2503.09573, equation 8, whatever interval of
-    masked fractions the model was trained in. With one token a block exactly that token is masked: the
-    chain rule from left to right, in one evaluation.
+    masked fractions the model was trained in. With one token a block exactly that token is masked:
+    the chain rule from left to right, in one evaluation.
 
     Attributes:
         block_size: L', the model's.

@@ -24,7 +24,7 @@ from seqdiff.likelihood.estimator import (
     mean_and_variance,
     require_at_least,
 )
-from seqdiff.process import Absorbing
+from seqdiff.process import Absorbing, Process
 from seqdiff.process.base import small_times
 from seqdiff.types import Batch
 
@@ -40,10 +40,10 @@ class BernoulliTime(QueryEstimator):
     """A random time, each token masked on its own with probability 1 - alpha(t).
 
     In terms of the masked fraction m = 1 - alpha(t) the bound is an integral over m with the weight
-    1/m, whatever the schedule. With m uniform its variance would be infinite: at a fraction m one of
-    n tokens is masked with a probability like n m, at a weight of 1/m. So m is drawn with a density
-    that is nearly flat above 2/n and grows like m^(-2/3) below. That makes the variance finite, and
-    the third moment too, without which Student's t covers too little.
+    1/m, whatever the schedule. With m uniform its variance would be infinite: at a fraction m one
+    of n tokens is masked with a probability like n m, at a weight of 1/m. So m is drawn with a
+    density that is nearly flat above 2/n and grows like m^(-2/3) below. That makes the variance
+    finite, and the third moment too, without which Student's t covers too little.
 
     The convention ``mdlm`` is the accounting of published numbers, which is not a bound: times in
     [1e-3, 1], a masked share of (1 - 1e-3) t and a weight of 1/t, so that a uniform predictor
@@ -95,9 +95,10 @@ class BernoulliTime(QueryEstimator):
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: Absorbing,
+        process: Process,
     ) -> Query:
         """See ``Estimator``."""
+        assert isinstance(process, Absorbing)  # by ``needs``
         place, slope = small_times(noise.scalar(batch, evaluation), 2 / batch.num_tokens.double())
         if self.convention == "mdlm":
             published_time = _PUBLISHED_EPS + (1 - _PUBLISHED_EPS) * place
@@ -152,9 +153,10 @@ class ExactK(QueryEstimator):
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: Absorbing,
+        process: Process,
     ) -> Query:
         """See ``Estimator``."""
+        assert isinstance(process, Absorbing)  # by ``needs``
         count = _count_at(noise.scalar(batch, evaluation), batch.num_tokens)
         return mask_exactly(batch, evaluation, count, noise, process)
 
@@ -208,9 +210,10 @@ class StratifiedK(QueryEstimator):
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: Absorbing,
+        process: Process,
     ) -> Query:
         """See ``Estimator``."""
+        assert isinstance(process, Absorbing)  # by ``needs``
         place = (evaluation // 2 + noise.scalar(batch, evaluation)) / (self.evaluations // 2)
         count = _count_at(place, batch.num_tokens)
         return mask_exactly(batch, evaluation, count, noise, process)

@@ -25,7 +25,7 @@ from seqdiff.likelihood.estimator import (
     mean_and_variance,
     require_at_least,
 )
-from seqdiff.process import Absorbing
+from seqdiff.process import Absorbing, Process
 from seqdiff.rng import permutation_rank
 from seqdiff.types import Batch
 
@@ -70,9 +70,10 @@ class RandomOrderChain(QueryEstimator):
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: Absorbing,
+        process: Process,
     ) -> Query:
         """See ``Estimator``."""
+        assert isinstance(process, Absorbing)  # by ``needs``
         return _random_query(batch, evaluation, noise, process)
 
     def combine(
@@ -133,13 +134,14 @@ class FixedOrder(QueryEstimator):
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: Absorbing,
+        process: Process,
     ) -> Query:
         """See ``Estimator``.
 
         Raises:
             ValueError: If the order is for another length.
         """
+        assert isinstance(process, Absorbing)  # by ``needs``
         del noise
         length, device = batch.tokens.shape[1], batch.tokens.device
         if self.order is not None and len(self.order) != length:
@@ -212,9 +214,10 @@ class ImportanceWeightedOrders(QueryEstimator):
         evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
-        process: Absorbing,
+        process: Process,
     ) -> Query:
         """See ``Estimator``."""
+        assert isinstance(process, Absorbing)  # by ``needs``
         return _random_query(batch, evaluation, noise, process)
 
     def combine(

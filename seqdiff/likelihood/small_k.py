@@ -11,7 +11,7 @@ from jaxtyping import Int64
 
 from seqdiff.likelihood.estimator import PassNoise, Query
 from seqdiff.likelihood.masks import StratifiedK, mask_exactly
-from seqdiff.process import Absorbing
+from seqdiff.process import Absorbing, Process
 from seqdiff.types import Batch
 
 # Of k, in 1..n: the draws have a density like k^(1/bend - 1).
@@ -42,9 +42,10 @@ class SmallK(StratifiedK):
         evaluation: Int64[torch.Tensor, " B"],
         *,
         noise: PassNoise,
-        process: Absorbing,
+        process: Process,
     ) -> Query:
         """See ``Estimator``."""
+        assert isinstance(process, Absorbing)  # by ``needs``
         begin, end, pairs = strata(batch.num_tokens, self.evaluations // 2, evaluation // 2)
         size = end - begin
         step = (noise.scalar(batch, evaluation) * size).long()

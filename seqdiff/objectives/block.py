@@ -23,8 +23,8 @@ from seqdiff.types import Batch
 class BlockNELBO(Objective):
     """The continuous-time bound with a random time for every block.
 
-    The masked fraction 1 - alpha of a block is uniform on [beta, omega], and its masked tokens weigh
-    one over that fraction, whatever the noise schedule. On all of [0, 1] that is the bound. A
+    The masked fraction 1 - alpha of a block is uniform on [beta, omega], and its masked tokens
+    weigh one over that fraction, whatever the noise schedule. On all of [0, 1] that is the bound. A
     clipped interval has less variance and is no bound; runs are validated and evaluated by the
     bound all the same. Source: Arriola et al. 2025, arXiv:2503.09573, equations 8 and 9, section 5.
 

@@ -22,8 +22,9 @@ class ContinuousNELBO(Objective):
     """The continuous-time bound at one random time a sequence, for every discrete process.
 
     For masked diffusion it is MDLM's loss (Sahoo et al. 2024, arXiv:2406.07524, equation 10); for
-    scores SEDD's, see ``losses.score_entropy``; for leave-one-out predictions that of UDLM and GIDD,
-    see ``losses.ctmc_nelbo``. What the bound pays at both ends of time is counted, see ``add_ends``.
+    scores SEDD's, see ``losses.score_entropy``; for leave-one-out predictions that of UDLM and
+    GIDD, see ``losses.ctmc_nelbo``. What the bound pays at both ends of time is counted, see
+    ``add_ends``.
 
     Attributes:
         time_sampler: Draws the times.

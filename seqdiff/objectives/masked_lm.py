@@ -22,8 +22,8 @@ from seqdiff.types import Batch
 class MaskedLM(Objective):
     """BERT's masked language model: predict a few chosen tokens, most of which are masked.
 
-    Of the n positions of a sequence that count, ``max(1, round(fraction n))`` are chosen, as many in
-    every sequence of that n. A chosen token is shown as the mask with probability
+    Of the n positions of a sequence that count, ``max(1, round(fraction n))`` are chosen, as many
+    in every sequence of that n. A chosen token is shown as the mask with probability
     ``mask_probability``, as a symbol drawn uniformly from the K real ones with
     ``random_probability``, and as itself otherwise. Its cross-entropy counts n over the number
     chosen, so that the loss per token is the mean over chosen tokens; it bounds no likelihood.

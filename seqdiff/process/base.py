@@ -1,7 +1,8 @@
 """What a forward process promises, and the discrete ones that mix the data with noise.
 
-A discrete process acts on each position independently. Its functions take any leading shape ``*n``: one
-entry a position, with a time for each. Distributions are log-probabilities in nats, in float64.
+A discrete process acts on each position independently. Its functions take any leading shape
+``*n``: one entry a position, with a time for each. Distributions are log-probabilities in nats, in
+float64.
 Source of the common frame: Austin et al. 2021, arXiv:2107.03006; Campbell et al. 2022,
 arXiv:2205.14987; von Ruette et al. 2025, arXiv:2503.04482.
 """

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from seqdiff.process.base import Interpolating, check_vocab_size, require, small_times
 
-
 # Of small times, where the terms of random tokens grow like 1 / t at a probability of sqrt(t).
 _BEND = 0.1
 

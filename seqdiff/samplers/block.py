@@ -96,8 +96,8 @@ class BlockSampler(Sampler):
         """See ``Sampler``; steps are those of all blocks, one after the other.
 
         Raises:
-            ValueError: If the model is of another kind, the window does not hold two blocks, padding is not at the end of rows, or a stop rule does not
-                fit the symbols.
+            ValueError: If the model is of another kind, the window does not hold two blocks,
+                padding is not at the end of rows, or a stop rule does not fit the symbols.
         """
         size, rules = self.check(canvas.denoiser), self._rules
         end = real_tokens(canvas)

@@ -167,7 +167,7 @@ class Canvas:
         rows: Bool[Tensor, " B"] | None = None,
         own: bool = False,
     ) -> Float64[Tensor, "N K"]:
-        """Predict the clean token at every position that is True, in the order of ``where.nonzero()``.
+        """Predict the clean token where ``where`` is True, in the order of ``where.nonzero()``.
 
         The network sees only the rows that are asked about, and scores only these positions if it
         can; with a memory, all masked positions of the rows that it is asked about again.

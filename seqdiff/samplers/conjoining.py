@@ -45,10 +45,10 @@ class Conjoined(DerivedDenoiser):
     """The mean of a denoiser's predictions for a row and for its other strand.
 
     ``p(. | x_t)`` becomes half of it and half of ``RC p(. | RC x_t)``, where RC reads a row
-    backwards with every symbol exchanged. So samplers that are not ``directed`` draw x and RC x with
-    the same probability (up to ties in top-k and the nucleus). For a network that is equivariant
-    already nothing changes. Source of the name, there for classifiers: Schiff et al. 2024,
-    arXiv:2403.03234, section 4.
+    backwards with every symbol exchanged. So samplers that are not ``directed`` draw x and RC x
+    with the same probability (up to ties in top-k and the nucleus). For a network that is
+    equivariant already nothing changes. Source of the name, there for classifiers: Schiff et al.
+    2024, arXiv:2403.03234, section 4.
 
     Probabilities are averaged, not logits: the result is normalised as it is, it is the prediction
     of a strand chosen by a fair coin, and a symbol that one strand rules out stays possible. By

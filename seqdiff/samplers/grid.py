@@ -233,8 +233,8 @@ class TauLeapingSampler(NoisySampler):
     """Euler steps of the reverse jump process, one evaluation a step; off by O(1/steps).
 
     In a step a token jumps to y with probability (t - s) Q_t(y -> z) s_y, all tokens at once. Where
-    these add up to more than 1 they are scaled down; ``SampleOutput.clamped`` counts such draws. The
-    last step is the analytic one, so that no noise is left. Source: Campbell et al. 2022,
+    these add up to more than 1 they are scaled down; ``SampleOutput.clamped`` counts such draws.
+    The last step is the analytic one, so that no noise is left. Source: Campbell et al. 2022,
     arXiv:2205.14987; Lou et al. 2024, arXiv:2310.16834, section 4.
 
     Attributes:

@@ -18,8 +18,8 @@ class LeftToRightSampler(DecodingSampler):
     """An autoregressive model's own distribution, one evaluation a token; for no other model.
 
     Visible tokens must come before all masked ones: a prompt. The network reads the row anew for
-    each token, up to that token. ``allowed`` restricts each token given those before it, which is not
-    the model's distribution given that all tokens are allowed.
+    each token, up to that token. ``allowed`` restricts each token given those before it, which is
+    not the model's distribution given that all tokens are allowed.
     """
 
     needs = Needs((LeftToRight,))

@@ -78,9 +78,9 @@ class Sampler(ABC):
                 which of them is the sample, and then tells its steps from the first on.
 
         Raises:
-            ValueError: Before any network call, if the sampler is not for the model, an id is not the
-                process's, a shape does not fit, both or neither of generator and seeds are given, a
-                given symbol is not allowed, or a position to fill is allowed none.
+            ValueError: Before any network call, if the sampler is not for the model, an id is not
+                the process's, a shape does not fit, both or neither of generator and seeds are
+                given, a given symbol is not allowed, or a position to fill is allowed none.
         """
         self.check_fit(denoiser)
         check_request(x_init, denoiser.process.unknown_id, allowed, padding, generator, seeds)

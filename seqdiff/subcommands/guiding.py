@@ -102,8 +102,8 @@ def conjoin(command: str, run: Run, sampler: Sampler) -> Run:
     what = {"prefix": "an autoregressive run", "block": "a run of block diffusion"}
     if run.denoiser.context in what:
         raise ValueError(
-            f"{command}.rc_consistent must be left out for {what[run.denoiser.context]}, which reads "
-            "from left to right only; leave it out"
+            f"{command}.rc_consistent must be left out for {what[run.denoiser.context]}, which "
+            "reads from left to right only; leave it out"
         )
     if sampler.directed:
         raise ValueError(

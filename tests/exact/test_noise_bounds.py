@@ -308,9 +308,7 @@ def test_objectives_and_estimators_estimate_the_bound_without_bias(process, para
     denoiser, copies = denoiser_of(world, parameterization), 4000
     batch, _ = every_row(world, copies)
     truth = attainable(world)
-    sums = {
-        "objective": ContinuousNELBO().terms(denoiser, batch, CounterNoise(1)).sum(-1).double()
-    }
+    sums = {"objective": ContinuousNELBO().terms(denoiser, batch, CounterNoise(1)).sum(-1).double()}
     estimator = TimeIntegral(2)
     noise = PassNoise(CounterNoise(2))
     values = torch.stack(
@@ -394,7 +392,9 @@ def test_terms_outside_the_loss_mask_are_zero_and_context_is_given():
 
 def test_a_copied_symbol_may_not_score_below_the_entropy():
     """Joint likelihoods of two sub-tokens with one weight are no bound (MDM-Prime): ours sum."""
-    world = World(Absorbing(2, Linear()), torch.tensor([0.7, 0.0, 0.0, 0.3], dtype=torch.float64), 2)
+    world = World(
+        Absorbing(2, Linear()), torch.tensor([0.7, 0.0, 0.0, 0.3], dtype=torch.float64), 2
+    )
     entropy = -(0.7 * math.log(0.7) + 0.3 * math.log(0.3))
     found = 0.7 * exact_bound(world, world.clean[0]) + 0.3 * exact_bound(world, world.clean[3])
     assert found == pytest.approx(entropy, abs=1e-9)

@@ -59,9 +59,7 @@ def test_bound_density_in_the_form_of_a_divergence(process):
     ratio = (at(true, z) - at(model, z)).exp()
     rates = process.rate_into(z, t)[:, 0]
     expected = rates / at(true, z).exp() * (divergence + ratio - 1 - ratio.log())
-    torch.testing.assert_close(
-        ctmc_nelbo(law, x0, z, t, process), expected, atol=1e-10, rtol=1e-10
-    )
+    torch.testing.assert_close(ctmc_nelbo(law, x0, z, t, process), expected, atol=1e-10, rtol=1e-10)
 
 
 @each
@@ -93,9 +91,7 @@ def test_bound_density_of_uniform_noise_in_the_form_of_udlm():
     wz, wthz = at(w, z)[:, None], at(wth, z)[:, None]
     inner = (w / wz * (wthz * w / (wth * wz)).log()).sum(-1) - K / wz[:, 0] + K / wthz[:, 0]
     expected = -process.schedule.dalpha(t) / (K * alpha[:, 0]) * inner
-    torch.testing.assert_close(
-        ctmc_nelbo(law, x0, z, t, process), expected, atol=1e-10, rtol=1e-10
-    )
+    torch.testing.assert_close(ctmc_nelbo(law, x0, z, t, process), expected, atol=1e-10, rtol=1e-10)
 
 
 def test_bound_density_of_masks_is_weighted_cross_entropy():
@@ -103,9 +99,7 @@ def test_bound_density_of_masks_is_weighted_cross_entropy():
     law, x0, z, t = every_place(process)
     masked = z == process.mask_id
     expected = torch.where(masked, process.schedule.nelbo_weight(t) * -at(law, x0), 0.0)
-    torch.testing.assert_close(
-        ctmc_nelbo(law, x0, z, t, process), expected, atol=1e-10, rtol=1e-10
-    )
+    torch.testing.assert_close(ctmc_nelbo(law, x0, z, t, process), expected, atol=1e-10, rtol=1e-10)
 
 
 def test_hybrid_noise_on_the_mask_alone_is_masking():
@@ -168,9 +162,7 @@ def test_step_divergence_in_two_vectors(process):
     q_t, p_t = process.log_marginal(process.one_hot(x0), t), process.log_marginal(law, t)
     gain = torch.where(true > 0, true * (q_s - p_s), 0.0).sum(-1)
     expected = gain - (at(q_t, z) - at(p_t, z))
-    torch.testing.assert_close(
-        discrete_kl(law, x0, z, s, t, process), expected, atol=1e-11, rtol=0
-    )
+    torch.testing.assert_close(discrete_kl(law, x0, z, s, t, process), expected, atol=1e-11, rtol=0)
 
 
 @each

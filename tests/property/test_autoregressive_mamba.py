@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from seqdiff.causal import CausalDenoiser, first_leak
+from seqdiff.training.baselines import Autoregressive
 
 from seqdiff.backbones import AutoregressiveMamba, Caduceus
-from seqdiff.causal import CausalDenoiser, first_leak
 from seqdiff.likelihood import ChainRule, evaluate
 from seqdiff.process import MaskedDiffusion
 from seqdiff.schedules import LogLinear
-from seqdiff.training.baselines import Autoregressive
 from seqdiff.types import NO_LABEL, Batch, Inputs
 from tests.oracles import all_sequences
 from tests.property.test_caduceus import naive_mamba, naive_norm

@@ -60,9 +60,7 @@ def test_others_are_told_the_time() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(
-        ValueError, match=r"^Denoiser\.backbone must be told .* time-free Clock"
-    ):
+    with pytest.raises(ValueError, match=r"^Denoiser\.backbone must be told .* time-free Clock"):
         Denoiser(Clock(False), UniformNoise(K))
     with pytest.raises(ValueError, match=r"^Denoiser\.inputs\.t must be given where .* got None"):
         Denoiser(Clock(True), Absorbing(K))(Inputs(TOKENS))

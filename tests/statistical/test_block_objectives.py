@@ -6,15 +6,13 @@ import math
 
 import pytest
 import torch
+from seqdiff.block_denoiser import BlockDenoiser
 from torch import Tensor
 
-from seqdiff.block_denoiser import BlockDenoiser
-from seqdiff.process import Absorbing, Blockwise
+from seqdiff.objectives import BlockNELBO, BlockWeightedMLM, Objective
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Cosine, Linear
 from seqdiff.time_sampling import Stratified, TimeSampler, Uniform
-from seqdiff.objectives import BlockNELBO, BlockWeightedMLM
-from seqdiff.objectives import Objective
 from seqdiff.types import Batch
 from tests.block_worlds import BlockLookup, enumerated_block_bound, mask_weights
 from tests.oracles import all_masks

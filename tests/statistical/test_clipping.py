@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
+from seqdiff.block_denoiser import BlockDenoiser
 from torch import nn
 
-from seqdiff.block_denoiser import BlockDenoiser
 from seqdiff.blocks import num_blocks
-from seqdiff.process import Absorbing, Blockwise
+from seqdiff.objectives import BlockNELBO, BlockWeightedMLM
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear
-from seqdiff.objectives import BlockNELBO, BlockWeightedMLM
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances, clipping_grid
 from seqdiff.types import Batch, Inputs
 from tests.block_worlds import BlockLookup, BlockWorld

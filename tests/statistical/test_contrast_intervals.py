@@ -15,8 +15,8 @@ import pytest
 import torch
 from scipy.stats import binom, norm
 
-from seqdiff.likelihood import Estimator, Likelihood, SmallK, StratifiedK, contrast, usual_contrast
 from seqdiff.denoiser import Denoiser
+from seqdiff.likelihood import Estimator, Likelihood, SmallK, StratifiedK, contrast, usual_contrast
 from seqdiff.process import Absorbing
 from seqdiff.schedules import Linear
 from seqdiff.types import Batch, Inputs

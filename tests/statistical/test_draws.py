@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     CachedAncestralSampler,

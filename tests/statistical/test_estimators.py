@@ -13,6 +13,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import (
     BernoulliTime,
     Estimator,
@@ -24,7 +25,6 @@ from seqdiff.likelihood import (
     StratifiedK,
     evaluate,
 )
-from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.schedules import Cosine
 from seqdiff.types import Batch

@@ -12,7 +12,6 @@ from scipy.stats import binom, norm, t
 
 from seqdiff.likelihood import Likelihood, StratifiedK, evaluate, masks
 from seqdiff.likelihood.estimator import Query
-from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.schedules import Cosine, Linear
 from seqdiff.types import Batch

@@ -13,12 +13,11 @@ import torch
 from scipy.stats import norm
 
 from seqdiff.denoiser import Denoiser
+from seqdiff.objectives import MaskedLM, WeightedMLM
 from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear
 from seqdiff.training import baselines
-from seqdiff.objectives import MaskedLM
-from seqdiff.objectives import WeightedMLM
 from seqdiff.types import Batch, Inputs
 from tests.oracles import LookupBackbone, UniformBackbone
 from tests.statistics import pearson, power

@@ -11,13 +11,13 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from seqdiff.losses import weighted_mlm
 from seqdiff.denoiser import Denoiser
+from seqdiff.losses import weighted_mlm
+from seqdiff.objectives import ContinuousNELBO, DiscreteNELBO, Objective, WeightedMLM
 from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Cosine, Linear
 from seqdiff.time_sampling import Importance, Sobol, Stratified, Uniform
-from seqdiff.objectives import ContinuousNELBO, DiscreteNELBO, Objective, WeightedMLM
 from seqdiff.types import Batch
 from tests.oracles import LookupBackbone, all_masks, enumerated_nelbo, mask_law
 
