@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from seqdiff.backbones import Caduceus
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
+from seqdiff.denoiser import Denoiser
 from seqdiff.samplers import (
     AncestralSampler,
     ClassifierFree,
@@ -19,11 +18,11 @@ from seqdiff.samplers import (
     SMCSampler,
 )
 from seqdiff.samplers.grid import GridSampler
-from seqdiff.schedules import Linear
+from seqdiff.types import Inputs
 from tests.enumeration import Law, Tokens, distance, outcomes
 from tests.exact.test_sampler_contract import ALL, Neighbours
 from tests.guided_worlds import lookup_world
-from tests.oracles import LookupBackbone, TableBackbone, all_sequences
+from tests.oracles import LookupBackbone, TableBackbone, all_sequences, masked_model
 
 EXACT = 1e-10
 DNA, PAIR = (3, 2, 1, 0), (1, 0)
@@ -31,7 +30,7 @@ WORLDS = [(4, 3, DNA), (2, 4, PAIR), (3, 3, (2, 1, 0))]
 
 
 def lookup(k: int, length: int) -> Denoiser:
-    return Denoiser(LookupBackbone(k, length, seed=6), k)
+    return masked_model(LookupBackbone(k, length, seed=6))
 
 
 def other_strand(x: Tokens, complement: Tokens) -> Tokens:
@@ -45,7 +44,7 @@ def asymmetry(law: Law, complement: Tokens) -> float:
 def draw(sampler: Sampler, denoiser: Denoiser, length: int, **options) -> Law:
     k = denoiser.vocab_size
     start = torch.full((length,), k)
-    return outcomes(sampler, denoiser, MaskedDiffusion(k, Linear()), start, **options).law
+    return outcomes(sampler, denoiser, start, **options).law
 
 
 @pytest.mark.parametrize(("k", "length", "complement"), WORLDS)
@@ -62,8 +61,10 @@ def test_both_strands_are_equally_likely(k, length, complement, sampler: Sampler
 def test_a_prediction_is_the_mean_of_the_two_strands(k, length, complement) -> None:
     denoiser = lookup(k, length)
     states = all_sequences(k + 1, length)
-    laws = dict(zip(map(tuple, states.tolist()), denoiser(states).exp().tolist(), strict=True))
-    found = Conjoined(denoiser, complement)(states).exp().tolist()
+    laws = dict(
+        zip(map(tuple, states.tolist()), denoiser(Inputs(states)).exp().tolist(), strict=True)
+    )
+    found = Conjoined(denoiser, complement)(Inputs(states)).exp().tolist()
     other_means = 0
     for row, (x, straight) in enumerate(laws.items()):
         back = laws[other_strand(x, complement)]
@@ -80,10 +81,10 @@ def test_a_prediction_is_the_mean_of_the_two_strands(k, length, complement) -> N
 def test_it_costs_two_evaluations_a_call() -> None:
     k, length = 4, 3
     backbone = LookupBackbone(k, length, seed=6)
-    denoiser = Conjoined(Denoiser(backbone, k), DNA)
+    denoiser = Conjoined(masked_model(backbone), DNA)
     x_init = torch.tensor([[4, 4, 4], [0, 4, 1], [1, 2, 3]])
     drawn = FirstHittingSampler().sample(
-        denoiser, MaskedDiffusion(k, Linear()), x_init, generator=torch.Generator().manual_seed(0)
+        denoiser, x_init, generator=torch.Generator().manual_seed(0)
     )
     assert drawn.nfe.tolist() == [6, 2, 0]
     assert sum(backbone.rows_seen) == 8
@@ -92,11 +93,12 @@ def test_it_costs_two_evaluations_a_call() -> None:
 @pytest.mark.parametrize("padding", [[0, 0, 0, 1, 1], [1, 1, 0, 0, 0], [1, 0, 0, 0, 1]], ids=str)
 def test_padding_stays_where_it_is(padding: list[int]) -> None:
     hidden = torch.tensor([padding]).bool()
-    denoiser = Conjoined(Denoiser(Neighbours(), 3), (2, 1, 0))
+    denoiser = Conjoined(masked_model(Neighbours()), (2, 1, 0))
     for x in all_sequences(4, 3):
         row = torch.full((1, 5), 3)
         row[~hidden] = x
-        assert torch.equal(denoiser(row, padding=hidden)[~hidden], denoiser(x[None])[0])
+        found = denoiser(Inputs(row, padding=hidden))
+        assert torch.equal(found[~hidden], denoiser(Inputs(x[None]))[0])
 
 
 @pytest.mark.parametrize("gamma", [1.0, 2.0])
@@ -109,7 +111,7 @@ def test_it_can_be_guided(gamma: float) -> None:
     assert asymmetry(draw(FirstHittingSampler(), ClassifierFree(world, 1, gamma), length), PAIR) > (
         1e-2
     )
-    calls = ClassifierFree(both, 1, gamma).evaluations(torch.full((1, length), k))
+    calls = ClassifierFree(both, 1, gamma).evaluations(Inputs(torch.full((1, length), k)))
     assert calls.tolist() == [2 if gamma == 1 else 4]
 
 
@@ -127,11 +129,11 @@ def test_constraints_that_are_their_own_other_strand() -> None:
 def test_an_equivariant_network_stays_as_it_is() -> None:
     torch.manual_seed(0)
     sizes = {"num_embeddings": 5, "num_logits": 4, "complement": (*DNA, 4), "d_state": 4}
-    rows = torch.randint(0, 5, (6, 9))
+    rows = Inputs(torch.randint(0, 5, (6, 9)))
     for variant, same in (("ps", True), ("ph", False)):
         network = Caduceus(8, 2, variant=variant, **sizes).eval()
         torch.nn.init.normal_(network.embedding.weight)
-        denoiser = Denoiser(network, 4)
+        denoiser = masked_model(network)
         with torch.no_grad():
             gap = (Conjoined(denoiser, DNA)(rows).exp() - denoiser(rows).exp()).abs().max()
         assert (float(gap) < 1e-5) == same
@@ -157,12 +159,12 @@ class AnyLength(TableBackbone):
 @pytest.mark.parametrize("sampler", ALL, ids=lambda s: type(s).__name__)
 def test_directed_says_which_samplers_prefer_an_end(sampler: Sampler) -> None:
     length = 3 if isinstance(sampler, SemiAutoregressiveSampler) else 2
-    law = draw(small(sampler), Conjoined(Denoiser(AnyLength(2), 2), PAIR), length)
+    law = draw(small(sampler), Conjoined(masked_model(AnyLength(2)), PAIR), length)
     assert (asymmetry(law, PAIR) > 1e-3) == sampler.directed
     assert sampler.directed or asymmetry(law, PAIR) < EXACT
 
 
 @pytest.mark.parametrize("complement", [(0, 1, 2), (3, 2, 1, 4), (1, 2, 3, 0), (3, 3, 0, 0)])
-def test_what_is_no_involution_is_refused(complement: Tokens) -> None:
+def test_what_is_no_involution_raises(complement: Tokens) -> None:
     with pytest.raises(ValueError, match=r"^Conjoined\.complement must be its own inverse on the"):
         Conjoined(lookup(4, 2), complement)

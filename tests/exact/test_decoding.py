@@ -5,8 +5,6 @@ import math
 import pytest
 import torch
 
-from seqdiff.parameterization import Denoiser
-from seqdiff.process import MaskedDiffusion
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,
@@ -23,19 +21,19 @@ from seqdiff.samplers import (
     Sampler,
     SemiAutoregressiveSampler,
     SMCSampler,
+    TauLeapingSampler,
     ThresholdSampler,
+    TweedieSampler,
 )
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import reshape_law
-from seqdiff.schedules import Linear
 from seqdiff.types import Inputs
 from tests import laws
 from tests.enumeration import distance, outcomes
-from tests.oracles import LookupBackbone, TableBackbone
+from tests.oracles import LookupBackbone, TableBackbone, masked_model
 
 K, L = 3, 2
-PROCESS = MaskedDiffusion(K, Linear())
-DENOISER = Denoiser(LookupBackbone(K, L, seed=3), K)
+DENOISER = masked_model(LookupBackbone(K, L, seed=3))
 START = (K,) * L
 
 
@@ -97,12 +95,12 @@ OPTIONS = {"temperature": 0.5, "top_k": 2}
 def test_samplers_draw_from_the_reshaped_law() -> None:
     table = laws.table(DENOISER, K, L, sharpen)
     right = laws.random_order(START, table, K)
-    found = outcomes(FirstHittingSampler(**OPTIONS), DENOISER, PROCESS, torch.tensor(START)).law
+    found = outcomes(FirstHittingSampler(**OPTIONS), DENOISER, torch.tensor(START)).law
     assert distance(found, right) < 1e-10
-    plain = outcomes(FirstHittingSampler(), DENOISER, PROCESS, torch.tensor(START)).law
+    plain = outcomes(FirstHittingSampler(), DENOISER, torch.tensor(START)).law
     assert distance(plain, right) > 1e-2
     inner = SemiAutoregressiveSampler(L, 1, FirstHittingSampler(**OPTIONS))
-    assert distance(outcomes(inner, DENOISER, PROCESS, torch.tensor(START)).law, right) < 1e-10
+    assert distance(outcomes(inner, DENOISER, torch.tensor(START)).law, right) < 1e-10
 
 
 def test_certainty_is_that_of_the_law_before_reshaping() -> None:
@@ -119,7 +117,7 @@ def test_certainty_is_that_of_the_law_before_reshaping() -> None:
         return draw(START)
 
     sampler = ConfidenceSampler(**OPTIONS)
-    found = outcomes(sampler, DENOISER, PROCESS, torch.tensor(START)).law
+    found = outcomes(sampler, DENOISER, torch.tensor(START)).law
     assert distance(found, order(table)) < 1e-10
 
 
@@ -147,6 +145,8 @@ def restrict(position: int, law: list[float]) -> list[float]:
         RemaskConfSampler(3, eta=0.9),
         RemaskLoopSampler(4, eta=0.5, t_on=0.6, t_off=0.1, alpha_on=0.8),
         PredictorCorrectorSampler(2, renoise=0.4),
+        TauLeapingSampler(3),
+        TweedieSampler(3),
         SemiAutoregressiveSampler(L, 1),
         SMCSampler(reward=lambda x: x.double().sum(dim=-1), num_particles=2, ess_threshold=1.0),
     ],
@@ -160,25 +160,26 @@ def test_constraints_give_the_renormalised_law(sampler: Sampler) -> None:
             return DENOISER.backbone(inputs).masked_fill(~ALLOWED, -math.inf)
 
     x_init = torch.tensor(START)
-    found = outcomes(sampler, DENOISER, PROCESS, x_init, allowed=ALLOWED).law
-    right = outcomes(sampler, Denoiser(Restricted(K), K), PROCESS, x_init).law
+    found = outcomes(sampler, DENOISER, x_init, allowed=ALLOWED).law
+    right = outcomes(sampler, masked_model(Restricted(K)), x_init).law
     assert distance(found, right) < 1e-10
     if type(sampler) is FirstHittingSampler:
         table = laws.table(DENOISER, K, L, restrict)
         assert distance(found, laws.random_order(START, table, K)) < 1e-10
     assert all(ALLOWED[i, token] for x in found for i, token in enumerate(x))
-    free = outcomes(sampler, DENOISER, PROCESS, x_init).law
+    free = outcomes(sampler, DENOISER, x_init).law
     assert distance(found, free) > 1e-2, "the twin that forgets the constraint"
 
 
 def test_laws_that_do_not_add_up_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broken twin forbids letters and leaves it there: certainties are too small."""
 
-    def law(self, where, t, *, rows=None):
-        found = self.denoiser.log_probs_at(self.x_t, where, t, self.padding).double()
+    def log_probs(self, where, t, *, rows=None):
+        inputs = Inputs(self.x_t, t, padding=self.padding)
+        found = self.denoiser.log_probs(inputs, where).double()
         return found if self.allowed is None else found.masked_fill(~self.allowed[where], -math.inf)
 
-    monkeypatch.setattr(Canvas, "law", law)
+    monkeypatch.setattr(Canvas, "log_probs", log_probs)
     for sampler in (ConfidenceSampler(), EntropySampler(), RemaskConfSampler(3, eta=0.9)):
         with pytest.raises(AssertionError):
             test_constraints_give_the_renormalised_law(sampler)
@@ -187,7 +188,7 @@ def test_laws_that_do_not_add_up_would_be_found(monkeypatch: pytest.MonkeyPatch)
 def test_constraints_come_before_top_k() -> None:
     """The likeliest letter that is allowed, not nothing because the likeliest is forbidden."""
     found = outcomes(
-        FirstHittingSampler(top_k=1), DENOISER, PROCESS, torch.tensor(START), allowed=ALLOWED
+        FirstHittingSampler(top_k=1), DENOISER, torch.tensor(START), allowed=ALLOWED
     ).law
     assert sum(found.values()) == pytest.approx(1)
     assert all(ALLOWED[i, token] for x in found for i, token in enumerate(x))
@@ -206,12 +207,12 @@ def test_padding_is_not_sampled_and_not_counted(padded: int) -> None:
             logits = DENOISER.backbone(Inputs(tokens[:, :L]))
             return torch.cat((logits, logits), dim=1)[:, : tokens.shape[1]]
 
-    process, token = PROCESS, K if padded == 0 else 0
+    token = K if padded == 0 else 0
     x_init = torch.tensor([*START, token])
     padding = torch.tensor([False] * L + [True])
     for sampler in (FirstHittingSampler(), AncestralSampler(2), RemaskCapSampler(2)):
-        found = outcomes(sampler, Denoiser(First(K), K), process, x_init, padding=padding).law
-        short = outcomes(sampler, DENOISER, process, torch.tensor(START)).law
+        found = outcomes(sampler, masked_model(First(K)), x_init, padding=padding).law
+        short = outcomes(sampler, DENOISER, torch.tensor(START)).law
         assert distance({x[:L]: chance for x, chance in found.items()}, short) < 1e-10
         assert {x[L] for x in found} == {token}
 

@@ -1,4 +1,4 @@
-"""Classifier-free guidance by enumeration: the laws it names, and what it costs."""
+"""Classifier-free guidance by enumeration: the distributions it names, and what it costs."""
 
 import itertools
 import math
@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import AncestralSampler, ClassifierFree, ExactClassifierBased
+from seqdiff.types import Inputs
 from tests import laws
 from tests.enumeration import distance, joint_law, outcomes
 from tests.guided_worlds import (
@@ -19,9 +19,8 @@ from tests.guided_worlds import (
     joints,
     lookup_world,
     one_at_a_time,
-    process,
 )
-from tests.oracles import LookupBackbone, TableBackbone, all_sequences
+from tests.oracles import LookupBackbone, TableBackbone, all_sequences, masked_model
 
 EXACT = 1e-10
 
@@ -48,10 +47,10 @@ def product_of_experts(conditional: list[float], plain: list[float], gamma: floa
 @pytest.mark.parametrize(("k", "length"), SIZES)
 def test_other_gammas_are_the_normalised_product_at_every_position(k, length, gamma):
     world = lookup_world(k, length)
-    found = ClassifierFree(world, 1, gamma)(all_sequences(k + 1, length)).exp()
+    found = ClassifierFree(world, 1, gamma)(Inputs(all_sequences(k + 1, length))).exp()
     states = all_sequences(k + 1, length)
-    with_label = world(states, label=torch.ones(len(states), dtype=torch.int64)).exp()
-    plain = world(states).exp()
+    with_label = world(Inputs(states, label=torch.ones(len(states), dtype=torch.int64))).exp()
+    plain = world(Inputs(states)).exp()
     for row, position in itertools.product(range(len(states)), range(length)):
         conditional, without = with_label[row, position].tolist(), plain[row, position].tolist()
         if states[row, position] < k:
@@ -72,7 +71,7 @@ def test_a_sampler_draws_from_the_guided_laws_in_turn(gamma: float) -> None:
     start = (k,) * length
     right = laws.random_order(start, laws.table(guided, k, length), k)
     assert distance(one_at_a_time(guided, k, length), right) < EXACT
-    steps = outcomes(AncestralSampler(2), guided, process(k), torch.full((length,), k))
+    steps = outcomes(AncestralSampler(2), guided, torch.full((length,), k))
     assert (steps.nfe % 2 == 0).all() and int(steps.nfe.max()) == 4
 
 
@@ -87,9 +86,9 @@ def test_a_letter_that_either_law_rules_out_stays_ruled_out() -> None:
 
     none, inf = [0.0, 0.0, 0.0, 0.0], -math.inf
     for one, other in (([1.0, 2.0, inf, 0.0], none), (none, [1.0, 2.0, inf, 0.0])):
-        world = Denoiser(LabelledWorld([Fixed(one), Fixed(one), Fixed(other)]), 4)
+        world = masked_model(LabelledWorld([Fixed(one), Fixed(one), Fixed(other)]))
         for gamma in (0.5, 2.0):
-            law = ClassifierFree(world, 0, gamma)(torch.tensor([[4, 2]])).exp()
+            law = ClassifierFree(world, 0, gamma)(Inputs(torch.tensor([[4, 2]]))).exp()
             assert law[0, 0, 2] == 0 and law[0, 0].sum() == pytest.approx(1)
             assert law[0, 1].tolist() == [0, 0, 1, 0]
 
@@ -104,18 +103,15 @@ def test_guided_denoisers_can_be_guided() -> None:
     law = one_at_a_time(twice, k, length)
     right = laws.random_order((k,) * length, laws.table(twice, k, length), k)
     assert distance(law, right) < EXACT
-    assert twice.evaluations(torch.full((1, length), k)).tolist() == [2 + k * length]
-    labelled = ExactClassifierBased(world, linear)(
-        torch.full((1, length), k), label=torch.tensor([label])
-    )
-    torch.testing.assert_close(
-        labelled,
-        ExactClassifierBased(ClassifierFree(world, label), linear)(torch.full((1, length), k)),
-    )
+    assert twice.evaluations(Inputs(torch.full((1, length), k))).tolist() == [2 + k * length]
+    x_t = torch.full((1, length), k)
+    labelled = ExactClassifierBased(world, linear)(Inputs(x_t, label=torch.tensor([label])))
+    guided = ExactClassifierBased(ClassifierFree(world, label), linear)(Inputs(x_t))
+    torch.testing.assert_close(labelled, guided)
 
 
-def test_refusals() -> None:
-    world, plain = exact_world(2, 2), Denoiser(LookupBackbone(2, 2, seed=0), 2)
+def test_errors() -> None:
+    world, plain = exact_world(2, 2), masked_model(LookupBackbone(2, 2, seed=0))
     for label in (-1, CLASSES):
         with pytest.raises(ValueError, match=r"^ClassifierFree\.label must .*choose one of 0\.\.1"):
             ClassifierFree(world, label)
@@ -126,5 +122,5 @@ def test_refusals() -> None:
             ClassifierFree(world, 0, gamma)
     with pytest.raises(ValueError, match=r"^ExactClassifierBased\.batch_size must be at least 1"):
         ExactClassifierBased(plain, LinearClassifier(2, 2), batch_size=0)
-    with pytest.raises(ValueError, match=r"^ClassifierFree\.forward must be given no label"):
-        ClassifierFree(world, 0)(torch.tensor([[2, 2]]), label=torch.tensor([1]))
+    with pytest.raises(ValueError, match=r"^ClassifierFree\.inputs must have no label, since"):
+        ClassifierFree(world, 0)(Inputs(torch.tensor([[2, 2]]), label=torch.tensor([1])))

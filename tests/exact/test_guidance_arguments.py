@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seqdiff.parameterization import Denoiser
 from seqdiff.samplers import (
     ClassifierFree,
     ExactClassifierBased,
     FirstOrderClassifierBased,
     Guidance,
 )
-from tests.oracles import TableBackbone
+from seqdiff.types import Inputs
+from tests.oracles import TableBackbone, masked_model
 
 K, L = 3, 4
 TIMES = torch.tensor([0.2, 0.9, 0.5], dtype=torch.float64)
@@ -53,15 +53,15 @@ class Witness(TableBackbone):
 
 
 def free(gamma: float):
-    return lambda witness: ClassifierFree(Denoiser(witness, K), 1, gamma)
+    return lambda witness: ClassifierFree(masked_model(witness), 1, gamma)
 
 
 def exact(witness: Witness) -> Guidance:
-    return ExactClassifierBased(Denoiser(witness, K), witness.classify, 1.5)
+    return ExactClassifierBased(masked_model(witness), witness.classify, 1.5)
 
 
 def tangent(witness: Witness) -> Guidance:
-    return FirstOrderClassifierBased(Denoiser(witness, K), witness.classify, 1.5)
+    return FirstOrderClassifierBased(masked_model(witness), witness.classify, 1.5)
 
 
 GUIDES = {"free, 0": free(0.0), "1": free(1.0), "2": free(2.0), "exact": exact, "tangent": tangent}
@@ -70,11 +70,11 @@ GUIDES = {"free, 0": free(0.0), "1": free(1.0), "2": free(2.0), "exact": exact, 
 def gap(build, t: Tensor | None, padding: Tensor | None) -> float:
     """How far the batch is from rows that know their time and padding without being told."""
     where = (X_T == K) & ~PADDING
-    batch = build(Witness()).log_probs_at(X_T, where, t, padding)
+    batch = build(Witness()).log_probs(Inputs(X_T, t, padding=padding), where)
     alone = []
     for row in range(len(X_T)):
         told = Witness(float(TIMES[row]), int(PADDING[row].sum()))
-        alone.append(build(told).log_probs_at(X_T[row : row + 1], where[row : row + 1]))
+        alone.append(build(told).log_probs(Inputs(X_T[row : row + 1]), where[row : row + 1]))
     return float((batch - torch.cat(alone)).abs().max())
 
 
@@ -89,13 +89,13 @@ def test_every_row_has_its_own_time_and_padding(name: str) -> None:
 class Blind(ExactClassifierBased):
     """Broken twin: tells the classifier neither time nor padding, though the network knows."""
 
-    def _ask(self, x_t, t, padding, row, position, letter):
-        return super()._ask(x_t, None, None, row, position, letter)
+    def _ask(self, inputs, row, position, symbol):
+        return super()._ask(Inputs(inputs.tokens), row, position, symbol)
 
 
 def test_a_classifier_that_is_not_told_would_be_found() -> None:
     def blind(witness: Witness) -> Guidance:
-        return Blind(Denoiser(witness, K), witness.classify, 1.5)
+        return Blind(masked_model(witness), witness.classify, 1.5)
 
     assert gap(blind, TIMES, PADDING) > 1e-2
 
@@ -111,7 +111,7 @@ def test_what_the_law_rules_out_may_be_nonsense_to_the_classifier() -> None:
         return torch.where((tokens == 2).any(dim=-1), math.nan, 0.5 * (tokens == 1).sum(dim=-1))
 
     x_t = torch.tensor([[3, 0, 3, 1]])
-    law = ExactClassifierBased(Denoiser(Never(K), K), classifier)(x_t)[0, 0].exp()
+    law = ExactClassifierBased(masked_model(Never(K)), classifier)(Inputs(x_t))[0, 0].exp()
     odds = math.exp(1.5)
     assert law.tolist() == pytest.approx([1 / (1 + odds), odds / (1 + odds), 0.0])
 
@@ -122,8 +122,8 @@ def test_no_strength_asks_no_classifier() -> None:
     def hopeless(tokens, t=None, padding=None):
         raise AssertionError("asked")
 
-    denoiser = Denoiser(Witness(), K)
+    denoiser = masked_model(Witness())
     for cls in (ExactClassifierBased, FirstOrderClassifierBased):
         guided = cls(denoiser, hopeless, 0.0)
-        assert torch.equal(guided(X_T), denoiser(X_T))
-        assert guided.evaluations(X_T).tolist() == [1, 1, 1]
+        assert torch.equal(guided(Inputs(X_T)), denoiser(Inputs(X_T)))
+        assert guided.evaluations(Inputs(X_T)).tolist() == [1, 1, 1]
