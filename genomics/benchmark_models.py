@@ -136,6 +136,11 @@ def _open_run(path: Path) -> _Opened:
             f"finetune.models must be networks of DNA, got {path}, whose tokenizer is "
             f"{loaded.tokenizer.fingerprint}; choose another run"
         )
+    if loaded.denoiser.reads_embeddings:
+        raise ValueError(
+            f"finetune.models must be networks that read bases, got {path} of the process "
+            f"{loaded.process.name}, whose network reads noisy vectors; choose another run"
+        )
     parsed = parse_run(path / "run.yaml")
 
     def fresh(seed: int) -> Backbone:

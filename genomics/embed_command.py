@@ -67,6 +67,11 @@ def run(args: argparse.Namespace) -> None:
     from .runs import load_dna_run
 
     trained = load_dna_run("embed", args.directory, choose_device(args.device))
+    if trained.denoiser.reads_embeddings:
+        raise ValueError(
+            f"embed.directory must be a run whose network reads bases, got {args.directory} of the "
+            f"process {trained.process.name}, which reads noisy vectors; train another process"
+        )
     backbone = trained.denoiser.backbone
     require_layer("embed", args.layer, backbone.num_layers)
     records = read_ids(args.fasta)

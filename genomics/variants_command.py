@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -111,7 +112,7 @@ def _choose_estimator(trained: Run, evaluations: int | None) -> Estimator:
     Raises:
         ValueError: If the run's likelihood takes one pass, and another number is asked for.
     """
-    from seqdiff.likelihood import SmallK, fit, usual_contrast
+    from seqdiff.likelihood import SmallK, TimeEstimator, fit, usual_contrast
 
     usual = usual_contrast(trained.denoiser)
     if evaluations is None:
@@ -121,4 +122,6 @@ def _choose_estimator(trained: Run, evaluations: int | None) -> Estimator:
             f"variants.evaluations must be left out for {trained.directory}, whose likelihood is "
             f"exact in one pass, got {evaluations}"
         )
+    if isinstance(usual, TimeEstimator):
+        return replace(usual, evaluations=evaluations)
     return fit(SmallK(evaluations), trained.denoiser)

@@ -141,9 +141,9 @@ OBJECTIVES: dict[type[Objective], set[str]] = {
 }
 GUIDED = {"subs", *NOISY}
 GUIDANCE: dict[str, set[str]] = {
-    "classifier-free": GUIDED,
-    "exact classifier": GUIDED,
-    "first-order classifier": GUIDED,
+    "classifier-free": GUIDED,  # the networks that read from left to right know no classes
+    "exact classifier": {*GUIDED, "left to right"},
+    "first-order classifier": {*GUIDED, "left to right"},
     "both strands": {"subs", *PREDICTED},
     "blocks classifier-free": {"blocks"},
 }
@@ -385,10 +385,8 @@ def guide(name: str, denoiser: Denoiser) -> Denoiser:
 def test_guidance(system: str, guidance: str) -> None:
     counted = Counted(system)
     if system in GUIDANCE[guidance]:
-        draw(
-            sampler("block" if system == "blocks" else "ancestral"),
-            guide(guidance, counted.denoiser),
-        )
+        usual = {"blocks": "block", "left to right": "left_to_right"}.get(system, "ancestral")
+        draw(sampler(usual), guide(guidance, counted.denoiser))
         assert counted.calls > 0
     else:
         refused(counted, lambda: guide(guidance, counted.denoiser))

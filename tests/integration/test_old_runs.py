@@ -1,0 +1,72 @@
+"""Runs that were trained before runs named a process: loaded, evaluated, sampled, gone on with.
+
+``old_runs`` holds two run directories of 6 steps as that version wrote them, and what it then made
+of each: the nats of every row of the test split, samples, and the losses when it went on to step 12.
+"""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from seqdiff.cli import main
+from seqdiff.likelihood import evaluate
+from seqdiff.process import Absorbing, Blockwise
+from seqdiff.run import load_run
+from seqdiff.samplers import AncestralSampler, BlockSampler
+from seqdiff.schedules import LogLinear
+
+OLD = Path(__file__).parent / "old_runs"
+EXPECTED = json.loads((OLD / "expected.json").read_text())
+PROCESSES = {
+    "mdlm": Absorbing(4, LogLinear()),
+    "block": Blockwise(Absorbing(4, LogLinear()), 4),
+}
+SAMPLERS = {"mdlm": AncestralSampler(num_steps=8), "block": BlockSampler()}
+SEEDS = torch.tensor([3, 1, 4, 1592])
+
+
+@pytest.fixture(params=PROCESSES)
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return shutil.copytree(OLD / request.param, tmp_path / request.param)
+
+
+def losses(run: Path) -> dict[str, float]:
+    with (run / "metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["name"] == "train/nats_per_token"]
+    return {row["step"]: float(row["value"]) for row in rows}
+
+
+def test_it_is_the_same_model(old: Path) -> None:
+    run = load_run(old)
+    assert run.process == PROCESSES[old.name]
+    found = evaluate(run.denoiser, run.datamodule.evaluation_loader("test"), seed=0)
+    assert found.nats == pytest.approx(EXPECTED[old.name]["nats"], rel=1e-5)
+    other = evaluate(run.denoiser, run.datamodule.evaluation_loader("test"), seed=1)
+    assert other.nats != pytest.approx(EXPECTED[old.name]["nats"], rel=1e-5), "the twin's draws"
+    drawn = SAMPLERS[old.name].sample(run.denoiser, run.process.blank((4, 16)), seeds=SEEDS)
+    assert drawn.tokens.tolist() == EXPECTED[old.name]["tokens"]
+
+
+def test_it_goes_on_as_it_would_have(old: Path) -> None:
+    assert list(losses(old)) == [str(step) for step in range(6)]
+    assert main(["train", "--resume", str(old), "--trainer.max_steps", "12"]) == 0
+    assert losses(old) == pytest.approx(EXPECTED[old.name]["losses"], rel=1e-5)
+    assert load_run(old).process == PROCESSES[old.name], "in the keys of today"
+    assert "schedule" not in yaml.safe_load((old / "run.yaml").read_text())
+
+
+def test_from_the_weights_alone_it_would_go_on_otherwise(tmp_path: Path) -> None:
+    """The broken twin: what the optimiser kept of the first steps is lost."""
+    old = shutil.copytree(OLD / "mdlm", tmp_path / "mdlm")
+    checkpoint = torch.load(old / "last.ckpt", weights_only=True)
+    for state in checkpoint["optimizer_states"][0]["state"].values():
+        state["exp_avg"].zero_()
+    torch.save(checkpoint, old / "last.ckpt")
+    assert main(["train", "--resume", str(old), "--trainer.max_steps", "12"]) == 0
+    gaps = [abs(loss - EXPECTED["mdlm"]["losses"][step]) for step, loss in losses(old).items()]
+    assert max(gaps[:7]) < 1e-5 and max(gaps[7:]) > 1e-3
