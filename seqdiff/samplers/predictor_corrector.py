@@ -93,10 +93,15 @@ class PredictorCorrectorSampler(CorrectorSampler):
         process = canvas.process
         assert isinstance(process, Absorbing | Uniform | Hybrid)  # by ``needs``
         r = process.inverse((1 - self.renoise) * process.alpha(s)).clamp_max(1)
-        where = canvas.free
-        z = canvas.x_t[where]
-        forward = process.log_forward(z, s.expand(z.shape), r.expand(z.shape))
-        canvas.place(where, canvas.draws.letters(forward, where, draw))
+        if isinstance(process, Absorbing):  # a coin decides: no distribution over all states
+            stay = (process.alpha(r) / process.alpha(s)).expand(canvas.x_t.shape)
+            visible = canvas.free & ~canvas.masked
+            canvas.hide(canvas.draws.coins(1 - stay, visible, draw))
+        else:
+            where = canvas.free
+            z = canvas.x_t[where]
+            forward = process.log_forward(z, s.expand(z.shape), r.expand(z.shape))
+            canvas.place(where, canvas.draws.letters(forward, where, draw))
         self.advance(canvas, s, r, draw + 1)
 
 

@@ -48,11 +48,11 @@ class Flat(TableBackbone):
 
 
 class FlatDenoiser(Denoiser):
-    """The normalised law, expanded likewise."""
+    """The normalised distribution, expanded likewise."""
 
-    def forward(self, x_t, t=None, padding=None, label=None):
-        law = torch.full((1, 1, K), 1 / K, dtype=torch.float64).log().float()
-        return law.expand(*x_t.shape, K)
+    def forward(self, inputs: Inputs, where: Tensor | None = None) -> Tensor:
+        law = torch.full((K,), 1 / K, dtype=torch.float64).log().float()
+        return law.expand(*(inputs.tokens.shape if where is None else (int(where.sum()),)), K)
 
 
 class Stop(Exception):
@@ -82,8 +82,7 @@ def first_step(sampler: Sampler) -> int:
 
     with pytest.raises(Stop):
         sampler.sample(
-            FlatDenoiser(Flat(K), K),
-            PROCESS,
+            FlatDenoiser(Flat(K), PROCESS),
             PROCESS.blank((ROWS, LENGTH)),
             seeds=torch.arange(ROWS),
             callback=stop,
