@@ -1,4 +1,4 @@
-"""The ancestral sampler against its own law, enumerated.
+"""The ancestral sampler against its own distribution, enumerated.
 
 Every assertion has a false-alarm rate of 1e-6; the power against each named wrong sampler is
 computed from its enumerated law and asserted to exceed 0.999.
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from seqdiff.denoiser import Denoiser
-from seqdiff.process import Absorbing
 from seqdiff.samplers import AncestralSampler
 from seqdiff.schedules import CosineSquared, Linear, NoiseSchedule, Polynomial
-from tests.oracles import Joint, LookupBackbone, OracleBackbone, all_sequences
+from seqdiff.types import Inputs
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, all_sequences, masked_model
 from tests.statistics import pearson, power
 
 K, L, DRAWS = 2, 3, 40_000
@@ -26,20 +26,20 @@ def codes(tokens: Tensor, base: int) -> Tensor:
     return (tokens * base ** torch.arange(tokens.shape[1] - 1, -1, -1)).sum(-1)
 
 
-def step_kernel(denoiser: Denoiser, process: Absorbing, s: float, t: float) -> Tensor:
+def step_kernel(denoiser: Denoiser, s: float, t: float) -> Tensor:
     """P(x_s | x_t) between all states, positions being independent."""
-    times = [torch.full((len(STATES),), v, dtype=torch.float64) for v in (s, t)]
-    law = process.reverse_log_probs(denoiser(STATES), STATES, *times).exp()
+    inputs, earlier = (torch.full((len(STATES),), v, dtype=torch.float64) for v in (t, s))
+    law = denoiser.log_reverse(Inputs(STATES, inputs), earlier).exp()
     columns = [law[:, position][:, STATES[:, position]] for position in range(L)]
     return torch.stack(columns).prod(dim=0)
 
 
-def final_law(denoiser: Denoiser, process: Absorbing, grid: list[float]) -> Tensor:
+def final_law(denoiser: Denoiser, grid: list[float]) -> Tensor:
     """Law over the K^L sequences after stepping down the time grid from all mask."""
     law = torch.zeros(len(STATES), dtype=torch.float64)
-    law[codes(process.blank((1, L)), K + 1)] = 1
+    law[codes(torch.full((1, L), K), K + 1)] = 1
     for t, s in itertools.pairwise(grid):
-        law = law @ step_kernel(denoiser, process, s, t)
+        law = law @ step_kernel(denoiser, s, t)
     return law[(STATES != K).all(dim=-1)]
 
 
@@ -47,11 +47,10 @@ def grid(steps: int) -> list[float]:
     return [1 - i / steps for i in range(steps)] + [0.0]
 
 
-def counts(denoiser: Denoiser, process: Absorbing, steps: int) -> Tensor:
+def counts(denoiser: Denoiser, steps: int) -> Tensor:
     output = AncestralSampler(steps).sample(
         denoiser,
-        process,
-        process.blank((DRAWS, L)),
+        torch.full((DRAWS, L), K),
         generator=torch.Generator().manual_seed(0),
     )
     return codes(output.tokens, K).bincount(minlength=K**L).double()
@@ -60,33 +59,31 @@ def counts(denoiser: Denoiser, process: Absorbing, steps: int) -> Tensor:
 @pytest.mark.parametrize("schedule", [Linear(), CosineSquared()], ids=repr)
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_samples_follow_the_enumerated_law(schedule: NoiseSchedule, steps: int) -> None:
-    denoiser = masked_model(LookupBackbone(K, L, seed=3))
-    process = Absorbing(K, schedule)
-    law = final_law(denoiser, process, grid(steps))
+    denoiser = masked_model(LookupBackbone(K, L, seed=3), schedule)
+    law = final_law(denoiser, grid(steps))
     assert float(law.sum()) == pytest.approx(1, abs=1e-12)
-    statistic, threshold = pearson(counts(denoiser, process, steps), law)
+    statistic, threshold = pearson(counts(denoiser, steps), law)
     assert statistic < threshold
 
 
 def test_named_wrong_samplers_would_be_caught() -> None:
-    denoiser = masked_model(LookupBackbone(K, L, seed=3))
-    process = Absorbing(K, Linear())
-    law = final_law(denoiser, process, grid(2))
+    network = LookupBackbone(K, L, seed=3)
+    denoiser = masked_model(network)
+    law = final_law(denoiser, grid(2))
     # The published grid linspace(1, 0, T) with steps of 1/T, here T = 2: one step too few.
-    assert power(final_law(denoiser, process, grid(1)), law, DRAWS) > 0.999
+    assert power(final_law(denoiser, grid(1)), law, DRAWS) > 0.999
     # A sampler that runs another schedule than the process: reveals at the wrong times.
-    wrong = final_law(denoiser, Absorbing(K, Polynomial(4.0)), grid(2))
+    wrong = final_law(masked_model(network, Polynomial(4.0)), grid(2))
     assert power(wrong, law, DRAWS) > 0.999
     skewed = [1.0, 0.8, 0.0]
-    assert power(final_law(denoiser, process, skewed), law, DRAWS) > 0.999
+    assert power(final_law(denoiser, skewed), law, DRAWS) > 0.999
 
 
 def test_distance_to_the_oracle_falls_like_one_over_steps() -> None:
     joint = Joint.random(K, L, seed=5)
-    denoiser, process = masked_model(OracleBackbone(joint)), Absorbing(K, Linear())
+    denoiser = masked_model(OracleBackbone(joint))
     distances = [
-        float((final_law(denoiser, process, grid(n)) - joint.probs).abs().sum() / 2)
-        for n in (32, 64, 128)
+        float((final_law(denoiser, grid(n)) - joint.probs).abs().sum() / 2) for n in (32, 64, 128)
     ]
     orders = [math.log2(a / b) for a, b in itertools.pairwise(distances)]
     assert orders == pytest.approx([1, 1], abs=0.05)

@@ -6,35 +6,37 @@ import math
 
 import pytest
 import torch
-from seqdiff.block_denoiser import BlockDenoiser
 from torch import Tensor
 
-from seqdiff.objectives import BlockNELBO, BlockWeightedMLM, Objective
+from seqdiff.denoiser import Denoiser
+from seqdiff.objectives import BlockNELBO, Objective, WeightedMLM
 from seqdiff.rng import CounterNoise
-from seqdiff.schedules import Cosine, Linear
+from seqdiff.schedules import Cosine, NoiseSchedule
 from seqdiff.time_sampling import Stratified, TimeSampler, Uniform
-from seqdiff.types import Batch
-from tests.block_worlds import BlockLookup, enumerated_block_bound, mask_weights
-from tests.oracles import all_masks
+from seqdiff.types import Inputs
+from tests.block_worlds import BlockLookup, block_denoiser, enumerated_block_bound, mask_weights
+from tests.oracles import all_masks, copies
 
 K, L, ROWS = 2, 6, 200_000
 ROW = torch.tensor([1, 0, 0, 1, 1, 0])
 FALSE_ALARM = 4.9  # standard errors: two-sided 1e-6
 
 
-def draw(objective: Objective, process: BlockDiffusion, seed: int = 11) -> tuple[Tensor, Tensor]:
+def table(size: int, schedule: NoiseSchedule | None = None) -> Denoiser:
+    return block_denoiser(BlockLookup(K, L, seed=6), size, schedule)
+
+
+def draw(objective: Objective, model: Denoiser, seed: int = 11) -> tuple[Tensor, Tensor]:
     """Terms of many copies of one row, and where they were masked."""
     seen: list[Tensor] = []
 
-    class Watching(BlockDenoiser):
-        def nats(self, x_t: Tensor, *given: object, **more: object) -> Tensor:
-            seen.append(x_t)
-            return super().nats(x_t, *given, **more)  # pyright: ignore[reportArgumentType]
+    class Watching(Denoiser):
+        def nats(self, inputs: Inputs, x0: Tensor, where: Tensor) -> Tensor:
+            seen.append(inputs.tokens)
+            return super().nats(inputs, x0, where)
 
-    model = Watching(BlockLookup(K, L, seed=6), K, process.block_size)
-    tokens = ROW.expand(ROWS, -1)
-    batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.arange(ROWS))
-    terms = objective.terms(model, batch, CounterNoise(seed))
+    watching = Watching(model.backbone, model.process)
+    terms = objective.terms(watching, copies(ROW, ROWS), CounterNoise(seed))
     return terms, seen[0] == K
 
 
@@ -50,29 +52,28 @@ def test_terms_mean_the_integral_over_the_interval(
 ) -> None:
     """False alarm 1e-6; power beyond .999 against no weight, and against another interval.
 
-    With a share near 0 the variance would be infinite. With one token a block every interval has
+    With a fraction near 0 the variance would be infinite. With one token a block every interval has
     the same mean.
     """
-    process = BlockDiffusion(K, Cosine(), size)
-    terms, masked = draw(BlockNELBO(size, *interval), process)
-    network = BlockLookup(K, L, seed=6)
-    exact = enumerated_block_bound(network, process, ROW, shares=interval)
+    schedule = Cosine()
+    model = table(size, schedule)
+    terms, masked = draw(BlockNELBO(*interval), model)
+    exact = enumerated_block_bound(model, ROW, fractions=interval)
     assert deviation(terms.sum(dim=-1), exact) < FALSE_ALARM
-    t = process.schedule.inverse(1 - torch.tensor(sum(interval) / 2, dtype=torch.float64))
-    unweighted = terms / float(process.schedule.nelbo_weight(t)) * masked
+    t = schedule.inverse(1 - torch.tensor(sum(interval) / 2, dtype=torch.float64))
+    unweighted = terms / float(schedule.nelbo_weight(t)) * masked
     assert deviation(unweighted.sum(dim=-1), exact) > 8
     if size > 1:
-        shares = (0.1, 0.4) if interval == (0.6, 0.95) else (0.6, 0.95)
-        other = enumerated_block_bound(network, process, ROW, shares=shares)
+        fractions = (0.1, 0.4) if interval == (0.6, 0.95) else (0.6, 0.95)
+        other = enumerated_block_bound(model, ROW, fractions=fractions)
         assert deviation(terms.sum(dim=-1), other) > 8
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 6])
 def test_exact_counts_mean_the_bound(size: int) -> None:
     """False alarm 1e-6; a mean over masked tokens alone is more than 20 standard errors off."""
-    process = BlockDiffusion(K, Linear(), size)
-    terms, masked = draw(BlockWeightedMLM(size), process)
-    exact = enumerated_block_bound(BlockLookup(K, L, seed=6), process, ROW)
+    terms, masked = draw(WeightedMLM(), table(size))
+    exact = enumerated_block_bound(table(size), ROW)
     assert deviation(terms.sum(dim=-1), exact) < FALSE_ALARM
     counts = masked.unflatten(1, (-1, size)).sum(dim=-1) if L % size == 0 else None
     if counts is not None:
@@ -98,11 +99,12 @@ def expected_law(size: int, interval: tuple[float, float], *, one_time: bool = F
 
 
 def pattern_law(masks: Tensor, interval: tuple[float, float]) -> Tensor:
-    """P(pattern) with the share uniform on the interval."""
+    """P(pattern) with the masked fraction uniform on the interval."""
     low, high = interval
-    share = (low + (high - low) * (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)[:, None]
+    middles = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+    fraction = (low + (high - low) * middles)[:, None]
     hidden = masks.sum(dim=-1)
-    return (share**hidden * (1 - share) ** (masks.shape[1] - hidden)).mean(dim=0)
+    return (fraction**hidden * (1 - fraction) ** (masks.shape[1] - hidden)).mean(dim=0)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -113,8 +115,7 @@ def test_every_block_has_a_noise_of_its_own(size: int, sampler: TimeSampler) -> 
     Blocks of one group of stratified times are slightly dependent: strata are not shared.
     """
     interval = (0.2, 0.9)
-    process = BlockDiffusion(K, Linear(), size)
-    _, masked = draw(BlockNELBO(size, *interval, sampler), process)
+    _, masked = draw(BlockNELBO(*interval, sampler), table(size))
     found, right = joint_law(masked), expected_law(size, interval)
     error = (right * (1 - right) / ROWS).sqrt()
     off = ((found - right) / error).abs().max()
@@ -128,7 +129,7 @@ def test_every_block_has_a_noise_of_its_own(size: int, sampler: TimeSampler) -> 
 
 
 def test_the_weights_of_the_enumeration_add_up() -> None:
-    """The sum over masks of weight times masked tokens is their number: E[masked / share] = n."""
+    """The sum over masks of weight times masked tokens is n: E[masked / fraction] = n."""
     for interval in ((0.0, 1.0), (0.3, 0.8)):
         masks = all_masks(3)
         total = float(mask_weights(masks, interval) @ masks.sum(dim=-1).double())

@@ -1,4 +1,4 @@
-"""The variance of what training estimates, against enumeration over masks and masked shares.
+"""The variance of what training estimates, against enumeration over masks and masked fractions.
 
 False-alarm rate 1e-6 for each number (4.9 standard deviations of a sample variance, from exact
 fourth moments). The broken twin is off by more than three times that, so it is caught with a
@@ -13,21 +13,18 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
-from seqdiff.block_denoiser import BlockDenoiser
 from torch import nn
 
 from seqdiff.blocks import num_blocks
-from seqdiff.objectives import BlockNELBO, BlockWeightedMLM
+from seqdiff.objectives import BlockNELBO, WeightedMLM
 from seqdiff.rng import CounterNoise
-from seqdiff.schedules import Linear
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances, clipping_grid
 from seqdiff.types import Batch, Inputs
-from tests.block_worlds import BlockLookup, BlockWorld
+from tests.block_worlds import BlockLookup, BlockWorld, block_denoiser
 from tests.oracles import all_masks, mask_law, unit_quadrature
 
 K, L, SIZE, ROWS = 2, 5, 2, 16  # the last block is shorter
 X0 = torch.tensor([1, 0, 0, 1, 1])
-PROCESS = BlockDiffusion(K, Linear(), SIZE)
 SIGMAS = float(norm.isf(0.5e-6))
 
 
@@ -43,7 +40,7 @@ class ByValidation(BlockNELBO):
     """Broken: what validation computes, whatever the interval."""
 
     def terms(self, *arguments: object) -> torch.Tensor:
-        return BlockWeightedMLM(self.block_size).terms(*arguments)
+        return WeightedMLM().terms(*arguments)
 
 
 def batches(count: int, row: torch.Tensor = X0, rows: int = ROWS) -> list[Batch]:
@@ -55,9 +52,8 @@ def batches(count: int, row: torch.Tensor = X0, rows: int = ROWS) -> list[Batch]
 def estimates(
     network: BlockWorld, intervals: tuple[Interval, ...], objective: BlockNELBO
 ) -> ClippedEstimates:
-    denoiser = BlockDenoiser(network, K, objective.block_size)
-    noise = CounterNoise(5)
-    return ClippedEstimates(objective, denoiser, PROCESS, noise, 0.0, intervals)
+    denoiser = block_denoiser(network, SIZE)
+    return ClippedEstimates(objective, denoiser, CounterNoise(5), 0.0, intervals)
 
 
 def measured(found: ClippedEstimates, given: list[Batch]) -> Variances:
@@ -86,9 +82,9 @@ def exact(network: BlockWorld, interval: Interval, rows: int = ROWS) -> tuple[fl
         masks, cost = block_costs(network, block)
         moments = np.zeros(5)
         for node, weight in zip(*unit_quadrature(), strict=True):
-            share = float(low + (high - low) * node)
-            law = mask_law(masks, 1 - share)
-            moments += [float(weight * (law @ (cost / share) ** power)) for power in range(5)]
+            fraction = float(low + (high - low) * node)
+            law = mask_law(masks, 1 - fraction)
+            moments += [float(weight * (law @ (cost / fraction) ** power)) for power in range(5)]
         mean = moments[1]
         variance = moments[2] - mean**2
         central = moments[4] - 4 * mean * moments[3] + 6 * mean**2 * moments[2] - 3 * mean**4
@@ -131,15 +127,15 @@ def deviations(
 def test_the_variance_is_that_of_training() -> None:
     network, given = BlockLookup(K, L, seed=6), batches(800)
     intervals = (Interval(0.1, 0.7), Interval(0.5, 1.0))
-    assert max(deviations(network, BlockNELBO(SIZE), given, intervals)) < SIGMAS
-    assert max(deviations(network, ByValidation(SIZE), given, intervals)) > 3 * SIGMAS
+    assert max(deviations(network, BlockNELBO(), given, intervals)) < SIGMAS
+    assert max(deviations(network, ByValidation(), given, intervals)) > 3 * SIGMAS
 
 
 def test_the_standard_error_is_that_of_the_variance() -> None:
     """800 batches: the fourth moment is known to about 15%, and a wrong power of it is far off."""
     network, given = BlockLookup(K, L, seed=6), batches(800)
     interval = Interval(0.3, 0.8)
-    found = measured(estimates(network, (interval,), BlockNELBO(SIZE)), given)
+    found = measured(estimates(network, (interval,), BlockNELBO()), given)
     assert found.standard_errors is not None
     assert found.standard_errors[0] == pytest.approx(
         spread(*exact(network, interval), 800), rel=0.4
@@ -147,7 +143,7 @@ def test_the_standard_error_is_that_of_the_variance() -> None:
 
 
 def test_parts_of_a_batch_add_up() -> None:
-    found = estimates(BlockLookup(K, L, seed=6), clipping_grid(), BlockNELBO(SIZE))
+    found = estimates(BlockLookup(K, L, seed=6), clipping_grid(), BlockNELBO())
     (batch,) = batches(1)
     parts = [
         Batch(batch.tokens[part], batch.loss_mask[part], batch.index[part])
@@ -169,18 +165,18 @@ def test_the_least_is_found_where_it_is_known() -> None:
     intervals = tuple(
         interval for interval in clipping_grid() if interval.omega > 0.9 and interval.beta > 0.25
     )
-    found = measured(estimates(Constant(K), intervals, BlockNELBO(SIZE)), batches(count))
+    found = measured(estimates(Constant(K), intervals, BlockNELBO()), batches(count))
     assert found.intervals[found.least] == (0.5, 1.0) and len(intervals) == 5
     for value, (beta, omega) in zip(found.values, intervals, strict=True):
         factor = math.log(omega / beta) / (omega - beta) - 1
         assert value == pytest.approx(math.log(K) ** 2 * factor / (L * ROWS), rel=0.25)
-    wrong = measured(estimates(Constant(K), intervals, ByValidation(SIZE)), batches(20))
+    wrong = measured(estimates(Constant(K), intervals, ByValidation()), batches(20))
     assert len(set(wrong.values.tolist())) == 1
 
 
 def test_more_variance_where_few_tokens_are_masked() -> None:
     """All 36 intervals on 40 batches; a choice with beta below 0.3 is off by 200% at least."""
-    found = measured(estimates(Constant(K), clipping_grid(), BlockNELBO(SIZE)), batches(40))
+    found = measured(estimates(Constant(K), clipping_grid(), BlockNELBO()), batches(40))
     assert found.intervals[found.least].beta >= 0.3
     assert found.values[-1] == found.values.max() or found.values[-1] > 3 * found.values.min()
 
@@ -225,8 +221,8 @@ def test_the_variance_of_the_gradient() -> None:
     network, row, count = OneTable(), torch.tensor([1, 0]), 800
     intervals = (Interval(0.2, 0.8), Interval(0.5, 1.0))
     given = batches(count, row, rows=1)
-    values = list(estimates(network, intervals, BlockNELBO(SIZE)).gradient_variances(given))
-    wrong = list(estimates(network, intervals, ByValidation(SIZE)).gradient_variances(given))
+    values = list(estimates(network, intervals, BlockNELBO()).gradient_variances(given))
+    wrong = list(estimates(network, intervals, ByValidation()).gradient_variances(given))
     off = []
     for i, interval in enumerate(intervals):
         variance, square = exact_gradient_variance(network, row, interval)
@@ -240,11 +236,11 @@ def test_the_variance_of_the_gradient_is_that_of_its_formula() -> None:
     network, row = OneTable(), torch.tensor([0, 1])
     interval = Interval(0.3, 0.8)
     given = batches(7, row, rows=3)
-    (value,) = estimates(network, (interval,), BlockNELBO(SIZE)).gradient_variances(given)
-    objective = BlockNELBO(SIZE, *interval)
+    (value,) = estimates(network, (interval,), BlockNELBO()).gradient_variances(given)
+    objective = BlockNELBO(*interval)
     gradients = []
     for batch in given:
-        denoiser = BlockDenoiser(network, K, SIZE)
+        denoiser = block_denoiser(network, SIZE)
         loss = objective.terms(denoiser, batch, CounterNoise(5)).sum() / 6
         gradients.append(torch.autograd.grad(loss, [network.table])[0].flatten())
     stacked = torch.stack(gradients)

@@ -17,10 +17,8 @@ from scipy.stats import binom, norm
 
 from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import Estimator, Likelihood, SmallK, StratifiedK, contrast, usual_contrast
-from seqdiff.process import Absorbing
-from seqdiff.schedules import Linear
 from seqdiff.types import Batch, Inputs
-from tests.oracles import Joint, LookupBackbone, OracleBackbone, all_sequences
+from tests.oracles import Joint, LookupBackbone, OracleBackbone, all_sequences, masked_model
 
 WORLDS = range(20, 32)
 WORST = 28
@@ -59,7 +57,6 @@ def errors(world: int, estimator: Estimator) -> tuple[np.ndarray, np.ndarray, np
         tabulated(joint),
         batch(FIRST),
         batch(SECOND),
-        process=Absorbing(K, Linear()),
         estimator=estimator,
         rows_per_call=1 << 16,
     )

@@ -1,4 +1,4 @@
-"""The library's own noise: its four kinds of choice have their laws and are independent.
+"""The library's own noise: its kinds of choice have their distributions and are independent.
 
 The exact tests replace the noise, so here it is drawn: final laws of samplers that use every kind,
 against the same samplers' enumerated laws. False-alarm rate 1e-6 an assertion; the twins that reuse
@@ -29,7 +29,7 @@ from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
 from seqdiff.schedules import Linear
 from tests.enumeration import outcomes
-from tests.oracles import LookupBackbone, TableBackbone, all_sequences
+from tests.oracles import LookupBackbone, TableBackbone, all_sequences, masked_model
 from tests.statistics import pearson, power
 
 K, L, DRAWS = 2, 2, 60_000
@@ -47,7 +47,6 @@ def counts(sampler: Sampler, cls: type[SeededDraws] = SeededDraws) -> Tensor:
     x_t = PROCESS.blank((DRAWS, L))
     canvas = Canvas(
         DENOISER,
-        PROCESS,
         cls(torch.arange(DRAWS)),
         x_t,
         x_t == K,
@@ -133,7 +132,7 @@ def uses(sampler: Sampler, rows: int = 20) -> Counter:
     x_t, draws = PROCESS.blank((rows, L)), Ledger(torch.arange(rows))
     nfe = torch.zeros(rows, dtype=torch.int64)
     with torch.no_grad():
-        sampler.fill(Canvas(DENOISER, PROCESS, draws, x_t, x_t == K, nfe))
+        sampler.fill(Canvas(DENOISER, draws, x_t, x_t == K, nfe))
     return draws.used
 
 

@@ -12,13 +12,18 @@ from scipy.stats import binom, norm, t
 
 from seqdiff.likelihood import Likelihood, StratifiedK, evaluate, masks
 from seqdiff.likelihood.estimator import Query
-from seqdiff.process import Absorbing
-from seqdiff.schedules import Cosine, Linear
+from seqdiff.schedules import Cosine, Linear, NoiseSchedule
 from seqdiff.types import Batch
-from tests.oracles import Joint, LookupBackbone, OracleBackbone, UniformBackbone, enumerated_nelbo
+from tests.oracles import (
+    Joint,
+    LookupBackbone,
+    OracleBackbone,
+    UniformBackbone,
+    enumerated_nelbo,
+    masked_model,
+)
 
 K, L, ROWS = 3, 4, 4000
-PROCESS = Absorbing(K, Linear())
 X0 = torch.tensor([2, 0, 1, 1])
 SIGMAS = float(norm.isf(0.5e-6))
 
@@ -40,7 +45,7 @@ def z_score(nats: np.ndarray, exact: float) -> float:
 def test_estimates_are_unbiased_on_an_arbitrary_denoiser(evaluations: int) -> None:
     denoiser = masked_model(LookupBackbone(K, L, seed=7))
     result = evaluate(denoiser, rows(), evaluations=evaluations)
-    assert abs(z_score(result.nats, enumerated_nelbo(denoiser, PROCESS, X0))) < SIGMAS
+    assert abs(z_score(result.nats, enumerated_nelbo(denoiser, X0))) < SIGMAS
 
 
 def halved(query: Query) -> Query:
@@ -51,7 +56,7 @@ def halved(query: Query) -> Query:
 def test_broken_estimators_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A collater that never masks exactly one token, and a mean over masked tokens only."""
     denoiser = masked_model(LookupBackbone(K, L, seed=7))
-    exact = enumerated_nelbo(denoiser, PROCESS, X0)
+    exact = enumerated_nelbo(denoiser, X0)
     right = masks._count_at
     with monkeypatch.context() as patch:
         patch.setattr(masks, "_count_at", lambda *a: right(*a).clamp_min(2))
@@ -76,7 +81,7 @@ def test_standard_error_of_a_sequence_is_unbiased() -> None:
 def test_interval_over_sequences_covers_the_truth() -> None:
     """200 sets of 20 sequences; the 95% interval covers within the binomial 1e-6 band of 93%."""
     denoiser = masked_model(LookupBackbone(K, L, seed=7))
-    exact = enumerated_nelbo(denoiser, PROCESS, X0) / L
+    exact = enumerated_nelbo(denoiser, X0) / L
     result = evaluate(denoiser, rows(), evaluations=2)
     covered = 0
     for nats, errors in zip(
@@ -90,14 +95,14 @@ def test_interval_over_sequences_covers_the_truth() -> None:
 
 def test_oracle_gives_the_likelihood() -> None:
     joint = Joint.random(K, L, seed=4)
-    result = evaluate(masked_model(OracleBackbone(joint)), rows(), process=PROCESS)
+    result = evaluate(masked_model(OracleBackbone(joint)), rows())
     code = int((X0 * K ** torch.arange(L - 1, -1, -1)).sum())
     assert abs(z_score(result.nats, -math.log(joint.probs[code]))) < SIGMAS
 
 
-@pytest.mark.parametrize("process", [PROCESS, Absorbing(K, Cosine())])
-def test_uniform_predictor_is_exact_without_any_noise(process: Absorbing) -> None:
-    result = evaluate(masked_model(UniformBackbone(K)), rows(), process=process, evaluations=4)
+@pytest.mark.parametrize("schedule", [Linear(), Cosine()])
+def test_uniform_predictor_is_exact_without_any_noise(schedule: NoiseSchedule) -> None:
+    result = evaluate(masked_model(UniformBackbone(K), schedule), rows(), evaluations=4)
     np.testing.assert_allclose(result.nats, L * math.log(K), rtol=1e-12)
     np.testing.assert_allclose(result.standard_error, 0, atol=1e-12)
     assert result.perplexity == pytest.approx(K)
@@ -108,7 +113,7 @@ def test_context_is_given_and_never_counted() -> None:
     """With the first two positions as context the estimate is -log p(x3 x4 | x1 x2)."""
     joint = Joint.random(K, L, seed=4)
     mask = torch.tensor([False, False, True, True])
-    result = evaluate(masked_model(OracleBackbone(joint)), rows(mask), process=PROCESS)
+    result = evaluate(masked_model(OracleBackbone(joint)), rows(mask))
     table = joint.probs.view(K, K, K, K)
     a, b, c, d = X0.tolist()
     exact = -math.log(table[a, b, c, d] / table[a, b].sum())
@@ -123,10 +128,10 @@ def test_unknown_symbols_and_empty_rows() -> None:
         *rows(mask, x0),
         Batch(x0[None], torch.zeros(1, L, dtype=torch.bool), torch.tensor([9])),
     ]
-    result = evaluate(masked_model(UniformBackbone(K)), batches, process=PROCESS, evaluations=2)
+    result = evaluate(masked_model(UniformBackbone(K)), batches, evaluations=2)
     assert len(result.nats) == ROWS and (result.num_tokens == 2).all()
     with pytest.raises(ValueError, match="at least one position with loss_mask True"):
-        evaluate(masked_model(UniformBackbone(K)), batches[-1:], process=PROCESS)
+        evaluate(masked_model(UniformBackbone(K)), batches[-1:])
 
 
 def test_the_result_does_not_depend_on_batches() -> None:
@@ -145,4 +150,4 @@ def test_the_result_does_not_depend_on_batches() -> None:
 @pytest.mark.parametrize("evaluations", [0, 3, -2])
 def test_bad_number_of_evaluations(evaluations: int) -> None:
     with pytest.raises(ValueError, match="must be even and at least 2"):
-        evaluate(masked_model(UniformBackbone(K)), rows(), process=PROCESS, evaluations=evaluations)
+        evaluate(masked_model(UniformBackbone(K)), rows(), evaluations=evaluations)

@@ -1,4 +1,4 @@
-"""BERT's objective against its enumerated expectation and the laws of its choices.
+"""BERT's objective against its enumerated expectation and the distributions of its choices.
 
 False-alarm rate 1e-6 for each mean (4.9 standard errors). The broken twins are off by more than
 twice that, so each is caught with a probability above 0.999.
@@ -13,11 +13,10 @@ import torch
 from scipy.stats import norm
 
 from seqdiff.denoiser import Denoiser
-from seqdiff.objectives import MaskedLM, WeightedMLM
+from seqdiff.objectives import MaskedLM, WeightedMLM, masked_lm, validation_objective
 from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear
-from seqdiff.training import baselines
 from seqdiff.types import Batch, Inputs
 from tests.oracles import LookupBackbone, UniformBackbone
 from tests.statistics import pearson, power
@@ -25,22 +24,24 @@ from tests.statistics import pearson, power
 K, ROWS = 3, 30_000
 PROCESS = Absorbing(K, Linear())
 SIGMAS = float(norm.isf(0.5e-6))
-HALF = MaskedLM(share=0.5)
+HALF = MaskedLM(fraction=0.5)
 
 
 class Watching(Denoiser):
     """Notes what it is shown."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, process: Absorbing = PROCESS) -> None:
+        size = process.vocab_size
         short = length <= 5
-        super().__init__(LookupBackbone(K, length, seed=7) if short else UniformBackbone(K), K)
+        network = LookupBackbone(size, length, seed=7) if short else UniformBackbone(size)
+        super().__init__(network, process)
         self.shown: list[torch.Tensor] = []
         self.times: list[torch.Tensor] = []
 
-    def nats(self, x_t, x0, where, t=None, padding=None, label=None):
-        self.shown.append(x_t)
-        self.times.append(t)
-        return super().nats(x_t, x0, where, t, padding, label)
+    def nats(self, inputs, x0, where):
+        self.shown.append(inputs.tokens)
+        self.times.append(inputs.t)
+        return super().nats(inputs, x0, where)
 
 
 def batch(x0: torch.Tensor, loss_mask: torch.Tensor | None = None, rows: int = ROWS) -> Batch:
@@ -78,32 +79,32 @@ def expectation(objective: MaskedLM, x0: torch.Tensor, count: int) -> float:
 
 def z_score(objective: MaskedLM, x0: torch.Tensor, count: int) -> float:
     rows = run(objective, batch(x0))[0].sum(dim=-1)
-    exact = expectation(replace(HALF, share=objective.share), x0, count)
+    exact = expectation(replace(HALF, fraction=objective.fraction), x0, count)
     return float((rows.mean() - exact) / (rows.std() / math.sqrt(ROWS)))
 
 
 X0 = torch.tensor([2, 0, 1, 1])
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.15, 1), (0.5, 2)])
-def test_the_loss_is_its_expectation(share: float, count: int) -> None:
-    assert abs(z_score(MaskedLM(share), X0, count)) < SIGMAS
+@pytest.mark.parametrize(("fraction", "count"), [(0.15, 1), (0.5, 2)])
+def test_the_loss_is_its_expectation(fraction: float, count: int) -> None:
+    assert abs(z_score(MaskedLM(fraction), X0, count)) < SIGMAS
 
 
 class OffByOne(Absorbing):
     """Broken: replacements come from all ids, the mask among them."""
 
-    mask_id = K
+    mask_id = unknown_id = K
 
 
 @dataclass(frozen=True)
 class OnlyMasked(MaskedLM):
     """Broken: chosen tokens that stay visible are copied by SUBS, at no cost."""
 
-    def terms(self, denoiser, process, batch, noise):
+    def terms(self, denoiser, batch, noise):
         copying = Watching(batch.tokens.shape[1])
         copying.shown, real = denoiser.shown, copying.nats
-        copying.nats = lambda x_t, x0, where, *given: real(x_t, x0, where & (x_t == K), *given)
+        copying.nats = lambda given, x0, where: real(given, x0, where & (given.tokens == K))
         return super().terms(copying, batch, noise)
 
 
@@ -111,8 +112,8 @@ class OnlyMasked(MaskedLM):
 class OverAll(MaskedLM):
     """Broken: the mean over all positions, not over those chosen."""
 
-    def terms(self, denoiser, process, batch, noise):
-        return super().terms(denoiser, batch, noise) * self.share
+    def terms(self, denoiser, batch, noise):
+        return super().terms(denoiser, batch, noise) * self.fraction
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,8 @@ def test_every_sequence_has_its_own_exact_number(n: int, count: int) -> None:
 def test_a_collater_that_never_masks_one_token_would_be_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = baselines.permutation_rank
-    monkeypatch.setattr(baselines, "permutation_rank", lambda *a: (real(*a) - 1).clamp_min(0))
+    real = masked_lm.permutation_rank
+    monkeypatch.setattr(masked_lm, "permutation_rank", lambda *a: (real(*a) - 1).clamp_min(0))
     with pytest.raises(AssertionError):
         test_every_sequence_has_its_own_exact_number(9, 1)
     assert abs(z_score(MaskedLM(), X0, 1)) > 2 * SIGMAS
@@ -162,7 +163,7 @@ LAW = torch.tensor([0.1 / 3, 0.1 / 3 + 0.1, 0.1 / 3, 0.8], dtype=torch.float64)
 
 def shown_counts(objective: MaskedLM, process: Absorbing = PROCESS) -> torch.Tensor:
     """What one chosen symbol 1 is shown as: any of the K symbols, or the mask."""
-    watching = Watching(1)
+    watching = Watching(1, process)
     rows = batch(torch.tensor([1]))
     objective.terms(watching, rows, CounterNoise(3))
     return torch.bincount(watching.shown[0][:, 0], minlength=K + 1).double()
@@ -219,20 +220,20 @@ def test_terms_do_not_depend_on_how_rows_are_batched() -> None:
     assert torch.equal(run(MaskedLM(), padded)[1][:, :4], run(MaskedLM(), whole)[1])
 
 
-def test_the_time_is_the_share_of_masks_and_validation_the_bound() -> None:
+def test_the_time_is_the_fraction_of_masks_and_validation_the_bound() -> None:
     watching = Watching(4)
     HALF.terms(watching, batch(X0, rows=50), CounterNoise(0))
-    share = (watching.shown[0] == K).sum(dim=-1) / 4
-    assert set(share.tolist()) == {0.0, 0.25, 0.5}
-    torch.testing.assert_close(watching.times[0], share)
-    assert HALF.validation() == WeightedMLM()
+    fraction = (watching.shown[0] == K).sum(dim=-1) / 4
+    assert set(fraction.tolist()) == {0.0, 0.25, 0.5}
+    torch.testing.assert_close(watching.times[0], fraction)
+    assert validation_objective(HALF, watching) == WeightedMLM()
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"share": 0.0}, r"MaskedLM.share must be in \(0, 1\], got 0.0"),
-        ({"share": 1.5}, r"got 1.5; 0.15 is usual"),
+        ({"fraction": 0.0}, r"MaskedLM.fraction must be in \(0, 1\], got 0.0"),
+        ({"fraction": 1.5}, r"got 1.5; 0.15 is usual"),
         ({"mask_probability": 0.95}, "add up to 1 at most, got 0.95 and 0.1"),
         ({"random_probability": -0.1}, "must be at least 0"),
     ],
@@ -246,6 +247,6 @@ def test_unknown_symbols_cost_nothing_though_they_be_chosen() -> None:
     """All positions chosen, unknown ones too: no symbol is right there, and none is scored."""
     x0 = torch.tensor([[0, K, 2, K]])
     rows = batch(x0, torch.ones_like(x0, dtype=torch.bool), rows=50)
-    terms, _ = run(MaskedLM(share=1.0), rows)
+    terms, _ = run(MaskedLM(fraction=1.0), rows)
     unknown = (x0 == K).expand_as(terms)
     assert not terms[unknown].any() and bool((terms[~unknown] > 0).all())

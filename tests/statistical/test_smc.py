@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo converges to the tilted law like one over the number of particles."""
+"""Sequential Monte Carlo converges to what is tilted like one over the number of particles."""
 
 import math
 
@@ -7,18 +7,15 @@ import torch
 from torch import Tensor
 
 from seqdiff.denoiser import Denoiser
-from seqdiff.process import Absorbing
 from seqdiff.samplers import Particles, SMCSampler
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
-from seqdiff.schedules import Linear
 from tests import laws
-from tests.oracles import LookupBackbone, UniformBackbone, all_sequences
+from tests.oracles import LookupBackbone, UniformBackbone, all_sequences, masked_model
 
 # Two-sided: a standard normal lies further out with probability 1e-6.
 Z_ALARM = 4.9
 K, L = 2, 3
-PROCESS = Absorbing(K, Linear())
 
 
 def reward(tokens: Tensor) -> Tensor:
@@ -28,7 +25,7 @@ def reward(tokens: Tensor) -> Tensor:
 
 def run(sampler: SMCSampler, denoiser: Denoiser, rows: int, length: int, seed: int) -> Particles:
     draws = SeededDraws(torch.arange(rows) + seed * 2**32)
-    canvas = Canvas.open(denoiser, PROCESS, draws, PROCESS.blank((rows, length)))
+    canvas = Canvas.open(denoiser, draws, torch.full((rows, length), K))
     return sampler.particles(canvas)
 
 
