@@ -242,9 +242,7 @@ class Workers:
             found["steps"] = {}
             for steps in (1, 2, 4, 8, 16, 32, 64, 128, 1000):
                 chain = ("--estimator", "discrete-steps", "--steps", str(steps))
-                self._call(
-                    ["evaluate", str(run), *chain, *options, "--json", str(file)], core
-                )
+                self._call(["evaluate", str(run), *chain, *options, "--json", str(file)], core)
                 found["steps"][str(steps)] = json.loads(file.read_text())["rows"][0]
         return found
 
@@ -360,7 +358,10 @@ def _bounds(domain: Domain, unit: str) -> str:
 
 
 def _sample_table() -> str:
-    lines = ["| system | evaluations | 6-mer divergence | discriminator AUROC |", "|---|---|---|---|"]
+    lines = [
+        "| system | evaluations | 6-mer divergence | discriminator AUROC |",
+        "|---|---|---|---|",
+    ]
     for system, runs in _results(DNA).items():
         for count, measures in runs[0]["samples"].items():
             words = _measure(measures, "name", "6-mers, Jensen-Shannon divergence")

@@ -94,9 +94,7 @@ def test_cost_and_callback(random_model: GaussianDenoiser):
     blank = twice.process.blank((1, 1))
     drawn = GaussianSampler(num_steps=3).sample(twice, blank, seeds=torch.tensor([0]))
     assert drawn.nfe.tolist() == [8]
-    full = GaussianSampler(num_steps=3).sample(
-        random_model, x_init[1:], seeds=torch.tensor([0])
-    )
+    full = GaussianSampler(num_steps=3).sample(random_model, x_init[1:], seeds=torch.tensor([0]))
     assert full.tokens.tolist() == [[3, 2]]
 
 

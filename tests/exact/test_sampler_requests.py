@@ -203,10 +203,6 @@ def test_dtypes_that_do_not_fit() -> None:
     for name, shape in shapes.items():
         given = {"allowed": None, "padding": None, name: torch.ones(shape, dtype=torch.int64)}
         with pytest.raises(ValueError, match=rf"Sampler\.{name} must be bool, got torch\.int64"):
-            check_request(
-                PROCESS.blank((2, L)), K, **given, generator=None, seeds=None
-            )
+            check_request(PROCESS.blank((2, L)), K, **given, generator=None, seeds=None)
     with pytest.raises(ValueError, match=r"Sampler\.seeds must be integers, got torch\.float32"):
-        check_request(
-            PROCESS.blank((2, L)), K, None, None, None, torch.tensor([0.2, 0.7])
-        )
+        check_request(PROCESS.blank((2, L)), K, None, None, None, torch.tensor([0.2, 0.7]))

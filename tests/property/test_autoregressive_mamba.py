@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from seqdiff.causal import CausalDenoiser, first_leak
-from seqdiff.training.baselines import Autoregressive
 
 from seqdiff.backbones import AutoregressiveMamba, Caduceus
+from seqdiff.denoiser import Denoiser, first_leak
 from seqdiff.likelihood import ChainRule, evaluate
-from seqdiff.process import MaskedDiffusion
-from seqdiff.schedules import LogLinear
+from seqdiff.process import LeftToRight
 from seqdiff.types import NO_LABEL, Batch, Inputs
 from tests.oracles import all_sequences
 from tests.property.test_caduceus import naive_mamba, naive_norm
@@ -111,10 +109,8 @@ def test_logits_read_exactly_the_tokens_before() -> None:
 def test_it_gives_a_distribution_over_rows_which_evaluation_reports() -> None:
     rows = all_sequences(K, 4)
     batch = Batch(rows, torch.ones_like(rows) > 0, torch.arange(len(rows)))
-    process = MaskedDiffusion(K, LogLinear())
-    model = Autoregressive().denoiser(build(), process)
-    assert isinstance(model, CausalDenoiser)
-    nats = evaluate(model, [batch], process=process, estimator=ChainRule()).nats
+    model = Denoiser(build(), LeftToRight(K))
+    nats = evaluate(model, [batch], estimator=ChainRule()).nats
     assert torch.from_numpy(-nats).exp().sum().item() == pytest.approx(1, abs=1e-10)
 
     def total(network: AutoregressiveMamba) -> float:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.backbones.mamba import BiMamba, SelectiveSSM
 from seqdiff.backbones.sigma_embedding import MAX_SIGMA
-from seqdiff.parameterization import Denoiser
+from seqdiff.denoiser import Denoiser
+from seqdiff.process import Absorbing
 from seqdiff.schedules import Linear
 from seqdiff.types import Inputs
 
@@ -266,7 +267,7 @@ def test_the_noise_level_of_a_denoiser_is_that_of_its_schedule(tmp_path: Path) -
     model, tokens = build(time_conditioned=True), draw_tokens(2, 7)
     t = torch.tensor([0.3, 0.9], dtype=torch.float64)
     sigma = -Linear().alpha(t).log()
-    found = Denoiser(model, 4, Linear())(tokens, t)
+    found = Denoiser(model, Absorbing(4, Linear())).log_probs(Inputs(tokens, t))
     wanted = model(Inputs(tokens, sigma=sigma)).log_softmax(-1)
     masked = tokens == 4
     torch.testing.assert_close(found[masked], wanted[masked], **EXACT)
