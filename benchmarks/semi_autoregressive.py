@@ -1,12 +1,12 @@
 """Semi-autoregressive generation of long rows by masked diffusion, against the schedule of SSD-LM.
 
 Ours: a window of the context slides along the row by half of it, every window is drawn by cached
-ancestral sampling. SSD-LM (Han et al. 2022, arXiv:2210.17432): left to right in blocks of 25 tokens,
-T full passes over at most 200 positions for each, every pass reads a distribution over the whole
-vocabulary at each position and draws as many Gaussians. It is a cost model: one such pass is timed,
-with the same network, and multiplied by their number; nothing of SSD-LM is trained or sampled. The
-published comparison (Sahoo et al. 2024, arXiv:2406.07524, table 5) has networks of about 400 and 110
-million parameters beside each other; here both sides have the same one.
+ancestral sampling. SSD-LM (Han et al. 2022, arXiv:2210.17432): left to right in blocks of 25
+tokens, T full passes over at most 200 positions for each, every pass reads a distribution over the
+whole vocabulary at each position and draws as many Gaussians. It is a cost model: one such pass is
+timed, with the same network, and multiplied by their number; nothing of SSD-LM is trained or
+sampled. The published comparison (Sahoo et al. 2024, arXiv:2406.07524, table 5) has networks of
+about 400 and 110 million parameters beside each other; here both sides have the same one.
 """
 
 from __future__ import annotations

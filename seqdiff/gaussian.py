@@ -263,7 +263,7 @@ class GaussianDenoiser(Denoiser):
     def _evidence(
         self, inputs: NoisyEmbeddings, where: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
-        """Give log q(z | v) of each symbol v, up to a constant, since all embeddings have norm 1."""
+        """Give log q(z | v) of each symbol v, up to a constant: all embeddings have norm 1."""
         signal, noise = scales(inputs.gamma)
         weighted = inputs.z * (signal / noise**2)[:, None, None]
         weighted = weighted if where is None else weighted[where]

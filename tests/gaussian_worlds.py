@@ -160,7 +160,7 @@ def final_kls(denoiser: GaussianDenoiser, joint: Tensor, points: int) -> tuple[T
 
 
 def decoder_gap(denoiser: GaussianDenoiser, joint: Tensor, points: int) -> float:
-    """What decoding the positions of z_0 one by one costs: the mean of sum_i H(x_i) - H(x) given z_0.
+    """Cost of decoding the positions of z_0 one by one: the mean of sum_i H(x_i) - H(x) given z_0.
 
     A bound with an exact network has it beside H + KL(p_1 || N), and one position has none.
     """

@@ -33,8 +33,8 @@ class Parameterization(ABC):
 
     Attributes:
         name: In messages and tables.
-        law: What ``read`` returns: ``loo`` or ``full`` distributions, or ``score`` ratios. (There is
-            also ``step``, of guided denoisers that give the reverse step alone.)
+        law: What ``read`` returns: ``loo`` or ``full`` distributions, or ``score`` ratios. (Guided
+            denoisers that give the reverse step alone have ``step``.)
         processes: Those that it is for.
         needs_time: Whether it takes a network that is told the noise level, whatever the process.
         carry_over: Whether visible tokens are copied. Without it, the bound also pays for decoding

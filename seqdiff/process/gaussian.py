@@ -58,7 +58,7 @@ class Gaussian(Process):
 
 
 def log_signal(gamma: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-    """Give log A^2 at a negative log signal-to-noise ratio; its negative is the noise level sigma."""
+    """Give log A^2 at a negative log signal-to-noise ratio; sigma is its negative."""
     return F.logsigmoid(-gamma.double())
 
 

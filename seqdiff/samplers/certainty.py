@@ -47,7 +47,7 @@ class CertaintySampler(AdaptiveSampler, ABC):
 
 @dataclass(frozen=True)
 class ConfidenceSampler(CertaintySampler):
-    """Most confident position first (largest probability of a letter); not the model's distribution.
+    """Most confident position first (likeliest letter); not the model's distribution.
 
     Source: Chang et al. 2022, arXiv:2202.04200, where a drawn letter's own probability counts.
     """

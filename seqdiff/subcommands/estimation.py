@@ -24,9 +24,9 @@ def add_estimator(parser: argparse.ArgumentParser) -> None:
         "--estimator",
         choices=ESTIMATORS,
         metavar="NAME",
-        help=f"one of {', '.join(ESTIMATORS)}; default: stratified-k for masked and block diffusion, "
-        "chain-rule for an autoregressive run, discrete-steps for a chain of T steps (D3PM), "
-        "gaussian-integral for Gaussian diffusion, time-integral for every other process",
+        help=f"one of {', '.join(ESTIMATORS)}; default: stratified-k for masked and block "
+        "diffusion, chain-rule for an autoregressive run, discrete-steps for a chain of T steps "
+        "(D3PM), gaussian-integral for Gaussian diffusion, time-integral for every other process",
     )
     parser.add_argument(
         "--convention",

@@ -197,7 +197,7 @@ def _gradients(world: GaussianDenoiser, batch: Batch, noise: CounterNoise) -> di
 
 
 def test_shape_of_the_schedule_is_trained_on_the_squared_loss():
-    """Gradients of the shape are those of half the squared nats over tokens; the rest the bound's."""
+    """The shape has the gradients of half the squared nats over tokens; the rest the bound's."""
     world, noise = planar_world(PLANE), CounterNoise(3)
     _bend(world.schedule, 2)
     for parameter in world.parameters():
@@ -350,22 +350,22 @@ def test_noise_of_a_row_does_not_depend_on_padding_or_batch():
 def test_only_what_is_for_gaussian_diffusion_takes_it():
     world, batch = coin_world(), rows_of((0,), 1)
     for wrong in (ContinuousNELBO(), CrossEntropy()):
-        with pytest.raises(ValueError, match="RunConfig.objective must fit .* choose GaussianVLB"):
+        with pytest.raises(ValueError, match=r"RunConfig.objective must fit .* choose GaussianVLB"):
             wrong.check(world)
     GaussianVLB().check(world)
     assert validation_objective(GaussianVLB(Sobol()), world) == GaussianVLB(Sobol())
     assert isinstance(usual_estimator(world), GaussianIntegral)
     assert isinstance(usual_contrast(world), GaussianIntegral)
-    with pytest.raises(ValueError, match="must be gaussian-integral for .*, got stratified-k"):
+    with pytest.raises(ValueError, match=r"must be gaussian-integral for .*, got stratified-k"):
         evaluate(world, [batch], evaluations=8)
     blank = world.process.blank((1, 1))
-    with pytest.raises(ValueError, match="fit AncestralSampler.* its samplers are gaussian"):
+    with pytest.raises(ValueError, match=r"fit AncestralSampler.* its samplers are gaussian"):
         AncestralSampler().sample(world, blank, generator=torch.Generator())
-    with pytest.raises(ValueError, match="Conjoined.denoiser must be given symbols"):
+    with pytest.raises(ValueError, match=r"Conjoined.denoiser must be given symbols"):
         Conjoined(world, [1, 0])
-    with pytest.raises(ValueError, match="ClassifierFree.denoiser must be given symbols"):
+    with pytest.raises(ValueError, match=r"ClassifierFree.denoiser must be given symbols"):
         ClassifierFree(world, 0)
-    with pytest.raises(ValueError, match="GaussianDenoiser.inputs must be NoisyEmbeddings"):
+    with pytest.raises(ValueError, match=r"GaussianDenoiser.inputs must be NoisyEmbeddings"):
         world.log_probs(Inputs(blank, torch.ones(1)))
     with pytest.raises(ValueError, match="must be one of noisy symbols for this, got gaussian"):
         world.log_loo(noisy_row(world, torch.zeros(1, 1, dtype=torch.float64), 0.0))
@@ -378,12 +378,12 @@ def test_parts_that_do_not_fit():
     with pytest.raises(ValueError, match="build a GaussianDenoiser"):
         Denoiser(network, process)
     network.strands = 2
-    with pytest.raises(ValueError, match="must read one strand.*set variant=ph"):
+    with pytest.raises(ValueError, match=r"must read one strand.*set variant=ph"):
         GaussianDenoiser(network, process)
     network.strands, network.time_conditioned = 1, False
     with pytest.raises(ValueError, match="must be told the noise level"):
         GaussianDenoiser(network, process)
-    with pytest.raises(ValueError, match="Gaussian.dim must be at least 1"):
+    with pytest.raises(ValueError, match=r"Gaussian.dim must be at least 1"):
         Gaussian(2, 0)
     uniform = Uniform(2)
     network.time_conditioned = True

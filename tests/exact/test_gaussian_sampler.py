@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
@@ -113,7 +115,7 @@ def exact_law(p: tuple[float, ...], gammas: Tensor) -> Tensor:
         return (prior - squared / (2 * noise2)).softmax(dim=-1)
 
     density = (-(grid**2) / 2).softmax(dim=0)
-    for now, then in zip(gammas[:-1], gammas[1:], strict=True):
+    for now, then in pairwise(gammas):
         a_t, a_s = torch.sigmoid(-now).sqrt(), torch.sigmoid(-then).sqrt()
         mean = posterior(now) @ vectors
         ratio = (then - now).exp()
@@ -130,7 +132,7 @@ def test_exact_law_tends_to_the_models_like_one_over_the_number_of_steps():
     ends = (torch.linspace(10, -3, n + 1, dtype=torch.float64) for n in (8, 16, 32, 64))
     gaps = [abs(float(exact_law(p, gammas)[0]) - p[0]) for gammas in ends]
     assert gaps[-1] < 0.01
-    assert all(1.7 < a / b < 2.3 for a, b in zip(gaps, gaps[1:], strict=False))
+    assert all(1.7 < a / b < 2.3 for a, b in pairwise(gaps))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.8])
@@ -182,7 +184,7 @@ def test_temperature_reshapes_predictions():
 
 
 def test_options_out_of_range():
-    with pytest.raises(ValueError, match="GaussianSampler.score_temperature must be above 0"):
+    with pytest.raises(ValueError, match=r"GaussianSampler.score_temperature must be above 0"):
         GaussianSampler(score_temperature=0.0)
-    with pytest.raises(ValueError, match="GaussianSampler.num_steps must be at least 1"):
+    with pytest.raises(ValueError, match=r"GaussianSampler.num_steps must be at least 1"):
         GaussianSampler(num_steps=0)

@@ -47,7 +47,7 @@ COMPLETE: list[DiscreteProcess] = [
 
 
 def name(process: DiscreteProcess) -> str:
-    return f"{process.name}-{type(getattr(process, 'schedule', None)).__name__}-{id(process) % 97}"
+    return f"{process.name}-{type(getattr(process, 'schedule', None)).__name__}"
 
 
 def exact_bound(world: World, x: Tensor, law=None) -> float:

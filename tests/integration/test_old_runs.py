@@ -1,7 +1,7 @@
 """Runs that were trained before runs named a process: loaded, evaluated, sampled, gone on with.
 
 ``old_runs`` holds two run directories of 6 steps as that version wrote them, and what it then made
-of each: the nats of every row of the test split, samples, and the losses when it went on to step 12.
+of each: nats of every row of the test split, samples, and losses when it went on to step 12.
 """
 
 import csv
