@@ -33,7 +33,7 @@ from queue import Queue
 from benchmarks.common import RESULTS, machine
 
 FOLDER = RESULTS / "objectives"
-RATES = (1e-3, 2e-3, 4e-3, 8e-3)
+RATES = (1e-3, 3e-3, 8e-3)
 _PROGRAM = (sys.executable, "-m", "seqdiff.cli")
 
 
@@ -57,7 +57,7 @@ class Domain:
     steps: int
     screening_steps: int
     seeds: dict[str, int]
-    evaluations: tuple[str, ...] = ("--evaluations", "16")
+    evaluations: tuple[str, ...] = ("--evaluations", "4")
 
 
 DNA = Domain(
