@@ -3,8 +3,8 @@
 All samplers fill the same blank rows with the same seeds from one Caduceus-Ph. Nothing is reported
 unless cached ancestral draws the rows of plain ancestral; float32 rounding in batches of another
 size may turn a few, which are counted. Evaluations are counted a row; the share outside is what is
-left of the wall time after the network's. ``left_to_right``, ``block`` and ``gibbs`` are not among
-them: they are for models of other kinds. Run ``python -m benchmarks.sampling``.
+left of the wall time after the network's. ``left_to_right``, ``block``, ``gibbs`` and
+``gaussian`` are not among them: they are for models of other kinds. Run ``python -m benchmarks.sampling``.
 """
 
 from __future__ import annotations
@@ -229,6 +229,7 @@ def main(arguments: list[str] | None = None) -> None:
     print("left_to_right: not measured, it is for autoregressive models")
     print("block: not measured, it is for block diffusion; see benchmarks.block_sampling")
     print("gibbs: not measured, it is for uniform and hybrid noise")
+    print("gaussian: not measured, it is for Gaussian diffusion")
     print(f"outside the network: asked less than {OUTSIDE:.0%}")
     settings: dict[str, object] = {"rows_that_differ_by_rounding": differ}
     settings |= {name: value for name, value in vars(options).items() if name != "json"}

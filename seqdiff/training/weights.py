@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from seqdiff.denoiser import Denoiser
 from seqdiff.training.module import DiffusionModule
 
 AVERAGE_PREFIX = "average."
-_TOKENIZER, _MODEL = "tokenizer", "model"  # keys of the metadata, the second of checkpoints too
+_MODEL = "model"  # a key of checkpoints, and of what weights are for
+# The key of that in the metadata of safetensors: two keys would be written in a random order.
+_FOR, _TOKENIZER = "seqdiff", "tokenizer"
 
 _STEPS = ("loops", "fit_loop", "epoch_loop.automatic_optimization.optim_progress")
 _STEPS += ("optimizer", "step", "total", "completed")
@@ -54,7 +57,7 @@ def encode_weights(weights: dict[str, Tensor], tokenizer: str, model: str) -> by
         model: ``Denoiser.description``: what the outputs mean.
     """
     tensors = {name: v.detach().cpu().contiguous().clone() for name, v in weights.items()}
-    return save(tensors, metadata={_TOKENIZER: tokenizer, _MODEL: model})
+    return save(tensors, metadata={_FOR: json.dumps({_TOKENIZER: tokenizer, _MODEL: model})})
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
@@ -84,8 +87,7 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
             another kind of model.
     """
     weights = read_weights(path)
-    with safe_open(path, "pt") as opened:
-        written = opened.metadata() or {}
+    written = _read_purpose(path)
     if written.get(_TOKENIZER, tokenizer) != tokenizer:
         raise ValueError(
             f"{path} must be for the tokenizer of run.yaml ({tokenizer}), got weights for "
@@ -94,6 +96,24 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
     _check_model(path, denoiser, written.get(_MODEL))
     check_weights(str(path), denoiser.state_dict(), weights)
     denoiser.load_state_dict(weights)
+
+
+def _read_purpose(path: Path) -> dict[str, object]:
+    """What the weights of a file are for, as far as it says so; the first versions had one key.
+
+    Raises:
+        ValueError: If what it says is no JSON.
+    """
+    with safe_open(path, "pt") as opened:
+        metadata = opened.metadata() or {}
+    if _FOR not in metadata:
+        return {key: value for key, value in metadata.items() if key == _TOKENIZER}
+    try:
+        return dict(json.loads(metadata[_FOR]))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} must hold JSON under {_FOR} in its metadata, got: {error}; copy it again"
+        ) from error
 
 
 def _check_model(path: Path, denoiser: Denoiser, written: object) -> None:

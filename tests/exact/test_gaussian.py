@@ -12,7 +12,14 @@ from torch import Tensor
 from seqdiff import losses
 from seqdiff.denoiser import Denoiser
 from seqdiff.gaussian import GaussianDenoiser, LearnedSchedule, Level
-from seqdiff.likelihood import GaussianIntegral, evaluate, fit, usual_contrast, usual_estimator
+from seqdiff.likelihood import (
+    GaussianIntegral,
+    StratifiedK,
+    evaluate,
+    fit,
+    usual_contrast,
+    usual_estimator,
+)
 from seqdiff.objectives import ContinuousNELBO, CrossEntropy, GaussianVLB, validation_objective
 from seqdiff.objectives.gaussian import _CONDITIONED
 from seqdiff.process import Gaussian, Uniform
@@ -357,7 +364,7 @@ def test_only_what_is_for_gaussian_diffusion_takes_it():
     assert isinstance(usual_estimator(world), GaussianIntegral)
     assert isinstance(usual_contrast(world), GaussianIntegral)
     with pytest.raises(ValueError, match=r"must be gaussian-integral for .*, got stratified-k"):
-        evaluate(world, [batch], evaluations=8)
+        evaluate(world, [batch], estimator=StratifiedK(8))
     blank = world.process.blank((1, 1))
     with pytest.raises(ValueError, match=r"fit AncestralSampler.* its samplers are gaussian"):
         AncestralSampler().sample(world, blank, generator=torch.Generator())

@@ -113,7 +113,7 @@ def slow_terms(objective: Objective, spy: Spy, rows: Batch) -> Tensor:
     if isinstance(objective, ContinuousNELBO):
         weight = -PROCESS.schedule.dalpha(u) / (1 - PROCESS.alpha(u)) * inverse_density
     elif isinstance(objective, DiscreteNELBO):
-        step = (u * STEPS).long()
+        step = (u * STEPS).floor()
         alpha_s, alpha_t = PROCESS.alpha(step / STEPS), PROCESS.alpha((step + 1) / STEPS)
         weight = STEPS * (alpha_s - alpha_t) / (1 - alpha_t)
     else:

@@ -78,7 +78,7 @@ def test_sampling_runs_and_records(tmp_path, capsys) -> None:
     assert plain["evaluations"] > 3 * cached["evaluations"]
     assert all(0 < row["share_outside_the_network"] < 1 for row in by_name.values())
     ours = {name for name, cls in named_samplers().items() if cls.__module__.startswith("seqdiff.")}
-    others = {"left_to_right", "block", "gibbs"}
+    others = {"left_to_right", "block", "gibbs", "gaussian"}
     assert {name.partition(",")[0] for name in by_name} == ours - others
     assert all(f"{name}: not measured" in shown for name in others)
     assert all(len(row["seconds_a_sequence"]) == 2 for row in by_name.values())

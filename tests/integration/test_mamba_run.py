@@ -9,9 +9,10 @@ import yaml
 from seqdiff.backbones import AutoregressiveMamba, Caduceus
 from seqdiff.cli import main
 from seqdiff.run import load_run
+from seqdiff.types import Inputs
 
 SIZES = ["--backbone.d_model=8", "--backbone.n_layer=1", "--backbone.d_state=4"]
-CAUSAL = ["--backbone=AutoregressiveMamba", *SIZES, "--objective=Autoregressive"]
+CAUSAL = ["--backbone=AutoregressiveMamba", *SIZES, "--preset=ar"]
 TIMED = ["--backbone=Caduceus", *SIZES, "--backbone.time_conditioned=true"]
 
 
@@ -32,7 +33,7 @@ def test_a_timed_caduceus_reads_the_noise_level_of_its_schedule(
     config: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    flags = [*TIMED, "--schedule=Cosine", "--trainer.max_steps=2", f"--output={out}"]
+    flags = [*TIMED, "--process.schedule=Cosine", "--trainer.max_steps=2", f"--output={out}"]
     assert main(["train", str(config), *flags]) == 0
     named = yaml.safe_load((out / "run.yaml").read_text())["backbone"]
     assert named["init_args"]["time_conditioned"] is True
@@ -41,7 +42,7 @@ def test_a_timed_caduceus_reads_the_noise_level_of_its_schedule(
     read: list[torch.Tensor] = []
     denoiser.backbone.sigma_map.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
     t = torch.tensor([0.5])
-    denoiser(torch.full((1, 4), 6), t)
+    denoiser(Inputs(torch.full((1, 4), 6), t))
     assert read[0].item() == pytest.approx(-torch.cos(torch.pi / 2 * t).log().item())
 
 
@@ -50,5 +51,5 @@ def test_an_autoregressive_run_holds_its_network(config: Path, tmp_path: Path) -
     assert main(["train", str(config), *CAUSAL, "--trainer.max_steps=1", f"--output={out}"]) == 0
     run = load_run(out)
     backbone = run.denoiser.backbone
-    assert isinstance(backbone, AutoregressiveMamba) and run.denoiser.kind == "causal"
+    assert isinstance(backbone, AutoregressiveMamba) and run.denoiser.context == "prefix"
     assert (backbone.embedding.num_embeddings, backbone.num_logits) == (7, 6)

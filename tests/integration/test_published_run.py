@@ -8,7 +8,6 @@ import jaxtyping
 import pytest
 import torch
 import yaml
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from seqdiff.likelihood import StratifiedK, evaluate
 from seqdiff.process import Absorbing
 from seqdiff.run import load_run
 from seqdiff.schedules import Cosine
+from seqdiff.training.weights import encode_weights
 from seqdiff.types import Inputs
 from tests.oracles import TableBackbone
 from tests.small_transformers import build
@@ -188,16 +188,22 @@ def test_weights_for_another_tokenizer_are_refused(
     weights = run / "model.safetensors"
     tensors = load_file(weights)
     save_file(tensors, weights)
-    load_run(run)  # as written before weights said whose they are
+    found = load_run(run)  # as written before weights said whose they are
+    tokenizer, model = found.tokenizer.fingerprint, found.denoiser.description
     save_file(tensors, weights, metadata={"tokenizer": "another"})
-    said = fails(["evaluate", str(run)])
-    assert f"{weights} must be for the tokenizer of run.yaml (" in said
-    assert "got weights for another; use the run.yaml that was written with it" in said
-    assert main(make(hub, tmp_path / "more", "--trainer.max_steps=1")) == 0
-    for written in (tmp_path / "more", run):
-        with safe_open(written / "model.safetensors", "pt") as opened:
-            found = (opened.metadata() or {})["tokenizer"]
-        assert found == ("another" if written == run else load_run(written).tokenizer.fingerprint)
+    old = fails(["evaluate", str(run)])
+    for written in (tensors, dict(reversed(tensors.items()))):
+        weights.write_bytes(encode_weights(written, "another", model))
+        said = fails(["evaluate", str(run)])
+        assert said == old, "the first files had a key of their own for it"
+        assert f"{weights} must be for the tokenizer of run.yaml (" in said
+        assert "got weights for another; use the run.yaml that was written with it" in said
+    weights.write_bytes(encode_weights(tensors, tokenizer, "process ring with its own scores"))
+    assert f"{weights} must be of the process absorbing with" in fails(["evaluate", str(run)])
+    for unsound in ("another", "7", "[1]"):
+        save_file(tensors, weights, metadata={"seqdiff": unsound})
+        said = fails(["evaluate", str(run)])
+        assert f"{weights} must hold JSON under seqdiff in its metadata, got" in said
 
 
 def test_a_time_conditioned_one_is_told_sigma(hub: Path) -> None:

@@ -29,9 +29,9 @@ def nearly(trained: Path, tmp_path: Path) -> Path:
     """The same run, its weights changed by less than it takes to change what it draws."""
     copy = tmp_path / "nearly"
     shutil.copytree(trained, copy)
-    path, tokenizer = copy / "model.safetensors", load_run(trained).tokenizer.fingerprint
+    path, run = copy / "model.safetensors", load_run(trained)
     weights = {name: weight * (1 + 1e-5) for name, weight in load_file(path).items()}
-    path.write_bytes(encode_weights(weights, tokenizer, "masked diffusion"))
+    path.write_bytes(encode_weights(weights, run.tokenizer.fingerprint, run.denoiser.description))
     return copy
 
 
@@ -63,7 +63,12 @@ def test_a_run_draws_the_same_wherever_it_lies(trained: Path, tmp_path: Path) ->
     shutil.copytree(trained, tmp_path / "copy")
     assert (samples(tmp_path / "copy", tmp_path / "c.ring") == first).all()
     path = tmp_path / "copy" / "model.safetensors"
-    rewritten = encode_weights(load_file(path), load_run(trained).tokenizer.fingerprint)
+    run = load_run(trained)
+    rewritten = encode_weights(
+        dict(reversed(load_file(path).items())),
+        run.tokenizer.fingerprint,
+        run.denoiser.description,
+    )
     path.write_bytes(rewritten)
     assert (samples(tmp_path / "copy", tmp_path / "d.ring") == first).all()
     assert (samples(trained, tmp_path / "e.ring", "--seed=2") != first).any()
