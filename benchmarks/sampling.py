@@ -3,8 +3,8 @@
 All samplers fill the same blank rows with the same seeds from one Caduceus-Ph. Nothing is reported
 unless cached ancestral draws the rows of plain ancestral; float32 rounding in batches of another
 size may turn a few, which are counted. Evaluations are counted a row; the share outside is what is
-left of the wall time after the network's. ``left_to_right``, ``block``, ``gibbs`` and
-``gaussian`` are not among them: they are for models of other kinds. Run ``python -m benchmarks.sampling``.
+left of the wall time after the network's. ``left_to_right``, ``block``, ``gibbs`` and ``gaussian``
+are not among them: they are for models of other kinds. Run ``python -m benchmarks.sampling``.
 """
 
 from __future__ import annotations

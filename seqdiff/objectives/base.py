@@ -53,8 +53,8 @@ class Objective(ABC):
             fitting = [c.__name__ for c in Objective.__subclasses__() if c.needs.met_by(denoiser)]
             raise ValueError(
                 f"RunConfig.objective must fit the {denoiser.description}, got "
-                f"{type(self).__name__}; choose {' or '.join(sorted(fitting)) or 'your own'}, or set "
-                "process, parameterization and objective together by --preset"
+                f"{type(self).__name__}; choose {' or '.join(sorted(fitting)) or 'your own'}, "
+                "or set process, parameterization and objective together by --preset"
             )
 
 

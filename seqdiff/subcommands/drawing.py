@@ -48,10 +48,12 @@ class Drawn(NamedTuple):
     Attributes:
         sequences: Decoded.
         lengths: Tokens of each.
+        clamped: Draws whose probabilities had to be scaled down, from a sampler that counts them.
     """
 
     sequences: list[str]
     lengths: list[int]
+    clamped: int | None = None
 
 
 def draw(
@@ -78,7 +80,8 @@ def draw(
     num = len(templates.names)
     seeds = run.row_seeds(num, seed)
     sequences, lengths = [""] * num, [0] * num
-    done = 0
+    done, clamped = 0, None
+    steps = getattr(sampler, "num_steps", None)
     reached = 0.0  # never falls, though a sampler may hide tokens again
     due = 0.0  # looking at all tokens after each step would take time like their number squared
 
@@ -88,8 +91,10 @@ def draw(
             recorder(step, x_t)
         if time.monotonic() < due:
             return
-        known = (x_t != run.process.unknown_id).double().mean(dim=1).sum()
-        reached = max(reached, done + float(known))
+        share = float((x_t != run.process.unknown_id).double().mean())
+        if steps is not None:  # a noisy token may look like a known one until the last step
+            share = min(share, step / steps)
+        reached = max(reached, done + share * len(x_t))
         bar.update(task, completed=reached)
         due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
 
@@ -106,6 +111,8 @@ def draw(
                 allowed=allowed,
                 callback=show,
             )
+            if drawn.clamped is not None:
+                clamped = (clamped or 0) + int(drawn.clamped.sum())
             full = [x_init.shape[1]] * len(numbers)
             ends = full if drawn.length is None else drawn.length.tolist()
             for number, end, row in zip(numbers, ends, drawn.tokens.cpu().numpy(), strict=True):
@@ -113,7 +120,7 @@ def draw(
                 sequences[number] = run.tokenizer.decode(row[:end])
             done += len(numbers)
             bar.update(task, completed=done)
-    return Drawn(sequences, lengths)
+    return Drawn(sequences, lengths, clamped)
 
 
 def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:

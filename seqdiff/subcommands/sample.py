@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> None:
     recorder = Recorder() if args.trace is not None else None
     if recorder is not None:
         check_room(len(names), max(templates.lengths))
-    sequences, lengths = draw(
+    sequences, lengths, clamped = draw(
         trained, sampler, templates, seed=args.seed, batch_size=args.batch_size, recorder=recorder
     )
     with replacing(args.out) as temporary:
@@ -111,3 +111,8 @@ def run(args: argparse.Namespace) -> None:
         save_trace(args.trace, recorder, sampler, names, trained.tokenizer)
     span = f"{min(lengths)}" if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
     print(f"{args.out}: {len(sequences)} x {span} {trained.datamodule.token_name}s")
+    if clamped:
+        print(
+            f"{clamped:,} steps of single tokens had probabilities above 1, which were scaled "
+            "down; more --num-steps make them fewer"
+        )

@@ -94,6 +94,14 @@ def test_it_trains_evaluates_and_samples(
         rings = [line.split()[1] for line in drawn.read_text().splitlines()]
         assert [len(ring) for ring in rings] == [8] * 3
         assert set("".join(rings)) <= set("uvwxyz")
+    coarse = TauLeapingSampler(6).sample(
+        loaded.denoiser, loaded.process.blank((3, 8)), seeds=loaded.row_seeds(3, 1)
+    )
+    assert coarse.clamped is not None
+    scaled = int(coarse.clamped.sum())
+    said = capsys.readouterr().out.splitlines()
+    assert scaled and f"{scaled} steps of single tokens had probabilities above 1" in said[-1]
+    assert not any("scaled down" in line for line in said[:-1]), "ancestral has nothing to scale"
 
 
 def test_what_it_cannot_have_is_an_error_in_one_line(tmp_path: Path, fails: Fails) -> None:
