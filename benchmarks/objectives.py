@@ -3,7 +3,8 @@
 Every cell is one run: the learning rate that did best on validation in a short run of the same
 system (a few for each, the same for all), then training, evaluation on the test split and, for DNA,
 samples at several numbers of evaluations against real windows. A cell that has a result is not run
-again, so the command may be stopped and repeated. Results are JSON, one file a cell.
+again, so the command may be stopped and repeated. Results are JSON, one file a cell; the runs stay,
+for benchmarks.time_variance and for a look.
 
     python -m benchmarks.objectives dna --data DIR
     python -m benchmarks.objectives text --data DIR
@@ -194,7 +195,6 @@ class Workers:
             }
             cell.result.parent.mkdir(parents=True, exist_ok=True)
             cell.result.write_text(json.dumps(found, indent=1) + "\n")
-            shutil.rmtree(run)
         finally:
             self._cores.put(core)
 
