@@ -127,6 +127,18 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
 }
 SAMPLERS = {"mdlm": "ancestral", "mlm": "ancestral", "sedd": "tweedie", "sedd_uniform": "tweedie"}
 EVALUATIONS = (32, 128, 1024)
+STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+# Perplexities of Sahoo et al. 2024, arXiv:2406.07524: HG38, table 6; LM1B, table 8, and for the time
+# OpenWebText, table 12; OpenWebText by the steps of the evaluation, table 11.
+HG38 = {"ar": 3.067, "mdlm": 3.199, "sedd": 3.216, "plaid": 3.240}
+CUMULATIVE = {
+    "mdlm-T1000": 27.19 / 27.04,
+    "no-carry-over": 28.56 / 27.04,
+    "no-zero-masking": 28.51 / 27.04,
+    "mdlm-time": 23.21 / 23.05,
+}
+BY_STEPS = {10: 42.18, 20: 30.70, 50: 25.77, 100: 24.35, 200: 23.66, 500: 23.26, 1000: 23.15}
+CONTINUOUS = 23.05
 
 
 @dataclass(frozen=True)
@@ -240,7 +252,7 @@ class Workers:
         found = json.loads(file.read_text())
         if cell.system == "mdlm" and cell.seed == 0:
             found["steps"] = {}
-            for steps in (1, 2, 4, 8, 16, 32, 64, 128, 1000):
+            for steps in STEPS:
                 chain = ("--estimator", "discrete-steps", "--steps", str(steps))
                 self._call(["evaluate", str(run), *chain, *options, "--json", str(file)], core)
                 found["steps"][str(steps)] = json.loads(file.read_text())["rows"][0]
@@ -313,6 +325,9 @@ def tables() -> Iterator[str]:
     """Markdown tables of all results."""
     for domain, unit in ((DNA, "base"), (TEXT, "character")):
         yield _bounds(domain, unit)
+    yield _ablations(TEXT)
+    for domain in (DNA, TEXT):
+        yield _steps(domain)
     yield _sample_table()
 
 
@@ -325,35 +340,61 @@ def _results(domain: Domain) -> dict[str, list[dict]]:
     return found
 
 
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _number(row: dict) -> str:
+    error = row["bits_per_token_error"]
+    return f"{row['bits_per_token']:.4f}" + ("" if error is None else f" ± {error:.4f}")
+
+
 def _bounds(domain: Domain, unit: str) -> str:
-    lines = [
-        f"| system | estimate | bits/{unit} | perplexity | lr | seconds |",
-        "|---|---|---|---|---|---|",
-    ]
-    found = _results(domain)
+    """Systems and baselines of a domain, DNA beside the published perplexities."""
+    found = {name: runs for name, runs in _results(domain).items() if name in SYSTEMS}
+    published = domain is DNA
+    titles = ["system", "estimate", f"bits/{unit}", "seeds", "perplexity"]
+    titles += ["published", "lr"] if published else ["lr"]
+    lines = [_row(*titles), "|---" * len(titles) + "|"]
     for system, runs in found.items():
-        rows = [run["test"]["rows"][0] for run in runs]
-        bits = [row["bits_per_token"] for row in rows]
-        spread = f" (seeds {min(bits):.4f} to {max(bits):.4f})" if len(bits) > 1 else ""
-        error = statistics.mean(row["bits_per_token_error"] for row in rows)
-        perplexity = statistics.mean(row["perplexity"] for row in rows)
-        seconds = statistics.mean(run["train_seconds"] for run in runs)
-        lines.append(
-            f"| {system} | {rows[0]['name'].removeprefix('model, ')} "
-            f"| {statistics.mean(bits):.4f} ± {error:.4f}{spread} | {perplexity:.3f} "
-            f"| {runs[0]['lr']:g} | {seconds:.0f} |"
-        )
-    for row in next(iter(found.values()))[0]["test"]["rows"][1:] if found else []:
-        error = row["bits_per_token_error"]
-        lines.append(
-            f"| {row['name']} | | {row['bits_per_token']:.4f}"
-            f"{'' if error is None else f' ± {error:.4f}'} | {row['perplexity']:.3f} | | |"
-        )
-    steps = found.get("mdlm", [{}])[0].get("test", {}).get("steps", {})
-    if steps:
-        lines += ["", "| T | " + " | ".join(steps) + " |", "|---" * (len(steps) + 1) + "|"]
-        numbers = (f"{row['bits_per_token']:.4f}" for row in steps.values())
-        lines.append("| bits | " + " | ".join(numbers) + " |")
+        row = runs[0]["test"]["rows"][0]
+        cells = [system, row["name"].removeprefix("model, "), _number(row)]
+        others = [f"{run['test']['rows'][0]['bits_per_token']:.4f}" for run in runs[1:]]
+        cells += [", ".join(others), f"{row['perplexity']:.4f}"]
+        cells += [str(HG38.get(system, ""))] if published else []
+        lines.append(_row(*cells, f"{runs[0]['lr']:g}"))
+    baselines = next(iter(found.values()))[0]["test"]["rows"][1:] if found else []
+    for row in baselines:
+        blank = [""] * (2 if published else 1)
+        lines.append(_row(row["name"], "", _number(row), "", f"{row['perplexity']:.4f}", *blank))
+    return "\n".join(lines)
+
+
+def _ablations(domain: Domain) -> str:
+    """Ablations of MDLM, as ratios of perplexities a token, beside the published ones."""
+    found = _results(domain)
+    lines = [_row("system", "bits", "perplexity over MDLM's", "published")]
+    lines.append("|---" * 4 + "|")
+    for system in ABLATIONS if "mdlm" in found else ():
+        if system in found:
+            row, plain = (found[name][0]["test"]["rows"][0] for name in (system, "mdlm"))
+            cells = [f"{row['perplexity'] / plain['perplexity']:.4f}"]
+            cells.append(f"{CUMULATIVE[system]:.4f}" if system in CUMULATIVE else "")
+            lines.append(_row(system, _number(row), *cells))
+    return "\n".join(lines)
+
+
+def _steps(domain: Domain) -> str:
+    """The bound of MDLM by the number of steps, as ratios of perplexities a token."""
+    lines = [_row("steps", "bits", "perplexity over the limit's", "published"), "|---" * 4 + "|"]
+    for runs in [_results(domain)["mdlm"]] if "mdlm" in _results(domain) else []:
+        limit = runs[0]["test"]["rows"][0]
+        for steps, row in runs[0]["test"]["steps"].items():
+            published = BY_STEPS.get(int(steps))
+            cells = [f"{row['perplexity'] / limit['perplexity']:.4f}"]
+            cells.append("" if published is None else f"{published / CONTINUOUS:.4f}")
+            lines.append(_row(steps, _number(row), *cells))
+        lines.append(_row("limit", _number(limit), "1", "1"))
     return "\n".join(lines)
 
 
