@@ -8,6 +8,7 @@ for benchmarks.time_variance and for a look.
 
     python -m benchmarks.objectives dna --data DIR
     python -m benchmarks.objectives text --data DIR
+    python -m benchmarks.objectives paired
     python -m benchmarks.objectives tables
 
 DIR holds chr2_1-2333275.fa.gz and hg38_chr20_1-1000000.fa.gz, or wap.train.txt.gz, wap.valid.txt.gz
@@ -21,7 +22,6 @@ import json
 import os
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -32,6 +32,8 @@ from pathlib import Path
 from queue import Queue
 
 from benchmarks.common import RESULTS, machine
+from seqdiff.likelihood import evaluate
+from seqdiff.run import load_run
 
 FOLDER = RESULTS / "objectives"
 RATES = (1e-3, 3e-3, 8e-3)
@@ -128,8 +130,8 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
 SAMPLERS = {"mdlm": "ancestral", "mlm": "ancestral", "sedd": "tweedie", "sedd_uniform": "tweedie"}
 EVALUATIONS = (32, 128, 1024)
 STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-# Perplexities of Sahoo et al. 2024, arXiv:2406.07524: HG38, table 6; LM1B, table 8, and for the time
-# OpenWebText, table 12; OpenWebText by the steps of the evaluation, table 11.
+# Perplexities of Sahoo et al. 2024, arXiv:2406.07524: HG38, table 6; LM1B, table 8, and for time
+# conditioning OpenWebText, table 12; OpenWebText by the steps of the evaluation, table 11.
 HG38 = {"ar": 3.067, "mdlm": 3.199, "sedd": 3.216, "plaid": 3.240}
 CUMULATIVE = {
     "mdlm-T1000": 27.19 / 27.04,
@@ -303,7 +305,7 @@ def cells(domain: Domain, systems: Sequence[str]) -> Iterator[Cell]:
 def main() -> None:
     """Run what is missing, or print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("dna", "text", "tables"))
+    parser.add_argument("what", choices=("dna", "text", "paired", "tables"))
     parser.add_argument("--data", type=Path, help="folder of the files")
     parser.add_argument("--runs", type=Path, default=Path("runs/objectives"))
     parser.add_argument("--systems", nargs="*", help="only these; default: all")
@@ -312,6 +314,10 @@ def main() -> None:
     if options.what == "tables":
         print("\n\n".join(tables()))
         return
+    if options.what == "paired":
+        for domain in (DNA, TEXT):
+            write_paired(domain, options.runs)
+        return
     domain = DNA if options.what == "dna" else TEXT
     usual = [*SYSTEMS, *(ABLATIONS if domain is TEXT else ())]
     workers = Workers(options.cores, options.data, options.runs)
@@ -319,6 +325,31 @@ def main() -> None:
     with ThreadPoolExecutor(len(options.cores)) as pool:
         for done in [pool.submit(workers.cell, cell) for cell in waiting]:
             done.result()
+
+
+def write_paired(domain: Domain, runs: Path) -> None:
+    """Compare every system with MDLM row by row, which is surer than their two errors say."""
+    found = {}
+    for system in SYSTEMS:
+        run = runs / f"{domain.name}-{system}-0"
+        if (run / "run.yaml").exists():
+            trained = load_run(run)
+            print(run, flush=True)
+            rows = trained.datamodule.evaluation_loader("test")
+            evaluations = None if system == "ar" else int(domain.evaluations[-1])
+            found[system] = evaluate(trained.denoiser, rows, evaluations=evaluations)
+    if "mdlm" not in found:
+        return
+    differences = {
+        system: [
+            (difference := result.minus(found["mdlm"])).bits_per_token,
+            difference.bits_per_token_error,
+        ]
+        for system, result in found.items()
+        if system != "mdlm"
+    }
+    file = FOLDER / f"{domain.name}-paired.json"
+    file.write_text(json.dumps(differences, indent=1) + "\n")
 
 
 def tables() -> Iterator[str]:
@@ -353,20 +384,26 @@ def _bounds(domain: Domain, unit: str) -> str:
     """Systems and baselines of a domain, DNA beside the published perplexities."""
     found = {name: runs for name, runs in _results(domain).items() if name in SYSTEMS}
     published = domain is DNA
-    titles = ["system", "estimate", f"bits/{unit}", "seeds", "perplexity"]
+    file = FOLDER / f"{domain.name}-paired.json"
+    paired = json.loads(file.read_text()) if file.exists() else {}
+    titles = ["system", "estimate", f"bits/{unit}", "seeds", "less MDLM's", "perplexity"]
     titles += ["published", "lr"] if published else ["lr"]
     lines = [_row(*titles), "|---" * len(titles) + "|"]
     for system, runs in found.items():
         row = runs[0]["test"]["rows"][0]
         cells = [system, row["name"].removeprefix("model, "), _number(row)]
         others = [f"{run['test']['rows'][0]['bits_per_token']:.4f}" for run in runs[1:]]
-        cells += [", ".join(others), f"{row['perplexity']:.4f}"]
+        cells.append(", ".join(others))
+        cells.append("{:+.4f} ± {:.4f}".format(*paired[system]) if system in paired else "")
+        cells.append(f"{row['perplexity']:.4f}")
         cells += [str(HG38.get(system, ""))] if published else []
         lines.append(_row(*cells, f"{runs[0]['lr']:g}"))
     baselines = next(iter(found.values()))[0]["test"]["rows"][1:] if found else []
     for row in baselines:
         blank = [""] * (2 if published else 1)
-        lines.append(_row(row["name"], "", _number(row), "", f"{row['perplexity']:.4f}", *blank))
+        lines.append(
+            _row(row["name"], "", _number(row), "", "", f"{row['perplexity']:.4f}", *blank)
+        )
     return "\n".join(lines)
 
 
