@@ -1,4 +1,4 @@
-"""Samples from text files: one a line, one JSON object a line, or a listing."""
+"""Samples and templates from text files: one a line, one JSON object a line, or a listing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,26 @@ from .listing import is_listing, parse_listing
 
 
 def read_samples(owner: str, path: Path) -> list[str]:
-    """Read every sample of a file.
+    """Read every sample of a file, see ``read_named_samples``."""
+    return [text for _, text in read_named_samples(owner, path)]
 
-    It is a ``.jsonl`` (a key ``text``), or a ``.txt``: a sample a line, or the listing that
-    ``seqdiff sample`` writes. Either may be gzipped (``.gz``).
+
+def read_templates(path: Path) -> list[tuple[str, str]]:
+    """Read the names and texts of a file for ``sample --infill``, see ``read_named_samples``.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: See ``read_named_samples``.
+    """
+    return read_named_samples("sample.infill", path)
+
+
+def read_named_samples(owner: str, path: Path) -> list[tuple[str, str]]:
+    """Read the name and the text of every sample of a file.
+
+    It is a ``.jsonl`` (a key ``text``, and maybe ``name``), or a ``.txt``: a sample a line, or the
+    listing that ``seqdiff sample`` writes. Either may be gzipped (``.gz``). A line without a name
+    is called ``line_1``, ``line_2``, ... by its number.
 
     Args:
         owner: Who was given the path, for the messages.
@@ -38,7 +54,7 @@ def read_samples(owner: str, path: Path) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     samples = [
-        _text(owner, path, number, line.removesuffix("\r"), suffix)
+        _named(owner, path, number, line.removesuffix("\r"), suffix)
         for number, line in enumerate(lines, start=1)
     ]
     if not samples:
@@ -57,7 +73,7 @@ def _decode(owner: str, path: Path) -> str:
         ) from error
 
 
-def _from_listing(owner: str, path: Path, content: str) -> list[str]:
+def _from_listing(owner: str, path: Path, content: str) -> list[tuple[str, str]]:
     try:
         samples = parse_listing(content)
     except ValueError as error:
@@ -70,7 +86,7 @@ def _from_listing(owner: str, path: Path, content: str) -> list[str]:
                 f"{owner} must hold a sample under every name, got none under {name} of {path}; "
                 "drop it, and say that the model drew an empty sample"
             )
-    return [text for _, text in samples]
+    return samples
 
 
 def _bytes(owner: str, path: Path) -> bytes:
@@ -82,8 +98,8 @@ def _bytes(owner: str, path: Path) -> bytes:
         raise ValueError(f"{owner} must be gzip, got {path}: {error}; copy it again") from error
 
 
-def _text(owner: str, path: Path, number: int, line: str, suffix: str) -> str:
-    text: object = line
+def _named(owner: str, path: Path, number: int, line: str, suffix: str) -> tuple[str, str]:
+    name, text = f"line_{number}", line
     if suffix == ".jsonl":
         try:
             row = json.loads(line)
@@ -92,10 +108,11 @@ def _text(owner: str, path: Path, number: int, line: str, suffix: str) -> str:
                 f"{owner} must hold a JSON object a line, got: {error} in line {number} of {path}; "
                 "correct that line"
             ) from error
-        text = row.get("text") if isinstance(row, dict) else None
+        row = row if isinstance(row, dict) else {}
+        name, text = str(row.get("name", name)), row.get("text")
     if not isinstance(text, str) or not text:
         raise ValueError(
             f"{owner} must hold a sample in every line, got none in line {number} of {path}; "
-            "drop that line, and say that the model drew an empty sample"
+            "drop that line; of samples, say that the model drew an empty one"
         )
-    return text
+    return name, text

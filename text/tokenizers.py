@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from string import ascii_lowercase
 
 import numpy as np
-from jaxtyping import Integer
+from jaxtyping import Bool, Integer
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+_MASKED = re.compile(r"\[MASK(?::([0-9]+))?\]")
 
 Ids = Sequence[int] | Integer[np.ndarray, " L"]
 
@@ -66,6 +68,28 @@ class TextTokenizer(ABC):
     def encode_many(self, strings: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
         """Encode strings one by one, faster than a loop where a library helps."""
         return [self.encode(string) for string in strings]
+
+    def allowed(self, string: str) -> Bool[np.ndarray, "L K"]:
+        """Read a template, in which ``[MASK]`` is a token to fill and ``[MASK:20]`` are twenty.
+
+        The pieces of text between them are encoded one by one, without a frame. See
+        ``seqdiff.data.tokenizer.ConstraintTokenizer``.
+
+        Raises:
+            ValueError: If a character has no id, or there are no tokens to fill in a ``[MASK:0]``.
+        """
+        first, *rest = _MASKED.split(string)
+        parts = [self.encode(first)]
+        for number, text in zip(rest[::2], rest[1::2], strict=True):
+            if number is not None and not int(number):
+                raise ValueError(
+                    f"[MASK:{number}] must be at least one token, got none; leave it out"
+                )
+            parts.append(np.full(int(number or 1), self.vocab_size))
+            parts.append(self.encode(text))
+        ids = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+        masked = ids == self.vocab_size
+        return (ids[:, None] == np.arange(self.vocab_size)) | masked[:, None]
 
     def decode(self, ids: Ids) -> str:
         """Decode; masks and what is no text come out as the replacement character.

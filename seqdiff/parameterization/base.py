@@ -25,6 +25,8 @@ from seqdiff.process import DiscreteProcess, Interpolating, Process, Uniform
 
 Law = Literal["loo", "full", "score", "step"]
 
+_LEAST = 1e-30
+
 
 class Parameterization(ABC):
     """Reads the outputs of a network at some positions.
@@ -123,7 +125,8 @@ def law_from_scores(
     """Leave-one-out distribution whose marginal has the given scores, normalised.
 
     For a process that mixes data with noise, alpha p(y) = q_t(y) - b_t(y). Scores that belong to
-    no distribution give a negative p(y), which counts as 0.
+    no distribution give a negative p(y), which counts as 1e-30: next to nothing, but a template
+    that allows such symbols alone can still be filled.
 
     Raises:
         ValueError: If the process mixes otherwise.
@@ -139,7 +142,8 @@ def law_from_scores(
         # is left.
         excess = log_scores.double().expm1()
         mean = excess.mean(dim=-1, keepdim=True)
-        probs = (1 + (excess - mean) / (process.alpha(t)[..., None] * (1 + mean))).clamp_min(0)
+        probs = 1 + (excess - mean) / (process.alpha(t)[..., None] * (1 + mean))
+        probs = probs.clamp_min(_LEAST)
         return (probs / probs.sum(dim=-1, keepdim=True)).log()
     scores = log_scores.double().exp()
     noise = process.noise_probs(t).expand(scores.shape)
@@ -147,5 +151,5 @@ def law_from_scores(
         marginal = scores * (noise[..., size:] / scores[..., size:])
     else:
         marginal = scores / scores.sum(dim=-1, keepdim=True)
-    probs = (marginal - noise)[..., :size].clamp_min(0)
+    probs = (marginal - noise)[..., :size].clamp_min(_LEAST)
     return (probs / probs.sum(dim=-1, keepdim=True)).log()

@@ -22,8 +22,9 @@ def add_given(parser: argparse.ArgumentParser) -> None:
         "--infill",
         type=Path,
         metavar="FILE",
-        help="templates to fill, N sequences for each record: known letters stay; for DNA a FASTA "
-        "file with N and IUPAC codes where there is something to fill",
+        help="templates to fill, N sequences for each record: known tokens stay; for DNA a FASTA "
+        "file with N and IUPAC codes where there is something to fill, for text a .txt or .jsonl "
+        "with [MASK], or [MASK:20] for 20 tokens",
     )
     parser.add_argument(
         "--motif",

@@ -204,6 +204,19 @@ def test_scores_and_predictions_convert_both_ways(process):
     torch.testing.assert_close(law_from_scores(scores, z, t, process), law, atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("process", [Uniform(K, Linear()), Uniform(K, Geometric(1e-4, 20.0))])
+def test_scores_of_no_distribution_leave_every_symbol_a_chance(process):
+    """A probability that would be negative is next to none, and constraints can still choose it."""
+    t, z = torch.tensor([1 - 1e-9], dtype=torch.float64), torch.tensor([0])
+    scores = torch.tensor([[0.0, 0.3, -0.1, -0.1]], dtype=torch.float64)
+    law = law_from_scores(scores, z, t, process)
+    assert law.isfinite().all(), "the twin that clamps to 0 leaves nothing to choose from"
+    assert law[0, 1] > -1e-12 and law[0, [0, 2, 3]].max() < math.log(1e-29)
+    chosen = torch.tensor([False, False, True, True])
+    restricted = law[0].masked_fill(~chosen, -torch.inf).log_softmax(-1).exp()
+    torch.testing.assert_close(restricted, torch.tensor([0.0, 0.0, 0.5, 0.5]).double())
+
+
 @each
 def test_plug_in_of_leave_one_out_is_the_mixture_of_full(process):
     """The three exact kernels agree: plug-in(LOO) = mixture(FULL) = analytic step of the scores."""

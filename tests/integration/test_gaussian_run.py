@@ -17,7 +17,6 @@ from genomics.fasta import write_fasta
 from seqdiff.cli import main
 from seqdiff.gaussian import GaussianDenoiser
 from seqdiff.run import load_run
-from tests.integration.test_text_run import SMALL as SMALL_TEXT
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "experiment"
 DEMO, BYTES = CONFIGS / "genomics" / "demo.yaml", CONFIGS / "text" / "bytes.yaml"
@@ -174,16 +173,3 @@ def test_what_does_not_fit_ends_in_one_line(
 
 
 PS = "--backbone.complement=[3,2,1,0,4]"
-
-
-def test_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Bytes, with the configuration's own network."""
-    monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
-    corpus, run = tmp_path / "corpus.txt", tmp_path / "run"
-    corpus.write_text("".join(f"the quick brown fox, number {i}\n" for i in range(400)))
-    flags = [f"--data.train={corpus}", f"--output={run}", "--preset=plaid", *SMALL_TEXT]
-    assert main(["train", str(BYTES), *flags, "--trainer.max_steps=2"]) == 0
-    assert main(["evaluate", str(run), "--evaluations=2"]) == 0
-    out = tmp_path / "x.txt"
-    sample = ["sample", str(run), "--num=2", "--length=8", "--seed=0", f"--out={out}"]
-    assert main([*sample, "--num-steps=3"]) == 0

@@ -72,25 +72,6 @@ def test_a_preset_goes_with_the_networks_that_have_what_it_needs(
             assert not run.exists(), "before anything is written"
 
 
-@pytest.mark.parametrize("preset", ["sedd_uniform", "d3pm", "gidd"])
-def test_a_preset_trains_and_is_used_by_default_commands(
-    preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], toy_writer: None
-) -> None:
-    path, run = configure(tmp_path, "Transformer"), tmp_path / "run"
-    words = ["--trainer.max_steps", "2", "--trainer.val_check_interval", "1"]
-    assert main(["train", str(path), "--preset", preset, *words]) == 0
-    logged = (run / "metrics.csv").read_text()
-    assert "val/nats_per_token" in logged
-    assert "nan" not in logged
-    assert main(["evaluate", str(run), "--evaluations", "2", "--device", "cpu"]) == 0
-    drawn = tmp_path / "drawn.ring"
-    words = ["--num", "2", "--length", "6", "--seed", "1", "--out", str(drawn), "--device", "cpu"]
-    assert main(["sample", str(run), *words, "--num-steps", "3"]) == 0
-    lines = drawn.read_text().splitlines()
-    assert len(lines) == 2
-    assert all(len(line.split()[1]) == 6 for line in lines)
-
-
 @pytest.fixture(scope="module")
 def uniform(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of uniform noise that has been trained for a step: read it, do not write into it."""

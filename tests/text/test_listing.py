@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from text import listing
 from text.listing import format_listing, parse_listing
-from text.samples import read_samples
+from text.samples import read_samples, read_templates
 from text.writers import write_jsonl, write_txt
 
 SAMPLES = [
@@ -60,3 +60,16 @@ def test_a_file_that_only_looks_like_a_listing_further_down_is_lines(tmp_path: P
     assert read_samples("x", path) == ["first", "--- second ---", "third"]
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": "--- x ---\n"}) + "\n")
     assert read_samples("x", tmp_path / "b.jsonl") == ["--- x ---\n"]
+
+
+def test_templates_have_the_names_of_their_file(tmp_path: Path) -> None:
+    lines, rows, listing = (tmp_path / name for name in ("a.txt", "b.jsonl", "c.txt"))
+    lines.write_text("one [MASK]\n[MASK:3] two\n")
+    assert read_templates(lines) == [("line_1", "one [MASK]"), ("line_2", "[MASK:3] two")]
+    rows.write_text('{"text": "x", "name": "first"}\n{"text": "y"}\n')
+    assert read_templates(rows) == [("first", "x"), ("line_2", "y")]
+    listing.write_text(format_listing(["p", "q"], ["[MASK]\n", "z"]))
+    assert read_templates(listing) == [("p", "[MASK]\n"), ("q", "z")]
+    rows.write_text('{"text": "x"}\n{}\n')
+    with pytest.raises(ValueError, match=r"sample\.infill must hold .*, got none in line 2 of"):
+        read_templates(rows)

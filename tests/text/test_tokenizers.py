@@ -84,3 +84,21 @@ def test_fingerprints_tell_encodings_apart() -> None:
 
 def test_digests_do_not_collide_by_concatenation() -> None:
     assert digest(["ab", "c"]) != digest(["a", "bc"]) != digest(["abc"])
+
+
+def test_templates_of_text() -> None:
+    """What is given is one token alone; what is masked is any token."""
+    tokenizer = CharacterTokenizer("abc")
+    allowed = tokenizer.allowed("[MASK]a[MASK:2]bc[MASK]")
+    assert allowed.shape == (7, 3)
+    assert allowed.all(axis=1).tolist() == [True, False, True, True, False, False, True]
+    assert allowed[[1, 4, 5]].tolist() == np.eye(3, dtype=bool).tolist()
+    assert tokenizer.allowed("cab").argmax(axis=1).tolist() == tokenizer.encode("cab").tolist()
+    assert tokenizer.allowed("").shape == (0, 3)
+    wide = ByteTokenizer().allowed("é[MASK:03]")
+    assert wide.sum(axis=1).tolist() == [1, 1, 256, 256, 256]
+    for text in ("a[MASK:x]", "[MASKb", "[mask]"):
+        with pytest.raises(ValueError, match="'\\['"):  # plain text, and not of this alphabet
+            tokenizer.allowed(text)
+    with pytest.raises(ValueError, match=r"\[MASK:0\] must be at least one token, got none"):
+        tokenizer.allowed("a[MASK:0]")
