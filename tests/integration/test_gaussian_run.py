@@ -19,7 +19,7 @@ from seqdiff.gaussian import GaussianDenoiser
 from seqdiff.run import load_run
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "experiment"
-DEMO, BYTES = CONFIGS / "genomics" / "demo.yaml", CONFIGS / "text" / "bytes.yaml"
+DEMO = CONFIGS / "genomics" / "demo.yaml"
 SMALL = [
     "--preset=plaid",
     "--data.length=12",
