@@ -225,12 +225,12 @@ def mean_of_all(self: Budget, first: Passes, second: Passes, cost: int) -> Outco
 
 
 def test_a_budget_that_some_rows_meet_does_not_bias(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured, the twin is off by 12 standard errors here: caught with a power above 0.999."""
-    rows, estimator, arguments = 81 * 600, ExactK(16), {"target_se": 1.2, "max_nfe": 64}
+    """Measured, the twin is off by 8.5 standard errors here: caught with a power above 0.999."""
+    rows, estimator, arguments = 81 * 300, ExactK(16), {"target_se": 1.2, "max_nfe": 64}
     result, truth = SKEWED.run(estimator, rows, **arguments)
     met = result.nfe == 64
     assert 0.1 < met.mean() < 0.9
     assert abs(bias(result.nats - truth)) < SIGMAS
     monkeypatch.setattr(Budget, "combine", mean_of_all)
     result, truth = SKEWED.run(estimator, rows, **arguments)
-    assert bias(result.nats - truth) < -1.5 * SIGMAS
+    assert bias(result.nats - truth) < -SIGMAS
