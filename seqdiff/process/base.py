@@ -21,6 +21,8 @@ from seqdiff.schedules import NoiseSchedule
 
 Context = Literal["row", "block", "prefix"]
 
+_RESOLVED = 2.0**-52  # twice the spacing of float64 below 1
+
 
 class Process(ABC):
     """How a run hides or distorts tokens, as far as every part of the library needs to know it.
@@ -279,10 +281,15 @@ class Interpolating(DiscreteProcess):
 def scheduled_time(
     schedule: NoiseSchedule, fraction: Float64[Tensor, "*n"]
 ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-    """``DiscreteProcess.time_at`` for alpha that falls linearly in the fraction."""
+    """``DiscreteProcess.time_at`` for alpha that falls linearly in the fraction.
+
+    Fractions closer to an end than alpha can resolve count as the closest that it can: at the end
+    itself the derivative may be infinite.
+    """
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=fraction.device)
     first, last = schedule.alpha(ends)
-    t = schedule.inverse(first - (first - last) * fraction)
+    inside = fraction.clamp(_RESOLVED, 1 - _RESOLVED)
+    t = schedule.inverse(first - (first - last) * inside)
     return t, (first - last) / -schedule.dalpha(t)
 
 

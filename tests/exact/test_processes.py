@@ -148,6 +148,18 @@ def test_time_of_a_fraction_and_its_slope(process):
     torch.testing.assert_close(process.inverse(process.alpha(t)), t, atol=1e-9, rtol=0)
 
 
+@each
+def test_times_of_fractions_next_to_the_ends_are_finite(process):
+    """1 - 1e-17 is 1, and the time would be 0, where the slope of a cosine's time is infinite."""
+    fraction = torch.tensor([1e-300, 1e-17, 2**-53, 1 - 2**-53], dtype=torch.float64)
+    t, slope = process.time_at(fraction)
+    assert (t.isfinite() & slope.isfinite()).all()
+    assert t[:3].max() < 1e-4 and t[3] > 1 - 1e-4
+    if not isinstance(process, Hybrid):
+        ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+        torch.testing.assert_close(process.alpha(t[[0, 3]]), process.alpha(ends))
+
+
 def test_hybrid_noise_has_the_chosen_fraction_of_random_tokens_at_the_middle():
     for p_u in (0.0, 0.1, 0.5):
         noise = Hybrid(K, p_u).noise_probs(torch.tensor([0.5], dtype=torch.float64))[0]
