@@ -332,11 +332,38 @@ def test_mask_column_is_the_divergence_of_two_posteriors_by_bayes_rule(s, t):
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
-def test_mask_column_is_finite_at_both_ends():
-    """The released function is NaN where a step ends at 0: 0 times the logarithm of infinity."""
-    process, law, x0, _, _ = mask_column_world()
-    ends = torch.zeros(len(x0), dtype=torch.float64), torch.ones(len(x0), dtype=torch.float64)
-    assert mask_column_kl(law, x0, *ends, process).isfinite().all()
+@pytest.mark.parametrize("end", [0.2, 1.0])
+def test_a_step_that_ends_at_zero_is_finite_and_has_a_gradient(end):
+    """The released function is NaN there: 0 times the logarithm of infinity."""
+    process, law, x0, z, _ = mask_column_world()
+    zero, t = torch.zeros(len(x0)).double(), torch.full((len(x0),), end).double()
+    outputs = law.clone().requires_grad_()
+    read = MaskColumn().read(outputs, z, t, process)
+    found = mask_column_kl(read, x0, zero, t, process)
+    (slope,) = torch.autograd.grad(found.sum(), outputs)
+    assert found.isfinite().all() and (found > 0).all()
+    assert slope.isfinite().all() and slope.abs().max() > 0.1
+
+    def released(alpha_s: float, alpha_t: float) -> Tensor:
+        ends, mu = torch.tensor([alpha_s, alpha_t], dtype=torch.float64), law[:, K].exp()
+        at_s, at_t = (torch.log1p(mu * a / (1 - a)) for a in ends)
+        unmask = (alpha_s - alpha_t) / (1 - alpha_t)
+        return unmask * (at_t - at(law, x0)) + (1 - unmask) * (at_t - at_s)
+
+    alpha_t = float(process.alpha(t[0]))
+    assert released(1.0, alpha_t).isnan().all()
+    torch.testing.assert_close(released(1 - 1e-12, alpha_t), found.detach(), atol=1e-8, rtol=0)
+
+
+def test_no_floor_hides_a_wrong_sign():
+    """D3PM's code takes max(KL, 0): with it the twin passes for a divergence that vanishes."""
+    process, law, x0, _, t = mask_column_world()
+    s = t * 0.5
+    right = mask_column_kl(law, x0, s, t, process)
+    twin = (-right).clamp_min(0)
+    assert (twin >= 0).all() and (right > 0.01).any() and not twin.any()
+    too_likely = mask_column_kl(law[:, :K] + 5, x0, s, t, process)  # no distribution
+    assert (too_likely < 0).any(), "a mistake of the caller shows"
 
 
 def test_mask_column_in_continuous_time_is_a_score_with_too_little_mass():
