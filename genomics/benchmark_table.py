@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 METRICS = ("accuracy", "matthews", "auroc")
 _TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logistic", "cnn": "CNN"}
 NOTES = (
-    "Mean over seeds; ± is max - min over seeds of the accuracy before it; each seed has its own",
-    "90/10 split of train unless the task has a validation set, where majority, length and k-mers",
-    "have nothing to draw and are run once; epoch, rate and batch size are chosen on validation.",
+    "Mean over seeds; range is max - min over seeds of the accuracy before it. Each seed has its",
+    "own 90/10 split of train, unless the task has a validation set, where majority, length and",
+    "k-mers have nothing to draw and are run once. Epoch, rate and batch size are chosen on",
+    "validation.",
     "*: on unseen test rows, on neither strand in train or a validation set of the task, with no",
     "base of their intervals or, where no coordinates are known, no 50 of their bases in a row.",
     "seq/s: training sequences learned from in a second, validation and test not counted; none for",
@@ -181,11 +182,11 @@ def _mean(values: list[float | None]) -> float | None:
 HEADINGS = (
     "method",
     "acc",
-    "±",
+    "range",
     "MCC",
     "AUROC",
     "acc*",
-    "±*",
+    "range*",
     "MCC*",
     "AUROC*",
     "lr/batch",

@@ -135,6 +135,9 @@ def build_table(result: GenerativePerplexity, title: str, notes: tuple[str, ...]
         ("least entropy of a sample", float(result.entropy.min()), None),
     )
     counted = f"{len(result.entropy):,} samples, {tokens:,} tokens predicted"
+    without = len(result.entropy) - len(likelihood.nats)
+    if without:
+        counted += f", none in {without:,} of the samples, which the perplexity leaves out"
     table = Table(title=f"{title}: {counted}", caption="\n".join(notes))
     table.add_column("")
     for heading in ("mean", "± SE"):

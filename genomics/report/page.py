@@ -65,7 +65,7 @@ _CAPTIONS = {
     "strip": "One sequence while it is drawn, from the first step to the last: grey is still "
     "masked, a colour appears where and when its base is revealed.",
     "curves": "Training and validation in bits per base, with Markov chains fitted to the "
-    "training windows.",
+    "training windows. Validation is an upper bound, exact for an autoregressive run.",
 }
 _LENGTHS = (
     "All other sets have the lengths of the samples by construction, so that no number below is "
@@ -235,7 +235,11 @@ def _floors(curves: Curves) -> str:
     rows = [
         (f"{k}, last logged", "", {"bits/base": spell(bits)}) for k, bits in last.items()
     ] + rows
-    return f"<p>Floors on the {escape(curves.split)} windows.</p>\n" + _rows("", rows)
+    text = (
+        f"Floors on the {curves.split} windows, which are exact. Validation is an upper bound, "
+        "exact for an autoregressive run; train is what the objective minimises."
+    )
+    return f"<p>{escape(text)}</p>\n" + _rows("", rows)
 
 
 def spell(value: float) -> str:

@@ -18,9 +18,13 @@ from seqdiff.subcommands.likelihood_table import estimate_batches
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """One line of the table; ``num_rows`` and ``num_tokens`` are those that were evaluated."""
+    """One line of the table; ``num_rows`` and ``num_tokens`` are those that were evaluated.
+
+    Its numbers are the ``quantity`` of the estimator: an upper bound, unless it says otherwise.
+    """
 
     name: str
+    quantity: str
     origin: str
     num_documents: int
     num_rows: int
@@ -100,6 +104,7 @@ def evaluate_set(
     per_token = found.units_per_token
     return SuiteRow(
         name=found.name,
+        quantity=estimator.quantity,
         origin=found.origin,
         num_documents=found.num_documents,
         num_rows=count,
@@ -117,10 +122,10 @@ def evaluate_set(
 
 def describe_row(row: SuiteRow) -> str:
     """Say in a line what a set came to, before the whole table is there."""
-    error = "" if math.isinf(row.perplexity_error) else f" ± {_short(row.perplexity_error)}"
+    error = "" if math.isinf(row.perplexity_error) else f" ± {_short(row.perplexity_error)} SE"
     return (
-        f"{row.name}: {row.num_tokens:,} tokens, {row.nats_per_token:.4f} nats/token, perplexity "
-        f"{_short(row.perplexity)}{error}"
+        f"{row.name}, {row.quantity}: {row.num_tokens:,} tokens, {row.nats_per_token:.4f} "
+        f"nats/token, perplexity {_short(row.perplexity)}{error}"
     )
 
 

@@ -11,6 +11,7 @@ from genomics.benchmark_grid import Cell, Progress, run_cells
 from genomics.benchmark_ledger import Ledger
 from genomics.benchmark_table import (
     HEADINGS,
+    NOTES,
     build_tables,
     list_diverged,
     summarise,
@@ -107,11 +108,11 @@ def test_the_columns_stand_under_their_names(tmp_path: Path) -> None:
     assert dict(zip(names, cells, strict=True)) == {
         "method": "net, full",
         "acc": ".650",
-        "±": ".100",
+        "range": ".100",
         "MCC": ".550",
         "AUROC": ".450",
         "acc*": ".425",
-        "±*": ".250",
+        "range*": ".250",
         "MCC*": ".325",
         "AUROC*": ".225",
         "lr/batch": "0.001/256",
@@ -120,6 +121,8 @@ def test_the_columns_stand_under_their_names(tmp_path: Path) -> None:
     }
     assert published.startswith("| published CNN | .942 |  |")
     assert [column.header for column in build_tables(lines)[0].columns] == names
+    assert not any("±" in text for text in (*names, *NOTES)), "which is a standard error elsewhere"
+    assert any("range is max - min over seeds" in text for text in NOTES)
     found = json.loads(to_json(lines, ["a note"]))
     assert found["rows"][0]["unseen_spread"] == pytest.approx(0.25)
     assert found["notes"][-1] == "a note"

@@ -187,8 +187,12 @@ def test_the_table_says_what_it_is(run: Path, folder: Path, tmp_path: Path, caps
         f"pubmed: missing, would be read from {folder / 'pubmed.valid.txt'}",
     ):  # fmt: skip
         assert text in printed, text
-    suite(run, tmp_path / "s.json", "--suite_folder", str(folder), "--convention", "mdlm")
-    assert "as published, not a bound" in capsys.readouterr().out
+    flags = ["--suite_folder", str(folder), "--convention", "mdlm"]
+    found = suite(run, tmp_path / "s.json", *flags)
+    said = capsys.readouterr()
+    assert "as published, not a bound" in said.out
+    assert "ptb, as published, not a bound: " in said.err
+    assert {row["quantity"] for row in found["sets"].values()} == {"as published, not a bound"}
 
 
 def test_copies_in_the_cache_folder_need_no_option(
@@ -293,7 +297,9 @@ def test_a_set_is_reported_before_the_next_is_begun(
     assert main(command) == 130
     own = model_row(run, tmp_path / "e.json", *QUICK)
     said = capsys.readouterr().err
-    assert f"ptb: {own['num_tokens']} tokens, {own['nats_per_token']:.4f} nats/token, " in said
+    told = f"{own['num_tokens']} tokens, {own['nats_per_token']:.4f} nats/token, "
+    assert f"ptb, upper bound: {told}" in said
+    assert f"perplexity {own['perplexity']:.2f} ± {own['perplexity_error']:.2f} SE" in said
 
 
 @pytest.mark.parametrize("wrap", [True, False])

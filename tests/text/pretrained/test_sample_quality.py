@@ -67,6 +67,20 @@ def test_what_is_said_without_bos_and_without_limit(judge: Judge) -> None:
     assert first == "first token of a sample: given, not counted; whole samples are read at once"
     table = build_table(found, "title", ())
     assert list(table.columns[0].cells)[0::2] == ["perplexity", "unigram entropy, nats"]
+    assert [column.header for column in table.columns] == ["", "mean", "± SE"]
+    total = sum(map(len, samples)) - len(samples)
+    assert table.title == f"title: 5 samples, {total} tokens predicted"
+
+
+def test_samples_that_the_perplexity_leaves_out_are_counted(judge: Judge) -> None:
+    """The twin averages a part of what was drawn and says nothing of the rest."""
+    samples = [np.array([5]), np.array([5, 6, 7]), np.array([9])]
+    found = generative_perplexity(
+        judge.network, samples, vocab_size=280, bos=None, context=CONTEXT, batch_size=9
+    )
+    title = build_table(found, "title", ()).title
+    left_out = "none in 2 of the samples, which the perplexity leaves out"
+    assert title == f"title: 3 samples, 2 tokens predicted, {left_out}"
 
 
 def test_the_command_is_an_entry_point() -> None:
