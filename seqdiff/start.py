@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch import nn
-
 from seqdiff.config import parse_run
 from seqdiff.data.tokenizer import Tokenizer
+from seqdiff.denoiser import Denoiser
 from seqdiff.training.callbacks import WEIGHTS_NAME
-from seqdiff.training.weights import check_weights, read_weights
+from seqdiff.training.weights import (
+    MODEL,
+    check_prediction,
+    check_weights,
+    read_purpose,
+    read_weights,
+)
 
 CONFIG_NAME = "run.yaml"
 
 
-def start_weights(directory: Path, denoiser: nn.Module, tokenizer: Tokenizer) -> None:
+def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> None:
     """Fill a new network with what another run exported, all of it.
 
     Args:
@@ -24,8 +29,8 @@ def start_weights(directory: Path, denoiser: nn.Module, tokenizer: Tokenizer) ->
 
     Raises:
         FileNotFoundError: If there is no run directory, or nothing has been saved in it.
-        ValueError: If it is a published network, was trained on other tokens, or does not fit, by
-            the first name.
+        ValueError: If it is a published network, was trained on other tokens, its outputs mean
+            something else, or it does not fit, by the first name.
     """
     path = directory / CONFIG_NAME
     if not path.is_file():
@@ -47,6 +52,7 @@ def start_weights(directory: Path, denoiser: nn.Module, tokenizer: Tokenizer) ->
         )
     weights = read_weights(directory / WEIGHTS_NAME)
     owner = f"RunConfig.start_from {directory}"
-    fix = "give both runs the same backbone"
+    check_prediction(owner, denoiser, read_purpose(directory / WEIGHTS_NAME).get(MODEL))
+    fix = "give both runs the same backbone, and as many outputs and time inputs"
     check_weights(owner, denoiser.state_dict(), weights, to_fit="the backbone", fix=fix)
     denoiser.load_state_dict(weights)

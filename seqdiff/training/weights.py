@@ -14,10 +14,11 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from seqdiff.denoiser import Denoiser
+from seqdiff.parameterization import Parameterization
 from seqdiff.training.module import DiffusionModule
 
 AVERAGE_PREFIX = "average."
-_MODEL = "model"  # a key of checkpoints, and of what weights are for
+MODEL = "model"  # a key of checkpoints, and of what weights are for
 # The key of that in the metadata of safetensors: two keys would be written in a random order.
 _FOR, _TOKENIZER = "seqdiff", "tokenizer"
 
@@ -57,7 +58,7 @@ def encode_weights(weights: dict[str, Tensor], tokenizer: str, model: str) -> by
         model: ``Denoiser.description``: what the outputs mean.
     """
     tensors = {name: v.detach().cpu().contiguous().clone() for name, v in weights.items()}
-    return save(tensors, metadata={_FOR: json.dumps({_TOKENIZER: tokenizer, _MODEL: model})})
+    return save(tensors, metadata={_FOR: json.dumps({_TOKENIZER: tokenizer, MODEL: model})})
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
@@ -87,19 +88,22 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
             another kind of model.
     """
     weights = read_weights(path)
-    written = _read_purpose(path)
+    written = read_purpose(path)
     if written.get(_TOKENIZER, tokenizer) != tokenizer:
         raise ValueError(
             f"{path} must be for the tokenizer of run.yaml ({tokenizer}), got weights for "
             f"{written[_TOKENIZER]}; use the run.yaml that was written with it"
         )
-    _check_model(path, denoiser, written.get(_MODEL))
+    _check_model(path, denoiser, written.get(MODEL))
     check_weights(str(path), denoiser.state_dict(), weights)
     denoiser.load_state_dict(weights)
 
 
-def _read_purpose(path: Path) -> dict[str, object]:
+def read_purpose(path: Path) -> dict[str, object]:
     """What the weights of a file are for, as far as it says so; the first versions had one key.
+
+    Args:
+        path: A safetensors file.
 
     Raises:
         ValueError: If what it says is no JSON.
@@ -125,8 +129,31 @@ def _check_model(path: Path, denoiser: Denoiser, written: object) -> None:
     if written not in (None, denoiser.description):
         raise ValueError(
             f"{path} must be of the {denoiser.description}, as run.yaml says, got one of the "
-            f"{written}; use the run.yaml that was written with it, or train a new run with "
-            "start_from"
+            f"{written}; use the run.yaml that was written with it"
+        )
+
+
+def check_prediction(owner: str, denoiser: Denoiser, written: object) -> None:
+    """Check that a model reads the outputs of weights as the model did that they were trained for.
+
+    Both must predict the clean token from the other positions, or from all of them, or scores (see
+    ``Parameterization``). The process may be another: block diffusion starts from masked diffusion.
+
+    Args:
+        owner: Who has the weights, for the message.
+        denoiser: The model.
+        written: ``Denoiser.description`` of the model of the weights; ``None`` if it is not known.
+
+    Raises:
+        ValueError: If the two predict different things.
+    """
+    kinds = {kind.name: kind.law for kind in Parameterization.__subclasses__()}
+    law = kinds.get(str(written).rpartition(" ")[2])
+    if law not in (None, denoiser.law):
+        raise ValueError(
+            f"{owner} must be of a model whose outputs mean the same as those of the "
+            f"{denoiser.description}, got the {written}; start from a run that has "
+            f"parameterization {denoiser.parameterization.name}, or leave start_from out"
         )
 
 
@@ -197,7 +224,7 @@ def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Pr
             raise _damaged(path, f"{name} of at least 0, got {found}")
     if _at(content, _STEPS) != content["global_step"]:
         raise _damaged(path, f"one global_step, got {content['global_step']} and another in loops")
-    _check_model(path, module.denoiser, content.get(_MODEL))
+    _check_model(path, module.denoiser, content.get(MODEL))
     check_weights(str(path), module.state_dict(), content["state_dict"])
     _check_optimizer(path, module, content["optimizer_states"][0])
     average = _at(content, ("callbacks", "EMA"))
