@@ -35,12 +35,14 @@ from seqdiff.training.trainer import TrainerConfig
 
 ParsedRun = Namespace
 
-# Of the network, and what they follow from.
+# Arguments of the network and of the process that no configuration sets, and what they follow from.
 _LINKED = {
-    "num_embeddings": "data.tokenizer",
-    "num_logits": "data.tokenizer and parameterization",
-    "num_classes": "data.labels",
+    ("backbone", "num_embeddings"): "data.tokenizer",
+    ("backbone", "num_logits"): "data.tokenizer and parameterization",
+    ("backbone", "num_classes"): "data.labels",
+    ("process", "vocab_size"): "data.tokenizer",
 }
+_TOLD = "backbone.time_conditioned"  # what most presets decide, unless a flag does
 _NO_FLAGS = ("--config", "--base", "--provenance", "--resumed")
 
 
@@ -226,18 +228,24 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
     except ArgumentError as error:
         message = one_line(str(error))
         raise ValueError(f"{path}: {message}{_hint(message)}") from error
-    for linked, origin in _LINKED.items():
-        value = parsed["backbone"]["init_args"].get(linked)
+    for (part, linked), origin in _LINKED.items():
+        value = (parsed[part].get("init_args") or {}).get(linked)
         if value is not None:
             raise ValueError(
-                f"{path}: backbone.init_args.{linked} must not be set, got {value}; drop it, "
+                f"{path}: {part}.init_args.{linked} must not be set, got {value}; drop it, "
                 f"it follows from {origin}"
             )
-    if name is not None and find_preset(name).time_conditioned:
+    if name is not None and find_preset(name).time_conditioned and not _says(flags, _TOLD):
         _tell_noise_level(parsed, name)
     del parsed["config"], parsed["base"], parsed["preset"]
     unquote(parsed)
     return parsed.clone(with_meta=False)
+
+
+def _says(flags: Sequence[str], key: str) -> bool:
+    """Whether a flag sets a key, with ``init_args`` in its name or without."""
+    keys = (flag.partition("=")[0].replace(".init_args", "") for flag in flags)
+    return f"--{key}" in keys
 
 
 def _take_preset(flags: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -348,7 +356,8 @@ def _hint(message: str) -> str:
     """Say what would have been valid."""
     option = re.search(r"class_path '([\w.]+)': Option '\w+' is not accepted", message)
     if option:
-        names = [n for n in inspect.signature(_imported(option[1])).parameters if n not in _LINKED]
+        linked = {name for _, name in _LINKED}
+        names = [n for n in inspect.signature(_imported(option[1])).parameters if n not in linked]
         return f"; choose from {', '.join(names)}" if names else "; drop it, the class takes none"
     listed = re.search(r"<class 'str'>.*value: \[(?:'([^']*)'|(\w+))\]$", message)
     if listed:
