@@ -466,9 +466,12 @@ def check_parts(backbone: Backbone, process: Process, parameterization: Paramete
     network, chosen = type(backbone).__name__, parameterization
     if not isinstance(process, chosen.processes):
         fitting = ", ".join(fit.name for fit in chosen.processes if hasattr(fit, "name"))
+        others = [c for c in Parameterization.__subclasses__() if isinstance(process, c.processes)]
+        names = " or ".join(sorted(other.__name__ for other in others))
         raise ValueError(
             f"Denoiser.parameterization {chosen.name} must go with the process "
-            f"{fitting or 'it was made for'}, got {process.name}; choose another of them"
+            f"{fitting or 'it was made for'}, got {process.name}; choose "
+            f"{f'the parameterization {names}' if names else 'another process'}"
         )
     expected = chosen.num_outputs(process)
     if backbone.num_logits != expected:

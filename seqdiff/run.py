@@ -223,7 +223,7 @@ def _compose(config: RunConfig) -> Denoiser:
         if not isinstance(process, Absorbing):
             raise ValueError(
                 f"RunConfig.block_size must be null with the process {process.name}, got "
-                f"{config.block_size}: blocks are for the absorbing process; drop one of them"
+                f"{config.block_size}; leave block_size out, or choose the absorbing process"
             )
         process = Blockwise(process, config.block_size)
     if isinstance(process, Gaussian):

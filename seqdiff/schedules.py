@@ -52,6 +52,9 @@ def _require(value: bool, owner: str, requirement: str, got: object, fix: str) -
         raise ValueError(f"{owner} must {requirement}, got {got}; {fix}")
 
 
+_COMPLETE = "0 leaves no token visible at t = 1"
+
+
 @dataclass(frozen=True)
 class LogLinear(NoiseSchedule):
     """alpha = 1 - (1 - eps) t, that is sigma = -log(1 - (1 - eps) t).
@@ -67,7 +70,7 @@ class LogLinear(NoiseSchedule):
 
     def __post_init__(self) -> None:
         """Check eps."""
-        _require(0 <= self.eps < 1, "LogLinear.eps", "be in [0, 1)", self.eps, "0 is complete")
+        _require(0 <= self.eps < 1, "LogLinear.eps", "be in [0, 1)", self.eps, _COMPLETE)
 
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """See ``NoiseSchedule``."""
@@ -155,7 +158,7 @@ class Cosine(NoiseSchedule):
 
     def __post_init__(self) -> None:
         """Check eps."""
-        _require(0 <= self.eps < 1, "Cosine.eps", "be in [0, 1)", self.eps, "0 is complete")
+        _require(0 <= self.eps < 1, "Cosine.eps", "be in [0, 1)", self.eps, _COMPLETE)
 
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """See ``NoiseSchedule``; the sine of the complement is exactly 0 at t = 1."""

@@ -47,12 +47,13 @@ def usual_contrast(denoiser: Denoiser) -> Estimator:
     return fit(SmallK(), denoiser) if denoiser.any_order else usual_estimator(denoiser)
 
 
-def fit(estimator: Estimator, denoiser: Denoiser) -> Estimator:
+def fit(estimator: Estimator, denoiser: Denoiser, owner: str = "evaluate") -> Estimator:
     """Check that an estimator is for a model; one by masks works block by block where it does.
 
     Args:
         estimator: Any.
         denoiser: The model.
+        owner: Who was given the estimator, for the message.
 
     Raises:
         ValueError: If the estimator is for other models, with those that fit this one, or for
@@ -64,7 +65,7 @@ def fit(estimator: Estimator, denoiser: Denoiser) -> Estimator:
         size = denoiser.block_size
         if estimator.block_size != size:
             raise ValueError(
-                f"evaluate.estimator must have the model's blocks of {size} tokens, got "
+                f"{owner}.estimator must have the model's blocks of {size} tokens, got "
                 f"{estimator.block_size}; pass {estimator.by_masks.name} itself"
             )
     if estimator.needs.met_by(denoiser):
@@ -74,10 +75,10 @@ def fit(estimator: Estimator, denoiser: Denoiser) -> Estimator:
         fitting = tuple(kind for kind in ESTIMATORS if kind.needs.met_by(denoiser))
     if not fitting:
         raise ValueError(
-            f"evaluate.denoiser must have a bound, got the {denoiser.description}, whose reverse "
+            f"{owner}.denoiser must have a bound, got the {denoiser.description}, whose reverse "
             "step alone is known; evaluate it without guidance"
         )
     raise ValueError(
-        f"evaluate.estimator must be {' or '.join(kind.name for kind in fitting)} for the "
+        f"{owner}.estimator must be {' or '.join(kind.name for kind in fitting)} for the "
         f"{denoiser.description}, got {estimator.name}; leave it out"
     )

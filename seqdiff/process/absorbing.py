@@ -42,7 +42,9 @@ class Absorbing(Interpolating):
         if (first, last) != (1.0, 0.0):
             raise ValueError(
                 "Absorbing.schedule must have alpha(0) = 1 and alpha(1) = 0, got "
-                f"{first:.6g} and {last:.6g} from {self.schedule}; wrap it in Completed(...)"
+                f"{first:.6g} and {last:.6g} from {self.schedule}; wrap it in Completed(...), on "
+                "the command line --process.schedule Completed --process.schedule.schedule "
+                f"{type(self.schedule).__name__}"
             )
 
     @property

@@ -51,5 +51,5 @@ def check_guidance(owner: str, strength: float | None) -> None:
     """
     if strength is not None and not 0 <= strength < math.inf:
         raise ValueError(
-            f"{owner} must be finite and at least 0, got {strength}; 1 is the law given the label"
+            f"{owner} must be finite and at least 0, got {strength}; 1 samples given the label"
         )

@@ -100,10 +100,11 @@ def choose_estimator(owner: str, args: argparse.Namespace) -> Estimator:
     return {kind.name: kind for kind in likelihood.ESTIMATORS}[name](**numbers)
 
 
-def suit(estimator: Estimator, args: argparse.Namespace, run: Run) -> Estimator:
+def suit(owner: str, estimator: Estimator, args: argparse.Namespace, run: Run) -> Estimator:
     """Make the estimator one for the run: block by block, or exact where the run allows it.
 
     Args:
+        owner: The subcommand, for messages.
         estimator: From ``choose_estimator``.
         args: What that read.
         run: What is to be estimated.
@@ -114,15 +115,37 @@ def suit(estimator: Estimator, args: argparse.Namespace, run: Run) -> Estimator:
     from seqdiff.likelihood import DiscreteSteps, TimeEstimator, fit, usual_estimator
     from seqdiff.objectives import DiscreteNELBO
 
+    if args.estimator is None:
+        _check_takes(owner, args, run)
     objective = run.config.objective
     num_steps = objective.num_steps if isinstance(objective, DiscreteNELBO) else None
     if args.estimator is not None or args.convention != "exact" or args.orders is not None:
         if isinstance(estimator, DiscreteSteps) and args.steps is None and num_steps is not None:
             estimator = replace(estimator, num_steps=num_steps)
-        return fit(estimator, run.denoiser)
+        return fit(estimator, run.denoiser, owner)
     usual = usual_estimator(run.denoiser, num_steps)
     if args.evaluations is None:
         return usual
     if isinstance(usual, TimeEstimator):
         return replace(usual, evaluations=args.evaluations)
-    return fit(estimator, run.denoiser)
+    return fit(estimator, run.denoiser, owner)
+
+
+def _check_takes(owner: str, args: argparse.Namespace, run: Run) -> None:
+    """Check that options without an estimator are for the usual one of such a run.
+
+    Raises:
+        ValueError: If one is not, before it is blamed on an estimator that nobody named.
+    """
+    from seqdiff.likelihood import TimeEstimator, usual_estimator
+
+    usual, by_masks = usual_estimator(run.denoiser), run.denoiser.any_order
+    for flag, given, takes in (
+        ("convention", None if args.convention == "exact" else args.convention, by_masks),
+        ("evaluations", args.evaluations, by_masks or isinstance(usual, TimeEstimator)),
+    ):
+        if given is not None and not takes:
+            raise ValueError(
+                f"{owner}.{flag} must be left out for the {run.denoiser.description}, whose "
+                f"estimator {usual.name} does not take it, got {given}; leave out --{flag}"
+            )

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     check_budget(estimator, num_tokens=1, target_se=args.target_se, max_nfe=args.max_nfe)
     suite = None if args.suite is None else find_suite(args.suite)
     trained = load_run(args.directory, device=choose_device(args.device))
-    estimator = suit(estimator, args, trained)
+    estimator = suit("evaluate", estimator, args, trained)
     if suite is None:
         content = _evaluate_split(args, trained, estimator)
     else:

@@ -15,8 +15,8 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
     Args:
         command: Who asks, for the messages.
         run: The run.
-        label: Name of the label; ``None`` is the law without one.
-        gamma: Strength of classifier-free guidance; ``None`` means 1, the law with the label.
+        label: Name of the label; ``None`` samples without one.
+        gamma: Strength of classifier-free guidance; ``None`` means 1, no more than the label.
 
     Raises:
         ValueError: If the run has no such label, or was not trained for what is asked.
@@ -40,7 +40,7 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
     if known is not None and run.config.label_dropout == 0 and (label is None or strength != 1):
         raise ValueError(
             f"{command}.label must be given, with guidance 1, for a run trained with label_dropout "
-            f"0, got label {label} and guidance {strength}: it has no law without a label; give "
+            f"0, got label {label} and guidance {strength}: it cannot do without a label; give "
             f"--label {known[0]}, or train with label_dropout 0.1"
         )
     if label is None or known is None:
@@ -63,7 +63,7 @@ def choose_labels(command: str, run: Run, *, given: bool) -> bool | None:
         ``None`` for a run without labels.
 
     Raises:
-        ValueError: If it is asked for in vain, or the run has no law without labels.
+        ValueError: If the run has no labels to give, or cannot do without them.
     """
     if run.datamodule.labels is None:
         if given:
@@ -74,9 +74,9 @@ def choose_labels(command: str, run: Run, *, given: bool) -> bool | None:
         return None
     if not given and run.config.label_dropout == 0:
         raise ValueError(
-            f"{command}.given_labels must be set for a run trained with label_dropout 0, which has "
-            f"no law without a label, got {run.directory} without it; add --given_labels, or train "
-            "with label_dropout 0.1"
+            f"{command}.given_labels must be set for a run trained with label_dropout 0, which "
+            f"cannot do without labels, got {run.directory} without it; add --given_labels, or "
+            "train with label_dropout 0.1"
         )
     return given
 

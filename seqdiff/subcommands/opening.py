@@ -11,6 +11,7 @@ import torch
 from seqdiff.run import Run, load_run
 from seqdiff.sampler_config import build_sampler, choose_sampler
 from seqdiff.samplers import Sampler
+from seqdiff.start import CONFIG_NAME
 
 _DEFAULT = ("first_hitting", "left_to_right", "block", "ancestral", "tweedie", "gaussian")
 
@@ -30,13 +31,22 @@ def open_run(
         FileNotFoundError: See ``load_run``.
         ValueError: See ``build_sampler`` and ``load_run``; or if the sampler is not for the run.
     """
-    chosen = _first_fit(_DEFAULT if sampler is None else [sampler], flags)
+    try:
+        chosen = _first_fit(_DEFAULT if sampler is None else [sampler], flags)
+    except ValueError:
+        if sampler is None and (directory / CONFIG_NAME).is_file():
+            build_sampler(_usual(load_run(directory)), flags)  # raises, in the name of that one
+        raise
     trained = load_run(directory, device=device)
     if sampler is None:
-        fitting = (n for n in _DEFAULT if choose_sampler(n).needs.met_by(trained.denoiser))
-        chosen = build_sampler(next(fitting), flags)
+        chosen = build_sampler(_usual(trained), flags)
     chosen.check_fit(trained.denoiser)
     return trained, chosen
+
+
+def _usual(run: Run) -> str:
+    """The name of the default sampler of such a run."""
+    return next(n for n in _DEFAULT if choose_sampler(n).needs.met_by(run.denoiser))
 
 
 def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:

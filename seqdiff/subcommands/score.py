@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     check_budget(estimator, num_tokens=1, **budget, owner="score")
     trained = load_run(args.directory, device=choose_device(args.device))
     trained = guide("score", trained, args.label)
-    estimator = suit(estimator, args, trained)
+    estimator = suit("score", estimator, args, trained)
     records = reader.read(path, args, trained.tokenizer)
     scores = score_records(
         trained,

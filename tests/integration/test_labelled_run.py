@@ -126,6 +126,45 @@ def refused(fails, run: Path, out: Path, *flags: str) -> str:
     return line
 
 
+@pytest.mark.parametrize(
+    ("preset", "flags", "said"),
+    [
+        (
+            "sedd",
+            ["--label=rich", "--guidance=2"],
+            "ClassifierFree.denoiser must predict the clean token, as subs, leave-one-out and full "
+            "do, got the process absorbing with parameterization score; train one of those",
+        ),
+        (
+            "plaid",
+            ["--label=rich", "--guidance=2"],
+            "ClassifierFree.denoiser must be given symbols, as those of absorbing, uniform and "
+            "hybrid noise are, got the process gaussian with parameterization categorical; train",
+        ),
+        (
+            "udlm",
+            ["--label=rich", "--guidance=2", "--sampler=tau_leaping"],
+            "Sampler.denoiser must fit TauLeapingSampler, got the guided process uniform with "
+            "parameterization leave-one-out; its samplers are ancestral, predictor_corrector, twee",
+        ),
+        (
+            "gidd",
+            ["--label=rich", "--guidance=2", "--sampler=gibbs"],
+            "Sampler.denoiser must fit GibbsSampler, got the guided process hybrid with",
+        ),
+    ],
+)
+def test_guidance_of_another_process_is_an_error(
+    preset: str, flags: list[str], said: str, data: list[str], tmp_path: Path, fails
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "s.fa"
+    assert train(run, "--preset", preset, "--trainer.max_steps=0", *data) == 0
+    assert said in refused(fails, run, out, *flags)
+    if preset in ("udlm", "gidd"):  # by a sampler that is for it
+        command = ["sample", str(run), "--num=1", "--length=5", "--seed=1", f"--out={out}"]
+        assert main([*command, *flags[:2], "--num-steps=2"]) == 0
+
+
 def test_bad_labels_are_refused(labelled: Path, fails, tmp_path: Path) -> None:
     out = tmp_path / "s.fa"
     line = refused(fails, labelled, out, "--label", "medium")
@@ -134,7 +173,7 @@ def test_bad_labels_are_refused(labelled: Path, fails, tmp_path: Path) -> None:
     assert "sample.guidance must come with a label, got 2.0 without; add --label" in line
     for gamma in ("-1", "nan", "inf"):
         line = refused(fails, labelled, out, "--label", "rich", f"--guidance={gamma}")
-        said = f"sample.guidance must be finite and at least 0, got {float(gamma)}; 1 is the law"
+        said = f"sample.guidance must be finite and at least 0, got {float(gamma)}; 1 samples"
         assert said in line
 
 

@@ -147,6 +147,16 @@ GUIDANCE: dict[str, set[str]] = {
     "both strands": {"subs", *PREDICTED},
     "blocks classifier-free": {"blocks"},
 }
+# Parameterizations, and whether a network has to be told the noise level for each.
+PARTS: dict[type[Parameterization], dict[type[Process], bool]] = {
+    Subs: {Absorbing: False, Blockwise: False},
+    MaskColumn: {Absorbing: True},
+    Score: {Absorbing: True, Uniform: True},
+    LeaveOneOut: {Uniform: True, Hybrid: True, LeftToRight: False},
+    Full: {Uniform: True, Hybrid: True},
+    Categorical: {Gaussian: True},
+}
+PROCESSES: list[Process] = list({type(p): p for p, _ in SYSTEMS.values()}.values())
 # With a strength at which it is the reverse step alone that is known.
 STEPS = {"ancestral", "tweedie", "predictor_corrector"}
 IN_BLOCKS = {"ancestral", "tweedie", "predictor_corrector", *ONE_BY_ONE}
@@ -175,13 +185,17 @@ class Counted:
 
 
 def network(process: Process, kind: Parameterization) -> Backbone:
+    told = process.needs_time or kind.needs_time
+    return backbone(process, kind.num_outputs(process), told)
+
+
+def backbone(process: Process, num_logits: int, told: bool) -> Backbone:
     sizes = {"d_model": 16, "n_layer": 1, "n_heads": 2, "dropout": 0.0}
-    ids = {"num_embeddings": K + 1, "num_logits": kind.num_outputs(process)}
+    ids = {"num_embeddings": K + 1, "num_logits": num_logits}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         if isinstance(process, LeftToRight):
             return AutoregressiveTransformer(**sizes, **ids)
-        told = process.needs_time or kind.needs_time
         return Transformer(**sizes, **ids, cond_dim=8, num_classes=2, time_conditioned=told)
 
 
@@ -205,11 +219,15 @@ def sampler(name: str) -> Sampler:
 
 
 def draw(chosen: Sampler, denoiser: Denoiser) -> None:
+    """Infilling: a token is given, and another may be one of two symbols."""
     x_init = denoiser.process.blank((2, L))
     x_init[1, 0] = 1
-    found = chosen.sample(denoiser, x_init, seeds=torch.arange(2))
+    allowed = torch.ones(2, L, K, dtype=torch.bool)
+    allowed[1, 2, :2] = False
+    found = chosen.sample(denoiser, x_init, seeds=torch.arange(2), allowed=allowed)
     assert ((found.tokens >= 0) & (found.tokens < K)).all()
     assert int(found.tokens[1, 0]) == 1
+    assert int(found.tokens[1, 2]) in (2, 3)
     assert (found.nfe > 0).all()
 
 
@@ -241,8 +259,59 @@ def test_tables_are_complete() -> None:
     own = {name for name, cls in named_samplers().items() if cls.__module__.startswith("seqdiff.")}
     assert set(SAMPLERS) == own
     assert set(ESTIMATED) == {kind.name for kind in (*ESTIMATORS, SmallK, BlockBound)}
-    known = {cls for cls in Objective.__subclasses__() if cls.__module__.startswith("seqdiff.")}
-    assert set(OBJECTIVES) == known
+    for table, base in ((OBJECTIVES, Objective), (PARTS, Parameterization)):
+        kinds = base.__subclasses__()
+        assert set(table) == {cls for cls in kinds if cls.__module__.startswith("seqdiff.")}
+
+
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.name)
+def test_parts(process: Process) -> None:
+    """Which outputs and which time input a process takes; blocks and prefixes take none."""
+    for kind, processes in PARTS.items():
+        fits, parameterization = type(process) in processes, kind()
+        build = GaussianDenoiser if isinstance(process, Gaussian) else Denoiser
+        told = processes.get(type(process), False)
+        if fits:
+            outputs = parameterization.num_outputs(process)
+            build(backbone(process, outputs, told), process, parameterization)
+            with pytest.raises(ValueError, match=f"must emit {outputs} outputs for .*, got 3 from"):
+                build(backbone(process, 3, told), process, parameterization)
+        else:
+            said = rf"parameterization {kind.name} must go with the process .*, got {process.name};"
+            with pytest.raises(ValueError, match=said):
+                build(backbone(process, K, told), process, parameterization)
+        if told:
+            with pytest.raises(
+                ValueError, match=r"must be told the noise level for the .* a time-"
+            ):
+                build(backbone(process, outputs, False), process, parameterization)
+
+
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.name)
+def test_blocks(process: Process) -> None:
+    """Only masks: a block of other noise would need a noise level of its own."""
+    if isinstance(process, Absorbing):
+        assert Blockwise(process, 3).unknown_id == K
+        return
+    blocks = object.__new__(Blockwise)  # past the type checker that watches constructors in tests
+    object.__setattr__(blocks, "process", process)
+    object.__setattr__(blocks, "block_size", 3)
+    with pytest.raises(ValueError, match=rf"process must be absorbing, got {process.name}, whose"):
+        blocks.__post_init__()
+
+
+def test_unchanged_rows_are_remembered_for_networks_without_time_alone() -> None:
+    process = Absorbing(K)
+    for told in (False, True):
+        denoiser = Denoiser(backbone(process, K, told), process).eval()
+        cached = sampler("cached_ancestral")
+        if not told:
+            draw(cached, denoiser)
+            continue
+        with pytest.raises(
+            ValueError, match=r"must ignore time .*, got a time-conditioned one; use"
+        ):
+            draw(cached, denoiser)
 
 
 def test_samplers(system: str) -> None:
