@@ -18,8 +18,11 @@ from seqdiff.schedules import LogLinear, NoiseSchedule
 class Uniform(Interpolating):
     """q(z_t | x0) = Cat(alpha_t x0 + (1 - alpha_t) / K): a replaced token may be any real symbol.
 
-    The noise is over the K real symbols: mask, padding and unknown tokens are no part of it. Any
-    schedule will do; with alpha(0) < 1 the bound has a reconstruction term, with alpha(1) > 0 a
+    The noise is over all K symbols of the tokenizer. Masks, padding and unknown tokens have the id
+    K, which is never drawn. Special tokens of the vocabulary itself can be drawn: those that frame
+    a row or part documents, and with BERT's vocabulary also [PAD], [MASK] and the unused ones.
+
+    Any schedule will do; with alpha(0) < 1 the bound has a reconstruction term, with alpha(1) > 0 a
     prior term, and both are counted. Source: Austin et al. 2021, arXiv:2107.03006; in continuous
     time Schiff et al. 2024, arXiv:2412.10193.
 
