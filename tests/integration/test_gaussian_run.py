@@ -162,6 +162,15 @@ def test_what_does_not_fit_ends_in_one_line(
     write_fasta(tmp_path / "g.fa", ["c"], ["ACGT"])
     embed = ["embed", str(run), f"--fasta={tmp_path / 'g.fa'}", f"--out={tmp_path / 'e.npz'}"]
     assert "embed.directory must be a run whose network reads bases" in fails(embed)
+    ism = ["ism", *embed[1:3], f"--out={tmp_path / 'i.npz'}"]
+    assert "must be of a process with masks alone, got the process gaussian" in fails(ism)
+    columns = "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"
+    row = "c\t2\t.\tC\tA\t.\t.\t."
+    (tmp_path / "v.vcf").write_text(f"##fileformat=VCFv4.2\n{columns}\n{row}\n")
+    variants = ["variants", *embed[1:3], f"--vcf={tmp_path / 'v.vcf'}", f"--out={tmp_path / 'v'}"]
+    message = fails([*variants, "--score=marginal"])
+    assert "score variants by --score likelihood, which every process has" in message
+    assert {file.name for file in tmp_path.iterdir()} == {"g.fa", "v.vcf"}
     wrong = train(tmp_path / "w", *CADUCEUS)
     assert "must read one strand" in fails([*wrong, "--backbone.variant=ps", PS])
     assert "choose GaussianVLB" in fails([*wrong, "--objective=ContinuousNELBO"])
