@@ -386,7 +386,14 @@ def _bounds(domain: Domain, unit: str) -> str:
     published = domain is DNA
     file = FOLDER / f"{domain.name}-paired.json"
     paired = json.loads(file.read_text()) if file.exists() else {}
-    titles = ["system", "estimate", f"bits/{unit} ± SE over rows", "other seeds", "less MDLM's", "perplexity"]
+    titles = [
+        "system",
+        "estimate",
+        f"bits/{unit} ± SE over rows",
+        "other seeds",
+        "less MDLM's",
+        "perplexity",
+    ]
     titles += ["published", "lr"] if published else ["lr"]
     lines = [_row(*titles), "|---" * len(titles) + "|"]
     for system, runs in found.items():
