@@ -20,7 +20,7 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 
 from seqdiff.backbones import Backbone
-from seqdiff.config_files import config_files, one_line, read_config, unquote
+from seqdiff.config_files import Content, config_files, one_line, read_config, unquote
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.denoiser import usual_parameterization
 from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective
@@ -235,11 +235,19 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
                 f"{path}: {part}.init_args.{linked} must not be set, got {value}; drop it, "
                 f"it follows from {origin}"
             )
-    if name is not None and find_preset(name).time_conditioned and not _says(flags, _TOLD):
+    after = [] if own is not None else _from_preset(contents)
+    said = _says(flags, _TOLD) or any(content.says_time for content in after)
+    if name is not None and find_preset(name).time_conditioned and not said:
         _tell_noise_level(parsed, name)
     del parsed["config"], parsed["base"], parsed["preset"]
     unquote(parsed)
     return parsed.clone(with_meta=False)
+
+
+def _from_preset(contents: list[Content]) -> list[Content]:
+    """The last file that names a preset, and those that come after it."""
+    named = [number for number, content in enumerate(contents) if content.preset is not None]
+    return contents[named[-1] :] if named else []
 
 
 def _says(flags: Sequence[str], key: str) -> bool:

@@ -51,10 +51,12 @@ class Content(NamedTuple):
     Attributes:
         argument: Its path; or JSON, of a file that is older than the keys of today.
         preset: That it names.
+        says_time: Whether it says if the network has a time input.
     """
 
     argument: str
     preset: str | None
+    says_time: bool = False
 
 
 def read_config(path: Path) -> Content:
@@ -66,7 +68,9 @@ def read_config(path: Path) -> Content:
     content = yaml.safe_load(path.read_text())
     preset = content.get("preset")
     if not _is_old(content):
-        return Content(str(path), preset)
+        backbone = content.get("backbone")
+        options = backbone.get("init_args") if isinstance(backbone, dict) else None
+        return Content(str(path), preset, "time_conditioned" in (options or {}))
     for key in ("backbone", "data"):
         if isinstance(content.get(key), str) and (path.parent / content[key]).is_file():
             content[key] = str((path.parent / content[key]).resolve())

@@ -110,6 +110,18 @@ def test_systems(preset: str, flags: list[str], said: str, tmp_path: Path, fails
     assert not (tmp_path / "run").exists()
 
 
+def test_a_file_that_names_a_preset_and_no_time_input(tmp_path: Path, fails: Fails) -> None:
+    """A flag comes after a file: there the preset decides."""
+    path = configure(tmp_path, "Transformer", time_conditioned=False)
+    content = path.read_text()
+    path.write_text(f"preset: udlm\n{content}")
+    said = "must be told the noise level for the process uniform, got a time-free Transformer"
+    assert said in fails(["train", str(path), *UNTRAINED])
+    path.write_text(content)
+    assert main(["train", str(path), "--preset", "udlm", *UNTRAINED]) == 0
+    assert load_run(tmp_path / "run").denoiser.time_conditioned
+
+
 def test_the_way_out_of_an_incomplete_schedule(tmp_path: Path) -> None:
     flags = ["--process.schedule", "Completed", "--process.schedule.schedule", "Geometric"]
     path = configure(tmp_path, "Transformer")
