@@ -96,8 +96,9 @@ class ReplayedDraws(Draws):
 
     def letters(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
         rows = where.nonzero()[:, 0].tolist()
-        laws = log_probs.exp().tolist()
-        chosen = [self.paths[row].choose(law) for row, law in zip(rows, laws, strict=True)]
+        laws = log_probs.exp()
+        assert torch.allclose(laws.sum(dim=-1), torch.ones(len(laws)).to(laws), atol=1e-9)
+        chosen = [self.paths[row].choose(law) for row, law in zip(rows, laws.tolist(), strict=True)]
         return torch.tensor(chosen, dtype=torch.int64)
 
     def coins(self, probability: Tensor, where: Tensor, step: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NoReturn
 
@@ -29,9 +29,8 @@ from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import Draws
 from seqdiff.samplers.grid import NoisySampler
 from seqdiff.types import NO_LABEL, Inputs
+from tests.enumeration import Law, Outcomes, ReplayedDraws, Tokens, outcomes
 
-Tokens = tuple[int, ...]
-Law = dict[Tokens, float]
 Answer = Callable[[Tensor, Tensor, Tensor, DiscreteProcess], Tensor]
 TINY = torch.finfo(torch.float64).tiny
 
@@ -219,74 +218,6 @@ def mislabelled(joint: Joint, process: DiscreteProcess) -> Denoiser:
 # Every outcome of a sampler's random choices
 
 
-@dataclass
-class Path:
-    """The choices of one row: those it must make first, and all it made, with their chances."""
-
-    prefix: Tokens
-    made: list[int] = field(default_factory=list)
-    chances: list[list[float]] = field(default_factory=list)
-
-    def choose(self, chances: list[float]) -> int:
-        if len(self.made) < len(self.prefix):
-            choice = self.prefix[len(self.made)]
-        else:
-            choice = next(i for i, chance in enumerate(chances) if chance > 0)
-        self.made.append(choice)
-        self.chances.append(chances)
-        return choice
-
-    @property
-    def probability(self) -> float:
-        total = 1.0
-        for choice, chances in zip(self.made, self.chances, strict=True):
-            total *= chances[choice]
-        return total
-
-    def branches(self) -> list[Tokens]:
-        return [
-            (*self.made[:depth], other)
-            for depth in range(len(self.prefix), len(self.made))
-            for other, chance in enumerate(self.chances[depth])
-            if chance > 0 and other != self.made[depth]
-        ]
-
-
-class ReplayedDraws(Draws):
-    """Makes each row follow a path and notes which other ways there were."""
-
-    def __init__(self, prefixes: Sequence[Tokens]) -> None:
-        self.paths = [Path(prefix) for prefix in prefixes]
-
-    def cells(self, edges: Tensor, where: Tensor) -> Tensor:
-        chances = (edges[:-1] - edges[1:]).tolist()
-        cells = torch.zeros(where.shape, dtype=torch.int64)
-        for row, position in where.nonzero().tolist():
-            cells[row, position] = 1 + self.paths[row].choose(chances)
-        return cells
-
-    def letters(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
-        rows = where.nonzero()[:, 0].tolist()
-        laws = log_probs.exp()
-        assert torch.allclose(laws.sum(dim=-1), torch.ones(len(laws)).double(), atol=1e-9)
-        chosen = [self.paths[row].choose(law) for row, law in zip(rows, laws.tolist(), strict=True)]
-        return torch.tensor(chosen, dtype=torch.int64)
-
-    def coins(self, probability: Tensor, where: Tensor, step: int) -> Tensor:
-        heads = torch.zeros_like(where)
-        for row, position in where.nonzero().tolist():
-            chance = float(probability[row, position])
-            assert -1e-12 <= chance <= 1 + 1e-12, "a probability"
-            chance = min(max(chance, 0.0), 1.0)
-            heads[row, position] = self.paths[row].choose([chance, 1 - chance]) == 0
-        return heads
-
-    def _none(self, *_: object) -> NoReturn:
-        raise AssertionError("these samplers do not ask for it")
-
-    levels = window = take = repeated = copies = _none
-
-
 class OneDraw(ReplayedDraws):
     """Takes note of the distributions, for a move that draws once, at independent positions."""
 
@@ -301,7 +232,11 @@ class OneDraw(ReplayedDraws):
     def coins(self, probability: Tensor, where: Tensor, step: int) -> NoReturn:
         raise NotOneDraw
 
+    def _none(self, *_: object) -> NoReturn:
+        raise AssertionError("a move of one draw does not ask for it")
+
     cells = coins
+    levels = window = take = repeated = copies = _none
 
     def product(self, rows: list[Tokens], chances: list[float]) -> Law:
         """The rows after the draw."""
@@ -380,33 +315,16 @@ def push(law: Law, denoiser: Denoiser, request: Request, move: Callable[[Canvas]
     return dict(total)
 
 
-def outcomes(
-    sampler: Sampler, denoiser: Denoiser, request: Request
-) -> list[tuple[float, Tokens, list[Tensor], int]]:
-    """Run all of a sampler for every outcome: probability, end, history and clamped draws."""
-    waiting: list[Tokens] = [()]
-    found = []
-    while waiting:
-        draws, steps = ReplayedDraws(waiting), []
-        canvas = request.canvas(
-            denoiser, draws, len(waiting), lambda step, x, kept=steps: kept.append(x.clone())
-        )
-        sampler.fill(canvas)
-        clamped = [0] * len(waiting) if canvas.clamped is None else canvas.clamped.tolist()
-        for row, (path, end) in enumerate(zip(draws.paths, canvas.x_t.tolist(), strict=True)):
-            history = [x[row] for x in steps]
-            found.append((path.probability, tuple(end), history, clamped[row]))
-        waiting = [branch for path in draws.paths for branch in path.branches()]
-    assert abs(sum(chance for chance, *_ in found) - 1) < 1e-9
-    return found
+def run(sampler: Sampler, denoiser: Denoiser, request: Request) -> Outcomes:
+    """Run all of a sampler for every outcome."""
+    return outcomes(
+        sampler, denoiser, request.given, allowed=request.allowed, padding=request.padding
+    )
 
 
 def ends(sampler: Sampler, denoiser: Denoiser, request: Request) -> Law:
     """The exact distribution of a sampler's samples."""
-    total: defaultdict[Tokens, float] = defaultdict(float)
-    for chance, end, _, _ in outcomes(sampler, denoiser, request):
-        total[end] += chance
-    return dict(total)
+    return run(sampler, denoiser, request).law
 
 
 def chain(
@@ -453,9 +371,3 @@ def single_site(joint: Joint, z: Tensor, s: float, t: float, process: DiscretePr
         for position in range(joint.length):
             found[number, position].index_add_(0, before[:, position], weight)
     return found.log()
-
-
-def distance(first: Law, second: Law) -> float:
-    """Total variation."""
-    keys = set(first) | set(second)
-    return sum(abs(first.get(key, 0.0) - second.get(key, 0.0)) for key in keys) / 2

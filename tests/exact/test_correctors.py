@@ -12,12 +12,10 @@ from seqdiff.parameterization import Full, LeaveOneOut, MaskColumn, Subs
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
 from seqdiff.samplers import GibbsSampler, PredictorCorrectorSampler
 from seqdiff.schedules import Cosine, Geometric, LogLinear
+from tests.enumeration import Law, Tokens, distance
 from tests.noisy_worlds import (
     Joint,
-    Law,
     Request,
-    Tokens,
-    distance,
     ends,
     every_row,
     exact,

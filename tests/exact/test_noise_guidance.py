@@ -18,12 +18,11 @@ from seqdiff.samplers import (
     TweedieSampler,
 )
 from seqdiff.schedules import Cosine, Geometric
+from tests.enumeration import Law, distance
 from tests.noisy_worlds import (
     Joint,
-    Law,
     Request,
     chain,
-    distance,
     ends,
     exact,
     kernel,

@@ -28,20 +28,19 @@ from seqdiff.samplers import (
 from seqdiff.samplers.decoding import reshape_law
 from seqdiff.samplers.grid import NoisySampler
 from seqdiff.schedules import Cosine, CosineSquared, Geometric, LogLinear
+from tests.enumeration import Law, distance
 from tests.noisy_worlds import (
     Joint,
-    Law,
     Request,
     World,
     chain,
-    distance,
     ends,
     every_row,
     exact,
     kernel,
     mislabelled,
-    outcomes,
     push,
+    run,
     single_site,
 )
 
@@ -381,8 +380,8 @@ def test_a_mask_column_unmasks_as_the_plug_in_kernel_says() -> None:
         assert (found[0, 0] - wanted).abs().max() < 1e-12
         u = (alpha_s - alpha_t) / (1 - alpha_t)
         assert abs(float(found[0, 0, K]) - (1 - u)) > 1e-2, "the mask's mass was not dropped first"
-    paths = outcomes(AncestralSampler(num_steps=2), denoiser, Request.nothing(denoiser, 2))
-    assert all(K not in end for _, end, _, _ in paths)
+    paths = run(AncestralSampler(num_steps=2), denoiser, Request.nothing(denoiser, 2))
+    assert not (paths.tokens == K).any()
     symbols = law[:K] / law[:K].sum()
     wanted = {
         r: float(symbols[r[0]] * symbols[r[1]]) for r in itertools.product(range(K), repeat=2)
@@ -428,9 +427,9 @@ def test_given_tokens_stay_and_padding_holds_nothing(process, sampler) -> None:
     joint = Joint.random(2, 2, seed=3)
     denoiser = exact(joint, process)
     request = Request(torch.tensor([1, 2]))
-    paths = outcomes(sampler, denoiser, request)
-    assert all(int(row[0]) == 1 for _, _, history, _ in paths for row in history)
-    assert all(end[1] < 2 for _, end, _, _ in paths)
+    paths = run(sampler, denoiser, request)
+    assert all(int(row[0]) == 1 for history in paths.history for row in history)
+    assert (paths.tokens[:, 1] < 2).all()
     other = ends(sampler, denoiser, Request(torch.tensor([0, 2])))
     seen = ends(sampler, denoiser, request)
     shift = sum(p for (_, b), p in seen.items() if b) - sum(p for (_, b), p in other.items() if b)
@@ -451,7 +450,7 @@ def test_only_allowed_symbols_are_predicted(process) -> None:
     allowed = torch.tensor([[True, False, True], [False, True, True]])
     request = Request(torch.tensor([K, K]), allowed=allowed)
     for sampler in CORRECTED[:3]:
-        for _, end, _, _ in outcomes(sampler, denoiser, request):
+        for end in run(sampler, denoiser, request).tokens.tolist():
             assert all(bool(allowed[place, symbol]) for place, symbol in enumerate(end))
     for s, t in SPANS[1:3]:
         z = reachable(process, t)

@@ -18,7 +18,8 @@ from seqdiff.samplers import AncestralSampler, TauLeapingSampler
 from seqdiff.samplers.protocol import fitting_samplers
 from seqdiff.training.trainer import last_logged
 from seqdiff.types import Inputs
-from tests.noisy_worlds import Joint, World, chain, distance, every_row, kernel, single_site
+from tests.enumeration import distance
+from tests.noisy_worlds import Joint, World, chain, every_row, kernel, single_site
 from tests.ring_process import Offsets, Ring
 
 Fails = Callable[[list[str]], str]
