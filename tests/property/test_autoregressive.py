@@ -59,7 +59,7 @@ def reads(model: torch.nn.Module, length: int = 6) -> torch.Tensor:
     for place in range(length):
         changed = tokens.clone()
         changed[0, place] = (changed[0, place] + 1) % K
-        columns.append((model(Inputs(changed)) - before).abs().amax(dim=(0, 2)) > 1e-9)
+        columns.append((model(Inputs(changed)) - before).abs().amax(dim=(0, 2)) > 1e-12)
     return torch.stack(columns, dim=1)
 
 

@@ -13,6 +13,7 @@ from seqdiff.likelihood import ChainRule, evaluate
 from seqdiff.process import LeftToRight
 from seqdiff.types import NO_LABEL, Batch, Inputs
 from tests.oracles import all_sequences
+from tests.property.test_autoregressive import reads
 from tests.property.test_caduceus import naive_mamba, naive_norm
 
 K = 3
@@ -84,18 +85,6 @@ def test_logits_and_gradients_are_those_of_a_loop_over_positions(shape: str, bac
         torch.testing.assert_close(mine, other, atol=1e-9, rtol=1e-9)
     wrong = unshifted(**SHAPES[shape])(inputs)
     assert (wrong - wanted).abs().max() > 1e-3
-
-
-def reads(model: AutoregressiveMamba, length: int = 6) -> torch.Tensor:
-    """Which tokens, as columns, change the logits of which positions, as rows."""
-    tokens = torch.arange(length)[None] % K
-    before = model(Inputs(tokens))
-    columns = []
-    for place in range(length):
-        changed = tokens.clone()
-        changed[0, place] = (changed[0, place] + 1) % K
-        columns.append((model(Inputs(changed)) - before).abs().amax(dim=(0, 2)) > 1e-12)
-    return torch.stack(columns, dim=1)
 
 
 def test_logits_read_exactly_the_tokens_before() -> None:
