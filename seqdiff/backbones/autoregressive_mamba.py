@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,8 @@ from .layers import (
     LabelEmbedding,
     Norm,
     NormKind,
+    check_mamba_sizes,
     require_choice,
-    require_positive,
     shifted,
 )
 from .mamba import MambaConfig, SelectiveSSM, project_in, project_out
@@ -80,25 +80,17 @@ class AutoregressiveMamba(Backbone):
     ) -> None:
         super().__init__()
         owner = type(self).__name__
-        sizes = {
-            "d_model": d_model,
-            "n_layer": n_layer,
-            "num_embeddings": num_embeddings,
-            "num_logits": num_logits,
-        }
-        if num_classes is not None:
-            sizes["num_classes"] = num_classes
-        for name, size in sizes.items():
-            require_positive(owner, name, size)
-        require_choice(owner, "norm", norm, get_args(NormKind))
+        check_mamba_sizes(
+            owner,
+            d_model=d_model,
+            n_layer=n_layer,
+            num_embeddings=num_embeddings,
+            num_logits=num_logits,
+            num_classes=num_classes,
+            norm=norm,
+            norm_eps=norm_eps,
+        )
         require_choice(owner, "backend", backend, BACKENDS)
-        if not norm_eps > 0:
-            raise ValueError(f"{owner}.norm_eps must be above 0, got {norm_eps}; 1e-5 is usual")
-        if num_logits > num_embeddings:
-            raise ValueError(
-                f"{owner}.num_logits must not exceed num_embeddings, whose first rows are the "
-                f"head; got {num_logits} > {num_embeddings}"
-            )
         mamba = MambaConfig(
             d_state, d_conv, expand, dt_rank, dt_min, dt_max, dt_init_floor, conv_bias, bias
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from .layers import NormKind, require_choice, require_positive
+from .layers import NormKind, check_mamba_sizes, require_choice
 from .mamba import Combine, MambaConfig
 
 Variant = Literal["ph", "ps"]
@@ -54,20 +54,18 @@ class CaduceusConfig:
             ValueError: If one is out of range, ``complement`` is no involution of the embedded
                 ids, or the scored ids are not closed under it.
         """
-        for name in ("d_model", "n_layer", "num_embeddings", "num_logits"):
-            require_positive("Caduceus", name, getattr(self, name))
-        if self.num_classes is not None:
-            require_positive("Caduceus", "num_classes", self.num_classes)
+        check_mamba_sizes(
+            "Caduceus",
+            d_model=self.d_model,
+            n_layer=self.n_layer,
+            num_embeddings=self.num_embeddings,
+            num_logits=self.num_logits,
+            num_classes=self.num_classes,
+            norm=self.norm,
+            norm_eps=self.norm_eps,
+        )
         require_choice("Caduceus", "variant", self.variant, get_args(Variant))
         require_choice("Caduceus", "combine", self.combine, get_args(Combine))
-        require_choice("Caduceus", "norm", self.norm, get_args(NormKind))
-        if not self.norm_eps > 0:
-            raise ValueError(f"Caduceus.norm_eps must be above 0, got {self.norm_eps}")
-        if self.num_logits > self.num_embeddings:
-            raise ValueError(
-                "Caduceus.num_logits must not exceed num_embeddings, whose first rows are the "
-                f"head; got {self.num_logits} > {self.num_embeddings}"
-            )
         if self.swap_strands and self.variant != "ps":
             raise ValueError(
                 'Caduceus.swap_strands needs variant="ps": a "ph" network has one strand'
