@@ -423,9 +423,7 @@ def gaussian_reconstruction(
         weight: One a row.
     """
     where = inputs.noisy
-    law = denoiser(inputs, where)
-    terms = -law.gather(-1, batch.tokens[where][:, None]).squeeze(-1)
-    return _spread(terms, where, weight)
+    return _spread(_nats(denoiser(inputs, where), batch, where), where, weight)
 
 
 def gaussian_prior(denoiser: GaussianDenoiser, batch: Batch) -> Float64[Tensor, "B L"]:
