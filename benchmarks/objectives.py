@@ -31,9 +31,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 
+import numpy as np
+import torch
+from jaxtyping import Int64
+from scipy.stats import binom
+from torch import Tensor
+
 from benchmarks.common import RESULTS, machine
-from seqdiff.likelihood import evaluate
+from seqdiff.likelihood import Likelihood, StratifiedK, evaluate
+from seqdiff.likelihood.estimator import PassNoise, Query
+from seqdiff.process import Process
 from seqdiff.run import load_run
+from seqdiff.types import Batch
 
 FOLDER = RESULTS / "objectives"
 RATES = (1e-3, 3e-3, 8e-3)
@@ -141,6 +150,43 @@ CUMULATIVE = {
 }
 BY_STEPS = {10: 42.18, 20: 30.70, 50: 25.77, 100: 24.35, 200: 23.66, 500: 23.26, 1000: 23.15}
 CONTINUOUS = 23.05
+
+
+@dataclass(frozen=True)
+class StepsByMasks(StratifiedK):
+    """The bound of a chain of equal steps of log-linear masked diffusion, by ``StratifiedK``.
+
+    All numbers of steps have the same draws, so the difference of two bounds has a small error.
+
+    Attributes:
+        num_steps: T.
+    """
+
+    num_steps: int = 1000
+
+    def query(
+        self,
+        batch: Batch,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: Process,
+    ) -> Query:
+        """See ``Estimator``."""
+        query = super().query(batch, evaluation, noise=noise, process=process)
+        k = ((query.x_t == process.unknown_id) & batch.loss_mask).sum(dim=-1).numpy()
+        factor = k * step_weight(k, batch.num_tokens.numpy(), self.num_steps)
+        return query._replace(weight=query.weight * torch.from_numpy(factor))
+
+
+def step_weight(k: np.ndarray, n: np.ndarray, num_steps: int) -> np.ndarray:
+    """Weight of the cross-entropy at k of n masked tokens; 1/k in the limit of many steps.
+
+    Step i of T reveals a token with probability 1/i, and at its noisier end every token is masked
+    with probability i/T, so it is the sum over i of Binomial(k; n, i/T) / i.
+    """
+    i = np.arange(1, num_steps + 1)
+    return (binom.pmf(k[:, None], n[:, None], i / num_steps) / i).sum(axis=1)
 
 
 @dataclass(frozen=True)
@@ -328,8 +374,12 @@ def main() -> None:
 
 
 def write_paired(domain: Domain, runs: Path) -> None:
-    """Compare every system with MDLM row by row, which is surer than their two errors say."""
-    found = {}
+    """Compare every system with MDLM, and MDLM's steps with their limit, row by row.
+
+    Differences are surer than the two errors say.
+    """
+    found: dict[str, Likelihood] = {}
+    steps: dict[str, Likelihood] = {}
     for system in SYSTEMS:
         run = runs / f"{domain.name}-{system}-0"
         if (run / "run.yaml").exists():
@@ -338,18 +388,19 @@ def write_paired(domain: Domain, runs: Path) -> None:
             rows = trained.datamodule.evaluation_loader("test")
             evaluations = None if system == "ar" else int(domain.evaluations[-1])
             found[system] = evaluate(trained.denoiser, rows, evaluations=evaluations)
+            for number in STEPS if system == "mdlm" else ():
+                estimator = StepsByMasks(int(domain.evaluations[-1]), number)
+                steps[str(number)] = evaluate(trained.denoiser, rows, estimator=estimator)
     if "mdlm" not in found:
         return
-    differences = {
-        system: [
-            (difference := result.minus(found["mdlm"])).bits_per_token,
-            difference.bits_per_token_error,
-        ]
-        for system, result in found.items()
-        if system != "mdlm"
-    }
-    file = FOLDER / f"{domain.name}-paired.json"
-    file.write_text(json.dumps(differences, indent=1) + "\n")
+    for name, results in (("paired", found), ("steps", steps)):
+        differences = {}
+        for key, result in results.items():
+            if result is not found["mdlm"]:
+                difference = result.minus(found["mdlm"])
+                differences[key] = [difference.bits_per_token, difference.bits_per_token_error]
+        file = FOLDER / f"{domain.name}-{name}.json"
+        file.write_text(json.dumps(differences, indent=1) + "\n")
 
 
 def tables() -> Iterator[str]:
@@ -430,15 +481,19 @@ def _ablations(domain: Domain) -> str:
 
 def _steps(domain: Domain) -> str:
     """The bound of MDLM by the number of steps, as ratios of perplexities a token."""
-    lines = [_row("steps", "bits", "perplexity over the limit's", "published"), "|---" * 4 + "|"]
+    file = FOLDER / f"{domain.name}-steps.json"
+    paired = json.loads(file.read_text()) if file.exists() else {}
+    titles = ("steps", "bits", "less the limit's, same draws")
+    lines = [_row(*titles, "perplexity over the limit's", "published"), "|---" * 5 + "|"]
     for runs in [_results(domain)["mdlm"]] if "mdlm" in _results(domain) else []:
         limit = runs[0]["test"]["rows"][0]
         for steps, row in runs[0]["test"]["steps"].items():
             published = BY_STEPS.get(int(steps))
-            cells = [f"{row['perplexity'] / limit['perplexity']:.4f}"]
+            cells = ["{:+.5f} ± {:.5f}".format(*paired[steps]) if steps in paired else ""]
+            cells.append(f"{row['perplexity'] / limit['perplexity']:.4f}")
             cells.append("" if published is None else f"{published / CONTINUOUS:.4f}")
             lines.append(_row(steps, _number(row), *cells))
-        lines.append(_row("limit", _number(limit), "1", "1"))
+        lines.append(_row("limit", _number(limit), "", "1", "1"))
     return "\n".join(lines)
 
 

@@ -1,0 +1,31 @@
+"""The comparison of systems: its weights of steps, by enumeration of all masks."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from benchmarks.objectives import step_weight
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 5, 40])
+def test_weights_of_steps_are_those_of_the_chain(num_steps: int) -> None:
+    """Step i masks every token with probability i/T at its noisier end and reveals it with 1/i."""
+    n = 4
+    masks = np.array(list(itertools.product([0, 1], repeat=n)))
+    cost = np.random.default_rng(0).random(len(masks)) * masks.any(axis=1)
+    k = masks.sum(axis=1)
+    wanted = 0.0
+    for i in range(1, num_steps + 1):
+        chance = (i / num_steps) ** k * (1 - i / num_steps) ** (n - k)
+        wanted += float(chance @ cost) / i
+    counts = np.arange(1, n + 1)
+    means = np.array([cost[k == count].mean() for count in counts])
+    found = step_weight(counts, np.full(n, n), num_steps)
+    assert found @ means == pytest.approx(wanted, rel=1e-12)
+
+
+def test_weights_of_many_steps_tend_to_those_of_the_bound() -> None:
+    k = np.arange(1, 9)
+    limit = step_weight(k, np.full(8, 8), 20_000)
+    assert np.allclose(limit, 1 / k, rtol=1e-3)
