@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.seqdiff-installed
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test slow lint clean
 
 setup: $(STAMP)
 
@@ -19,7 +19,10 @@ demo: setup
 	$(BIN)/seqdiff demo configs/experiment/genomics/demo.yaml
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
+
+slow: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m slow
 
 lint: setup
 	$(BIN)/ruff check .

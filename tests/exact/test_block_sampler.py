@@ -247,6 +247,7 @@ def elements(length: int) -> int:
     return counted.count
 
 
+@pytest.mark.slow
 def test_work_grows_like_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements touched at 400 tokens and at 800; a look at all tokens a block gives 4 times."""
     assert elements(800) / elements(400) == pytest.approx(2, rel=0.02)

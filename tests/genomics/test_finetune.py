@@ -42,6 +42,7 @@ def suite(tmp_path: Path) -> Path:
 SMALL = ["--epochs", "1", "--seeds", "2", "--batch_size", "64", "--lr", "0.01"]
 
 
+@pytest.mark.slow
 def test_a_suite_is_run_once_and_goes_on(
     run_folder: Path,
     suite: Path,

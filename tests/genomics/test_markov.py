@@ -140,6 +140,7 @@ def test_human_chromosomes_give_the_known_baselines(
     assert bits[8] == pytest.approx(1.8618, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_the_interpolated_chain_on_human_chromosomes(
     real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def test_the_likelihood_of_an_order_is_that_of_the_mirrored_order_on_the_other_s
     assert np.abs(forward - backward).max() > 1e-2, "a plain network must not pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "estimator",
     [BernoulliTime(8), StratifiedK(8), RandomOrderChain(2), ImportanceWeightedOrders(2)],

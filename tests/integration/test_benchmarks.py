@@ -159,6 +159,7 @@ def test_flops_of_a_transformer_step_by_counting() -> None:
     assert counted - fewer == 6 * 25 * 16 * 7
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
 def test_memory_is_that_of_a_process_of_its_own() -> None:
     """The parallel scan holds several tensors of all states, 16 by 16 floats a position."""

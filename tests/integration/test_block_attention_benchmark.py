@@ -59,6 +59,7 @@ def test_a_block_longer_than_the_row(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err.endswith("--block must be at most the length 24, got 25\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
 def test_memory_is_that_of_a_process_of_its_own() -> None:
     """The mask alone, [2,048, 2,048] in float32, is 16 MiB; the structured form has none of it."""

@@ -99,6 +99,7 @@ def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.M
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every, said", [("1", "to go on: "), ("999999999", "nothing was saved")])
 def test_terminated(config: Path, tmp_path: Path, every: str, said: str) -> None:
     """SIGTERM, which batch systems send, is no success."""

@@ -71,6 +71,7 @@ def kill_in_the_sixth_step(monkeypatch: pytest.MonkeyPatch, config: Path, run: P
     assert torch.load(run / "last.ckpt", weights_only=True)["global_step"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["2", "3"], ids=["where it is saved", "before it is saved"])
 def test_resume_is_bit_identical(
     every: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +127,7 @@ def test_the_choice_is_logged_used_and_saved(
     assert all(0 < least[step] < whole[step] for step in least)
 
 
+@pytest.mark.slow
 def test_a_search_changes_nothing_but_the_interval(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ def test_it_measures_the_average_by_what_training_computes(
     assert rows(again, "train/loss_variance")[4] != pytest.approx(min(values), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds(config: Path, tmp_path: Path) -> None:
     flags = [*SEARCH, "--trainer.max_steps", "4", "--trainer.val_check_interval", "2"]
     flags[1] = "tests.integration.toy_domain.ToyBlockNet"

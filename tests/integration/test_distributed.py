@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 
 from seqdiff.cli import main
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FLAGS = ["--trainer.max_steps", "5", "--trainer.val_check_interval", "5"]
 

@@ -80,6 +80,7 @@ def sample(run: Path, out: Path, *flags: str) -> float:
     return sum(letter in "GC" for letter in letters) / len(letters)
 
 
+@pytest.mark.slow
 def test_samples_have_the_class_that_is_asked_for(labelled: Path, tmp_path: Path) -> None:
     """Of 2,000 independent bases the share is known to 0.009: 1e-6 lies at 4.9 of those, 0.044.
 

@@ -220,6 +220,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert not prepared or "row" in said or "document" in said
 
 
+@pytest.mark.slow
 def test_real_text(real_data: Path, tmp_path: Path) -> None:
     """War and Peace: a hundred small steps must beat the byte composition."""
     run, numbers = tmp_path / "run", tmp_path / "e.json"

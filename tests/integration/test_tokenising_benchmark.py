@@ -12,6 +12,8 @@ from text.documents import Reading, read_documents
 from text.shards import TokenStore
 from text.tokenizers import ByteTokenizer
 
+pytestmark = pytest.mark.slow
+
 LINES = ["one line", "another line"]
 SMALL = ["--pairs", "1", "--vocabulary", "none", "--characters", "1000", "--processes", "1", "2"]
 

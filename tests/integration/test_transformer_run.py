@@ -99,6 +99,7 @@ def test_bad_runs_end_in_one_line(config: Path, fails, tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_samples_have_the_class_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_kernels_hold_no_hidden_copy_of_all_states():
     assert float(result.stdout) < 0.5
 
 
+@pytest.mark.slow
 def test_import_loads_no_compiler_and_torch_compile_keeps_one_graph():
     """In a process of its own: the shape checker of these tests cannot be traced."""
     program = (
@@ -132,6 +133,7 @@ def test_import_loads_no_compiler_and_torch_compile_keeps_one_graph():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.slow
 def test_cold_cache_says_once_that_it_compiles(tmp_path):
     """The smallest kernel, in a fresh process with an empty cache, then with a warm one.
 

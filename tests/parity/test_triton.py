@@ -170,6 +170,7 @@ def test_operators_describe_themselves_truly(keep):
         torch.library.opcheck(torch.ops.seqdiff.causal_conv1d_triton, filtered)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 def test_torch_compile_keeps_the_whole_backbone_in_one_graph(backend):
     """In a process of its own: the shape checker of these tests cannot be traced."""
@@ -194,6 +195,7 @@ def test_torch_compile_keeps_the_whole_backbone_in_one_graph(backend):
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.slow
 def test_kernels_compile_for_a_device_that_is_not_there():
     """What the interpreter forgives, the compiler may not: every kernel, down to machine code."""
     program = """

@@ -205,6 +205,7 @@ assert graphs[4] == graphs[-1] > 0, graphs
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [WHOLE, BLOCKS], ids=["whole, as one graph", "block by block"])
 def test_it_compiles(program: str) -> None:
     """Forward and backward, in a process of its own: dynamo cannot trace our shape checker.

@@ -23,6 +23,8 @@ from seqdiff.types import Batch, Inputs
 from tests.block_worlds import BlockLookup, BlockWorld, block_denoiser
 from tests.oracles import all_masks, mask_law, unit_quadrature
 
+pytestmark = pytest.mark.slow
+
 K, L, SIZE, ROWS = 2, 5, 2, 16  # the last block is shorter
 X0 = torch.tensor([1, 0, 0, 1, 1])
 SIGMAS = float(norm.isf(0.5e-6))

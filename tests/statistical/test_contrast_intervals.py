@@ -20,6 +20,8 @@ from seqdiff.likelihood import Estimator, Likelihood, SmallK, StratifiedK, contr
 from seqdiff.types import Batch, Inputs
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, all_sequences, masked_model
 
+pytestmark = pytest.mark.slow
+
 WORLDS = range(20, 32)
 WORST = 28
 REPEATS = 4000

@@ -148,6 +148,7 @@ def pieces(size: int, *, forget: bool = False) -> list[Batch]:
     return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", [*FEW, FixedOrder([3, 1, 0, 2])], ids=name)
 @pytest.mark.parametrize("budget", [{}, {"target_se": 0.8}, {"max_nfe": 50}], ids=str)
 def test_results_do_not_depend_on_batches_bit_for_bit(estimator: Estimator, budget) -> None:
@@ -170,6 +171,7 @@ def test_results_do_not_depend_on_batches_bit_for_bit(estimator: Estimator, budg
         assert (whole[0] != forgetful[0]).any(), "noise by place in the batch must not pass"
 
 
+@pytest.mark.slow
 def test_passes_and_seeds_and_sequences_have_noise_of_their_own() -> None:
     """Equal noise would make two of them agree everywhere, and the error of more passes a lie."""
     one, other = (run(ExactK(8), 162, seed=seed)[0].nats for seed in (0, 1))

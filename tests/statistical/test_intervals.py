@@ -26,6 +26,8 @@ from seqdiff.likelihood import (
 from seqdiff.likelihood.result import effective_degrees
 from tests.coverage_oracles import Table, order_nats
 
+pytestmark = pytest.mark.slow
+
 TABLES = (Table(3, 4, seed=7), Table(3, 4, seed=1), Table(4, 4, seed=2), Table(3, 4, 5, scale=3))
 ROWS = 10_000
 BAND = (0.93, 0.97)

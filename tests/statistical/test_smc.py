@@ -13,6 +13,8 @@ from seqdiff.samplers.draws import SeededDraws
 from tests import laws
 from tests.oracles import LookupBackbone, UniformBackbone, all_sequences, masked_model
 
+pytestmark = pytest.mark.slow
+
 # Two-sided: a standard normal lies further out with probability 1e-6.
 Z_ALARM = 4.9
 K, L = 2, 3

@@ -29,6 +29,8 @@ from seqdiff.types import Batch, Inputs
 from tests.coverage_oracles import Table
 from tests.oracles import TableBackbone, masked_model
 
+pytestmark = pytest.mark.slow
+
 TABLE, SKEWED = Table(3, 4, seed=7), Table(3, 4, seed=5, scale=3)
 SIGMAS = float(norm.isf(0.5e-6))
 ROWS = 81 * 25

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys
 import seqdiff.data.datamodule  # Lightning brings some of them along where they are installed
@@ -24,6 +26,7 @@ def run(code: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.slow
 def test_text_needs_no_extra_to_be_imported() -> None:
     assert run(CODE) == "[]"
     eager = CODE.replace("import text.datamodule", "import datasets, text.datamodule")

@@ -319,6 +319,7 @@ def test_documents_without_ids_are_left_out(write) -> None:
     assert texts(prepare(source(write("a.txt", "a\n--\nb")), Deaf())) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_corpus_need_not_fit_in_memory(write) -> None:
     """Forty shards pass through the memory of a few."""
     size = 1 << 17
