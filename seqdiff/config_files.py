@@ -11,6 +11,9 @@ import yaml
 from jsonargparse import Namespace
 
 _PROCESS, _OLD_OBJECTIVES = "seqdiff.process", "seqdiff.training."
+# What only older files hold: options, and objectives that said which process a run has.
+_OLD_OPTIONS = {"block_size", "share"}
+_WITH_A_PROCESS = ("Autoregressive", "BlockWeightedMLM")
 _QUOTED = re.compile(r"""(["'])([\[{].*[\]}])\1""")
 
 
@@ -79,12 +82,20 @@ def read_config(path: Path) -> Content:
 
 def _is_old(content: dict[str, object]) -> bool:
     """Whether a file has keys from before runs named a process."""
-    return "schedule" in content or _class_of(content.get("objective")).startswith(_OLD_OBJECTIVES)
+    objective = content.get("objective")
+    name, options = _class_of(objective), _options_of(objective)
+    if "schedule" in content or name.startswith(_OLD_OBJECTIVES) or _OLD_OPTIONS & options.keys():
+        return True
+    return name in _WITH_A_PROCESS and not {"process", "preset"} & content.keys()
 
 
 def _class_of(value: object) -> str:
     found = value.get("class_path") if isinstance(value, dict) else value
     return found if isinstance(found, str) else ""
+
+
+def _options_of(value: object) -> dict[str, object]:
+    return dict(value.get("init_args") or {}) if isinstance(value, dict) else {}
 
 
 def _modern(content: dict[str, object]) -> dict[str, object]:
@@ -105,10 +116,11 @@ def _modern(content: dict[str, object]) -> dict[str, object]:
             "class_path": f"{_PROCESS}.Absorbing",
             "init_args": {"schedule": schedule},
         }
-    if not _class_of(objective):
+    path, options = _class_of(objective), _options_of(objective)
+    name = path.rpartition(".")[2]
+    ours = path in (name, f"seqdiff.objectives.{name}") or path.startswith(_OLD_OBJECTIVES)
+    if not name or not ours:
         return new
-    name = _class_of(objective).rpartition(".")[2]
-    options = dict(objective.get("init_args") or {}) if isinstance(objective, dict) else {}
     if "block_size" in options:
         new["block_size"] = options.pop("block_size")
     if "share" in options:

@@ -15,7 +15,15 @@ import yaml
 
 from seqdiff.cli import main
 from seqdiff.likelihood import evaluate
-from seqdiff.process import Absorbing, Blockwise
+from seqdiff.objectives import (
+    Autoregressive,
+    BlockNELBO,
+    ContinuousNELBO,
+    MaskedLM,
+    Objective,
+    WeightedMLM,
+)
+from seqdiff.process import Absorbing, Blockwise, LeftToRight, Process
 from seqdiff.run import load_run
 from seqdiff.samplers import AncestralSampler, BlockSampler
 from seqdiff.schedules import LogLinear
@@ -70,3 +78,50 @@ def test_from_the_weights_alone_it_would_go_on_otherwise(tmp_path: Path) -> None
     assert main(["train", "--resume", str(old), "--trainer.max_steps", "12"]) == 0
     gaps = [abs(loss - EXPECTED["mdlm"]["losses"][step]) for step, loss in losses(old).items()]
     assert max(gaps[:7]) < 1e-5 and max(gaps[7:]) > 1e-3
+
+
+BASE = """
+schedule: {class_path: seqdiff.schedules.LogLinear}
+objective: {class_path: seqdiff.training.objectives.ContinuousNELBO}
+data: {class_path: genomics.synthetic.SyntheticDataModule, init_args: {length: 8}}
+backbone: {class_path: seqdiff.backbones.Transformer,
+           init_args: {d_model: 8, n_layer: 1, n_heads: 1}}
+"""
+CAUSAL = """
+backbone: {class_path: seqdiff.backbones.AutoregressiveTransformer,
+           init_args: {d_model: 8, n_layer: 1, n_heads: 1}}
+objective: Autoregressive
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "process", "objective"),
+    [
+        ("", Absorbing(4, LogLinear()), ContinuousNELBO()),
+        (CAUSAL, LeftToRight(4), Autoregressive()),
+        (
+            "objective: {class_path: BlockNELBO, init_args: {block_size: 4}}",
+            Blockwise(Absorbing(4, LogLinear()), 4),
+            BlockNELBO(),
+        ),
+        (
+            "objective: {class_path: BlockWeightedMLM, init_args: {block_size: 2}}",
+            Blockwise(Absorbing(4, LogLinear()), 2),
+            WeightedMLM(),
+        ),
+        (
+            "objective: {class_path: MaskedLM, init_args: {share: .2}}",
+            Absorbing(4, LogLinear()),
+            MaskedLM(0.2),
+        ),
+    ],
+)
+def test_files_with_the_names_of_before_mean_what_they_meant(
+    file: str, process: Process, objective: Objective, tmp_path: Path
+) -> None:
+    """The base says what every file of before inherited; the file names its objective alone."""
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "old.yaml").write_text(f"base: base.yaml\noutput: {tmp_path / 'run'}\n{file}\n")
+    assert main(["train", str(tmp_path / "old.yaml"), "--trainer.max_steps", "0"]) == 0
+    run = load_run(tmp_path / "run")
+    assert run.process == process and run.config.objective == objective
