@@ -27,7 +27,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Queue
 
@@ -38,8 +38,15 @@ from scipy.stats import binom
 from torch import Tensor
 
 from benchmarks.common import RESULTS, machine
-from seqdiff.likelihood import Likelihood, StratifiedK, evaluate
+from seqdiff.likelihood import (
+    Likelihood,
+    StratifiedK,
+    TimeEstimator,
+    evaluate,
+    usual_estimator,
+)
 from seqdiff.likelihood.estimator import PassNoise, Query
+from seqdiff.objectives import DiscreteNELBO
 from seqdiff.process import Process
 from seqdiff.run import load_run
 from seqdiff.types import Batch
@@ -386,10 +393,14 @@ def write_paired(domain: Domain, runs: Path) -> None:
             trained = load_run(run)
             print(run, flush=True)
             rows = trained.datamodule.evaluation_loader("test")
-            evaluations = None if system == "ar" else int(domain.evaluations[-1])
-            found[system] = evaluate(trained.denoiser, rows, evaluations=evaluations)
+            objective, draws = trained.config.objective, int(domain.evaluations[-1])
+            num_steps = objective.num_steps if isinstance(objective, DiscreteNELBO) else None
+            estimator = usual_estimator(trained.denoiser, num_steps)
+            if isinstance(estimator, StratifiedK | TimeEstimator):
+                estimator = replace(estimator, evaluations=draws)
+            found[system] = evaluate(trained.denoiser, rows, estimator=estimator)
             for number in STEPS if system == "mdlm" else ():
-                estimator = StepsByMasks(int(domain.evaluations[-1]), number)
+                estimator = StepsByMasks(draws, number)
                 steps[str(number)] = evaluate(trained.denoiser, rows, estimator=estimator)
     if "mdlm" not in found:
         return

@@ -78,7 +78,7 @@ def masked_log_probs(
     if not isinstance(process, Absorbing | Blockwise | LeftToRight):
         raise ValueError(
             "masked_log_probs.denoiser must be of a process with masks alone, got the "
-            f"{denoiser.description}; score variants by --score likelihood, which every process has"
+            f"{denoiser.description}; seqdiff variants --score likelihood takes every process"
         )
     device = device_of(denoiser)
     laws = []

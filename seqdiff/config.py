@@ -25,8 +25,8 @@ from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.denoiser import usual_parameterization
 from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective
 from seqdiff.parameterization import Parameterization
-from seqdiff.presets import find_preset
-from seqdiff.process import Process
+from seqdiff.presets import PRESETS, find_preset
+from seqdiff.process import Blockwise, Process
 from seqdiff.process.blockwise import check_block_size
 from seqdiff.schedules import NoiseSchedule
 from seqdiff.time_sampling import TimeSampler
@@ -141,21 +141,14 @@ def run_parser() -> ArgumentParser:
         "--preset",
         type=str | None,
         default=None,
-        help="a system of the papers: process, parameterization and objective at once; written "
-        "out, not kept",
+        help=f"sets process, parameterization and objective at once: {', '.join(PRESETS)}",
     )
-    parser.add_argument(
-        "--provenance",
-        type=dict[str, str] | None,
-        default=None,
-        help="what made a run; written, not set",
-    )
-    parser.add_argument(
-        "--resumed",
-        type=list[dict[str, str]] | None,
-        default=None,
-        help="what went on with it, and from which step; written, not set",
-    )
+    for name, kind, what in (
+        ("provenance", dict[str, str], "the versions that made a run"),
+        ("resumed", list[dict[str, str]], "the versions that resumed it, and from which step"),
+    ):
+        meaning = f"{what}; a run writes it, no flag sets it"
+        parser.add_argument(f"--{name}", type=kind | None, default=None, help=meaning)
     parser.add_class_arguments(RunConfig, sub_configs=True)
     parser.set_defaults({"process": {"class_path": "seqdiff.process.Absorbing"}})
     parser.link_arguments(
@@ -341,7 +334,7 @@ _CHOICES: dict[str, type] = {
 
 def _choices(key: str) -> list[str]:
     """Import paths of the classes that a key may name."""
-    return _paths(_subclasses(_CHOICES[key]))
+    return _paths(cls for cls in _subclasses(_CHOICES[key]) if cls is not Blockwise)
 
 
 def _imported(path: str) -> type:
@@ -376,7 +369,8 @@ def _hint(message: str) -> str:
         return _hint_of_argument(_imported(argument[1]), argument[2])
     keys = re.findall(r'Parser key "(?:[\w.]+\.)?(\w+)"', message)
     if keys and keys[-1] in _CHOICES:
-        return f"; choose from {', '.join(_choices(keys[-1])) or 'your own import path'}"
+        blocks = ", with --block_size N for blocks" if keys[-1] == "process" else ""
+        return f"; choose from {', '.join(_choices(keys[-1])) or 'your own import path'}{blocks}"
     key = re.search(r"(?:arguments: --|Option '|Group ')([\w.]+)", message)
     if key:
         group = get_type_hints(RunConfig).get(key[1].split(".")[0])

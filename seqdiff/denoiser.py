@@ -512,7 +512,7 @@ def _check_causal(backbone: Backbone, vocab_size: int) -> None:
         raise ValueError(
             "Denoiser.backbone must score each position from the tokens before it, got "
             f"{type(backbone).__name__}, whose position {seen[0]} depends on token {seen[1]}; "
-            "choose a causal backbone, or a process of diffusion"
+            "choose AutoregressiveMamba or AutoregressiveTransformer, or a process of diffusion"
         )
 
 

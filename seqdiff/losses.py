@@ -151,7 +151,7 @@ def mask_column_kl(
     on_mask = log_probs[..., process.unknown_id].double().exp()
     excess_s, excess_t = (_mask_excess(process, time, on_mask) for time in (s, t))
     terms = unmask * (excess_t - at_x0)
-    return terms + torch.where(unmask < 1, (1 - unmask) * (excess_t - excess_s), 0.0)
+    return terms + (1 - unmask) * (excess_t - excess_s)
 
 
 def _mask_excess(process: Absorbing, time: Tensor, on_mask: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 Times and values keep their dtype. A schedule is complete when alpha(0) = 1 and alpha(1) = 0; only
 then do the prior and reconstruction terms of the bound vanish (Sahoo et al. 2024, arXiv:2406.07524,
-section 3.1), so ``MaskedDiffusion`` accepts no other. ``Completed`` makes any schedule complete.
+section 3.1), so ``Absorbing`` accepts no other. ``Completed`` makes any schedule complete.
 """
 
 from __future__ import annotations

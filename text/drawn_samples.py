@@ -39,8 +39,8 @@ def add_drawing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sampler",
         metavar="NAME",
-        help="one of those that seqdiff samplers lists; default: first_hitting, or left_to_right "
-        "for an autoregressive run",
+        help="one of those that seqdiff samplers lists; default: that of seqdiff sample for "
+        "such a run",
     )
     parser.add_argument("--seed", type=int, help="of the draws; default: 0")
     parser.set_defaults(flags=[])

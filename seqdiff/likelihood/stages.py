@@ -116,7 +116,8 @@ class Budget:
     A variance that is too small by luck makes the second stage too short, and one that is too large
     does not make up for it: with d degrees of freedom the mean of 1 / variance is d / (d - 2) times
     the truth's (chi-square). The second stage is planned for a variance larger by this factor, so
-    that the target is the root mean square of the errors. The standard error that is reported comes
+    that the errors come to about the target in root mean square, and to up to a third more where a
+    few rare masks make most of the variance. The standard error that is reported comes
     from the variance of the second stage, and its square has no bias given the length. It may lie
     above the target or below. The first stage's would always lie below, and be too small, by a
     quarter or more where a few rare masks make most of the variance.

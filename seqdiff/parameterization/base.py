@@ -14,7 +14,7 @@ al. 2024, arXiv:2310.16834; Schiff et al. 2024, arXiv:2412.10193.
 
 # No postponed annotations: the configuration parser reads those of a base class in the module of
 # a subclass, where names may be missing.
-from abc import ABC
+from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 import torch
@@ -53,6 +53,7 @@ class Parameterization(ABC):
         """Outputs of the network at a position."""
         return process.vocab_size
 
+    @abstractmethod
     def read(
         self,
         outputs: Float[Tensor, "*n outputs"],
@@ -60,7 +61,7 @@ class Parameterization(ABC):
         t: Float[Tensor, "*n"] | None,
         process: Process,
     ) -> Float[Tensor, "*n columns"]:
-        """Turn outputs into log-probabilities or log-scores; normalise them, unless overridden.
+        """Turn outputs into log-probabilities or log-scores.
 
         Args:
             outputs: Of the network.
@@ -72,8 +73,6 @@ class Parameterization(ABC):
             Log-probabilities in nats over the K symbols (or over all states, where the clean token
             may be predicted to be a mask), or log-scores over all states; in float32 or better.
         """
-        del z, t, process
-        return log_softmax(outputs)
 
 
 def log_softmax(outputs: Float[Tensor, "*n K"]) -> Float[Tensor, "*n K"]:

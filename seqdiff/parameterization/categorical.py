@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from seqdiff.parameterization.base import Law, Parameterization
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from seqdiff.parameterization.base import Law, Parameterization, log_softmax
 from seqdiff.process import Gaussian, Process
 
 
@@ -21,3 +24,14 @@ class Categorical(Parameterization):
     name: ClassVar[str] = "categorical"
     law: ClassVar[Law] = "full"
     processes: ClassVar[tuple[type[Process], ...]] = (Gaussian,)
+
+    def read(
+        self,
+        outputs: Float[Tensor, "*n K"],
+        z: Int[Tensor, "*n"],
+        t: Float[Tensor, "*n"] | None,
+        process: Process,
+    ) -> Float[Tensor, "*n K"]:
+        """See ``Parameterization``."""
+        del z, t, process
+        return log_softmax(outputs)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from seqdiff.parameterization.base import Law, Parameterization
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from seqdiff.parameterization.base import Law, Parameterization, log_softmax
 from seqdiff.process import Hybrid, LeftToRight, Process, Uniform
 
 
@@ -22,6 +25,17 @@ class LeaveOneOut(Parameterization):
     law: ClassVar[Law] = "loo"
     processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid, LeftToRight)
 
+    def read(
+        self,
+        outputs: Float[Tensor, "*n K"],
+        z: Int[Tensor, "*n"],
+        t: Float[Tensor, "*n"] | None,
+        process: Process,
+    ) -> Float[Tensor, "*n K"]:
+        """See ``Parameterization``."""
+        del z, t, process
+        return log_softmax(outputs)
+
 
 @dataclass(frozen=True)
 class Full(Parameterization):
@@ -35,3 +49,14 @@ class Full(Parameterization):
     name: ClassVar[str] = "full"
     law: ClassVar[Law] = "full"
     processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid)
+
+    def read(
+        self,
+        outputs: Float[Tensor, "*n K"],
+        z: Int[Tensor, "*n"],
+        t: Float[Tensor, "*n"] | None,
+        process: Process,
+    ) -> Float[Tensor, "*n K"]:
+        """See ``Parameterization``."""
+        del z, t, process
+        return log_softmax(outputs)

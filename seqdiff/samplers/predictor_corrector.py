@@ -72,6 +72,7 @@ class PredictorCorrectorSampler(CorrectorSampler):
     example as 1 / num_steps. Source of the idea: Campbell et al. 2022, arXiv:2205.14987.
 
     Attributes:
+        num_steps: Predictor steps; more do not help unless ``renoise`` falls with them.
         renoise: Probability that a corrector step replaces a token by noise, in (0, 1].
     """
 

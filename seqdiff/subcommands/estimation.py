@@ -74,7 +74,8 @@ def choose_estimator(owner: str, args: argparse.Namespace) -> Estimator:
         ValueError: If the arguments do not go together, or a number is out of range.
     """
     published = args.convention == "mdlm"
-    name = args.estimator or ("bernoulli-time" if published else "stratified-k")
+    usual = "stratified-k" if args.steps is None else "discrete-steps"
+    name = args.estimator or ("bernoulli-time" if published else usual)
     if published and name != "bernoulli-time":
         raise ValueError(
             f"{owner}.convention mdlm must go with the estimator bernoulli-time, as published "
@@ -87,11 +88,17 @@ def choose_estimator(owner: str, args: argparse.Namespace) -> Estimator:
     ):
         if getattr(args, flag) is not None and name not in names:
             raise ValueError(
-                f"{owner}.{flag} must go with one of {', '.join(names)}, got it with {name}; "
-                f"leave out --{flag}"
+                f"{owner}.{flag} must go with one of {', '.join(names)}, got it with "
+                f"{args.estimator or 'no --estimator'}; name one, or leave out --{flag}"
             )
     from seqdiff import likelihood
 
+    if args.estimator is None and name == "stratified-k" and args.evaluations is not None:
+        if args.evaluations < 2 or args.evaluations % 2:
+            raise ValueError(
+                f"{owner}.evaluations must be even and at least 2, got {args.evaluations}; "
+                f"give {max(2, args.evaluations + 1)}"
+            )
     numbers = {k: v for k in ("evaluations", "orders") if (v := getattr(args, k)) is not None}
     if name == "bernoulli-time":
         return likelihood.BernoulliTime(**numbers, convention=args.convention)
@@ -119,7 +126,7 @@ def suit(owner: str, estimator: Estimator, args: argparse.Namespace, run: Run) -
         _check_takes(owner, args, run)
     objective = run.config.objective
     num_steps = objective.num_steps if isinstance(objective, DiscreteNELBO) else None
-    if args.estimator is not None or args.convention != "exact" or args.orders is not None:
+    if args.estimator is not None or args.convention != "exact" or args.steps is not None:
         if isinstance(estimator, DiscreteSteps) and args.steps is None and num_steps is not None:
             estimator = replace(estimator, num_steps=num_steps)
         return fit(estimator, run.denoiser, owner)

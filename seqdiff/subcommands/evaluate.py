@@ -116,7 +116,7 @@ def _evaluate_split(args: argparse.Namespace, trained: Run, estimator: Estimator
     found = compare(result, estimator, trained.datamodule.baselines(split), labels)
     unit = trained.datamodule.token_name
     title = f"{args.directory}, {split} split"
-    Console().print(build_table(found, title, trained.datamodule))
+    Console().print(build_table(found, title, trained.datamodule, split))
     return {
         "run": str(args.directory),
         "split": split,

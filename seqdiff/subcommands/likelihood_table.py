@@ -16,6 +16,11 @@ from seqdiff.run import Run
 from seqdiff.subcommands.terminal import progress
 from seqdiff.types import Batch
 
+_FITTED_ON: dict[Split, tuple[str, ...]] = {
+    "train": ("the baselines were fitted on rows of this split: they are no measure of the model",),
+    "valid": ("the order of the interpolated baseline was chosen on this split",),
+}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -221,21 +226,23 @@ def counted(unit: str, labels: bool | None = None) -> str:
     return f"known {unit}s; unknown ones and context are given{hidden}"
 
 
-def build_table(found: Comparison, title: str, data: SequenceDataModule) -> Table:
+def build_table(found: Comparison, title: str, data: SequenceDataModule, split: Split) -> Table:
     """Lay a comparison out for a terminal.
 
     Args:
         found: From ``compare``.
         title: Above the table.
         data: Of the run: what a token is called and how rows are cut.
+        split: What is compared on.
     """
     unit, model, estimator = data.token_name, found.model, found.estimator
     title = f"{title}: {model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
     notes = (
         "lower is better; ± SE is over the choice of sequences, neighbours taken together",
         *_interval_note(found.degrees),
-        "it includes the estimator's draws, which alone make "
+        "the estimator's draws, a part of the model's SE, alone make "
         f"{model.bits_per_token_estimator_error:.4f}",
+        *_FITTED_ON.get(split, ()),
         f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations a sequence",
         f"convention {estimator.convention}; counted: {counted(unit, found.labels)}",
         *data.counting,

@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sampler",
         metavar="NAME",
         help="one of those that seqdiff samplers lists; seqdiff samplers NAME lists its options; "
-        "default: first_hitting; left_to_right if autoregressive, block for block diffusion",
+        "default: first_hitting for masked diffusion, block for block diffusion, left_to_right if "
+        "autoregressive, tweedie for scores, gaussian for Gaussian diffusion, ancestral otherwise",
     )
     parser.add_argument(
         "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"

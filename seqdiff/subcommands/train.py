@@ -9,13 +9,17 @@ from functools import partial
 from pathlib import Path
 
 from seqdiff.commands import command_line
+from seqdiff.presets import PRESETS
 
 help = "train what a YAML file describes, or go on with a run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See ``Command``."""
-    parser.epilog = "Any key of the configuration may follow, for example --optim.lr 1e-3."
+    parser.epilog = (
+        "Any key of the configuration may follow, for example --optim.lr 1e-3. --preset NAME "
+        f"chooses a system of the papers: {', '.join(PRESETS)}."
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="YAML file")
     what.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run directory")

@@ -79,3 +79,16 @@ def test_errors_say_what_to_do() -> None:
         module(num_test=0)
     with pytest.raises(ValueError, match=r"IUPAC letters, got 'XYZ'"):
         SyntheticGenome(motifs=(ConsensusMotif("XYZ", 0.1),)).source()
+
+
+def test_the_interpolated_chain_is_chosen_on_validation_alone() -> None:
+    """The broken twin chooses on the split that is scored, here windows that hold one base."""
+
+    def chosen(*poor: str) -> str:
+        data = module()
+        for split in ("valid", "test"):
+            if split in poor:
+                data.dataset(split).tokens[:] = 0
+        return list(data.baselines("test"))[-1]
+
+    assert chosen() == chosen("test") != chosen("valid")

@@ -180,7 +180,7 @@ def test_dna_is_not_scored_by_a_model_of_something_else(
         (("--ring", "no.ring"), "score.ring must be an existing file, got no.ring; check the path"),
         (("--estimator", "guess"), "argument --estimator: invalid choice: 'guess'"),
         (("--convention", "sedd"), "argument --convention: invalid choice: 'sedd'"),
-        (("--evaluations", "7"), "StratifiedK.evaluations must be even and at least 2, got 7"),
+        (("--evaluations", "7"), "score.evaluations must be even and at least 2, got 7"),
         (("--orders", "2"), "score.orders must go with one of random-order-chain, importance-"),
         (
             ("--estimator", "fixed-order", "--evaluations", "8"),

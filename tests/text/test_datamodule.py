@@ -195,6 +195,26 @@ def test_a_published_corpus_brings_its_splits(monkeypatch, tmp_path) -> None:
     assert whole(raw, "valid") == "line 7 does n't\nline 8 does n't\n"
 
 
+def test_the_interpolated_model_is_chosen_on_validation_alone(write) -> None:
+    """The broken twin chooses on the split that is scored, where longer contexts help."""
+    generator = np.random.default_rng(0)
+    phrases = ["".join(generator.choice(list("abcdefgh"), 12)) for _ in range(24)]
+    told = ["".join(generator.choice(phrases, 500)) for _ in range(2)]
+    noise = ["".join(generator.choice(list("abcdefgh"), 6000)) for _ in range(2)]
+    files = {text: str(write(f"{i}.txt", text)) for i, text in enumerate((*told, *noise))}
+
+    def chosen(valid: str, test: str) -> str:
+        options = {
+            "valid": files[valid],
+            "test": files[test],
+            "tokenizer": CharacterTokenizer("abcdefgh"),
+        }
+        return list(module(files[told[0]], **options).baselines("test"))[-1]
+
+    assert chosen(noise[0], told[1]) == chosen(noise[0], noise[1]) == "interpolated n-gram, order 0"
+    assert chosen(told[1], noise[0]) != "interpolated n-gram, order 0"
+
+
 def test_baselines_are_of_the_training_rows(write, bert) -> None:
     path = write("a.txt", "\n".join("ab" * 20 for _ in range(40)))
     data = module(path, valid=str(write("v.txt", "ab" * 40)), split=(1.0, 0.0, 0.0))

@@ -1,0 +1,27 @@
+"""The length of the second stage of an evaluation, by quadrature over the first one's variance."""
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from seqdiff.likelihood import ExactK
+from seqdiff.likelihood.stages import Budget, Passes
+
+
+@pytest.mark.parametrize("evaluations", [16, 32])
+def test_the_second_stage_is_planned_for_the_mean_of_one_over_the_variance(
+    evaluations: int,
+) -> None:
+    """Of normal values with a variance of 1 the errors then come to the target.
+
+    The broken twin takes the first variance as it is: the errors come to more, by the factor
+    d / (d - 2) of d degrees of freedom in their mean square.
+    """
+    target, degrees = 1e-3, evaluations - 1
+    budget = Budget(ExactK(evaluations), target_se=target, max_nfe=None)
+    chances = (np.arange(4000) + 0.5) / 4000
+    variances = chi2.ppf(chances, degrees) / degrees
+    passes = [budget.second(Passes([0.0], [np.array([v])]), evaluations) for v in variances]
+    assert np.mean(1 / np.array(passes)) == pytest.approx(target**2, rel=2e-3)
+    twin = np.ceil(variances / target**2)
+    assert np.mean(1 / twin) == pytest.approx(target**2 * degrees / (degrees - 2), rel=2e-3)
