@@ -27,7 +27,6 @@ from seqdiff.objectives import ContinuousNELBO, DiscreteNELBO
 from seqdiff.objectives import base as objectives_base
 from seqdiff.parameterization import Full, LeaveOneOut, MaskColumn, Score, Subs, scores_from_law
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
-from seqdiff.process.base import small_times
 from seqdiff.rng import MASK_STREAM, RECONSTRUCTION_STREAM, TIME_STREAM, CounterNoise
 from seqdiff.schedules import Cosine, Geometric, Linear, LogLinear
 from seqdiff.time_sampling import TimeSampler
@@ -441,7 +440,7 @@ def estimator_mean(world: World, estimator, denoiser: Denoiser, x: Tensor) -> fl
         return end + mean_over_noise(
             world, x, terms, u, torch.full_like(u, 1 / count), (u * count).ceil() / count
         )
-    t = world.process.time_at(small_times(u, 2.0)[0])[0]
+    t = world.process.time_at((u**4).clamp_min(1e-10))[0]
     return end + mean_over_noise(world, x, at(0), u, weight, t)
 
 
