@@ -53,8 +53,14 @@ def run(args: argparse.Namespace) -> None:
     from .mutagenesis import mutation_effects
     from .records import read_ids, require_known
     from .runs import choose_window, load_dna_run
+    from .strands import hides
 
     trained = load_dna_run("ism", args.directory, choose_device(args.device))
+    if not hides(trained.denoiser):
+        raise ValueError(
+            "ism.directory must be a run of a process with masks alone, got the "
+            f"{trained.denoiser.description}; seqdiff variants takes every process"
+        )
     window = choose_window("ism", trained, args.window)
     records = read_ids(args.fasta)
     require_known("ism", args.fasta, records)

@@ -52,6 +52,11 @@ def both_strands(
     return Batch(ids, ids != MASK_ID, torch.tensor(index), mirrored=torch.tensor(mirrored))
 
 
+def hides(denoiser: Denoiser) -> bool:
+    """Whether a base can be hidden from a model: whether the only noise of its process is masks."""
+    return isinstance(denoiser.process, Absorbing | Blockwise | LeftToRight)
+
+
 @torch.no_grad()
 def masked_log_probs(
     denoiser: Denoiser,
@@ -75,10 +80,10 @@ def masked_log_probs(
         ValueError: If the model's noise has no mask, so that a base cannot be hidden from it.
     """
     process = denoiser.process
-    if not isinstance(process, Absorbing | Blockwise | LeftToRight):
+    if not hides(denoiser):
         raise ValueError(
             "masked_log_probs.denoiser must be of a process with masks alone, got the "
-            f"{denoiser.description}; seqdiff variants --score likelihood takes every process"
+            f"{denoiser.description}; likelihood_ratios takes every process"
         )
     device = device_of(denoiser)
     laws = []

@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--score",
         choices=("both", "likelihood", "marginal"),
-        default="both",
-        help="marginal takes 2 network passes a site, likelihood 64 and 64 an ALT; default: both",
+        help="marginal takes 2 network passes a site, likelihood 64 and 64 an ALT; default: both, "
+        "but likelihood for a run whose noise is not masks alone",
     )
     parser.add_argument(
         "--window", type=int, metavar="L", help="bases around a variant; default: the run's rows"
@@ -79,9 +79,16 @@ def run(args: argparse.Namespace) -> None:
 
     from .cache import load_genome
     from .runs import choose_window, load_dna_run
+    from .strands import hides
     from .variant_table import Scoring, survey, write_table
 
     trained = load_dna_run("variants", args.directory, choose_device(args.device))
+    score = args.score or ("both" if hides(trained.denoiser) else "likelihood")
+    if score != "likelihood" and not hides(trained.denoiser):
+        raise ValueError(
+            f"variants.score must be likelihood for the {trained.denoiser.description}, from which "
+            f"no base can be hidden, got {score}; leave out --score"
+        )
     estimator = _choose_estimator(trained, args.evaluations)
     window = choose_window("variants", trained, args.window)
     genome = load_genome(args.fasta)
@@ -89,15 +96,15 @@ def run(args: argparse.Namespace) -> None:
     scoring = Scoring(
         trained,
         window,
-        estimator if args.score != "marginal" else None,
-        marginal=args.score != "likelihood",
+        estimator if score != "marginal" else None,
+        marginal=score != "likelihood",
         seed=args.seed,
         batch_size=args.batch_size,
     )
     began = perf_counter()
     write_table(args.out, args.vcf, genome, scoring, total=found.alleles)
     rate = (found.alleles - found.refused) / (perf_counter() - began)
-    print(f"{args.out}: {found}, {rate:,.1f}/s{_describe(args.score, estimator)}")
+    print(f"{args.out}: {found}, {rate:,.1f}/s{_describe(score, estimator)}")
 
 
 def _describe(score: str, estimator: Estimator) -> str:

@@ -8,8 +8,9 @@ prediction, so that a caller asks for the one it needs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,7 @@ from seqdiff.process import (
 from seqdiff.types import Inputs
 
 Adjust = Callable[[Tensor], Tensor]
+Record = TypeVar("Record", bound=Inputs)
 
 _PROBE_LENGTH = 4
 _PROBE_TOLERANCE = 1e-4
@@ -89,6 +91,7 @@ class Denoiser(nn.Module):
     """
 
     reads_embeddings: ClassVar[bool] = False
+    _label: int | None = None
 
     def __init__(
         self,
@@ -161,6 +164,20 @@ class Denoiser(nn.Module):
     def num_classes(self) -> int | None:
         """How many classes a row can be labelled with; None for a network without labels."""
         return self.backbone.num_classes
+
+    def given_label(self, label: int) -> Denoiser:
+        """Give the model of rows of one class: a copy that shares the network.
+
+        Args:
+            label: Class of every row that comes without one.
+
+        Raises:
+            ValueError: If the network has no such class.
+        """
+        check_label(type(self).__name__, label, self.num_classes)
+        other = copy(self)
+        other._label = label
+        return other
 
     @property
     def evaluations_per_call(self) -> int:
@@ -357,6 +374,7 @@ class Denoiser(nn.Module):
             x0: Clean ids for the blocks before a token's own; ``None`` takes the noisy ones, in
                 which masks are unknown symbols.
         """
+        inputs = self._labelled(inputs)
         if self.context == "block":
             clean = inputs.tokens if x0 is None else x0
             outputs = self.backbone.block_logits(inputs, clean, self.block_size, where)
@@ -365,6 +383,11 @@ class Denoiser(nn.Module):
                 inputs = replace(inputs, sigma=self.process.sigma(_time(inputs)))
             outputs = self.backbone(inputs, where)
         return self._checked(outputs)
+
+    def _labelled(self, inputs: Record) -> Record:
+        if self._label is None or inputs.label is not None:
+            return inputs
+        return replace(inputs, label=torch.full_like(inputs.tokens[:, 0], self._label))
 
     def _checked(self, outputs: Tensor) -> Tensor:
         expected = self.parameterization.num_outputs(self.process)
@@ -455,6 +478,25 @@ def usual_parameterization(process: Process) -> Parameterization:
         f"Denoiser.parameterization must be given for the process {process.name}, got None; pass "
         "one that is for it"
     )
+
+
+def check_label(owner: str, label: int, known: int | None) -> None:
+    """Check that a network knows a label.
+
+    Args:
+        owner: Who was given it, for the message.
+        label: The class.
+        known: Classes of the network, if it has any.
+
+    Raises:
+        ValueError: If it has no such class.
+    """
+    if known is None or not 0 <= label < known:
+        raise ValueError(
+            f"{owner}.label must be a class of the network, which has {known or 'none'},"
+            f" got {label}; "
+            + ("train with data.labels" if known is None else f"choose one of 0..{known - 1}")
+        )
 
 
 def check_parts(backbone: Backbone, process: Process, parameterization: Parameterization) -> None:

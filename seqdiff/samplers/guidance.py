@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
 from seqdiff.backbones.base import BlockCache
-from seqdiff.denoiser import Adjust, Denoiser, Prefix
+from seqdiff.denoiser import Adjust, Denoiser, Prefix, check_label
 from seqdiff.parameterization import Law, log_softmax
 from seqdiff.types import NO_LABEL, Inputs
 
@@ -80,25 +80,6 @@ def check_gamma(owner: str, gamma: float) -> None:
         raise ValueError(
             f"{owner}.gamma must be finite and at least 0, got {gamma}; "
             "0 leaves the model as it is, 1 follows Bayes' rule, more exaggerates"
-        )
-
-
-def check_label(owner: str, label: int, known: int | None) -> None:
-    """Check that a network knows a label.
-
-    Args:
-        owner: Who was given it, for the message.
-        label: The class.
-        known: Classes of the network, if it has any.
-
-    Raises:
-        ValueError: If it has no such class.
-    """
-    if known is None or not 0 <= label < known:
-        raise ValueError(
-            f"{owner}.label must be a class of the network, which has {known or 'none'},"
-            f" got {label}; "
-            + ("train with data.labels" if known is None else f"choose one of 0..{known - 1}")
         )
 
 

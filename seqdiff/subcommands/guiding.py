@@ -46,6 +46,15 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
     if label is None or known is None:
         return run
     model, number = run.denoiser, known.index(label)
+    if strength == 0:
+        return run
+    if model.law == "score" or model.reads_embeddings:
+        if strength != 1:
+            raise ValueError(
+                f"{command}.guidance must be 0 or 1 for the {model.description}, of which other "
+                f"strengths are not defined, got {strength}; leave it out"
+            )
+        return replace(run, denoiser=model.given_label(number).eval())
     if model.context == "block":
         return replace(run, denoiser=BlockClassifierFree(model, number, strength).eval())
     return replace(run, denoiser=ClassifierFree(model, number, strength).eval())

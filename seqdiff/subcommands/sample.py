@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from seqdiff.commands import find_writer
 from seqdiff.files import check_apart, check_parent, replacing
 from seqdiff.subcommands.common import add_device, check_count, check_guidance, check_seed
 from seqdiff.subcommands.given import add_given, check_given, read_given
 from seqdiff.subcommands.recording import check_trace, save_trace
-
-if TYPE_CHECKING:
-    pass
 
 help = "draw sequences from a run"
 

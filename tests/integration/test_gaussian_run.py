@@ -147,7 +147,7 @@ def test_score_and_variants(run: Path, tmp_path: Path):
     )
     files = ["--vcf", str(tmp_path / "v.vcf"), "--fasta", str(tmp_path / "g.fa")]
     command = ["variants", str(run), *files, "--out", str(out), "--seed=0", "--evaluations=4"]
-    assert main([*command, "--score=likelihood"]) == 0
+    assert main(command) == 0
     (row,) = csv.DictReader(out.read_text().splitlines(), delimiter="\t")
     assert row["status"] == "scored" and float(row["standard_error"]) > 0
 
@@ -163,13 +163,13 @@ def test_what_does_not_fit_ends_in_one_line(
     embed = ["embed", str(run), f"--fasta={tmp_path / 'g.fa'}", f"--out={tmp_path / 'e.npz'}"]
     assert "embed.directory must be a run whose network reads bases" in fails(embed)
     ism = ["ism", *embed[1:3], f"--out={tmp_path / 'i.npz'}"]
-    assert "must be of a process with masks alone, got the process gaussian" in fails(ism)
+    assert "ism.directory must be a run of a process with masks alone, got the pro" in fails(ism)
     columns = "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"
     row = "c\t2\t.\tC\tA\t.\t.\t."
     (tmp_path / "v.vcf").write_text(f"##fileformat=VCFv4.2\n{columns}\n{row}\n")
     variants = ["variants", *embed[1:3], f"--vcf={tmp_path / 'v.vcf'}", f"--out={tmp_path / 'v'}"]
     message = fails([*variants, "--score=marginal"])
-    assert "score variants by --score likelihood, which every process has" in message
+    assert "variants.score must be likelihood for the process gaussian" in message
     assert {file.name for file in tmp_path.iterdir()} == {"g.fa", "v.vcf"}
     wrong = train(tmp_path / "w", *CADUCEUS)
     assert "must read one strand" in fails([*wrong, "--backbone.variant=ps", PS])

@@ -2,11 +2,13 @@
 
 import csv
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from Bio import SeqIO
 
@@ -98,6 +100,40 @@ def test_samples_have_the_class_that_is_asked_for(labelled: Path, tmp_path: Path
     assert free == sample(labelled, out, "--label", "poor", "--guidance", "0")
 
 
+@pytest.mark.parametrize("preset", ["sedd", "plaid"])
+def test_scores_and_embeddings_are_of_a_label_without_guidance(
+    preset: str, data: list[str], tmp_path: Path, fails: Callable[[list[str]], str]
+) -> None:
+    """A strength of 1 is the model given the label, which every network with classes is."""
+    assert train(tmp_path / "run", f"--preset={preset}", "--trainer.max_steps=2", *data) == 0
+    run = load_run(tmp_path / "run")
+    weights = run.denoiser.backbone.label_embedding.parameters()
+    for weight in weights:
+        torch.nn.init.normal_(weight)
+    batch = next(iter(run.datamodule.evaluation_loader("test")))
+    plain, ones = replace(batch, label=None), torch.ones_like(batch.label)
+    wanted = evaluate(run.denoiser, [replace(batch, label=ones)], evaluations=2).nats
+    found, other = (
+        evaluate(run.denoiser.given_label(label), [plain], evaluations=2).nats for label in (1, 0)
+    )
+    assert np.array_equal(found, wanted) and not np.allclose(found, other)
+    with pytest.raises(ValueError, match="label must be a class of the network, which has 2"):
+        run.denoiser.given_label(2)
+    out = tmp_path / "s.fa"
+    command = ["sample", str(run.directory), "--num=2", "--length=8", "--seed=1", f"--out={out}"]
+    drawn = {}
+    for strength in ("1", "0"):
+        flags = ["--label=poor", f"--guidance={strength}", "--num-steps=2"]
+        assert main([*command, *flags]) == 0
+        drawn[strength] = out.read_bytes()
+    assert main([*command, "--num-steps=2"]) == 0
+    assert drawn["0"] == out.read_bytes()
+    message = fails([*command, "--label=poor", "--guidance=2"])
+    assert "sample.guidance must be 0 or 1 for the process" in message
+    scored = ["score", str(run.directory), f"--fasta={out}", f"--out={tmp_path / 's.tsv'}"]
+    assert main([*scored, "--label=rich", "--evaluations=2"]) == 0
+
+
 def test_the_run_keeps_the_names(labelled: Path) -> None:
     kept = yaml.safe_load((labelled / "run.yaml").read_text())
     assert kept["data"]["init_args"]["labels"] == ["rich", "poor"]
@@ -133,14 +169,12 @@ def refused(fails, run: Path, out: Path, *flags: str) -> str:
         (
             "sedd",
             ["--label=rich", "--guidance=2"],
-            "ClassifierFree.denoiser must predict the clean token, as subs, leave-one-out and full "
-            "do, got the process absorbing with parameterization score; train one of those",
+            "sample.guidance must be 0 or 1 for the process absorbing with parameterization score",
         ),
         (
             "plaid",
             ["--label=rich", "--guidance=2"],
-            "ClassifierFree.denoiser must be given symbols, as those of absorbing, uniform and "
-            "hybrid noise are, got the process gaussian with parameterization categorical; train",
+            "sample.guidance must be 0 or 1 for the process gaussian with parameterization categ",
         ),
         (
             "udlm",
@@ -259,7 +293,7 @@ def test_an_evaluation_says_whether_the_labels_are_given(
         assert model["bits_per_token"] == pytest.approx(right.bits_per_token, abs=1e-6)
         own = right.bits_per_token_estimator_error
         assert model["bits_per_token_estimator_error"] == pytest.approx(own, abs=1e-6)
-        assert f"the estimator's draws, which alone make {own:.4f}" in printed
+        assert f"the estimator's draws, a part of the model's SE, alone make {own:.4f}" in printed
         assert 0 < own < model["bits_per_token_error"]
         bits[bool(flags)] = model["bits_per_token"]
     assert bits[True] < bits[False] - 0.01, "labels tell of the bases"
