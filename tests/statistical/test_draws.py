@@ -1,8 +1,9 @@
 """The library's own noise: its kinds of choice have their distributions and are independent.
 
 The exact tests replace the noise, so here it is drawn: final laws of samplers that use every kind,
-against the same samplers' enumerated laws. False-alarm rate 1e-6 an assertion; the twins that reuse
-noise fail on their own draws, with a power computed from what they draw above 0.999.
+against the same samplers' enumerated laws, for masks that are revealed once and for noise that
+every step may change. False-alarm rate 1e-6 an assertion; the twins that reuse noise fail on their
+own draws, with a power computed from what they draw above 0.999.
 """
 
 from collections import Counter
@@ -12,11 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.process import Absorbing
+from seqdiff.denoiser import Denoiser
+from seqdiff.parameterization import LeaveOneOut, MaskColumn, Parameterization, Score
+from seqdiff.process import Absorbing, DiscreteProcess, Hybrid
+from seqdiff.process import Uniform as UniformNoise
 from seqdiff.samplers import (
+    AncestralSampler,
     CachedAncestralSampler,
     EntropyBudgetSampler,
     FirstHittingSampler,
+    GibbsSampler,
     PredictorCorrectorSampler,
     RemaskCapSampler,
     RemaskConfSampler,
@@ -24,11 +30,14 @@ from seqdiff.samplers import (
     RemaskRescaleSampler,
     Sampler,
     SemiAutoregressiveSampler,
+    TauLeapingSampler,
+    TweedieSampler,
 )
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
-from seqdiff.schedules import Linear
+from seqdiff.schedules import Geometric, Linear
 from tests.enumeration import outcomes
+from tests.noisy_worlds import Joint, exact
 from tests.oracles import LookupBackbone, TableBackbone, all_sequences, masked_model
 from tests.statistics import pearson, power
 
@@ -38,15 +47,17 @@ DENOISER = masked_model(LookupBackbone(K, L, seed=3))
 WHERE = torch.ones(3, 5, dtype=torch.bool)
 
 
-def law(sampler: Sampler) -> Tensor:
-    found = outcomes(sampler, DENOISER, PROCESS.blank((1, L))[0]).law
+def law(sampler: Sampler, denoiser: Denoiser = DENOISER) -> Tensor:
+    found = outcomes(sampler, denoiser, PROCESS.blank((1, L))[0]).law
     return torch.tensor([found.get(tuple(x), 0.0) for x in all_sequences(K, L).tolist()])
 
 
-def counts(sampler: Sampler, cls: type[SeededDraws] = SeededDraws) -> Tensor:
+def counts(
+    sampler: Sampler, cls: type[SeededDraws] = SeededDraws, denoiser: Denoiser = DENOISER
+) -> Tensor:
     x_t = PROCESS.blank((DRAWS, L))
     canvas = Canvas(
-        DENOISER,
+        denoiser,
         cls(torch.arange(DRAWS)),
         x_t,
         x_t == K,
@@ -128,11 +139,11 @@ class Ledger(SeededDraws):
         return super()._uniform(where, kind, step)
 
 
-def uses(sampler: Sampler, rows: int = 20) -> Counter:
+def uses(sampler: Sampler, rows: int = 20, denoiser: Denoiser = DENOISER) -> Counter:
     x_t, draws = PROCESS.blank((rows, L)), Ledger(torch.arange(rows))
     nfe = torch.zeros(rows, dtype=torch.int64)
     with torch.no_grad():
-        sampler.fill(Canvas(DENOISER, draws, x_t, x_t == K, nfe))
+        sampler.fill(Canvas(denoiser, draws, x_t, x_t == K, nfe))
     return draws.used
 
 
@@ -157,6 +168,95 @@ def test_no_noise_is_used_twice(sampler: Sampler) -> None:
 
 def test_letters_with_the_same_noise_would_be_found() -> None:
     assert max(uses(SameLetters(2, renoise=0.4)).values()) > 1
+
+
+# Models of which every step may change every token
+
+
+def noisy(process: DiscreteProcess, kind: Parameterization) -> Denoiser:
+    return exact(Joint.random(K, L, seed=2), process, kind)
+
+
+NOISY = [
+    noisy(UniformNoise(K), LeaveOneOut()),
+    noisy(Hybrid(K, 0.3), LeaveOneOut()),
+    noisy(UniformNoise(K, Geometric(0.05, 1.0)), Score()),  # z_1 still tells of the clean token
+    noisy(Absorbing(K), Score()),
+    noisy(Absorbing(K), MaskColumn()),
+]
+STEPPING = [
+    AncestralSampler(num_steps=3),
+    TweedieSampler(num_steps=3),
+    TauLeapingSampler(num_steps=3),
+    PredictorCorrectorSampler(num_steps=2, renoise=0.4),
+    GibbsSampler(num_steps=2),
+]
+PAIRS = [(s, d) for d in NOISY for s in STEPPING if s.needs.met_by(d)]
+
+
+def stepping(pairs: list[tuple[Sampler, Denoiser]]) -> pytest.MarkDecorator:
+    names = [f"{type(s).__name__}-{d.process.name}-{d.parameterization.name}" for s, d in pairs]
+    return pytest.mark.parametrize(("sampler", "denoiser"), pairs, ids=names)
+
+
+# Tweedie is ancestral where the clean token is predicted.
+@stepping([(s, d) for s, d in PAIRS if not isinstance(s, TweedieSampler) or d.law == "score"])
+def test_laws_of_noisy_steps_are_the_enumerated_ones(sampler: Sampler, denoiser: Denoiser) -> None:
+    statistic, threshold = pearson(counts(sampler, denoiser=denoiser), law(sampler, denoiser))
+    assert statistic < threshold
+
+
+@stepping(PAIRS)
+def test_noisy_steps_use_no_noise_twice(sampler: Sampler, denoiser: Denoiser) -> None:
+    used = uses(sampler, denoiser=denoiser)
+    assert set(used.values()) == {1}
+    assert len({step for _, _, _, step in used}) > 1, "every step has noise of its own"
+
+
+@dataclass(frozen=True)
+class SameStep(AncestralSampler):
+    """The broken twin whose every step has the number of the first."""
+
+    def advance(self, canvas, s, t, step):
+        super().advance(canvas, s, t, 1)
+
+
+@dataclass(frozen=True)
+class StartAgain(AncestralSampler):
+    """The broken twin whose prior has the noise of the first step."""
+
+    def start(self, canvas):
+        places = int(canvas.free.sum())
+        prior = canvas.process.log_prior().expand(places, -1)
+        canvas.place(canvas.free, canvas.draws.letters(prior, canvas.free, 1))
+
+
+@dataclass(frozen=True)
+class SameNumber(GibbsSampler):
+    """The broken twin that draws a token with the number that chose its position."""
+
+    def correct(self, canvas, s, draw):
+        where = canvas.choose_one(draw)
+        canvas.place(where, canvas.draws.letters(canvas.marginal(where, s), where, draw))
+
+
+@pytest.mark.parametrize(
+    ("twin", "denoiser"),
+    [
+        (SameStep(num_steps=3), NOISY[0]),
+        (SameStep(num_steps=3), NOISY[4]),
+        (StartAgain(num_steps=3), noisy(UniformNoise(K, Geometric(0.05, 1.0)), LeaveOneOut())),
+        (SameNumber(num_steps=2), NOISY[0]),
+        (SameNumber(num_steps=2), NOISY[1]),
+    ],
+    ids=["steps-uniform", "steps-masks", "start", "gibbs-uniform", "gibbs-hybrid"],
+)
+def test_samplers_that_use_a_number_twice_are_found(twin: Sampler, denoiser: Denoiser) -> None:
+    assert max(uses(twin, denoiser=denoiser).values()) > 1
+    right, drawn = law(twin, denoiser), counts(twin, denoiser=denoiser)
+    statistic, threshold = pearson(drawn, right)
+    assert statistic > threshold
+    assert power(drawn / DRAWS, right, DRAWS) > 0.999
 
 
 def test_cells_are_those_of_the_levels() -> None:
