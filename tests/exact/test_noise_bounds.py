@@ -25,6 +25,7 @@ from seqdiff.losses import (
 )
 from seqdiff.objectives import (
     ContinuousNELBO,
+    CrossEntropy,
     DiscreteNELBO,
 )
 from seqdiff.objectives import base as objectives_base
@@ -32,7 +33,8 @@ from seqdiff.parameterization import Full, LeaveOneOut, MaskColumn, Score, Subs,
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
 from seqdiff.rng import MASK_STREAM, RECONSTRUCTION_STREAM, TIME_STREAM, CounterNoise
 from seqdiff.schedules import Cosine, Geometric, Linear, LogLinear
-from seqdiff.time_sampling import TimeSampler
+from seqdiff.time_sampling import Importance, TimeSampler
+from seqdiff.time_sampling import Uniform as UniformTimes
 from seqdiff.types import Batch
 from tests.noise_worlds import (
     TableBackbone,
@@ -419,15 +421,20 @@ def objective_mean(world: World, objective, denoiser: Denoiser, x: Tensor) -> fl
     def value(batch: Batch, noise: CounterNoise) -> Tensor:
         return objective.terms(denoiser, batch, noise).sum(-1).double()
 
+    sampler = objective.time_sampler
     if isinstance(objective, DiscreteNELBO):
-        count = objective.num_steps
+        count = 4 * objective.num_steps  # a power of 2: no draw of ``IMPORTANCE`` is between steps
         u, weight = (torch.arange(count).double() + 0.5) / count, torch.full((count,), 1 / count)
-        t, weight = (u * count).ceil() / count, weight.double()
-    else:
-        u, weight = ends_quadrature()
-        drawn = objective.time_sampler.sample(torch.arange(len(u)), noise=Chosen(time=u, place=u))
-        t = drawn[0]
-        t = world.process.time_at(t)[0] if isinstance(world.process, Hybrid) else t
+        weight = weight.double()
+    else:  # ``IMPORTANCE`` jumps at 3/4
+        place, weight = ends_quadrature()
+        u = torch.cat((place * 0.75, 0.75 + place * 0.25))
+        weight = torch.cat((weight * 0.75, weight * 0.25))
+    t = sampler.sample(torch.arange(len(u)), noise=Chosen(time=u, place=u))[0]
+    if isinstance(objective, DiscreteNELBO):
+        t = (t * objective.num_steps).ceil() / objective.num_steps
+    elif isinstance(objective, ContinuousNELBO) and isinstance(world.process, Hybrid):
+        t = world.process.time_at(t)[0]
     half, one, zero = (torch.tensor([number]).double() for number in (0.5, 1.0, 0.0))
     ends = [
         mean_over_noise(world, x, value, half, one, zero, decoded=decoded)
@@ -494,6 +501,35 @@ def test_all_noise_together_gives_the_likelihood_of_a_token(process, parameteriz
         for estimator in estimators:
             found = estimator_mean(world, estimator, denoiser, row)
             assert found == pytest.approx(expected, abs=1e-6), estimator
+
+
+IMPORTANCE = Importance((3.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("process", "parameterization"),
+    [
+        (Absorbing(2, Cosine()), MaskColumn()),
+        (Uniform(2, Cosine()), LeaveOneOut()),
+        (Uniform(2, LogLinear(0.2)), Full()),
+        (Hybrid(2, 0.3), LeaveOneOut()),
+    ],
+    ids=lambda part: part.name,
+)
+@pytest.mark.parametrize(
+    "make",
+    [ContinuousNELBO, lambda times: DiscreteNELBO(4, times), CrossEntropy],
+    ids=["continuous", "discrete", "cross-entropy"],
+)
+def test_no_mean_depends_on_the_density_of_the_times(process, parameterization, make):
+    """The twins leave the inverse density out."""
+    world = World(process, torch.tensor([0.7, 0.3], dtype=torch.float64), 1)
+    denoiser, row = denoiser_of(world, parameterization), world.clean[1]
+    plain, often = (
+        objective_mean(world, make(sampler), denoiser, row)
+        for sampler in (UniformTimes(), IMPORTANCE)
+    )
+    assert often == pytest.approx(plain, abs=1e-6)
 
 
 def test_ends_that_published_evaluations_leave_out_are_paid_for(monkeypatch):

@@ -7,19 +7,21 @@ import math
 import pytest
 import torch
 from scipy.stats import norm
+from torch import Tensor
 
 from seqdiff import losses
 from seqdiff.likelihood import GaussianIntegral, contrast, evaluate
 from seqdiff.objectives import GaussianVLB
 from seqdiff.rng import CounterNoise
 from seqdiff.samplers import GaussianSampler
-from seqdiff.time_sampling import Sobol
+from seqdiff.time_sampling import Importance, Sobol, TimeSampler
 from tests.exact.test_gaussian_sampler import exact_law
 from tests.gaussian_worlds import bound, coin_world, planar_world, rows_of
 from tests.statistics import FALSE_ALARM, pearson, power
 
 P = (0.6, 0.3, 0.1)
 ROWS = 2000
+IMPORTANCE = Importance((3.0, 1.0), Sobol())
 # |mean - truth| exceeds this many standard errors with probability FALSE_ALARM.
 LIMIT = float(norm.isf(FALSE_ALARM / 2))
 
@@ -52,19 +54,39 @@ def test_estimator_of_a_broken_density_is_caught(truth: float, monkeypatch: pyte
     assert _deviation(truth)[0] > 2 * LIMIT
 
 
-def test_objective_is_unbiased(truth: float):
+def _objective(times: TimeSampler) -> tuple[float, float]:
+    """Mean of the objective over many rows; its error, an upper bound since times are spread."""
+    world, rows = planar_world(P, ends=(-2.0, 3.0)), 20_000
+    with torch.no_grad():
+        nats = GaussianVLB(times).terms(world, rows_of((1,), rows), CounterNoise(1)).sum(dim=-1)
+    return float(nats.mean()), float(nats.std()) / math.sqrt(rows)
+
+
+class WithoutDensity(TimeSampler):
+    """The broken twin: importance times without the inverse density."""
+
+    def sample(self, index: Tensor, *, noise: CounterNoise) -> tuple[Tensor, Tensor]:
+        t, _ = IMPORTANCE.sample(index, noise=noise)
+        return t, torch.ones_like(t)
+
+
+@pytest.mark.parametrize("times", [Sobol(), IMPORTANCE], ids=["sobol", "importance"])
+def test_objective_is_unbiased(times: TimeSampler, truth: float):
     """Reconstruction on an eighth of the rows included; false alarm 1e-6.
 
     An objective that forgets the reconstruction term is off by its .15 nats, 7 errors; power
     above .95.
     """
-    world, rows = planar_world(P, ends=(-2.0, 3.0)), 20_000
-    with torch.no_grad():
-        nats = GaussianVLB(Sobol()).terms(world, rows_of((1,), rows), CounterNoise(1)).sum(dim=-1)
-    error = float(nats.std()) / math.sqrt(rows)  # an upper bound: times are spread
-    assert abs(float(nats.mean()) - truth) < LIMIT * error
+    mean, error = _objective(times)
+    assert abs(mean - truth) < LIMIT * error
+    world = planar_world(P, ends=(-2.0, 3.0))
     forgotten = bound(world, (1,), points=81, times=32)[0]
     assert norm.sf(LIMIT - forgotten / error) > 0.95
+
+
+def test_objective_without_the_density_of_its_times_is_caught(truth: float):
+    mean, error = _objective(WithoutDensity())
+    assert abs(mean - truth) > 2 * LIMIT * error
 
 
 def test_sampler_draws_the_written_law():
