@@ -27,13 +27,14 @@ from seqdiff.objectives import (
     ContinuousNELBO,
     CrossEntropy,
     DiscreteNELBO,
+    validation_objective,
 )
 from seqdiff.objectives import base as objectives_base
 from seqdiff.parameterization import Full, LeaveOneOut, MaskColumn, Score, Subs, scores_from_law
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
 from seqdiff.rng import MASK_STREAM, RECONSTRUCTION_STREAM, TIME_STREAM, CounterNoise
 from seqdiff.schedules import Cosine, Geometric, Linear, LogLinear
-from seqdiff.time_sampling import Importance, TimeSampler
+from seqdiff.time_sampling import Importance, Sobol, TimeSampler
 from seqdiff.time_sampling import Uniform as UniformTimes
 from seqdiff.types import Batch
 from tests.noise_worlds import (
@@ -562,6 +563,23 @@ def test_an_auxiliary_cross_entropy_is_added_and_no_part_of_the_bound():
     )
     nats = -world.log_loo(z, t).gather(-1, batch.tokens[..., None])[..., 0]
     torch.testing.assert_close(more - plain, 10 * 0.01 * nats)
+
+
+@pytest.mark.parametrize(
+    ("process", "parameterization"),
+    [(Absorbing(2, Cosine()), MaskColumn()), (Uniform(2, Linear()), LeaveOneOut())],
+    ids=lambda part: part.name,
+)
+def test_runs_are_validated_by_a_bound(process, parameterization):
+    """The twin keeps the auxiliary cross-entropy of D3PM."""
+    world = World(process, golden_probs(), 2)
+    denoiser = denoiser_of(world, parameterization)
+    chain = DiscreteNELBO(10, Sobol())
+    for auxiliary in (0.0, 0.01):
+        trained = DiscreteNELBO(10, Sobol(), auxiliary=auxiliary)
+        assert validation_objective(trained, denoiser) == chain
+    for trained in (ContinuousNELBO(), CrossEntropy()):
+        assert validation_objective(trained, denoiser) == ContinuousNELBO(Sobol())
 
 
 def test_terms_outside_the_loss_mask_are_zero_and_context_is_given():
