@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,13 +19,17 @@ from torch import Tensor
 from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import (
     BernoulliTime,
+    DiscreteSteps,
     Estimator,
     ExactK,
     FixedOrder,
+    GaussianIntegral,
     ImportanceWeightedOrders,
     Likelihood,
     RandomOrderChain,
     StratifiedK,
+    TimeEstimator,
+    TimeIntegral,
     evaluate,
     masks,
     orders,
@@ -213,3 +218,28 @@ def test_context_and_unknown_symbols_are_given(estimator: Estimator) -> None:
     everything = Batch(x0, x0 != K, torch.tensor([5]))
     wrong = evaluate(oracle, [everything], estimator=estimator)
     assert abs(wrong.nats[0] - exact) > 0.1
+
+
+@pytest.mark.parametrize("cls", [TimeIntegral, DiscreteSteps, GaussianIntegral])
+@pytest.mark.parametrize("evaluations", [2, 6])
+def test_variances_of_times_and_ends_are_unbiased(
+    cls: type[TimeEstimator], evaluations: int
+) -> None:
+    """Two fair outcomes for each draw, the same for both of a stratum: every one is tried.
+
+    The twins weight the component of the ends by another factor.
+    """
+    estimator = cls(evaluations)
+    strata = [(0.3, 0.9), (-1.0, 1.5), (2.0, 2.2)][: evaluations // 2]
+    strata.append((4.0, 7.0))  # the ends
+    outcomes = [draw for pair in strata for draw in (pair, pair)]
+    results = [estimator.combine(np.array(values)) for values in itertools.product(*outcomes)]
+    totals = np.array([total for total, _ in results])
+    components = np.array([parts for _, parts in results])
+    means = [np.mean(pair) for pair in strata]
+    assert totals.mean() == pytest.approx(np.mean(means[:-1]) + means[-1])
+    assert components.mean(axis=0).sum() == pytest.approx(totals.var())
+    share = np.array([2 / evaluations] * (evaluations // 2) + [1.0])
+    each = share**2 * np.array([np.var(pair) for pair in strata]) / 2
+    assert components.mean(axis=0) == pytest.approx(each)
+    assert estimator.degrees == len(each), "one for each pair of draws"
