@@ -266,20 +266,30 @@ def test_analytic_steps_from_scores_stay_finite_where_no_signal_is_left() -> Non
 # Tau-leaping
 
 
-@pytest.mark.parametrize("process", [Uniform(K, Cosine()), Hybrid(K, 0.3)], ids=name)
-def test_a_leap_is_an_euler_step_of_the_reverse_jumps(process) -> None:
-    joint = Joint.random(K, 2, seed=1)
-    denoiser = exact(joint, process)
-    s, t = 0.5, 0.6
-    z = reachable(process, t)
-    log_loo = joint.log_loo(z, times(z[:, 0], t), process).log_softmax(dim=-1)
+def leap(log_loo: Tensor, z: Tensor, s: float, t: float, process: DiscreteProcess) -> Tensor:
+    """A jump to y with probability (t - s) Q_t(y -> z) p_t(y) / p_t(z)."""
     scores = scores_from_law(log_loo, z, times(z, t), process).exp()
     rates = process.rate_into(z, times(z, t))
     present = torch.nn.functional.one_hot(z, process.states).bool()
     jumps = ((t - s) * rates * scores).masked_fill(present, 0.0)
-    wanted = torch.where(present, 1 - jumps.sum(dim=-1, keepdim=True), jumps)
+    assert jumps.sum(dim=-1).max() < 1, "so short a step that nothing is clamped"
+    return torch.where(present, 1 - jumps.sum(dim=-1, keepdim=True), jumps)
+
+
+@pytest.mark.parametrize("process", [Uniform(K, Cosine()), Hybrid(K, 0.3)], ids=name)
+@pytest.mark.parametrize("kind", KINDS, ids=name)
+def test_a_leap_is_an_euler_step_of_the_reverse_jumps(process, kind) -> None:
+    joint = Joint.random(K, 2, seed=1)
+    denoiser = exact(joint, process, kind)
+    s, t = 0.5, 0.6
+    z = reachable(process, t)
+    log_loo = joint.log_loo(z, times(z[:, 0], t), process).log_softmax(dim=-1)
+    wanted = leap(log_loo, z, s, t, process)
     found = kernel(TauLeapingSampler(), denoiser, z, s, t).exp()
     assert (found - wanted).abs().max() < 1e-12
+    scores = scores_from_law(log_loo, z, times(z, t), process).exp()
+    present = torch.nn.functional.one_hot(z, process.states).bool()
+    jumps = wanted.masked_fill(present, 0.0)
     swapped = process.rate_into(
         torch.arange(process.states), times(torch.arange(process.states), t)
     )
@@ -460,6 +470,9 @@ def test_only_allowed_symbols_are_predicted(process) -> None:
         for sampler in (AncestralSampler(), TweedieSampler()):
             found = kernel(sampler, denoiser, z, s, t, allowed=allowed).exp()
             assert (found - wanted).abs().max() < 1e-12
+        start = t - 0.01
+        found = kernel(TauLeapingSampler(), denoiser, z, start, t, allowed=allowed).exp()
+        assert (found - leap(kept, z, start, t, process)).abs().max() < 1e-12
         late = kernel(AncestralSampler(), denoiser, z, s, t)[..., :K]
         late = late.masked_fill(~allowed, -torch.inf).softmax(dim=-1)
         assert (late - wanted[..., :K]).abs().max() > 1e-2, "the step itself is not restricted"
@@ -479,6 +492,10 @@ def test_sharpening_goes_through_the_prediction(process, options) -> None:
     for cls in (AncestralSampler, TweedieSampler):
         found = kernel(cls(**options), denoiser, z, s, t).exp()
         assert (found - wanted)[place].abs().max() < 1e-12
+    start = t - 0.05
+    found = kernel(TauLeapingSampler(**options), denoiser, z, start, t).exp()
+    wanted_leap = leap(sharp[place], z[place], start, t, process)
+    assert (found[place] - wanted_leap).abs().max() < 1e-12
     twin = kernel(AncestralSampler(), denoiser, z, s, t)
     twin = reshape_law(twin.view(-1, process.states), **options).view_as(twin).exp()
     assert (twin - wanted)[place].abs().max() > 1e-2, "the step itself is not sharpened"
