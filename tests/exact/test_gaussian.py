@@ -203,22 +203,30 @@ def _gradients(world: GaussianDenoiser, batch: Batch, noise: CounterNoise) -> di
     return {name: p.grad.clone() for name, p in world.named_parameters() if p.grad is not None}
 
 
-def test_shape_of_the_schedule_is_trained_on_the_squared_loss():
-    """The shape has the gradients of half the squared nats over tokens; the rest the bound's."""
-    world, noise = planar_world(PLANE), CounterNoise(3)
+@pytest.mark.parametrize("x", [(1,), (1, 0)], ids=["one token", "two tokens"])
+def test_shape_of_the_schedule_is_trained_on_the_squared_loss(x: tuple[int, ...]):
+    """The shape has the gradients of half the squared nats over tokens; the rest the bound's.
+
+    The twin forgets to divide by the tokens of a row.
+    """
+    world, noise, length = planar_world(PLANE), CounterNoise(3), len(x)
+    if length == 2:
+        joint = torch.tensor(PLANE, dtype=torch.float64)[:, None] * (1 + torch.eye(3))
+        world = exact_world(joint / joint.sum(), world.vectors.detach())
     _bend(world.schedule, 2)
     for parameter in world.parameters():
         parameter.requires_grad_(True)
-    batch = rows_of((1,), 64)
+    batch = rows_of(x, 64)
     found = _gradients(world, batch, noise)
     t, one = GaussianVLB().time_sampler.sample(batch.index, noise=noise)
     level = world.schedule(t)
     # the objective's own noise, seen through what it makes of it
-    normals = torch.special.ndtri(noise.uniform(batch.index, 2, stream=1))[:, None]
+    normals = torch.special.ndtri(noise.uniform(batch.index, 2 * length, stream=1))
+    normals = normals.unflatten(-1, (length, 2))
     inputs = world.corrupt(batch, level.gamma, normals)
     nats = losses.gaussian_terms(world, batch, inputs, level, one).sum(dim=-1)
     shape = [p for n, p in world.schedule.named_parameters() if n != "ends"]
-    wanted = torch.autograd.grad((nats**2).sum() / 2, shape, retain_graph=True)
+    wanted = torch.autograd.grad((nats**2).sum() / (2 * length), shape, retain_graph=True)
     plain = torch.autograd.grad(nats.sum(), [*shape, world.schedule.ends])
     names = [n for n, _ in world.schedule.named_parameters() if n != "ends"]
     for name, gradient, other in zip(names, wanted, plain, strict=False):
@@ -265,8 +273,21 @@ def test_given_and_unknown_tokens_carry_no_noise_and_cost_nothing():
     assert (terms != 0).tolist() == [[True, False, False]]
 
 
-def test_self_conditioning_takes_a_first_pass_of_the_chosen_rows():
-    world = coin_world(self_conditioning=True)
+def test_embeddings_enter_with_coordinates_of_mean_square_one():
+    """In two dimensions, where the twins forget that a row of norm 1 has mean square 1/2."""
+    world, z = planar_world(PLANE), torch.tensor([[0.3, -0.8]], dtype=torch.float64)
+    clean = world.vectors[1:2]
+    given = noisy_row(world, torch.zeros_like(z), 0.0, torch.tensor([[1]]))
+    assert torch.allclose(world._read_in(given)[0], clean * math.sqrt(2))
+    assert torch.allclose(world._read_in(noisy_row(world, clean, -40.0))[0], clean * math.sqrt(2))
+    assert torch.allclose(world._read_in(noisy_row(world, z, 40.0))[0], z), "noise alone"
+    assert torch.allclose(world._read_in(noisy_row(world, z, 0.0))[0], z / math.sqrt(3 / 4))
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_self_conditioning_takes_a_first_pass_of_the_chosen_rows(dim: int):
+    make, p = (coin_world, (0.8, 0.2)) if dim == 1 else (planar_world, PLANE)
+    world = make(p, self_conditioning=True)
     seen: list[Tensor] = []
     network = world.backbone
     assert isinstance(network, ExactNetwork)
@@ -279,8 +300,8 @@ def test_self_conditioning_takes_a_first_pass_of_the_chosen_rows():
 
     network.body = body.__get__(network)
     with torch.no_grad():
-        world.recall.weight.fill_(1.0)
-    z = torch.tensor([[0.3]], dtype=torch.float64)
+        world.recall.weight.copy_(torch.eye(dim))
+    z = torch.tensor([[0.3, -0.8][:dim]], dtype=torch.float64)
     inputs = noisy_row(world, z, 1.0)
     plain = noisy_row(world, z, 1.0)
     plain.conditioned = torch.tensor([False])
@@ -290,7 +311,8 @@ def test_self_conditioning_takes_a_first_pass_of_the_chosen_rows():
     twice = world(inputs)
     assert len(seen) == 2 and not seen[0].requires_grad
     shown = seen[1] - seen[0]
-    assert torch.allclose(shown[0, 0], world.mean(once)[0, 0]), "the first prediction, dim 1"
+    predicted = world.mean(once)[0, 0] * math.sqrt(dim)
+    assert torch.allclose(shown[0, 0], predicted), "the first prediction, scaled"
     assert torch.equal(once, twice), "one position: the network ignores what it is shown"
     assert world.evaluations(inputs).tolist() == [2] and world.evaluations_per_call == 2
 
