@@ -22,6 +22,7 @@ from jsonargparse import ArgumentParser, Namespace
 from seqdiff.backbones import Backbone
 from seqdiff.config_files import Content, config_files, one_line, read_config, unquote
 from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.tokenizer import ReservingTokenizer
 from seqdiff.denoiser import usual_parameterization
 from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective
 from seqdiff.parameterization import Parameterization
@@ -41,6 +42,7 @@ _LINKED = {
     ("backbone", "num_logits"): "data.tokenizer and parameterization",
     ("backbone", "num_classes"): "data.labels",
     ("process", "vocab_size"): "data.tokenizer",
+    ("process", "reserved"): "data.tokenizer",
 }
 _TOLD = "backbone.time_conditioned"  # what most presets decide, unless a flag does
 _NO_FLAGS = ("--config", "--base", "--provenance", "--resumed")
@@ -155,6 +157,9 @@ def run_parser() -> ArgumentParser:
         "data", "process.init_args.vocab_size", compute_fn=_num_symbols, apply_on="instantiate"
     )
     parser.link_arguments(
+        "data", "process.init_args.reserved", compute_fn=_reserved, apply_on="instantiate"
+    )
+    parser.link_arguments(
         "data",
         "backbone.init_args.num_embeddings",
         compute_fn=_num_embeddings,
@@ -177,6 +182,12 @@ def run_parser() -> ArgumentParser:
 
 def _num_symbols(data: SequenceDataModule) -> int:
     return data.tokenizer.vocab_size
+
+
+def _reserved(data: SequenceDataModule) -> tuple[int, ...] | None:
+    tokenizer = data.tokenizer
+    found = tokenizer.reserved_ids if isinstance(tokenizer, ReservingTokenizer) else ()
+    return tuple(found) or None
 
 
 def _num_embeddings(data: SequenceDataModule) -> int:

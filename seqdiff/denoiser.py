@@ -638,10 +638,11 @@ def tweedie(
         return _tweedie_absorbing(log_scores.double().exp(), z, stay, process)
     # q_t = stay q_s + added * (total mass of q_s), and the total is that of q_t.
     if isinstance(process, Uniform):
-        # Here added = (1 - stay) / K; for the digits see ``law_from_scores``.
+        # Here added = (1 - stay) noise; for the digits see ``law_from_scores``.
+        noise = process.log_prior(log_scores.device).exp()
         excess = log_scores.double().expm1()
-        mean = excess.mean(dim=-1, keepdim=True)
-        before = (excess - mean) / stay + 1 + mean
+        mean = (excess * noise).sum(dim=-1, keepdim=True)
+        before = torch.where(noise > 0, (excess - mean) / stay + 1 + mean, 0.0)
     else:
         scores = log_scores.double().exp()
         added = process.noise_probs(t) - stay * process.noise_probs(s)

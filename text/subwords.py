@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -27,6 +28,7 @@ class _Loaded(NamedTuple):
     engine: Engine
     ids: dict[str, int]
     fingerprint: str
+    reserved: tuple[int, ...] = ()
 
 
 class _Published(NamedTuple):
@@ -34,10 +36,17 @@ class _Published(NamedTuple):
 
     vocab_size: int
     fingerprint: str
+    reserved: tuple[int, ...] = ()
 
 
+_NO_TEXT = re.compile(r"\[(PAD|MASK|unused\d+)\]")
 _GPT2 = _Published(50257, "6dfa8ca809f1702a144725c770c3914be893d76e10f4773c434e1478bfa7e031")
-_BERT = _Published(30522, "387a73c2fadb436694e016e66d32b9e8f391010a2d53c59378ebd04ee20db6fc")
+# [PAD], [unused0] to [unused98], then, after [UNK], [CLS] and [SEP], [MASK] and the other unused.
+_BERT = _Published(
+    30522,
+    "387a73c2fadb436694e016e66d32b9e8f391010a2d53c59378ebd04ee20db6fc",
+    (*range(100), *range(103, 999)),
+)
 
 
 class SubwordTokenizer(TextTokenizer):
@@ -97,6 +106,12 @@ class SubwordTokenizer(TextTokenizer):
     def ids(self) -> dict[str, int]:
         """See ``seqdiff.data.tokenizer.VocabularyTokenizer``."""
         return self._loaded.ids
+
+    @property
+    def reserved_ids(self) -> tuple[int, ...]:
+        """See ``seqdiff.data.tokenizer.ReservingTokenizer``."""
+        published = self.known.get(self.vocabulary)
+        return self._loaded.reserved if published is None else published.reserved
 
     @property
     def frame(self) -> tuple[int, int] | None:
@@ -211,7 +226,9 @@ class BertTokenizer(SubwordTokenizer):
         engine.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=self.lowercase)
         engine.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
         engine.decoder = tokenizers.decoders.WordPiece(cleanup=False)
-        return _Loaded(engine, ids, digest(["bert wordpiece", str(self.lowercase), *tokens]))
+        reserved = (place for token, place in ids.items() if _NO_TEXT.fullmatch(token))
+        fingerprint = digest(["bert wordpiece", str(self.lowercase), *tokens])
+        return _Loaded(engine, ids, fingerprint, tuple(reserved))
 
 
 class JSONTokenizer(SubwordTokenizer):
@@ -254,7 +271,10 @@ class JSONTokenizer(SubwordTokenizer):
             ) from error
         ids = engine.get_vocab(with_added_tokens=True)
         _dense(ids, file)
-        return _Loaded(engine, ids, digest(["tokenizer.json", text]))
+        held = {*(self.special or ()), getattr(engine.model, "unk_token", None)}
+        added = engine.get_added_tokens_decoder().items()
+        reserved = (place for place, token in added if token.special and token.content not in held)
+        return _Loaded(engine, ids, digest(["tokenizer.json", text]), tuple(reserved))
 
 
 def _read_json(file: Path) -> dict[str, object]:

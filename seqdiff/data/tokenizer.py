@@ -68,6 +68,16 @@ class StrandTokenizer(Tokenizer, Protocol):
         ...
 
 
+@runtime_checkable
+class ReservingTokenizer(Tokenizer, Protocol):
+    """A tokenizer with symbols that no sequence holds, such as a padding token of a vocabulary."""
+
+    @property
+    def reserved_ids(self) -> Sequence[int]:
+        """Their ids; uniform and hybrid noise never draws them."""
+        ...
+
+
 def token_names(tokenizer: Tokenizer) -> list[str]:
     """List the tokens by id: their names in a vocabulary, or else what each decodes to."""
     if isinstance(tokenizer, VocabularyTokenizer):

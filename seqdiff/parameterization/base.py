@@ -140,10 +140,11 @@ def law_from_scores(
     if isinstance(process, Uniform):
         # Without the 1 that they have in common, scores keep their digits where next to no signal
         # is left.
+        noise = process.log_prior(log_scores.device).exp()
         excess = log_scores.double().expm1()
-        mean = excess.mean(dim=-1, keepdim=True)
+        mean = (excess * noise).sum(dim=-1, keepdim=True)
         probs = 1 + (excess - mean) / (process.alpha(t)[..., None] * (1 + mean))
-        probs = probs.clamp_min(_LEAST)
+        probs = torch.where(noise > 0, probs, 0.0).clamp_min(_LEAST)
         return (probs / probs.sum(dim=-1, keepdim=True)).log()
     scores = log_scores.double().exp()
     noise = process.noise_probs(t).expand(scores.shape)

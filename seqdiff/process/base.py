@@ -10,6 +10,7 @@ arXiv:2205.14987; von Ruette et al. 2025, arXiv:2503.04482.
 # No postponed annotations: the configuration parser reads those of a base class in the module of
 # a subclass, where names may be missing.
 from abc import ABC, abstractmethod
+from functools import cache
 from typing import ClassVar, Literal
 
 import torch
@@ -316,6 +317,33 @@ def require(value: bool, owner: str, requirement: str, got: object, fix: str) ->
     """Raise a ValueError in one line unless an argument is valid."""
     if not value:
         raise ValueError(f"{owner} must {requirement}, got {got}; {fix}")
+
+
+@cache
+def drawable(
+    vocab_size: int, reserved: tuple[int, ...] | None, device: torch.device
+) -> Float64[Tensor, " K"]:
+    """1 for every symbol that noise may draw, 0 for the reserved ones."""
+    found = torch.ones(vocab_size, dtype=torch.float64, device=device)
+    found[list(reserved or ())] = 0.0
+    return found
+
+
+def check_reserved(owner: str, reserved: tuple[int, ...] | None, vocab_size: int) -> None:
+    """Check the symbols that noise never draws.
+
+    Raises:
+        ValueError: If one is no symbol or stands twice, or none is left.
+    """
+    found = reserved or ()
+    inside = all(0 <= symbol < vocab_size for symbol in found)
+    require(
+        inside and len(set(found)) == len(found) < vocab_size,
+        f"{owner}.reserved",
+        f"hold different ids below {vocab_size}, and not all of them",
+        reserved,
+        "list the symbols that no text holds",
+    )
 
 
 def check_vocab_size(owner: str, vocab_size: int) -> None:

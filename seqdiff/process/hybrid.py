@@ -9,7 +9,14 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from seqdiff.process.base import Interpolating, check_vocab_size, require, small_times
+from seqdiff.process.base import (
+    Interpolating,
+    check_reserved,
+    check_vocab_size,
+    drawable,
+    require,
+    small_times,
+)
 
 # Of small times, where the terms of random tokens grow like 1 / t at a probability of sqrt(t).
 _BEND = 0.1
@@ -26,19 +33,23 @@ class Hybrid(Interpolating):
     Attributes:
         vocab_size: K, the number of real symbols; the mask has id K.
         p_u: Fraction of random tokens at t = 1/2, in [0, 1); 0 is linear masking.
+        reserved: Symbols that the noise never draws, see ``Uniform``.
     """
 
     name: ClassVar[str] = "hybrid"
     vocab_size: int
     p_u: float = 0.1
+    reserved: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check the arguments.
 
         Raises:
-            ValueError: If there is no symbol, or ``p_u`` is out of range.
+            ValueError: If there is no symbol, ``p_u`` is out of range, or the reserved symbols are
+                not among the K.
         """
         check_vocab_size("Hybrid", self.vocab_size)
+        check_reserved("Hybrid", self.reserved, self.vocab_size)
         fix = "0.1 is usual; for random tokens alone use the uniform process"
         require(0 <= self.p_u < 1, "Hybrid.p_u", "be in [0, 1)", self.p_u, fix)
 
@@ -51,6 +62,10 @@ class Hybrid(Interpolating):
     def mask_id(self) -> int:
         """The id of the mask, ``vocab_size``."""
         return self.vocab_size
+
+    @property
+    def _num_drawn(self) -> int:
+        return self.vocab_size - len(self.reserved or ())
 
     @property
     def _strength(self) -> float:
@@ -69,7 +84,8 @@ class Hybrid(Interpolating):
         """See ``Interpolating``."""
         t = t.double()
         random = self._random(t)
-        symbols = (random / self.vocab_size)[..., None].expand(*t.shape, self.vocab_size)
+        drawn = drawable(self.vocab_size, self.reserved, t.device)
+        symbols = (random / self._num_drawn)[..., None] * drawn
         return torch.cat((symbols, t[..., None]), dim=-1) / (1 + random)[..., None]
 
     def time_at(
@@ -83,7 +99,10 @@ class Hybrid(Interpolating):
         t = t.double().expand(z.shape)
         scale = 1 + self._random(t)
         into_mask = 1 / (scale * (1 - t))
-        into_symbol = self._strength / (2 * self.vocab_size * scale * (t * (1 - t)).sqrt())
+        into_symbol = self._strength / (2 * self._num_drawn * scale * (t * (1 - t)).sqrt())
+        if self.reserved:
+            drawn = drawable(self.vocab_size, self.reserved, z.device)
+            into_symbol = into_symbol * drawn[z.long().clamp_max(self.vocab_size - 1)]
         return torch.where(z == self.mask_id, into_mask, into_symbol)[..., None]
 
     def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:

@@ -10,7 +10,13 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from seqdiff.process.base import Interpolating, check_vocab_size, scheduled_time
+from seqdiff.process.base import (
+    Interpolating,
+    check_reserved,
+    check_vocab_size,
+    drawable,
+    scheduled_time,
+)
 from seqdiff.schedules import LogLinear, NoiseSchedule
 
 
@@ -18,9 +24,10 @@ from seqdiff.schedules import LogLinear, NoiseSchedule
 class Uniform(Interpolating):
     """q(z_t | x0) = Cat(alpha_t x0 + (1 - alpha_t) / K): a replaced token may be any real symbol.
 
-    The noise is over all K symbols of the tokenizer. Masks, padding and unknown tokens have the id
-    K, which is never drawn. Special tokens of the vocabulary itself can be drawn: those that frame
-    a row or part documents, and with BERT's vocabulary also [PAD], [MASK] and the unused ones.
+    The noise is uniform over the symbols that are not reserved. Masks, padding and unknown tokens
+    have the id K, which is never drawn. A run reserves what its tokenizer names so: entries of the
+    vocabulary that no text holds, such as [PAD], [MASK] and the unused ones of BERT. Tokens that
+    begin and end a text are symbols like any other.
 
     Any schedule will do; with alpha(0) < 1 the bound has a reconstruction term, with alpha(1) > 0 a
     prior term, and both are counted. Source: Austin et al. 2021, arXiv:2107.03006; in continuous
@@ -29,19 +36,22 @@ class Uniform(Interpolating):
     Attributes:
         vocab_size: K, the number of real symbols.
         schedule: Noise schedule.
+        reserved: Symbols that the noise never draws.
     """
 
     name: ClassVar[str] = "uniform"
     vocab_size: int
     schedule: NoiseSchedule = field(default_factory=LogLinear)
+    reserved: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check the number of symbols.
+        """Check the symbols.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there is none, or the reserved ones are not among them.
         """
         check_vocab_size("Uniform", self.vocab_size)
+        check_reserved("Uniform", self.reserved, self.vocab_size)
 
     @property
     def states(self) -> int:
@@ -60,9 +70,17 @@ class Uniform(Interpolating):
         """See ``Process``."""
         return self.schedule.sigma(t.double())
 
-    def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
+    @property
+    def num_drawn(self) -> int:
+        """Number of symbols that the noise draws."""
+        return self.vocab_size - len(self.reserved or ())
+
+    def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n _"]:
         """See ``Interpolating``."""
-        return ((1 - self.alpha(t)) / self.vocab_size)[..., None]
+        level = ((1 - self.alpha(t)) / self.num_drawn)[..., None]
+        return (
+            level * drawable(self.vocab_size, self.reserved, t.device) if self.reserved else level
+        )
 
     def time_at(
         self, fraction: Float64[Tensor, "*n"]
@@ -71,16 +89,21 @@ class Uniform(Interpolating):
         return scheduled_time(self.schedule, fraction)
 
     def rate_into(self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
-        """See ``Process``: sigma'(t) / K between any two symbols."""
-        return (self.schedule.dsigma(t.double()).expand(z.shape) / self.vocab_size)[..., None]
+        """See ``Process``: sigma'(t) over the number of drawn symbols, into each of them."""
+        rate = self.schedule.dsigma(t.double()).expand(z.shape) / self.num_drawn
+        if self.reserved:
+            rate = rate * drawable(self.vocab_size, self.reserved, z.device)[z.long()]
+        return rate[..., None]
 
     def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
         """See ``Process``."""
-        level = -math.log(self.vocab_size)
-        return torch.full((self.vocab_size,), level, dtype=torch.float64, device=device)
+        found = drawable(self.vocab_size, self.reserved, torch.device(device))
+        return found.log() - math.log(self.num_drawn)
 
     def prior_kl(self, x0: Int[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``DiscreteProcess``: the same for every symbol."""
+        """See ``DiscreteProcess``: without reserved symbols, the same for every one."""
+        if self.reserved:
+            return super().prior_kl(x0)
         alpha = self.alpha(torch.ones((), dtype=torch.float64, device=x0.device))
         replaced = (1 - alpha) / self.vocab_size
         others = (self.vocab_size - 1) * torch.xlogy(replaced, replaced * self.vocab_size)

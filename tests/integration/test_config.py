@@ -137,8 +137,11 @@ def test_dump_then_parse_is_the_identity(
     assert two.process == process and two.objective == objective and two.optim.lr == lr
 
 
+_LINKED = ("vocab_size", "reserved")
+
+
 def _as_config(value: object) -> dict:
-    fields = {k: v for k, v in vars(value).items() if k != "vocab_size"}  # linked
+    fields = {k: v for k, v in vars(value).items() if k not in _LINKED}
     fields = {k: v if isinstance(v, int | float) else _as_config(v) for k, v in fields.items()}
     kind = type(value)
     return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": fields}

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from seqdiff.cli import main
+from seqdiff.run import load_run
 from text.corpora import Source
 from text.hub import why_offline
 from text.preparation import prepare
@@ -121,6 +124,40 @@ def test_any_change_of_the_files_changes_the_fingerprint(tmp_path: Path) -> None
     lower, cased = BertTokenizer(str(vocab)), BertTokenizer(str(vocab), lowercase=False)
     assert lower.encode("ABC").tolist() == [3] and cased.encode("ABC").tolist() == [0]
     assert lower.fingerprint != cased.fingerprint
+
+
+def test_entries_that_no_text_holds_are_reserved(tmp_path: Path, bert: BertTokenizer) -> None:
+    """Uniform noise must not draw them; what frames a text and [UNK] stand in texts."""
+    names = {place: name for name, place in bert.ids.items()}
+    reserved = {names[place] for place in bert.reserved_ids}
+    unused = {name for name in bert.ids if name.startswith("[unused")}
+    assert reserved == {"[PAD]", "[MASK]", *unused} and len(unused) == 994
+    assert BertTokenizer().reserved_ids == bert.reserved_ids, "known without the files"
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n[unused0]\nabc\n")
+    assert BertTokenizer(str(vocab)).reserved_ids == (0, 4, 5)
+
+
+def test_noise_of_a_run_does_not_draw_reserved_entries(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")
+    (tmp_path / "t.txt").write_text("a b\n" * 50)
+    for preset, states in (("udlm", {1, 2, 3, 5, 6}), ("gidd", {1, 2, 3, 5, 6, 7})):
+        (tmp_path / "c.yaml").write_text(
+            "data: {class_path: text.datamodule.TextDataModule, init_args: {"
+            f"train: {tmp_path / 't.txt'}, length: 8, "
+            "tokenizer: {class_path: text.subwords.BertTokenizer, init_args: {vocabulary: "
+            f"{tmp_path / 'vocab.txt'}}}}}}}}}\n"
+            "backbone: {class_path: seqdiff.backbones.Transformer, init_args: "
+            "{d_model: 8, n_layer: 1, n_heads: 1}}\n"
+            f"output: {tmp_path / preset}\n"
+        )
+        command = ["train", str(tmp_path / "c.yaml"), "--preset", preset, "--trainer.max_steps=0"]
+        assert main(command) == 0
+        process = load_run(tmp_path / preset).process
+        noise = torch.rand(100, 100, generator=torch.Generator().manual_seed(0)).double()
+        late = torch.full((100,), 0.9)
+        drawn = process.corrupt(torch.full((100, 100), 5), late, noise=noise)
+        assert set(drawn.flatten().tolist()) == states
 
 
 @pytest.mark.parametrize(
