@@ -46,11 +46,13 @@ def evaluate(
     Args:
         denoiser: In eval mode, on the device of the batches.
         batches: What to evaluate.
-        estimator: ``None`` is the usual one of such a model, see ``usual_estimator``. One by masks
-            works block by block, see ``BlockBound``, for a model of block diffusion.
+        estimator: ``None`` is the usual one of such a model, see ``usual_estimator``; a chain of T
+            steps has the bound of continuous time then, so give ``DiscreteSteps(num_steps=T)`` for
+            its own. One by masks works block by block, see ``BlockBound``, for a model of block
+            diffusion.
         evaluations: Of a pass, if there is no ``estimator`` to say so; its own default by default.
-        target_se: Standard error to aim at, in nats a sequence: what the errors come to in root
-            mean square. The one that is reported may lie above or below, see ``Budget``.
+        target_se: Standard error to aim at, in nats a sequence: about what the errors come to in
+            root mean square. The one that is reported may lie above or below, see ``Budget``.
         max_nfe: Most network evaluations of a sequence; comes before ``target_se``.
         rows_per_call: Rows of a network call, which evaluations of one sequence may share; ``None``
             takes as many as the batch has sequences.

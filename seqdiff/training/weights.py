@@ -128,8 +128,8 @@ def _check_model(path: Path, denoiser: Denoiser, written: object) -> None:
     """
     if written not in (None, denoiser.description):
         raise ValueError(
-            f"{path} must be of the {denoiser.description}, as run.yaml says, got one of the "
-            f"{written}; use the run.yaml that was written with it"
+            f"{path} must be of the {denoiser.description}, as run.yaml and the flags say, got one "
+            f"of the {written}; drop the flags, or use the run.yaml that was written with it"
         )
 
 
