@@ -11,7 +11,7 @@ from torch import Tensor
 from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import continuous_terms
 from seqdiff.objectives.base import Objective, add_ends, corrupted
-from seqdiff.process import DiscreteProcess, Hybrid
+from seqdiff.process import DiscreteProcess
 from seqdiff.rng import CounterNoise
 from seqdiff.time_sampling import TimeSampler, Uniform
 from seqdiff.types import Batch
@@ -36,8 +36,10 @@ class ContinuousNELBO(Objective):
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
         """See ``Objective``."""
         t, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
-        if isinstance(denoiser.process, Hybrid):  # at uniform times its variance is infinite
-            t, slope = denoiser.process.time_at(t)
+        process = denoiser.process
+        assert isinstance(process, DiscreteProcess)  # by ``needs``
+        if process.uneven:
+            t, slope = process.time_at(t)
             inverse_density = inverse_density * slope
         z = corrupted(denoiser, batch, t, noise)
         terms = continuous_terms(denoiser, batch, z, t, inverse_density)

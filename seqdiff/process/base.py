@@ -69,7 +69,13 @@ class DiscreteProcess(Process):
 
     A subclass implements the abstract methods; everything else follows from them, and may be
     overridden by something faster.
+
+    Attributes:
+        uneven: Whether the loss at uniform times has an infinite variance, so that objectives draw
+            times by ``time_at``.
     """
+
+    uneven: ClassVar[bool] = False
 
     @property
     @abstractmethod

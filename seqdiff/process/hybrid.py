@@ -37,6 +37,7 @@ class Hybrid(Interpolating):
     """
 
     name: ClassVar[str] = "hybrid"
+    uneven: ClassVar[bool] = True
     vocab_size: int
     p_u: float = 0.1
     reserved: tuple[int, ...] | None = None

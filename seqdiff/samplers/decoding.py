@@ -105,7 +105,7 @@ class DecodingSampler(Sampler, ABC):
         Args:
             canvas: The rows.
             where: Masked positions.
-            law: Their laws from ``canvas.law``.
+            law: Their laws from ``canvas.log_probs``.
             step: Tells apart the draws of a sampler that may mask a position again.
         """
         shaped = reshape_law(law, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
