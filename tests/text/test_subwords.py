@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Engine
 
 from seqdiff.cli import main
 from seqdiff.run import load_run
@@ -234,6 +235,12 @@ def test_tokenizer_json(bert: BertTokenizer, tmp_path: Path) -> None:
     assert same.frame == (101, 102) and same.vocab_size == 30522
     bare = JSONTokenizer(str(tmp_path))
     assert bare.frame is None and bare.separator is None
+    assert same.reserved_ids == bare.reserved_ids == ()
+    engine = Engine.from_file(str(file))
+    engine.add_special_tokens(["[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]"])
+    engine.save(str(tmp_path / "special.json"))
+    named = JSONTokenizer(str(tmp_path / "special.json"), bos="[CLS]", eos="[SEP]")
+    assert named.reserved_ids == (0, 103), "not those that frame a row, nor [UNK]"
     content = json.loads(file.read_text())
     content["normalizer"]["lowercase"] = False
     file.write_text(json.dumps(content))
