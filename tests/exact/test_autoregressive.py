@@ -230,7 +230,9 @@ def test_a_backbone_that_looks_ahead_raises() -> None:
         Denoiser(looking, PROCESS)
     bases = {"num_embeddings": 5, "num_logits": 4, "complement": (3, 2, 1, 0, 4)}
     both_ways = Caduceus(8, 1, variant="ps", d_state=4, **bases)
-    with pytest.raises(ValueError, match="choose a causal backbone, or a process of diffusion"):
+    with pytest.raises(
+        ValueError, match="AutoregressiveMamba or AutoregressiveTransformer, or a process"
+    ):
         Denoiser(both_ways, LeftToRight(4))
     ruled_out = CausalNet(**sizes)
     ruled_out.scores.register_forward_hook(

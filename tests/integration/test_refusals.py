@@ -89,10 +89,9 @@ def test_bad_sampling(tmp_path: Path, fails, flag: str, value: str, said: str) -
         (
             "--evaluations",
             "3",
-            "StratifiedK.evaluations must be even and at least 2, got 3; every stratum takes two",
+            "evaluate.evaluations must be even and at least 2, got 3; give 4",
         ),
-        ("--evaluations", "3", "give 4"),
-        ("--evaluations", "0", "give 2"),
+        ("--evaluations", "0", "got 0; give 2"),
         ("--seed", "-1", f"evaluate.seed {SEED} -1"),
         ("--seed", str(2**32), f"evaluate.seed {SEED} {2**32}"),
         ("--device", "meta", f"{DEVICE} 'meta'"),
