@@ -29,6 +29,7 @@ from seqdiff.types import Batch
 
 # Below this fraction 1 - alpha rounds; what the integral has there is less than 1e-8 nats a token.
 _LEAST = 1e-10
+_BEND = 0.3
 
 
 @dataclass(frozen=True)
@@ -125,14 +126,29 @@ class TimeEstimator(Estimator):
         return float(inside.mean() + ends.mean()), components
 
 
+def noise_fraction(
+    u: Float64[Tensor, "*shape"],
+) -> tuple[Float64[Tensor, "*shape"], Float64[Tensor, "*shape"]]:
+    """Return m = (1 + a) u^4 / (u^3 + a) with a = 0.3, and dm/du.
+
+    Args:
+        u: Numbers in (0, 1).
+    """
+    cube = u**3
+    place = (1 + _BEND) * u * cube / (cube + _BEND)
+    slope = (1 + _BEND) * cube * (cube + 4 * _BEND) / (cube + _BEND) ** 2
+    return place.clamp_min(_LEAST), slope
+
+
 @dataclass(frozen=True)
 class DiscreteTimeEstimator(TimeEstimator):
     """A ``TimeEstimator`` of a process on symbols.
 
     At a noise fraction m one of n tokens is noisy with a probability like n m, and its term is like
     1/m. So within a stratum the integrand has a standard deviation like m^(-1/2), up to a
-    logarithm. Fractions are drawn as m = u^4, with a density like m^(-3/4) and a weight like its
-    inverse: the moments up to the fourth are finite, without which Student's t covers too little.
+    logarithm. ``noise_fraction`` draws m with a density like m^(-3/4) near 0: the moments up to the
+    fourth are finite, without which Student's t covers too little. Elsewhere its density is nearly
+    flat: a weight that varies adds to the variance where the draws are few.
     """
 
     def integrand(
@@ -144,10 +160,8 @@ class DiscreteTimeEstimator(TimeEstimator):
         noise: PassNoise,
     ) -> Float[Tensor, "B L"]:
         """See ``TimeEstimator``."""
-        place, slope = u**4, 4 * u**3
-        return self.terms(
-            denoiser, batch, place.clamp_min(_LEAST), slope, noise.positions(batch, draw)
-        )
+        place, slope = noise_fraction(u)
+        return self.terms(denoiser, batch, place, slope, noise.positions(batch, draw))
 
     def ends(
         self, denoiser: Denoiser, batch: Batch, draw: Int64[Tensor, " B"], noise: PassNoise

@@ -13,6 +13,7 @@ from torch import Tensor
 from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import DiscreteSteps, TimeIntegral
 from seqdiff.likelihood.estimator import PassNoise
+from seqdiff.likelihood.time_integral import noise_fraction
 from seqdiff.losses import (
     continuous_terms,
     ctmc_nelbo,
@@ -467,7 +468,7 @@ def estimator_mean(world: World, estimator, denoiser: Denoiser, x: Tensor) -> fl
         return end + mean_over_noise(
             world, x, terms, u, torch.full_like(u, 1 / count), (u * count).ceil() / count
         )
-    t = world.process.time_at((u**4).clamp_min(1e-10))[0]
+    t = world.process.time_at(noise_fraction(u)[0])[0]
     return end + mean_over_noise(world, x, at(0), u, weight, t)
 
 
