@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks.objectives import step_weight
+from benchmarks.objectives import excess_of_steps, step_weight
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 5, 40])
@@ -29,3 +29,14 @@ def test_weights_of_many_steps_tend_to_those_of_the_bound() -> None:
     k = np.arange(1, 9)
     limit = step_weight(k, np.full(8, 8), 20_000)
     assert np.allclose(limit, 1 / k, rtol=1e-3)
+
+
+def test_excess_of_steps() -> None:
+    """Independent tokens have none; one step draws all tokens at once from the blank row."""
+    independent = [np.arange(1, n + 1) * 0.7 for n in (3, 5, 5)]
+    assert excess_of_steps(independent, 4) == pytest.approx((0, 0), abs=1e-12)
+    rng = np.random.default_rng(0)
+    rows = [rng.random(n) for n in (3, 5, 4)]
+    wanted = [row[-1] - (row / np.arange(1, len(row) + 1)).sum() for row in rows]
+    found, error = excess_of_steps(rows, 1)
+    assert found == pytest.approx(sum(wanted) / 12 / np.log(2), rel=1e-12) and error > 0
