@@ -1,11 +1,12 @@
 """The comparison of systems: its weights of steps, by enumeration of all masks."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.objectives import excess_of_steps, step_weight
+from benchmarks.objectives import excess_of_steps, step_weight, tables
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 5, 40])
@@ -40,3 +41,9 @@ def test_excess_of_steps() -> None:
     wanted = [row[-1] - (row / np.arange(1, len(row) + 1)).sum() for row in rows]
     found, error = excess_of_steps(rows, 1)
     assert found == pytest.approx(sum(wanted) / 12 / np.log(2), rel=1e-12) and error > 0
+
+
+def test_the_page_shows_the_tables_of_the_results() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "objectives.md").read_text().splitlines()
+    lines = "\n\n".join(tables()).splitlines()
+    assert len(lines) > 100 and [line for line in lines if line not in page] == []
