@@ -18,11 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqdiff.backbones import Transformer, block_pass, transformer
-from seqdiff.backbones.block_pass import Pass, dense_pass, flex_pass, plain_pass, structured_pass
-from seqdiff.types import Inputs
-
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -34,9 +30,20 @@ from .common import (
     require_same,
     write_json,
 )
-from .peak_memory import high_water, in_fresh_process
-from .transformer_step import shape
-from .transformer_training import Shape, make_network
+from benchmarks.peak_memory import high_water, in_fresh_process
+from benchmarks.transformer_step import shape
+from benchmarks.transformer_training import Shape, make_network
+from seqdiff.backbones import Transformer
+from seqdiff.backbones.transformer import block_pass
+from seqdiff.backbones.transformer import network as transformer
+from seqdiff.backbones.transformer.block_pass import (
+    Pass,
+    dense_pass,
+    flex_pass,
+    plain_pass,
+    structured_pass,
+)
+from seqdiff.types import Inputs
 
 TOLERANCE = 1e-4
 BASELINE = "dense"

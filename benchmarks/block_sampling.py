@@ -16,13 +16,12 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from benchmarks.block_drawing import Drawing
+from benchmarks.common import Ratio, begin, make_parser, positive, print_table, refuse, write_json
 from seqdiff.backbones import BlockCache, Transformer
-from seqdiff.denoiser import Denoiser, Prefix
+from seqdiff.denoiser.discrete import Denoiser, Prefix
 from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers import FirstHittingSampler
-
-from .block_drawing import Drawing
-from .common import Ratio, begin, make_parser, positive, print_table, refuse, write_json
 
 GOAL = 5.0
 SYMBOLS = 27

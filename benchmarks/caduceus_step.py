@@ -17,9 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from seqdiff.backbones import Caduceus
-
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -31,9 +29,10 @@ from .common import (
     require_same,
     write_json,
 )
-from .profiling import copy_bandwidth, least_bytes, profile_step
-from .training_step import TrainingStep, make_network
-from .two_pass import mamba_ssm_layer, mambapy_layer, two_pass_twin
+from benchmarks.profiling import copy_bandwidth, least_bytes, profile_step
+from benchmarks.training_step import TrainingStep, make_network
+from benchmarks.two_pass import mamba_ssm_layer, mambapy_layer, two_pass_twin
+from seqdiff.backbones import Caduceus
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CUDA_BATCH_TOKENS = 1 << 17

@@ -12,12 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from genomics.alphabet import DNATokenizer
-from genomics.benchmark_plan import Recipe
-from genomics.sequence_classifier import SequenceClassifier
-from seqdiff.backbones import Caduceus
-
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -28,8 +23,12 @@ from .common import (
     require_same,
     write_json,
 )
-from .training_step import SYMBOLS, loss_and_gradients, make_network
-from .two_pass import mambapy_layer, two_pass_twin
+from benchmarks.training_step import SYMBOLS, loss_and_gradients, make_network
+from benchmarks.two_pass import mambapy_layer, two_pass_twin
+from genomics.finetune.classifier import SequenceClassifier
+from genomics.finetune.protocol import Recipe
+from genomics.sequence.alphabet import DNATokenizer
+from seqdiff.backbones import Caduceus
 
 TOLERANCE = 1e-3
 

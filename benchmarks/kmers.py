@@ -10,10 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from genomics.alphabet import MASK_ID
-from genomics.kmers import MAX_K, Spectra, count_kmers
-
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -24,6 +21,8 @@ from .common import (
     require_same,
     write_json,
 )
+from genomics.sequence.alphabet import MASK_ID
+from genomics.sequence.kmers import MAX_K, Spectra, count_kmers
 
 TARGET = 100e6
 

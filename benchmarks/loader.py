@@ -21,13 +21,7 @@ import pyfaidx
 import torch
 from torch import Tensor
 
-from genomics.alphabet import decode
-from genomics.datamodules import FastaDataModule
-from genomics.fasta import write_fasta
-from seqdiff.rng import AUGMENT_STREAM, CounterNoise
-from seqdiff.types import Batch
-
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -38,6 +32,11 @@ from .common import (
     require_same,
     write_json,
 )
+from genomics.data.datamodules import FastaDataModule
+from genomics.io.fasta import write_fasta
+from genomics.sequence.alphabet import decode
+from seqdiff.rng import AUGMENT_STREAM, CounterNoise
+from seqdiff.types import Batch
 
 TARGET = 20e6
 IDS = {"A": 0, "C": 1, "G": 2, "T": 3}

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .training_step import TrainingStep, make_network
-from .two_pass import mambapy_layer, two_pass_twin
+from benchmarks.training_step import TrainingStep, make_network
+from benchmarks.two_pass import mambapy_layer, two_pass_twin
 
 STATUS = Path("/proc/self/status")
 SIDES = ("ours", "two-pass")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from text.corpora import Files
-from text.documents import Reading
-from text.preparation import prepare
-from text.subwords import GPT2Tokenizer
-from text.tokenizers import ByteTokenizer
+from text.corpora.documents import Reading
+from text.corpora.preparation import prepare
+from text.corpora.sources import Files
+from text.tokenizers.characters import ByteTokenizer
+from text.tokenizers.subwords import GPT2Tokenizer
 
 BYTES = "none"
 

@@ -7,10 +7,9 @@ import time
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from seqdiff.backbones.caduceus_config import CaduceusConfig
-
-from .common import print_table
-from .training_step import TrainingStep
+from benchmarks.common import print_table
+from benchmarks.training_step import TrainingStep
+from seqdiff.backbones.caduceus.config import CaduceusConfig
 
 MATRIX_PRODUCTS = {
     "aten::mm",

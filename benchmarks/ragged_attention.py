@@ -16,10 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqdiff.backbones import Transformer, transformer
-from seqdiff.types import Inputs
-
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -31,9 +28,12 @@ from .common import (
     require_same,
     write_json,
 )
-from .ragged_layouts import WAYS, Way
-from .transformer_step import shape
-from .transformer_training import Shape, make_network
+from benchmarks.ragged_layouts import WAYS, Way
+from benchmarks.transformer_step import shape
+from benchmarks.transformer_training import Shape, make_network
+from seqdiff.backbones import Transformer
+from seqdiff.backbones.transformer import network as transformer
+from seqdiff.types import Inputs
 
 TOLERANCE = 1e-4
 BASELINE = "padding kept"

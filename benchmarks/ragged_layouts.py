@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqdiff.backbones.attention_masks import attended_keys
-from seqdiff.backbones.packing import Layout, Packed, Padded, lay_out
+from seqdiff.backbones.transformer.block_attention import attended_keys
+from seqdiff.backbones.transformer.packing import Layout, Packed, Padded, lay_out
 
 Way = Callable[[Tensor, Tensor], Layout]
 

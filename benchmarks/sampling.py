@@ -17,7 +17,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from benchmarks.common import begin, make_parser, positive, print_table, write_json
+from benchmarks.training_step import SYMBOLS, make_network
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     AncestralSampler,
@@ -40,9 +42,6 @@ from seqdiff.samplers import (
     TweedieSampler,
 )
 from seqdiff.types import Inputs, SampleOutput
-
-from .common import begin, make_parser, positive, print_table, write_json
-from .training_step import SYMBOLS, make_network
 
 PLAIN, CACHED, JUMPS = "ancestral", "cached_ancestral", "first_hitting"
 PARTICLES = 4

@@ -15,9 +15,7 @@ import torch
 from mambapy.pscan import pscan
 from torch import Tensor
 
-from seqdiff.ops.selective_scan import selective_scan
-
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -28,6 +26,7 @@ from .common import (
     require_same,
     write_json,
 )
+from seqdiff.ops.selective_scan.dispatch import selective_scan
 
 Inputs = tuple[Tensor, ...]
 Scan = Callable[..., Tensor]

@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from text.documents import Reading, read_documents
-
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -32,7 +30,8 @@ from .common import (
     refuse,
     write_json,
 )
-from .prepare_corpus import BYTES
+from benchmarks.prepare_corpus import BYTES
+from text.corpora.documents import Reading, read_documents
 
 _DATA = Path(os.environ.get("SEQDIFF_DATA", "."))
 

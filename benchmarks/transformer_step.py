@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -28,7 +28,7 @@ from .common import (
     require_same,
     write_json,
 )
-from .transformer_training import Shape, TransformerStep, make_network, matrix_flops
+from benchmarks.transformer_training import Shape, TransformerStep, make_network, matrix_flops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DEFAULT_DTYPE = {"cpu": "float32", "cuda": "bfloat16"}

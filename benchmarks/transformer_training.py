@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Transformer
-from seqdiff.backbones.transformer_config import TransformerShape
-from seqdiff.denoiser import Denoiser
+from seqdiff.backbones.transformer.config import TransformerShape
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.objectives import ContinuousNELBO
 from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise

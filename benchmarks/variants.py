@@ -13,21 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from genomics.alphabet import BASES, reverse_complement
-from genomics.cache import Genome
-from genomics.strands import STRANDS, both_strands
-from genomics.variant_effects import likelihood_ratios, masked_marginals
-from genomics.variant_windows import AlleleWindows, allele_windows
-from genomics.vcf import Variant
-from seqdiff.denoiser import Denoiser
-from seqdiff.likelihood import SmallK
-from seqdiff.likelihood.estimator import PassNoise
-from seqdiff.process import Absorbing
-from seqdiff.rng import CounterNoise
-from seqdiff.schedules import Linear
-from seqdiff.types import Inputs
-
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -39,7 +25,20 @@ from .common import (
     require_same,
     write_json,
 )
-from .training_step import SYMBOLS, make_network
+from benchmarks.training_step import SYMBOLS, make_network
+from genomics.data.cache import Genome
+from genomics.io.vcf import Variant
+from genomics.sequence.alphabet import BASES, reverse_complement
+from genomics.sequence.strands import STRANDS, both_strands
+from genomics.variants.effects import likelihood_ratios, masked_marginals
+from genomics.variants.windows import AlleleWindows, allele_windows
+from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.likelihood import SmallK
+from seqdiff.likelihood.estimator import PassNoise
+from seqdiff.process import Absorbing
+from seqdiff.rng import CounterNoise
+from seqdiff.schedules import Linear
+from seqdiff.types import Inputs
 
 _PROCESS = Absorbing(SYMBOLS, Linear())
 # Of the largest score; sums of float32 over other batches differ by less.

@@ -16,11 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
-from seqdiff.process import Absorbing
-from seqdiff.types import Batch, Inputs
-
-from .common import (
+from benchmarks.common import (
     Ratio,
     Side,
     begin,
@@ -31,9 +27,12 @@ from .common import (
     require_same,
     write_json,
 )
-from .peak_memory import high_water, in_fresh_process
-from .transformer_step import GPT2_VOCABULARY, shape
-from .transformer_training import Shape, TransformerStep, make_network
+from benchmarks.peak_memory import high_water, in_fresh_process
+from benchmarks.transformer_step import GPT2_VOCABULARY, shape
+from benchmarks.transformer_training import Shape, TransformerStep, make_network
+from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.process import Absorbing
+from seqdiff.types import Batch, Inputs
 
 SMALL = Shape(256, 2, 4, 512)
 SIDES = ("counted", "everywhere")

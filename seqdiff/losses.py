@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
-from seqdiff.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
+from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
 from seqdiff.parameterization import Subs, scores_from_law
 from seqdiff.parameterization.score import before_the_end
 from seqdiff.process import Absorbing, DiscreteProcess, Gaussian

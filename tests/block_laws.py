@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.samplers import ConfidenceSampler, FirstHittingSampler, Sampler
 from tests import laws
 from tests.enumeration import Law, Tokens

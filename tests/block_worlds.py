@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seqdiff.backbones import Backbone
 from seqdiff.blocks import num_blocks
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing, Blockwise
 from seqdiff.schedules import Linear, NoiseSchedule
 from seqdiff.types import Inputs

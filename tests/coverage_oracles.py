@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import Estimator, ImportanceWeightedOrders, Likelihood, evaluate
 from seqdiff.schedules import Cosine
 from seqdiff.types import Batch, Inputs

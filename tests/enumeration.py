@@ -10,7 +10,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.rng import categorical
 from seqdiff.samplers import Sampler
 from seqdiff.samplers.canvas import Canvas

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import BernoulliTime
 from seqdiff.likelihood.estimator import PassNoise, QueryEstimator
 from seqdiff.process import Absorbing

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Backbone
-from seqdiff.gaussian import GaussianDenoiser, NoisyEmbeddings
+from seqdiff.denoiser.gaussian import GaussianDenoiser, NoisyEmbeddings
 from seqdiff.losses import gaussian_prior, gaussian_reconstruction, gaussian_terms
 from seqdiff.process import Gaussian
 from seqdiff.types import Batch, Inputs

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.samplers import FirstHittingSampler
 from seqdiff.types import Inputs
 from tests.enumeration import Law, outcomes

@@ -9,7 +9,7 @@ from math import comb
 
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.types import Inputs
 from tests.enumeration import Law, Tokens
 from tests.oracles import all_sequences

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones.base import Backbone
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.parameterization import (
     Full,
     LeaveOneOut,

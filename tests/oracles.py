@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seqdiff.backbones import Backbone
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.losses import continuous_terms
 from seqdiff.process import Absorbing
 from seqdiff.schedules import (

@@ -13,14 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from genomics.report.measures import Measure, Measured
+from genomics.report.page import Curves
+from genomics.sequence.alphabet import BASES
+from genomics.sequence.kmers import MAX_K, Spectra
 from seqdiff.plots.colors import Colors
 from seqdiff.plots.film import develop
-from seqdiff.trace import Trace
-
-from ..alphabet import BASES
-from ..kmers import MAX_K, Spectra
-from .curves import Curves
-from .measures import Measure, Measured
+from seqdiff.samplers.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType

@@ -9,14 +9,22 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 from scipy.stats import ks_2samp
 
-from ..alphabet import MASK_ID, reverse_complement
-from ..discriminator import WORD, discriminator_auroc, kmer_frequencies
-from ..kmer_features import count_kmers_of_each
-from ..kmers import MAX_K, Spectra, both_strands, count_kmers, join, js_divergence, pearson
-from ..matches import Overlap, overlap
-from ..motif_hits import MotifScores, count_hits
-from .sets import Sets
-from .windows import MIN_LENGTH, Rows
+from genomics.baselines.discriminator import WORD, discriminator_auroc, kmer_frequencies
+from genomics.report.sets import Sets
+from genomics.report.windows import MIN_LENGTH, Rows
+from genomics.sequence.alphabet import MASK_ID, reverse_complement
+from genomics.sequence.kmers import (
+    MAX_K,
+    Spectra,
+    both_strands,
+    count_kmers,
+    count_kmers_of_each,
+    join,
+    js_divergence,
+    pearson,
+)
+from genomics.sequence.matches import Overlap, overlap
+from genomics.sequence.motifs import MotifScores, count_hits
 
 _DIVERSITY_WORD = 12
 

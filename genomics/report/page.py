@@ -1,18 +1,127 @@
-"""The page: one HTML file that needs no network, no script and no wide screen."""
+"""What training logged, beside the floors that a model has to come below."""
 
 from __future__ import annotations
 
 import base64
+import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int64
 
-from .curves import Curves
-from .measures import Measure, Measured, MotifTable
+from genomics.report.measures import Measure, Measured, MotifTable
+from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.dataset import Split
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Training curves in bits per base.
+
+    Attributes:
+        split: What the floors were scored on.
+        bits: Steps and values of ``train`` and ``val``, as far as they were logged.
+        floors: Markov chains fitted to the training windows, and the source itself where it is
+            known, by name.
+    """
+
+    split: Split
+    bits: dict[str, tuple[list[int], list[float]]]
+    floors: dict[str, float]
+
+
+def read_curves(metrics: Path, data: SequenceDataModule, split: Split) -> Curves:
+    """Read a run's metrics and fit the Markov chains.
+
+    Args:
+        metrics: The run's metrics file; a run that was only built has none.
+        data: The run's data.
+        split: What to score the chains on.
+
+    Raises:
+        ValueError: If a line of the file is not sound, with its number.
+    """
+    bits: dict[str, tuple[list[int], list[float]]] = {}
+    if metrics.is_file():
+        with metrics.open(newline="") as file:
+            for number, row in enumerate(csv.reader(file), start=1):
+                if len(row) != 3 or not row[1].endswith("/bits_per_token"):
+                    continue
+                try:
+                    step, value = int(row[0]), float(row[2])
+                except ValueError as error:
+                    raise ValueError(
+                        f"{metrics}:{number}: must be step,name,value, got {','.join(row)!r}; "
+                        "restore the run's file"
+                    ) from error
+                steps, values = bits.setdefault(row[1].partition("/")[0], ([], []))
+                steps.append(step)
+                values.append(value)
+    floors = {name: rows.bits_per_token for name, rows in data.baselines(split).items()}
+    return Curves(split, bits, floors)
+
+
+def numbers(about: About, seed: int, measured: Measured, curves: Curves) -> dict[str, object]:
+    """Lay out every number of the page; what there is no number for is null.
+
+    Args:
+        about: What was compared.
+        seed: Of all draws.
+        measured: The numbers.
+        curves: Of the training.
+    """
+    motifs = measured.motifs
+    return {
+        "about": {**about.facts, "held_out": about.held_out, "seed": seed},
+        "measures": [
+            {
+                "section": found.section,
+                "name": found.name,
+                "unit": found.unit,
+                "note": found.note,
+                "values": {name: _number(value) for name, value in found.values.items()},
+            }
+            for found in measured.measures
+        ],
+        "lengths": {name: _tally(found) for name, found in measured.lengths.items()},
+        "gc": {name: [_number(v) for v in found] for name, found in measured.gc.items()},
+        "longest_match": {name: found.tolist() for name, found in measured.longest.items()},
+        "spectra": {
+            name: {str(k): found.tolist() for k, found in enumerate(spectra, start=1)}
+            for name, spectra in measured.spectra.items()
+        },
+        "motifs": None
+        if motifs is None
+        else {
+            "names": motifs.names,
+            "hits_per_kilobase": {n: v.tolist() for n, v in motifs.per_kilobase.items()},
+            "log2_enrichment": {n: v.tolist() for n, v in motifs.enrichment.items()},
+        },
+        "training": {
+            "split": curves.split,
+            "floors_bits_per_base": curves.floors,
+            "curves_bits_per_base": {
+                name: {"step": steps, "bits": [_number(bit) for bit in bits]}
+                for name, (steps, bits) in curves.bits.items()
+            },
+        },
+    }
+
+
+def _tally(lengths: Int64[np.ndarray, " n"]) -> dict[str, int]:
+    """How many there are of each length."""
+    values, counts = np.unique(lengths, return_counts=True)
+    return dict(zip(map(str, values.tolist()), counts.tolist(), strict=True))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
 
 _MOTIFS_SHOWN = 20
 _STYLE = """

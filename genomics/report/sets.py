@@ -9,18 +9,17 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64, UInt8
 
+from genomics.baselines.markov import MarkovModel
+from genomics.data.cache import Genome
+from genomics.data.windows import WindowDataset
+from genomics.io.fasta import read_templates
+from genomics.report.windows import MIN_LENGTH, Rows, cut_windows
+from genomics.sequence.alphabet import encode
+from genomics.sequence.intervals import merge
+from genomics.sequence.kmers import join
+from genomics.sequence.shuffle import dinucleotide_shuffle
 from seqdiff.data.datamodule import SequenceDataModule
 from seqdiff.data.dataset import SequenceDataset
-
-from ..alphabet import encode
-from ..cache import Genome
-from ..dataset import WindowDataset
-from ..fasta import read_templates
-from ..intervals import merge
-from ..kmers import join
-from ..markov import MarkovModel
-from ..shuffle import dinucleotide_shuffle
-from .windows import MIN_LENGTH, Rows, cut_windows
 
 MIN_SAMPLES = 10  # two of each fold of the discriminator
 _BLOCK_ROWS = 4096

@@ -9,14 +9,13 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
+from genomics.data.cache import Genome
+from genomics.data.windows import WindowDataset
+from genomics.finetune.labelled import SHARED_BASES
+from genomics.sequence.alphabet import MASK_ID
+from genomics.sequence.intervals import merge
+from genomics.sequence.matches import shares_word
 from seqdiff.data.dataset import SequenceDataset
-
-from ..alphabet import MASK_ID
-from ..cache import Genome
-from ..dataset import WindowDataset
-from ..intervals import merge
-from ..labelled_leaks import SHARED_BASES
-from ..matches import shares_word
 
 MIN_LENGTH = 20  # the words whose containment is measured
 # Bases of windows that are looked up in the training sequence: at a time, and altogether.

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
-from ..types import Inputs
-from .layers import require_layer
+from seqdiff.backbones.layers import require_layer
+from seqdiff.types import Inputs
 
 
 class Backbone(nn.Module, ABC):

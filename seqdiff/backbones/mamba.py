@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..ops.mamba_direction import Direction, mamba_both_ways, mamba_direction
-from .layers import exempt_from_decay, require_positive
+from seqdiff.backbones.layers import exempt_from_decay, require_positive
+from seqdiff.ops.bimamba.directions import Direction, mamba_both_ways, mamba_direction
 
 Combine = Literal["add", "ew_multiply"]
 

@@ -5,12 +5,10 @@ from seqdiff.likelihood.chain import ChainRule
 from seqdiff.likelihood.choice import ESTIMATORS, fit, usual_contrast, usual_estimator
 from seqdiff.likelihood.contrast import contrast
 from seqdiff.likelihood.estimator import Convention, Estimator
-from seqdiff.likelihood.evaluation import evaluate
-from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
+from seqdiff.likelihood.evaluation import check_budget, evaluate
+from seqdiff.likelihood.masks import BernoulliTime, ExactK, SmallK, StratifiedK
 from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
 from seqdiff.likelihood.result import Likelihood, RowNats, ratio_error
-from seqdiff.likelihood.small_k import SmallK
-from seqdiff.likelihood.stages import check_budget
 from seqdiff.likelihood.time_integral import (
     DiscreteSteps,
     GaussianIntegral,

@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from seqdiff.blocks import cut, join, num_blocks, spread
-from seqdiff.denoiser import Needs
+from seqdiff.denoiser.discrete import Needs
 from seqdiff.likelihood.estimator import Convention, PassNoise, Query, QueryEstimator, constant
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
 from seqdiff.process import Blockwise, Process

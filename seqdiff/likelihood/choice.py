@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood.blocks import BlockBound
 from seqdiff.likelihood.chain import ChainRule
 from seqdiff.likelihood.estimator import Estimator
-from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
+from seqdiff.likelihood.masks import BernoulliTime, ExactK, SmallK, StratifiedK
 from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
-from seqdiff.likelihood.small_k import SmallK
 from seqdiff.likelihood.time_integral import DiscreteSteps, GaussianIntegral, TimeIntegral
 
 BY_MASKS = (BernoulliTime, ExactK, StratifiedK)

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood.choice import fit, usual_contrast
 from seqdiff.likelihood.estimator import Estimator, PassNoise
+from seqdiff.likelihood.masks import SmallK
 from seqdiff.likelihood.orders import ImportanceWeightedOrders
 from seqdiff.likelihood.result import Likelihood, effective_degrees
-from seqdiff.likelihood.small_k import SmallK
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Batch
 

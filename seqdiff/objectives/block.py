@@ -10,12 +10,12 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from seqdiff.blocks import num_blocks, spread
-from seqdiff.denoiser import Denoiser, Needs
+from seqdiff.denoiser.discrete import Denoiser, Needs
 from seqdiff.losses import masked_terms
 from seqdiff.objectives.base import Objective, position_noise
+from seqdiff.objectives.time_sampling import TimeSampler, Uniform
 from seqdiff.process import Blockwise
 from seqdiff.rng import CounterNoise
-from seqdiff.time_sampling import TimeSampler, Uniform
 from seqdiff.types import Batch
 
 

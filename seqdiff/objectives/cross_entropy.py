@@ -8,13 +8,13 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser, Needs
+from seqdiff.denoiser.discrete import Denoiser, Needs
 from seqdiff.losses import full_terms, masked_terms
 from seqdiff.objectives.base import Objective, corrupted
+from seqdiff.objectives.time_sampling import TimeSampler
+from seqdiff.objectives.time_sampling import Uniform as UniformTimes
 from seqdiff.process import Absorbing, Hybrid, Uniform
 from seqdiff.rng import CounterNoise
-from seqdiff.time_sampling import TimeSampler
-from seqdiff.time_sampling import Uniform as UniformTimes
 from seqdiff.types import Batch
 
 

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser, Needs
-from seqdiff.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
+from seqdiff.denoiser.discrete import Denoiser, Needs
+from seqdiff.denoiser.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
 from seqdiff.losses import gaussian_prior, gaussian_reconstruction, gaussian_terms
 from seqdiff.objectives.base import Objective, add_on_some_rows
+from seqdiff.objectives.time_sampling import TimeSampler, Uniform
 from seqdiff.process import Gaussian
 from seqdiff.rng import CONDITIONING_STREAM, MASK_STREAM, CounterNoise, standard_normal
-from seqdiff.time_sampling import TimeSampler, Uniform
 from seqdiff.types import Batch
 
 # Of the rows in training, that are shown a first prediction by a self-conditioned network.

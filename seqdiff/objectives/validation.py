@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.objectives.base import Objective
 from seqdiff.objectives.continuous import ContinuousNELBO
 from seqdiff.objectives.discrete import DiscreteNELBO
 from seqdiff.objectives.gaussian import GaussianVLB
+from seqdiff.objectives.time_sampling import Sobol
 from seqdiff.objectives.weighted_mlm import WeightedMLM
 from seqdiff.parameterization import Subs
-from seqdiff.time_sampling import Sobol
 
 
 def validation_objective(objective: Objective, denoiser: Denoiser) -> Objective:

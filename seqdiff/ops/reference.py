@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from .scan_inputs import ScanInputs
+from seqdiff.ops.selective_scan.inputs import ScanInputs
 
 
 def selective_scan_reference(

@@ -1,9 +1,14 @@
 """Samplers: objects that draw sequences from a denoiser."""
 
+from seqdiff.samplers.adaptive import (
+    ConfidenceSampler,
+    EntropyBudgetSampler,
+    EntropySampler,
+    MarginSampler,
+    ThresholdSampler,
+)
 from seqdiff.samplers.block import BlockSampler
-from seqdiff.samplers.certainty import ConfidenceSampler, EntropySampler, MarginSampler
 from seqdiff.samplers.conjoining import Conjoined
-from seqdiff.samplers.entropy_budget import EntropyBudgetSampler
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.gaussian import GaussianSampler
 from seqdiff.samplers.grid import (
@@ -22,14 +27,15 @@ from seqdiff.samplers.guidance_classifier import (
 from seqdiff.samplers.left_to_right import LeftToRightSampler
 from seqdiff.samplers.predictor_corrector import GibbsSampler, PredictorCorrectorSampler
 from seqdiff.samplers.protocol import Sampler, find_sampler, named_samplers
-from seqdiff.samplers.recorder import Recorder
-from seqdiff.samplers.remask import RemaskCapSampler, RemaskRescaleSampler
-from seqdiff.samplers.remask_conf import RemaskConfSampler
-from seqdiff.samplers.remask_loop import RemaskLoopSampler
+from seqdiff.samplers.remask import (
+    RemaskCapSampler,
+    RemaskConfSampler,
+    RemaskLoopSampler,
+    RemaskRescaleSampler,
+)
 from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
-from seqdiff.samplers.smc import SMCSampler
-from seqdiff.samplers.smc_weights import Particles
-from seqdiff.samplers.threshold import ThresholdSampler
+from seqdiff.samplers.smc import Particles, SMCSampler
+from seqdiff.samplers.trace import Recorder
 
 __all__ = [
     "AncestralSampler",

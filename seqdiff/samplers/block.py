@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from seqdiff.denoiser import Denoiser, Needs
+from seqdiff.denoiser.discrete import Denoiser, Needs
 from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.checks import check_numbers
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.grid import TauLeapingSampler
-from seqdiff.samplers.growth import Growth, real_tokens
+from seqdiff.samplers.growth import Growth, StopRules, real_tokens
 from seqdiff.samplers.protocol import Sampler
 from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import SMCSampler
-from seqdiff.samplers.stopping import StopRules
 
 _WHOLE_ROWS = (SemiAutoregressiveSampler, SMCSampler, TauLeapingSampler)
 

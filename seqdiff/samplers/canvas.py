@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser, Prefix
+from seqdiff.denoiser.discrete import Denoiser, Prefix
 from seqdiff.parameterization import scores_from_law
 from seqdiff.parameterization.score import before_the_end
 from seqdiff.process import Absorbing, Blockwise, DiscreteProcess

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from seqdiff.denoiser import Needs
+from seqdiff.denoiser.discrete import Needs
 from seqdiff.losses import has_reconstruction
 from seqdiff.parameterization.score import before_the_end
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
@@ -122,3 +123,81 @@ class RemaskRescaleSampler(EtaRemaskSampler):
     ) -> Float64[Tensor, ""]:
         """See ``RemaskSampler``."""
         return self.eta * largest_sigma(alpha_t, alpha_s)
+
+
+@dataclass(frozen=True)
+class RemaskConfSampler(RemaskRescaleSampler):
+    """ReMDM-conf: hides unsure tokens more often than rescale; not the model's distribution.
+
+    The weights are exp(-confidence), as in Wang et al. 2025, arXiv:2503.00307. There
+    they add up to 1 over the row, here to the number of tokens that may be hidden: then their mean
+    leaves the row's mask rate at 1 - alpha_s. No weight exceeds e, so sigma is kept to 1 / e.
+    """
+
+    def sigma(
+        self, alpha_t: Float64[Tensor, ""], alpha_s: Float64[Tensor, ""]
+    ) -> Float64[Tensor, ""]:
+        """See ``RemaskSampler``."""
+        return super().sigma(alpha_t, alpha_s).clamp_max(math.exp(-1))
+
+    def spread(
+        self,
+        sigma: Float64[Tensor, ""],
+        shown: Bool[Tensor, "B L"],
+        confidence: Float64[Tensor, "B L"],
+    ) -> Float64[Tensor, "B L"]:
+        """See ``RemaskSampler``."""
+        weights = torch.where(shown, torch.exp(-confidence), 0.0)
+        total = weights.sum(dim=-1, keepdim=True)
+        mean = total / shown.sum(dim=-1, keepdim=True)
+        return sigma * weights / torch.where(total > 0, mean, 1.0)
+
+
+@dataclass(frozen=True)
+class RemaskLoopSampler(EtaRemaskSampler):
+    """ReMDM-loop: hides and redraws at a fixed mask rate; not the model's distribution.
+
+    The grid runs from 1 to 0. Above ``t_on`` it is ancestral sampling up to visible share
+    ``alpha_on``; from ``t_on`` to ``t_off`` that share is kept and tokens are hidden with
+    probability min(eta, largest possible); below, ancestral sampling draws the rest. Source: Wang
+    et al. 2025, arXiv:2503.00307.
+
+    Attributes:
+        t_on: Grid time at which the loop starts, below 1.
+        t_off: Grid time at which it ends, above 0 and below ``t_on``.
+        alpha_on: Visible share in the loop, in (0, 1).
+    """
+
+    t_on: float = 0.55
+    t_off: float = 0.05
+    alpha_on: float = 0.9
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            ValueError: If one is out of its range.
+        """
+        super().__post_init__()
+        self._require(0 < self.t_off < 1, "t_off", "be in (0, 1)", "0.05 is published")
+        self._require(
+            self.t_off < self.t_on < 1,
+            "t_on",
+            f"be above t_off = {self.t_off} and below 1",
+            "0.55 is published",
+        )
+        self._require(0 < self.alpha_on < 1, "alpha_on", "be in (0, 1)", "0.9 is published")
+
+    def clock(self, times: Float64[Tensor, " n"], schedule: NoiseSchedule) -> Float64[Tensor, " n"]:
+        """See ``RemaskSampler``."""
+        held = schedule.inverse(torch.tensor(self.alpha_on, dtype=times.dtype, device=times.device))
+        before = held + (1 - held) * (times - self.t_on) / (1 - self.t_on)
+        after = held * times / self.t_off
+        return torch.where(times > self.t_on, before, torch.where(times < self.t_off, after, held))
+
+    def sigma(
+        self, alpha_t: Float64[Tensor, ""], alpha_s: Float64[Tensor, ""]
+    ) -> Float64[Tensor, ""]:
+        """See ``RemaskSampler``; 0 outside of the loop."""
+        strength = largest_sigma(alpha_t, alpha_s).clamp_max(self.eta)
+        return torch.where(alpha_s == alpha_t, strength, 0.0)

@@ -1,10 +1,10 @@
-"""Sampling from a model tilted by a reward, without training: sequential Monte Carlo."""
+"""What a reward must be: a function of rows of ids that gives one number a row."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -15,9 +15,207 @@ from seqdiff.rng import permutation_rank
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import reshape_law
 from seqdiff.samplers.first_hitting import FirstHittingSampler, share_out
-from seqdiff.samplers.smc_reward import one_a_row, reward_name, try_reward
-from seqdiff.samplers.smc_swarm import Swarm
-from seqdiff.samplers.smc_weights import Particles, Weights, systematic
+
+_WANTED = "take ids [n, L] and give a tensor with one number a row, [n]"
+_FIX = "write a function like lambda ids: (ids == 0).double().mean(dim=-1)"
+
+
+def reward_name(reward: Callable) -> str:
+    """Name a reward for a message, as it would be imported where it can be."""
+    name = getattr(reward, "__qualname__", type(reward).__qualname__)
+    return f"{getattr(reward, '__module__', None) or '?'}.{name}"
+
+
+def one_a_row(reward: Callable, rewards: object, rows: int) -> Tensor:
+    """Give back what a reward gave, if it is a tensor with one number for each of the rows.
+
+    Raises:
+        ValueError: If not; names the reward.
+    """
+    if isinstance(rewards, Tensor) and rewards.shape == (rows,):
+        return rewards
+    got = f"a {type(rewards).__name__}"
+    if isinstance(rewards, Tensor):
+        got = f"shape {tuple(rewards.shape)}"
+    raise ValueError(
+        f"SMCSampler.reward must {_WANTED}, got {got} from {reward_name(reward)} for {rows} rows; "
+        f"{_FIX}"
+    )
+
+
+def try_reward(reward: Callable, row: Int64[Tensor, "1 L"]) -> None:
+    """Ask a reward about a row, twice at once, whatever numbers it gives.
+
+    Raises:
+        ValueError: If it does not take the row, or does not give a number each; names the reward.
+    """
+    try:
+        given = reward(row.repeat(2, 1))
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise ValueError(
+            f"SMCSampler.reward must {_WANTED}, got {type(error).__name__} from "
+            f"{reward_name(reward)}: {said}; {_FIX}"
+        ) from error
+    one_a_row(reward, given, 2)
+
+
+@dataclass(frozen=True)
+class Particles:
+    """Weighted rows that stand for a law.
+
+    Attributes:
+        tokens: N rows for each row that was asked for.
+        log_weights: Their shares, as logarithms: they add up to 1.
+        log_normalizer: Logarithm of an unbiased estimate of the law's normalising constant.
+    """
+
+    tokens: Int64[Tensor, "B N L"]
+    log_weights: Float64[Tensor, "B N"]
+    log_normalizer: Float64[Tensor, " B"]
+
+
+@dataclass
+class Weights:
+    """Unnormalised weights since the last resampling, and the mean weights before.
+
+    Attributes:
+        log_weights: Of each particle, in nats.
+        log_normalizer: Sum of the logarithms of the mean weights at each resampling.
+    """
+
+    log_weights: Float64[Tensor, "B N"]
+    log_normalizer: Float64[Tensor, " B"]
+
+    @classmethod
+    def equal(cls, rows: int, num_particles: int, device: torch.device) -> Weights:
+        """Start with weights of 1."""
+        zeros = torch.zeros((rows, num_particles), dtype=torch.float64, device=device)
+        return cls(zeros, zeros.sum(dim=-1))
+
+    @property
+    def shares(self) -> Float64[Tensor, "B N"]:
+        """Logarithms of the weights divided by their sum."""
+        return self.log_weights.log_softmax(dim=-1)
+
+    @property
+    def effective_size(self) -> Float64[Tensor, " B"]:
+        """How many equally weighted particles would be as good: (sum w)^2 / sum w^2."""
+        return (-(2 * self.shares).logsumexp(dim=-1)).exp()
+
+    @property
+    def total(self) -> Float64[Tensor, " B"]:
+        """The estimate of the normalising constant so far, as a logarithm."""
+        count = self.log_weights.shape[-1]
+        return self.log_normalizer + self.log_weights.logsumexp(dim=-1) - math.log(count)
+
+    def settle(self, rows: Tensor) -> None:
+        """Move the mean weights of some rows into the normaliser: the rest starts from 1.
+
+        Args:
+            rows: True where the particles have been resampled, ``[B]``.
+        """
+        self.log_normalizer = torch.where(rows, self.total, self.log_normalizer)
+        self.log_weights = self.log_weights.masked_fill(rows[:, None], 0.0)
+
+
+def systematic(
+    shares: Float64[Tensor, "B N"], start: Float64[Tensor, " B"]
+) -> Int64[Tensor, "B N"]:
+    """Choose N particles at N equally spaced places of the line of shares.
+
+    Each particle is chosen N times its share on average, and never a whole time more or less.
+    Source: Douc, Cappe and Moulines 2005, arXiv:cs/0507025, and what is cited there.
+
+    Args:
+        shares: Logarithms; they add up to 1.
+        start: Where the first place lies in its interval, uniform on (0, 1).
+
+    Returns:
+        The particle at each place.
+    """
+    count = shares.shape[-1]
+    line = shares.exp().cumsum(dim=-1)
+    places = (torch.arange(count, device=shares.device) + start[:, None]) / count * line[:, -1:]
+    last = torch.nextafter(line[:, -1:], torch.zeros_like(line[:, -1:]))
+    return torch.searchsorted(line, torch.minimum(places, last), right=True)
+
+
+@dataclass
+class Swarm:
+    """N particles for each row of a canvas, as N consecutive rows of a canvas of their own.
+
+    Attributes:
+        owner: The canvas.
+        canvas: The particles.
+        levels: When each position opens; an order of its own for every particle.
+        opens_in: The step in which each position opens.
+        worth: What each particle was last weighted by, in nats.
+        weights: Of the particles.
+    """
+
+    owner: Canvas
+    canvas: Canvas
+    levels: Float64[Tensor, "BN L"]
+    opens_in: Int64[Tensor, "BN L"]
+    worth: Float64[Tensor, " BN"]
+    weights: Weights
+
+    @classmethod
+    def spread(cls, canvas: Canvas, count: int) -> Swarm:
+        """Put ``count`` copies of each row side by side."""
+        rows = torch.arange(len(canvas.x_t), device=canvas.x_t.device).repeat_interleave(count)
+        part = replace(
+            canvas,
+            draws=canvas.draws.copies(count),
+            x_t=canvas.x_t[rows],
+            free=canvas.free[rows],
+            nfe=torch.zeros_like(rows),
+            padding=None if canvas.padding is None else canvas.padding[rows],
+            allowed=None if canvas.allowed is None else canvas.allowed[rows],
+            callback=None,
+        )
+        weights = Weights.equal(len(canvas.x_t), count, rows.device)
+        levels = part.draws.levels(part.masked)
+        worth = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        return cls(canvas, part, levels, torch.zeros_like(part.x_t), worth, weights)
+
+    @property
+    def tokens(self) -> Int64[Tensor, "B N L"]:
+        """The particles of each row."""
+        return self.canvas.x_t.view(*self.weights.log_weights.shape, self.canvas.x_t.shape[1])
+
+    def start(self, step: int) -> Float64[Tensor, " B"]:
+        """Draw a number in (0, 1) for each row, from the noise of a copy that is no particle."""
+        rows, last = len(self.owner.x_t), self.weights.log_weights.shape[-1] + step
+        draws = self.owner.draws.copies(last + 1)
+        where = torch.arange(rows * (last + 1), device=self.worth.device) % (last + 1) == last
+        return draws.levels(where[:, None])[where, 0]
+
+    def take(self, origin: Int64[Tensor, " BN"]) -> None:
+        """Replace each particle by another, its order of positions included."""
+        free = self.canvas.free
+        self.canvas.place(free, self.canvas.x_t[origin][free])
+        self.levels, self.opens_in = self.levels[origin], self.opens_in[origin]
+        self.worth = self.worth[origin]
+
+    def show(self, particle: Int64[Tensor, " B"], step: int) -> None:
+        """Write one particle of each row to the owner, as it was after a step.
+
+        A particle that was replaced has the order of its ancestor, so what a step revealed of it or
+        of its ancestor is what its order opens in that step.
+        """
+        first = torch.arange(len(particle), device=particle.device) * self.tokens.shape[1]
+        chosen, free = first + particle, self.owner.free
+        closed = self.opens_in[chosen] > step
+        tokens = self.canvas.x_t[chosen].masked_fill(closed, self.canvas.unknown_id)
+        self.owner.place(free, tokens[free])
+
+    def report(self) -> Particles:
+        """The particles with their shares."""
+        shares = self.weights.shares
+        return Particles(self.tokens, shares, self.weights.total)
+
 
 Resampling = Literal["systematic", "multinomial"]
 

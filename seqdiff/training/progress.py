@@ -6,7 +6,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 
-from seqdiff.bars import Bar
+from seqdiff.progress import Bar
 from seqdiff.training.callbacks import BatchCallback
 from seqdiff.types import Batch
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from seqdiff import denoiser
 from seqdiff.backbones import AutoregressiveTransformer, Caduceus, Transformer
-from seqdiff.denoiser import Denoiser, first_leak
+from seqdiff.denoiser import discrete
+from seqdiff.denoiser.discrete import Denoiser, first_leak
 from seqdiff.likelihood import ChainRule, FixedOrder, StratifiedK, evaluate
 from seqdiff.objectives import Autoregressive, MaskedLM, validation_objective
 from seqdiff.process import LeftToRight
@@ -42,7 +42,7 @@ def test_the_objective_is_minus_log_p_of_a_law(monkeypatch: pytest.MonkeyPatch) 
     found = (-nats(MODEL, batch(ROWS))).exp()
     assert float(found.sum()) == pytest.approx(1, abs=EXACT)
     torch.testing.assert_close(found, WORLD.law(), atol=EXACT, rtol=0)
-    monkeypatch.setattr(denoiser, "first_leak", lambda *_: None)
+    monkeypatch.setattr(discrete, "first_leak", lambda *_: None)
     broken = Denoiser(LookingLookup(K, L, seed=2), PROCESS)
     wrong = float((-nats(broken, batch(ROWS))).exp().sum())
     assert abs(wrong - 1) > 1e-3, "the twin whose shift is off by one is no law"

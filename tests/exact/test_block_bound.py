@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import BlockBound, ExactK, FixedOrder, StratifiedK, evaluate
 from seqdiff.likelihood.estimator import PassNoise
 from seqdiff.losses import masked_terms
 from seqdiff.objectives import BlockNELBO, ContinuousNELBO, WeightedMLM
+from seqdiff.objectives.time_sampling import Stratified
 from seqdiff.process import Absorbing, Blockwise, Uniform
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear, NoiseSchedule
-from seqdiff.time_sampling import Stratified
 from seqdiff.types import Batch
 from tests.block_worlds import (
     BlockLookup,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.parameterization import Subs
 from seqdiff.samplers import (
     BlockSampler,

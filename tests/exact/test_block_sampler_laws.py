@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from seqdiff.denoiser import Denoiser, Prefix
+from seqdiff.denoiser.discrete import Denoiser, Prefix
 from seqdiff.samplers import (
     AncestralSampler,
     BlockSampler,
@@ -15,8 +15,7 @@ from seqdiff.samplers import (
     FirstHittingSampler,
     Sampler,
 )
-from seqdiff.samplers.growth import Growth
-from seqdiff.samplers.stopping import StopRules
+from seqdiff.samplers.growth import Growth, StopRules
 from tests import laws
 from tests.block_laws import by_blocks
 from tests.block_worlds import BlockLookup, BlockOracle, block_denoiser

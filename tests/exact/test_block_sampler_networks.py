@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Backbone, BlockMamba, Transformer
-from seqdiff.denoiser import Denoiser, Prefix
+from seqdiff.denoiser.discrete import Denoiser, Prefix
 from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers import BlockClassifierFree, BlockSampler, FirstHittingSampler
 from seqdiff.schedules import Linear

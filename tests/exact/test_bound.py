@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.losses import masked_terms, step_terms
 from seqdiff.process import Absorbing
 from seqdiff.schedules import Linear, NoiseSchedule

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import chi2
 
 from seqdiff.likelihood import ExactK
-from seqdiff.likelihood.stages import Budget, Passes
+from seqdiff.likelihood.evaluation import Budget, Passes
 
 
 @pytest.mark.parametrize("evaluations", [16, 32])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from seqdiff.backbones import Caduceus
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.samplers import (
     AncestralSampler,
     ClassifierFree,

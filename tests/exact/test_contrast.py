@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import (
     ChainRule,
     FixedOrder,

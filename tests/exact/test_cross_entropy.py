@@ -5,12 +5,12 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.objectives import CrossEntropy, cross_entropy
+from seqdiff.objectives.time_sampling import TimeSampler
 from seqdiff.parameterization import Full, LeaveOneOut, MaskColumn, Subs
 from seqdiff.process import Absorbing, Hybrid, Uniform
 from seqdiff.rng import CounterNoise
-from seqdiff.time_sampling import TimeSampler
 from seqdiff.types import Batch
 from tests.noisy_worlds import Joint, every_row, exact, mislabelled
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import (
     BernoulliTime,
     DiscreteSteps,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from seqdiff import losses
-from seqdiff.denoiser import Denoiser
-from seqdiff.gaussian import GaussianDenoiser, LearnedSchedule, Level
+from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser.gaussian import GaussianDenoiser, LearnedSchedule, Level
 from seqdiff.likelihood import (
     GaussianIntegral,
     StratifiedK,
@@ -22,11 +22,11 @@ from seqdiff.likelihood import (
 )
 from seqdiff.objectives import ContinuousNELBO, CrossEntropy, GaussianVLB, validation_objective
 from seqdiff.objectives.gaussian import _CONDITIONED
+from seqdiff.objectives.time_sampling import Sobol
 from seqdiff.process import Gaussian, Uniform
 from seqdiff.process.gaussian import posterior, scales
 from seqdiff.rng import CONDITIONING_STREAM, CounterNoise
 from seqdiff.samplers import AncestralSampler, ClassifierFree, Conjoined
-from seqdiff.time_sampling import Sobol
 from seqdiff.types import Batch, Inputs
 from tests.gaussian_worlds import (
     ExactNetwork,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Transformer
-from seqdiff.gaussian import GaussianDenoiser, NoisyEmbeddings
+from seqdiff.denoiser.gaussian import GaussianDenoiser, NoisyEmbeddings
 from seqdiff.process import Gaussian
 from seqdiff.samplers import GaussianSampler
 from tests.gaussian_worlds import coin_world, planar_world

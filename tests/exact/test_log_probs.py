@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.samplers import ClassifierFree, FirstHittingSampler, FirstOrderClassifierBased
 from seqdiff.types import Inputs

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seqdiff.backbones import AutoregressiveTransformer, Backbone
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import BernoulliTime, ChainRule, FixedOrder, StratifiedK, evaluate
 from seqdiff.objectives import (
     Autoregressive,
@@ -21,10 +21,10 @@ from seqdiff.objectives import (
     Objective,
     WeightedMLM,
 )
+from seqdiff.objectives.time_sampling import TimeSampler, Uniform
 from seqdiff.process import Absorbing, LeftToRight
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Cosine
-from seqdiff.time_sampling import TimeSampler, Uniform
 from seqdiff.types import Batch, Inputs
 from tests import small_transformers
 from tests.exact.test_selective import CLASSES, Whole, caduceus

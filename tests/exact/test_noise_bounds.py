@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import DiscreteSteps, TimeIntegral
 from seqdiff.likelihood.estimator import PassNoise
 from seqdiff.likelihood.time_integral import noise_fraction
@@ -31,12 +31,12 @@ from seqdiff.objectives import (
     validation_objective,
 )
 from seqdiff.objectives import base as objectives_base
+from seqdiff.objectives.time_sampling import Importance, Sobol, TimeSampler
+from seqdiff.objectives.time_sampling import Uniform as UniformTimes
 from seqdiff.parameterization import Full, LeaveOneOut, MaskColumn, Score, Subs, scores_from_law
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
 from seqdiff.rng import MASK_STREAM, RECONSTRUCTION_STREAM, TIME_STREAM, CounterNoise
 from seqdiff.schedules import Cosine, Geometric, Linear, LogLinear
-from seqdiff.time_sampling import Importance, Sobol, TimeSampler
-from seqdiff.time_sampling import Uniform as UniformTimes
 from seqdiff.types import Batch
 from tests.noise_worlds import (
     TableBackbone,

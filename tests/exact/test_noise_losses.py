@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import tweedie
+from seqdiff.denoiser.discrete import tweedie
 from seqdiff.losses import ctmc_nelbo, discrete_kl, mask_column_kl, score_entropy
 from seqdiff.parameterization import (
     MaskColumn,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from seqdiff.backbones.caduceus import Caduceus
+from seqdiff.backbones.caduceus.network import Caduceus
 from seqdiff.training.callbacks import EMA
 from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from seqdiff.denoiser import tweedie
+from seqdiff.denoiser.discrete import tweedie
 from seqdiff.parameterization import law_from_scores, scores_from_law
 from seqdiff.process import Hybrid, Uniform
 from seqdiff.schedules import Cosine, Geometric

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     AncestralSampler,

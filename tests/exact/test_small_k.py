@@ -5,7 +5,7 @@ import torch
 
 from seqdiff.likelihood import BlockBound, SmallK, StratifiedK, usual_contrast
 from seqdiff.likelihood.estimator import PassNoise
-from seqdiff.likelihood.small_k import strata
+from seqdiff.likelihood.masks import strata
 from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear

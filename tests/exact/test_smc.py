@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.samplers import FirstHittingSampler, Particles, SMCSampler
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
-from seqdiff.samplers.smc_weights import Weights, systematic
+from seqdiff.samplers.smc import Weights, systematic
 from tests.enumeration import Law, distance, outcomes
 from tests.oracles import LookupBackbone, masked_model
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.samplers import Sampler, SemiAutoregressiveSampler, SMCSampler
-from seqdiff.samplers.smc_swarm import Swarm
+from seqdiff.samplers.smc import Swarm
 from tests.oracles import LookupBackbone, TableBackbone, masked_model
 
 K, L, ROWS = 3, 5, 40

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from genomics.alphabet import reverse_complement
-from genomics.chains import symmetrise
-from genomics.entropy import Entropy, entropy_rate, window_entropy
-from genomics.motifs import PlantedMotif, consensus_matrix
-from genomics.sources import MarkovGenome
+from genomics.data.entropy import Entropy, entropy_rate, window_entropy
+from genomics.data.sources import MarkovGenome, symmetrise
+from genomics.sequence.alphabet import reverse_complement
+from genomics.sequence.motifs import PlantedMotif, consensus_matrix
 from tests.statistics import pearson, power
 
 MOTIFS = (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from genomics.alphabet import DNATokenizer
+from genomics.sequence.alphabet import DNATokenizer
 from seqdiff.data.motifs import Motif, Scaffolds
 from seqdiff.data.placements import Placements
 from seqdiff.data.templates import Blanks, Records, Template

@@ -7,8 +7,8 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from genomics.alphabet import decode
-from genomics.intervals import overlaps
+from genomics.sequence.alphabet import decode
+from genomics.sequence.intervals import overlaps
 from seqdiff.data.dataset import SPLITS
 
 BASES = np.array(list("ACGT"))

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from genomics.alphabet import decode, encode
-from genomics.bed import Interval
-from genomics.labelled import Labelled, LabelledTask, Row
-from genomics.labelled_search import find_tasks
-from genomics.labelled_tasks import Reading, load_tasks
+from genomics.finetune.labelled import Labelled, LabelledTask, Row
+from genomics.finetune.tasks import Reading, find_tasks, load_tasks
+from genomics.io.bed import Interval
+from genomics.sequence.alphabet import decode, encode
 
 HEADER = "id,region,start,end,strand\n"
 #         0123456789

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from genomics.alphabet import (
+from genomics.sequence.alphabet import (
     BASES,
     DNATokenizer,
     allowed,
@@ -72,7 +72,7 @@ def test_the_tokenizer_is_one():
 
 def test_the_fingerprint_follows_the_table(monkeypatch):
     before = DNATokenizer().fingerprint
-    monkeypatch.setattr("genomics.alphabet.ENCODE_TABLE", bytes(256))
+    monkeypatch.setattr("genomics.sequence.alphabet.ENCODE_TABLE", bytes(256))
     assert DNATokenizer().fingerprint != before
 
 

@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from genomics.bed import Interval, read_bed
+from genomics.io.bed import Interval, read_bed
 
 
 def bed(tmp_path, text):

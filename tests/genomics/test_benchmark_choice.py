@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.benchmark_fitting import DivergedError
-from genomics.benchmark_grid import Cell, Progress, run_cells
-from genomics.benchmark_ledger import Ledger
-from genomics.benchmark_table import (
+from genomics.finetune.fitting import DivergedError
+from genomics.finetune.grid import Cell, Ledger, Progress, run_cells
+from genomics.finetune.table import (
     HEADINGS,
     NOTES,
     build_tables,

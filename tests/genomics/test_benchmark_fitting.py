@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from genomics import benchmark_fitting
-from genomics.benchmark_fitting import DivergedError, fit, hold_out, shuffled
-from genomics.benchmark_plan import Recipe
-from genomics.labelled import Labelled, LabelledTask
+from genomics.finetune import fitting
+from genomics.finetune.fitting import DivergedError, fit, hold_out, shuffled
+from genomics.finetune.labelled import Labelled, LabelledTask
+from genomics.finetune.protocol import Recipe
 from tests.genomics.toy_tasks import draw, toy
 
 TRUTH = np.array([0, 1, 0, 1])
@@ -34,7 +34,7 @@ class Script:
         self.weights.append(self.model.weight.detach().clone())
         return next(self.told)
 
-    def fit(self, epochs: int) -> benchmark_fitting.Fitted:
+    def fit(self, epochs: int) -> fitting.Fitted:
         sgd = torch.optim.SGD(self.model.parameters(), lr=1.0)
         rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda _: 1.0)
         batch = torch.ones(1, 3), torch.zeros(1, dtype=torch.int64)
@@ -70,13 +70,13 @@ def test_a_network_that_is_not_finite_says_after_how_many_epochs(bad: float) -> 
 def test_the_seconds_are_those_of_learning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that moves 1 s in a pass and 100 s in a prediction."""
     now = [0.0]
-    monkeypatch.setattr(benchmark_fitting.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(fitting.time, "perf_counter", lambda: now[0])
     script = Script(*map(answers, (2, 3)))
 
     def learn(*args: object, **options: object) -> None:
         now[0] += 1
 
-    monkeypatch.setattr(benchmark_fitting, "learn_pass", learn)
+    monkeypatch.setattr(fitting, "learn_pass", learn)
     real = script.valid_probs
 
     def slow() -> np.ndarray:

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from genomics import benchmark_grid, benchmark_probe
-from genomics.benchmark_grid import Cell, Grid, cells, reading_length
-from genomics.benchmark_models import Pretrained
-from genomics.benchmark_plan import Plan, Recipe
-from genomics.benchmark_probe import Pooled
-from genomics.benchmark_protocol import BASELINES, CONJOIN, Conjoin
-from genomics.benchmark_runs import run_backbone
-from genomics.labelled import Labelled, LabelledTask
-from genomics.sequence_classifier import SequenceClassifier
+from genomics.finetune import grid as benchmark_grid
+from genomics.finetune import probe as benchmark_probe
+from genomics.finetune.classifier import SequenceClassifier
+from genomics.finetune.grid import Cell, Grid, cells, reading_length
+from genomics.finetune.labelled import Labelled, LabelledTask
+from genomics.finetune.models import Pretrained
+from genomics.finetune.probe import Pooled
+from genomics.finetune.protocol import BASELINES, CONJOIN, Conjoin, Plan, Recipe
+from genomics.finetune.runs import run_backbone
 from tests.genomics.toy_tasks import draw, pretrained, small, unseen
 
 GRID = Grid((0.1, 0.2), (32, 64), 2, 3, ("full",), ("test",), "real", None, ())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from genomics.benchmark_ledger import Ledger
+from genomics.finetune.grid import Ledger
 from seqdiff import files
 
 CELLS = 60

@@ -9,10 +9,10 @@ import torch
 import yaml
 from torch import Tensor
 
-from genomics.benchmark_models import Pretrained, load_models
-from genomics.published import PublishedCaduceus
+from genomics.finetune.models import Pretrained, load_models
+from genomics.pretrained import PublishedCaduceus
 from seqdiff.backbones import Caduceus
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from seqdiff.types import Inputs
 from tests.genomics.toy_tasks import run_config, small, write_table
 
@@ -173,9 +173,9 @@ def test_a_run_on_other_letters_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("All happy families are alike.\n" * 40)
     config = {
         "data": {
-            "class_path": "text.datamodule.TextDataModule",
+            "class_path": "text.corpora.datamodule.TextDataModule",
             "init_args": {
-                "tokenizer": {"class_path": "text.tokenizers.ByteTokenizer"},
+                "tokenizer": {"class_path": "text.tokenizers.characters.ByteTokenizer"},
                 "train": str(tmp_path / "t.txt"),
                 "document": "line",
                 "length": 16,

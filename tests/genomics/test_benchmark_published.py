@@ -2,7 +2,7 @@
 
 import pytest
 
-from genomics.benchmark_published import COLUMNS, published, published_length
+from genomics.finetune.protocol import COLUMNS, published, published_length
 
 HEAD = "CNN HyenaDNA Caduceus-Ph Caduceus-PS Mamba AR Caduceus MLM Plaid SEDD MDLM"
 TABLE = """

@@ -7,15 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from genomics.alphabet import DNATokenizer
-from genomics.benchmark_fitting import DivergedError, split_rows
-from genomics.benchmark_plan import Plan, Recipe
-from genomics.benchmark_probe import Pooled, fit_probe, pool_task
-from genomics.benchmark_protocol import STRATEGIES, Conjoin, Strategy
-from genomics.benchmark_runs import run_backbone
-from genomics.labelled import LabelledTask
-from genomics.sequence_batches import pad
-from genomics.sequence_classifier import SequenceClassifier
+from genomics.finetune.classifier import SequenceClassifier, pad
+from genomics.finetune.fitting import DivergedError, split_rows
+from genomics.finetune.labelled import LabelledTask
+from genomics.finetune.probe import Pooled, fit_probe, pool_task
+from genomics.finetune.protocol import STRATEGIES, Conjoin, Plan, Recipe, Strategy
+from genomics.finetune.runs import run_backbone
+from genomics.sequence.alphabet import DNATokenizer
 from seqdiff.types import Inputs
 from tests.genomics.toy_tasks import draw, flipped, network, small, toy, unseen
 

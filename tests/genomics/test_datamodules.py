@@ -7,8 +7,8 @@ import torch
 from jsonargparse import ArgumentParser
 from torch.utils.data import DataLoader
 
-from genomics.alphabet import decode
-from genomics.datamodules import FastaDataModule, HG38DataModule
+from genomics.data.datamodules import FastaDataModule, HG38DataModule
+from genomics.sequence.alphabet import decode
 from seqdiff.types import Batch
 from tests.genomics.conftest import bed, random_dna, rows
 
@@ -118,9 +118,9 @@ def test_large_training_data_are_read_in_evenly_spaced_windows(genome, monkeypat
         assert [decode(row) for block in scored for row in block] == rows(data, "test")
         return {}
 
-    monkeypatch.setattr("genomics.window_datamodule.baselines", record)
-    monkeypatch.setattr("genomics.window_datamodule._disjoint", lambda dataset: dataset)
-    monkeypatch.setattr("genomics.window_datamodule._PLAIN_BASES", len(texts) * 32 * 2 // 3)
+    monkeypatch.setattr("genomics.data.windows.baselines", record)
+    monkeypatch.setattr("genomics.data.windows._disjoint", lambda dataset: dataset)
+    monkeypatch.setattr("genomics.data.windows._PLAIN_BASES", len(texts) * 32 * 2 // 3)
     data.baselines("test")
     assert seen == texts[::2] and len(seen) > 40
 

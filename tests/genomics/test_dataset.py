@@ -3,10 +3,10 @@ import pickle
 import numpy as np
 import pytest
 
-from genomics.alphabet import decode, encode
-from genomics.cache import Genome, load_genome
-from genomics.dataset import WindowDataset
-from genomics.intervals import Regions, Windows, tile
+from genomics.data.cache import Genome, load_genome
+from genomics.data.windows import WindowDataset
+from genomics.sequence.alphabet import decode, encode
+from genomics.sequence.intervals import Regions, Windows, tile
 from seqdiff.data.dataset import EvaluationSet, TrainingStream
 
 GENOME = {"a": "AACCGGTTNN", "b": "NNNNNNNNACGT", "c": "GAT"}
@@ -92,7 +92,7 @@ def test_half_the_stream_is_turned():
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_the_search_for_unknown_windows_may_go_in_parts(monkeypatch, chunk):
-    monkeypatch.setattr("genomics.dataset._CHUNK_BASES", chunk)
+    monkeypatch.setattr("genomics.data.windows._CHUNK_BASES", chunk)
     assert texts(dataset(4, 2, "drop")) == ["AACC", "CCGG", "GGTT", "TTNN", "NNAC", "ACGT"]
 
 

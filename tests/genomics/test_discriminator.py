@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from genomics.alphabet import decode, encode
-from genomics.discriminator import discriminator_auroc, kmer_frequencies
+from genomics.baselines.discriminator import discriminator_auroc, kmer_frequencies
+from genomics.sequence.alphabet import decode, encode
 from tests.genomics import report_oracles as plain
 
 

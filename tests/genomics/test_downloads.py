@@ -5,7 +5,7 @@ from pathlib import Path
 import pooch
 import pytest
 
-from genomics.downloads import fetch
+from genomics.io.downloads import fetch
 from tests.genomics.archive_server import CONTENT, RIGHT, WRONG, Server, server
 
 __all__ = ["server"]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from genomics.alphabet import encode, reverse_complement
-from genomics.embeddings import embed
+from genomics.finetune.embeddings import embed
+from genomics.sequence.alphabet import encode, reverse_complement
 from seqdiff.backbones import AutoregressiveTransformer, Backbone, BlockMamba, Caduceus, Transformer
 
 SIZES = {"num_embeddings": 5, "num_logits": 4}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from Bio import SeqIO, bgzf
 
-from genomics.alphabet import decode
-from genomics.fasta import read_encoded, read_templates, write_fasta, write_samples
+from genomics.io.fasta import read_encoded, read_templates, write_fasta, write_samples
+from genomics.sequence.alphabet import decode
 
 
 def records(path: Path) -> dict[str, str]:
@@ -29,7 +29,7 @@ def test_no_final_newline_and_leading_blank_lines(fasta):
 
 @pytest.mark.parametrize("size", range(1, 12))
 def test_chunks_may_end_anywhere(fasta, monkeypatch, size):
-    monkeypatch.setattr("genomics.fasta._CHUNK", size)
+    monkeypatch.setattr("genomics.io.fasta._CHUNK", size)
     assert records(fasta(">a b\nACG\nTT\n>cc\r\nG\r\n\n>d\nNA")) == {
         "a": "ACGTT",
         "cc": "G",
@@ -106,7 +106,7 @@ def test_bad_files_are_named_in_one_line(fasta, text, message):
     ],
 )
 def test_the_line_is_named_wherever_chunks_end(fasta, monkeypatch, text, message, size):
-    monkeypatch.setattr("genomics.fasta._CHUNK", size)
+    monkeypatch.setattr("genomics.io.fasta._CHUNK", size)
     path = fasta(text)
     with pytest.raises(ValueError, match=message) as caught:
         records(path)
@@ -114,7 +114,7 @@ def test_the_line_is_named_wherever_chunks_end(fasta, monkeypatch, text, message
 
 
 def test_the_offset_counts_over_chunks(fasta, monkeypatch):
-    monkeypatch.setattr("genomics.fasta._CHUNK", 4)
+    monkeypatch.setattr("genomics.io.fasta._CHUNK", 4)
     with pytest.raises(ValueError, match="'!' at offset 11 "):
         records(fasta(">a\n" + "ACGT\n" * 2 + "ACG!\n"))
 
@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "out.fa"
     path.write_text("old")
     code = (
-        "import sys; from genomics.fasta import write_fasta; "
+        "import sys; from genomics.io.fasta import write_fasta; "
         "write_fasta(sys.argv[1], ['a'], ['ACGT' * 100_000])"
     )
     done = subprocess.run(
@@ -194,7 +194,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("opened", [open, gzip.open, bgzf.open])
 def test_templates_keep_their_codes_in_upper_case(tmp_path, opened, monkeypatch):
-    monkeypatch.setattr("genomics.fasta._CHUNK", 5)
+    monkeypatch.setattr("genomics.io.fasta._CHUNK", 5)
     path = tmp_path / "t.fa"
     with opened(path, "wb") as stream:
         stream.write(b">a first\nacRy\r\nNbdhvT\n>b\nKMSW\n")

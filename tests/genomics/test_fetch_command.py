@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from tests.genomics.archive_server import CONTENT, RIGHT, Server, server
 
 __all__ = ["server"]

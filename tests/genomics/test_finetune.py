@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import yaml
 
-from genomics import benchmark_grid, finetune_command
-from genomics.benchmark_protocol import BASELINES
-from genomics.labelled import Labelled
-from seqdiff.cli import main
+from genomics.commands import finetune as finetune_command
+from genomics.finetune import grid as benchmark_grid
+from genomics.finetune.labelled import Labelled
+from genomics.finetune.protocol import BASELINES
+from seqdiff.cli.app import main
 from tests.genomics.toy_tasks import run_config, toy, write_table
 
 
@@ -136,7 +137,7 @@ def test_the_published_protocol_is_the_default() -> None:
 
 def test_the_command_line_is_read_without_heavy_libraries() -> None:
     code = (
-        "import sys, argparse, genomics.finetune_command as c; "
+        "import sys, argparse, genomics.commands.finetune as c; "
         "c.add_arguments(argparse.ArgumentParser()); "
         "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'sklearn', 'rich')))"
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.alphabet import decode
-from genomics.datamodules import HG38DataModule
+from genomics.data.datamodules import HG38DataModule
+from genomics.sequence.alphabet import decode
 from tests.genomics.conftest import bed, meets, random_dna, rows
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from genomics.datamodules import FastaDataModule
-from genomics.intervals import overlaps
+from genomics.data.datamodules import FastaDataModule
+from genomics.sequence.intervals import overlaps
 from seqdiff.data.dataset import SPLITS
 from tests.genomics.conftest import bed, meets, random_dna, rows
 

@@ -4,10 +4,10 @@ import os
 import pytest
 from Bio import bgzf
 
-from genomics.alphabet import AMBIGUOUS, encode, reverse_complement
-from genomics.bed import Interval, read_bed
-from genomics.cache import load_genome
-from genomics.indexed import IndexedFasta
+from genomics.data.cache import load_genome
+from genomics.io.bed import Interval, read_bed
+from genomics.io.indexed import IndexedFasta
+from genomics.sequence.alphabet import AMBIGUOUS, encode, reverse_complement
 from tests.genomics.conftest import random_dna
 
 TEXT = b">a\nACGTN\nacgt\n>b\nTTR\n"

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from genomics.bed import Interval
-from genomics.intervals import Regions, extended_windows, merge, overlaps, tile
+from genomics.io.bed import Interval
+from genomics.sequence.intervals import Regions, extended_windows, merge, overlaps, tile
 
 
 def regions(*rows):

@@ -6,8 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from genomics.alphabet import decode, encode, reverse_complement
-from genomics.kmers import (
+from genomics.sequence.alphabet import decode, encode, reverse_complement
+from genomics.sequence.kmers import (
     _BLOCK,
     MAX_K,
     both_strands,

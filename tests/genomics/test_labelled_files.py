@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.alphabet import decode
-from genomics.labelled_files import read_class_folder, read_table
+from genomics.finetune.labelled_files import read_class_folder, read_table
+from genomics.sequence.alphabet import decode
 from tests.genomics.labelled_data import letters, write
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from genomics.alphabet import decode, encode, reverse_complement
-from genomics.bed import Interval
-from genomics.labelled_genomes import ClassGenome
-from genomics.labelled_leaks import seen
-from seqdiff.cli import main
+from genomics.finetune.labelled import seen
+from genomics.finetune.labelled_genomes import ClassGenome
+from genomics.io.bed import Interval
+from genomics.sequence.alphabet import decode, encode, reverse_complement
+from seqdiff.cli.app import main
 from tests.genomics.labelled_data import GENOME, HEADER, interval_task, load, spelt, write
 
 # Names of records

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from genomics.alphabet import encode
-from genomics.bed import Interval
-from genomics.indexed import IndexedFasta
-from genomics.labelled_files import read_intervals, read_table
-from genomics.labelled_genomes import ClassGenome
-from genomics.labelled_search import find_tasks
+from genomics.finetune.labelled_files import read_intervals, read_table
+from genomics.finetune.labelled_genomes import ClassGenome
+from genomics.finetune.tasks import find_tasks
+from genomics.io.bed import Interval
+from genomics.io.indexed import IndexedFasta
+from genomics.sequence.alphabet import encode
 from tests.genomics.labelled_data import (
     GENOME,
     HEADER,

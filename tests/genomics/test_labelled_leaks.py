@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from genomics.alphabet import encode, reverse_complement
-from genomics.bed import Interval
-from genomics.labelled import Labelled, LabelledTask
-from genomics.labelled_leaks import SHARED_BASES, seen, seen_in_task
+from genomics.finetune.labelled import SHARED_BASES, Labelled, LabelledTask, seen, seen_in_task
+from genomics.io.bed import Interval
+from genomics.sequence.alphabet import encode, reverse_complement
 from tests.genomics.labelled_data import data
 
 # What training has seen

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.alphabet import decode, encode, reverse_complement
-from genomics.labelled import Row, gather
-from genomics.labelled_leaks import seen
-from genomics.labelled_search import find_tasks
-from seqdiff.cli import main
+from genomics.finetune.labelled import Row, gather, seen
+from genomics.finetune.tasks import find_tasks
+from genomics.sequence.alphabet import decode, encode, reverse_complement
+from seqdiff.cli.app import main
 from tests.genomics.labelled_data import load, spelt, write
 
 TABLE = "sequence,label\nGA,1\nAC,0\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from genomics.datamodules import FastaDataModule
+from genomics.data.datamodules import FastaDataModule
 from tests.genomics.conftest import random_dna
 
 

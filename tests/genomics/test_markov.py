@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.alphabet import reverse_complement
-from genomics.cache import load_genome
-from genomics.entropy import window_entropy
-from genomics.markov import MarkovModel, baselines, interpolated_baseline
-from genomics.sources import MarkovGenome
+from genomics.baselines.markov import MarkovModel, baselines, interpolated_baseline
+from genomics.data.cache import load_genome
+from genomics.data.entropy import window_entropy
+from genomics.data.sources import MarkovGenome
+from genomics.sequence.alphabet import reverse_complement
 from seqdiff.experts import BackoffModel, ContextCounts
 from seqdiff.likelihood import ratio_error
 

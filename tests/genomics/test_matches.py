@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from genomics import matches
-from genomics.alphabet import decode, encode, reverse_complement
-from genomics.matches import overlap, shares_word
-from genomics.suffix_automaton import build
+from genomics.sequence import matches
+from genomics.sequence.alphabet import decode, encode, reverse_complement
+from genomics.sequence.matches import build, overlap, shares_word
 
 
 def search(row: np.ndarray, text: np.ndarray, word: int) -> tuple[int, int, int]:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from genomics.alphabet import BASES, encode, reverse_complement
-from genomics.cache import Genome
-from genomics.mutagenesis import mutation_effects
-from genomics.variant_effects import masked_marginals
-from genomics.variant_windows import allele_windows
-from genomics.vcf import Variant
+from genomics.data.cache import Genome
+from genomics.io.vcf import Variant
+from genomics.sequence.alphabet import BASES, encode, reverse_complement
+from genomics.variants.effects import masked_marginals
+from genomics.variants.mutagenesis import mutation_effects
+from genomics.variants.windows import allele_windows
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, masked_model
 
 

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from genomics.alphabet import encode
-from genomics.one_hot import (
+from genomics.sequence.alphabet import encode
+from genomics.sequence.one_hot import (
     OneHotOracle,
     OracleClassifier,
     OracleReward,

@@ -10,11 +10,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from genomics.alphabet import DNATokenizer
-from genomics.published import PublishedCaduceus
+from genomics.pretrained import PublishedCaduceus
+from genomics.sequence.alphabet import DNATokenizer
 from seqdiff.backbones import Caduceus
-from seqdiff.cli import main
-from seqdiff.run import load_run
+from seqdiff.cli.app import main
+from seqdiff.run.directory import load_run
 from seqdiff.types import Inputs
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_a_strand_and_its_other_one_have_one_law(hub: Path) -> None:
 
 def test_a_run_of_it_scores_dna(hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run, out = tmp_path / "run", tmp_path / "s.tsv"
-    net = ["--backbone=genomics.published.PublishedCaduceus", f"--backbone.checkpoint={hub}"]
+    net = ["--backbone=genomics.pretrained.PublishedCaduceus", f"--backbone.checkpoint={hub}"]
     command = ["train", str(CONFIG), "--data.fasta=none.fa", *net, f"--output={run}"]
     assert main([*command, "--trainer.max_steps=0"]) == 0
     (tmp_path / "a.fa").write_text(">a\nACGTTNGCA\n")

@@ -5,9 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from genomics.report.curves import Curves
 from genomics.report.measures import Measure, Measured, MotifTable
-from genomics.report.page import About, spell, write_page
+from genomics.report.page import About, Curves, spell, write_page
 
 SETS = ["samples", "real vs real", "dinucleotide shuffle", "Markov order 2"]
 CURVES = Curves("test", {"val": ([1, 2], [1.9, 1.5])}, {"Markov order 0": 1.97})

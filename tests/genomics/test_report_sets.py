@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.alphabet import decode, encode, reverse_complement
-from genomics.cache import Genome, load_genome
-from genomics.dataset import WindowDataset
-from genomics.fasta import write_fasta
-from genomics.intervals import Windows
-from genomics.kmers import join
+from genomics.data.cache import Genome, load_genome
+from genomics.data.synthetic import SyntheticDataModule
+from genomics.data.windows import WindowDataset
+from genomics.io.fasta import write_fasta
 from genomics.report import windows
 from genomics.report.sets import build_sets
 from genomics.report.windows import RealWindows, cut_windows
-from genomics.synthetic import SyntheticDataModule
+from genomics.sequence.alphabet import decode, encode, reverse_complement
+from genomics.sequence.intervals import Windows
+from genomics.sequence.kmers import join
 from tests.genomics.report_oracles import words
 
 

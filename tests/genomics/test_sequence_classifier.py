@@ -5,12 +5,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from genomics.alphabet import DNATokenizer, encode
-from genomics.benchmark_protocol import Conjoin, Pooling
-from genomics.classification import measure, measure_both
-from genomics.labelled import Labelled
-from genomics.sequence_batches import batches, crop, pad
-from genomics.sequence_classifier import SequenceClassifier
+from genomics.finetune.classifier import (
+    SequenceClassifier,
+    batches,
+    crop,
+    measure,
+    measure_both,
+    pad,
+)
+from genomics.finetune.labelled import Labelled
+from genomics.finetune.protocol import Conjoin, Pooling
+from genomics.sequence.alphabet import DNATokenizer, encode
 from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.types import Inputs
 from tests.oracles import TableBackbone

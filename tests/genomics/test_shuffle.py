@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from genomics import shuffle
-from genomics.alphabet import encode
-from genomics.kmers import count_kmers
-from genomics.shuffle import dinucleotide_shuffle
+from genomics.sequence import shuffle
+from genomics.sequence.alphabet import encode
+from genomics.sequence.kmers import count_kmers
+from genomics.sequence.shuffle import dinucleotide_shuffle
 from tests.statistics import pearson, power
 
 

@@ -4,14 +4,14 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from genomics.bed import Interval
-from genomics.intervals import Regions, overlaps
-from genomics.splits import (
+from genomics.data.splits import (
     check_fractions,
     split_by_chromosome,
     split_by_fraction,
     split_by_label,
 )
+from genomics.io.bed import Interval
+from genomics.sequence.intervals import Regions, overlaps
 from seqdiff.data.dataset import SPLITS
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from genomics.alphabet import MASK_ID, reverse_complement
+from genomics.sequence.alphabet import MASK_ID, reverse_complement
 from seqdiff.backbones import Caduceus
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import (
     BernoulliTime,
     Estimator,

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from genomics.entropy import entropy_rate
-from genomics.sources import MarkovGenome
-from genomics.synthetic import ConsensusMotif, SyntheticDataModule, SyntheticGenome
+from genomics.data.entropy import entropy_rate
+from genomics.data.sources import MarkovGenome
+from genomics.data.synthetic import ConsensusMotif, SyntheticDataModule, SyntheticGenome
 
 
 def module(**changes: int) -> SyntheticDataModule:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from genomics import strands
-from genomics.alphabet import decode, encode, reverse_complement
-from genomics.cache import Genome
-from genomics.strands import both_strands, masked_log_probs
-from genomics.variant_effects import likelihood_ratios, masked_marginals
-from genomics.variant_windows import AlleleWindows, allele_windows
-from genomics.vcf import Variant
-from seqdiff.denoiser import Denoiser
+from genomics.data.cache import Genome
+from genomics.io.vcf import Variant
+from genomics.sequence import strands
+from genomics.sequence.alphabet import decode, encode, reverse_complement
+from genomics.sequence.strands import both_strands, masked_log_probs
+from genomics.variants.effects import likelihood_ratios, masked_marginals
+from genomics.variants.windows import AlleleWindows, allele_windows
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import ChainRule, FixedOrder, StratifiedK
 from seqdiff.process import LeftToRight
 from tests.causal_worlds import CausalLookup

@@ -2,10 +2,10 @@
 
 import pytest
 
-from genomics.alphabet import decode, encode
-from genomics.cache import Genome
-from genomics.variant_windows import allele_windows, refusal
-from genomics.vcf import Variant
+from genomics.data.cache import Genome
+from genomics.io.vcf import Variant
+from genomics.sequence.alphabet import decode, encode
+from genomics.variants.windows import allele_windows, refusal
 
 #                                0123456789
 GENOME = Genome.from_records({"c": encode("AACCGGTTAC"), "n": encode("ACGTANNNNN")})

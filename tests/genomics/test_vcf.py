@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from Bio import bgzf
 
-from genomics.alphabet import decode
-from genomics.cache import load_genome
-from genomics.vcf import Variant, read_vcf
+from genomics.data.cache import load_genome
+from genomics.io.vcf import Variant, read_vcf
+from genomics.sequence.alphabet import decode
 
 HEAD = "##fileformat=VCFv4.2\n##INFO=<ID=DP>\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"
 BODY = (

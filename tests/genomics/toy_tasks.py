@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from genomics.alphabet import decode
-from genomics.benchmark_models import Pretrained
-from genomics.labelled import Labelled, LabelledTask
+from genomics.finetune.labelled import Labelled, LabelledTask
+from genomics.finetune.models import Pretrained
+from genomics.sequence.alphabet import decode
 from seqdiff.backbones import Caduceus
 
 GC_RICH = np.array([0.15, 0.35, 0.35, 0.15])
@@ -92,7 +92,7 @@ def run_config(folder: Path, **backbone: object) -> dict[str, object]:
     sizes = {"d_model": 8, "n_layer": 1, "d_state": 2}
     return {
         "data": {
-            "class_path": "genomics.datamodules.FastaDataModule",
+            "class_path": "genomics.data.datamodules.FastaDataModule",
             "init_args": {"fasta": str(folder / "g.fa"), "length": 64, "batch_size": 2},
         },
         "backbone": {"class_path": "seqdiff.backbones.Caduceus", "init_args": sizes | backbone},

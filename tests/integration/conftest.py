@@ -8,8 +8,8 @@ import pytest
 import torch
 import yaml
 
-from seqdiff import commands
-from seqdiff.cli import main
+from seqdiff.cli import commands
+from seqdiff.cli.app import main
 from seqdiff.data import reader
 from seqdiff.samplers import named_samplers
 

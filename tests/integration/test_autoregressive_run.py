@@ -9,10 +9,10 @@ import pytest
 import torch
 import yaml
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from seqdiff.objectives import WeightedMLM
 from seqdiff.rng import CounterNoise
-from seqdiff.run import load_run
+from seqdiff.run.directory import load_run
 from seqdiff.types import Inputs
 from tests.integration.conftest import TOY, write_config
 from tests.integration.toy_domain import ALPHABET

@@ -26,7 +26,7 @@ from benchmarks import (
     two_pass,
 )
 from benchmarks.training_step import TrainingStep, make_network
-from seqdiff.backbones import transformer_layers
+from seqdiff.backbones.transformer import layers as transformer_layers
 from seqdiff.samplers import named_samplers
 from seqdiff.samplers.canvas import Memory
 from seqdiff.types import Inputs

@@ -10,10 +10,10 @@ import pytest
 import torch
 import yaml
 
-from seqdiff.cli import main
-from seqdiff.denoiser import Denoiser
+from seqdiff.cli.app import main
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Blockwise
-from seqdiff.run import load_run
+from seqdiff.run.directory import load_run
 from seqdiff.types import Inputs
 from tests.integration.conftest import write_config
 from tests.integration.toy_domain import ALPHABET

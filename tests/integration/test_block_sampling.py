@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from seqdiff.cli import main
+from seqdiff.cli import sample as drawing
+from seqdiff.cli.app import main
+from seqdiff.cli.sample import find_symbol
 from seqdiff.data.templates import Blanks
-from seqdiff.run import load_run
+from seqdiff.run.directory import load_run
 from seqdiff.samplers import BlockSampler, FirstHittingSampler
-from seqdiff.subcommands import drawing
-from seqdiff.subcommands.growing import find_symbol
-from seqdiff.trace import read_trace
+from seqdiff.samplers.trace import read_trace
 from tests.integration import test_labelled_run as labelled
 from tests.integration.conftest import Entry, write_config
 from tests.integration.toy_domain import RingTokenizer
@@ -215,8 +215,8 @@ def share(run: Path, out: Path, *flags: str) -> float:
 
 @pytest.fixture
 def fasta_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from genomics import fasta
-    from seqdiff import commands
+    from genomics.io import fasta
+    from seqdiff.cli import commands
 
     found = {"seqdiff.writers": [Entry("fa", fasta.write_samples)]}
     monkeypatch.setattr(commands, "entry_points", lambda group: found[group])

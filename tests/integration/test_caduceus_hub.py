@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from seqdiff.backbones import Caduceus
-from seqdiff.backbones.caduceus_hub import hub_names
+from seqdiff.backbones.caduceus.hub import hub_names
 from seqdiff.types import Inputs
 
 COMPLEMENT = (0, 1, 2, 6, 5, 4, 3, 7)

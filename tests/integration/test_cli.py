@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqdiff import cli
-from seqdiff.cli import main
-from seqdiff.commands import Command, command_line
-from seqdiff.config import instantiate, parse_run
+from seqdiff.cli import app
+from seqdiff.cli.app import main
+from seqdiff.cli.commands import Command, command_line
+from seqdiff.run.config import instantiate, parse_run
 from seqdiff.training import trainer
 from seqdiff.training.callbacks import EMA, RunCheckpoint
 from tests.integration.conftest import Entry
@@ -36,12 +36,12 @@ class Shout:
 
 def _install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     entries = [Entry(name, Shout())]
-    monkeypatch.setattr(cli, "entry_points", lambda group: entries)
+    monkeypatch.setattr(app, "entry_points", lambda group: entries)
 
 
 def test_a_domain_adds_a_subcommand(monkeypatch: pytest.MonkeyPatch, capsys, fails) -> None:
     _install(monkeypatch, "shout")
-    assert isinstance(cli.commands()["shout"], Command)
+    assert isinstance(app.commands()["shout"], Command)
     assert main(["shout", "ring"]) == 0
     assert capsys.readouterr().out == "RING\n"
     message = fails(["shout", "nothing"])
@@ -58,7 +58,7 @@ def test_a_domain_cannot_take_a_name_of_the_core(monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_installed_command_keeps_the_contract() -> None:
-    for name, command in cli.commands().items():
+    for name, command in app.commands().items():
         assert isinstance(command, Command), name
         assert command.help and "\n" not in command.help
         command.add_arguments(argparse.ArgumentParser())
@@ -66,7 +66,7 @@ def test_every_installed_command_keeps_the_contract() -> None:
 
 @pytest.mark.parametrize("spelled", ["--given-labels", "--given_labels"])
 def test_options_take_dashes_for_underscores(spelled: str, fails) -> None:
-    parsed = cli.parse(["evaluate", "runs/a-b_c", spelled, "--max-nfe=7", "--suite-folder", "a-b"])
+    parsed = app.parse(["evaluate", "runs/a-b_c", spelled, "--max-nfe=7", "--suite-folder", "a-b"])
     assert parsed.given_labels and parsed.max_nfe == 7
     assert parsed.directory == Path("runs/a-b_c") and parsed.suite_folder == Path("a-b")
     assert "unrecognized arguments: --given-label" in fails(["evaluate", "r", "--given-label"])
@@ -104,7 +104,7 @@ def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.M
 def test_terminated(config: Path, tmp_path: Path, every: str, said: str) -> None:
     """SIGTERM, which batch systems send, is no success."""
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config)]
+    command = [sys.executable, "-m", "seqdiff.cli.app", "train", str(config)]
     command += ["--trainer.max_steps=999999999", f"--checkpoint_every_n_steps={every}"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         awaited = run / ("last.ckpt" if every == "1" else "metrics.csv")
@@ -120,7 +120,7 @@ def test_terminated(config: Path, tmp_path: Path, every: str, said: str) -> None
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_goes_away_is_no_error(unbuffered: str) -> None:
     """As in ``seqdiff samplers | head -1``; a pipe of another sort that breaks is reported."""
-    code = "import sys; from seqdiff.cli import main; import seqdiff.samplers\n"
+    code = "import sys; from seqdiff.cli.app import main; import seqdiff.samplers\n"
     code += "sys.stdin.read(); sys.exit(main(['samplers']))"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(
@@ -181,12 +181,12 @@ def test_trainer_arguments_reach_lightning_unchanged(
 def test_mixed_precision_keeps_the_loss_in_float32(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from seqdiff import denoiser
-    from seqdiff.denoiser import Denoiser
+    from seqdiff.denoiser import discrete
+    from seqdiff.denoiser.discrete import Denoiser
     from tests.integration.toy_domain import ToyNet
 
     seen: dict[str, torch.dtype] = {}
-    network, normalise, cost = ToyNet.forward, denoiser.log_softmax, Denoiser.nats
+    network, normalise, cost = ToyNet.forward, discrete.log_softmax, Denoiser.nats
 
     def forward(self, inputs, where=None):
         logits = network(self, inputs, where)
@@ -204,7 +204,7 @@ def test_mixed_precision_keeps_the_loss_in_float32(
         return terms
 
     monkeypatch.setattr(ToyNet, "forward", forward)
-    monkeypatch.setattr(denoiser, "log_softmax", log_softmax)
+    monkeypatch.setattr(discrete, "log_softmax", log_softmax)
     monkeypatch.setattr(Denoiser, "nats", nats)
     assert main(["train", str(config), "--trainer.precision", "bf16-mixed"]) == 0
     assert seen == {
@@ -213,7 +213,7 @@ def test_mixed_precision_keeps_the_loss_in_float32(
 
 
 def test_help_of_a_fresh_process_imports_nothing_slow() -> None:
-    code = "import sys; from seqdiff.cli import main; import sys\n"
+    code = "import sys; from seqdiff.cli.app import main; import sys\n"
     code += "try: main(['evaluate', '--help'])\nexcept SystemExit: pass\n"
     code += "sys.exit(', '.join({'torch', 'lightning', 'numpy', 'rich'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -7,10 +7,10 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from seqdiff.config import dump, instantiate, parse_run
-from seqdiff.config_files import config_files
 from seqdiff.objectives import ContinuousNELBO, DiscreteNELBO, WeightedMLM
 from seqdiff.process import Absorbing, Uniform
+from seqdiff.run.config import dump, instantiate, parse_run
+from seqdiff.run.config_files import config_files
 from seqdiff.schedules import Cosine, LogLinear, Polynomial
 from tests.integration.conftest import TOY
 from tests.integration.toy_domain import ALPHABET
@@ -164,7 +164,7 @@ def _as_config(value: object) -> dict:
         (["--process=Uniform", "--process.schedule=Nowhere"], "seqdiff.schedules.Cosine"),
         (["--process=Hybrid", "--process.p_u=x"], "Expected a <class 'float'>"),
         (["--parameterization=Subs", "--parameterization.carry_over=x"], "<class 'bool'>"),
-        (["--objective.time_sampler", "Cosine"], "seqdiff.time_sampling.Sobol"),
+        (["--objective.time_sampler", "Cosine"], "seqdiff.objectives.time_sampling.Sobol"),
         (["--data", "Nowhere"], f"{TOY}.ToyData"),
         (["--seed", "x"], "Expected a <class 'int'>"),
         (["--seed", "-1"], "RunConfig.seed must be in [0, 2^32), got -1"),

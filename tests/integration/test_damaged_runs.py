@@ -8,8 +8,8 @@ import pytest
 import torch
 import yaml
 
-from seqdiff.cli import main
-from seqdiff.run import git_revision
+from seqdiff.cli.app import main
+from seqdiff.run.directory import git_revision
 from seqdiff.training.callbacks import EMA
 from tests.integration.conftest import TOY
 
@@ -211,7 +211,9 @@ def test_the_revision_is_written(
         ("b+", ["--resume", str(run), steps, "2"]),
         (None, ["--resume", str(run), steps, "3"]),
     ):
-        monkeypatch.setattr("seqdiff.run.git_revision", lambda package, known=revision: known)
+        monkeypatch.setattr(
+            "seqdiff.run.directory.git_revision", lambda package, known=revision: known
+        )
         assert main(["train", *command]) == 0
     written = yaml.safe_load((run / "run.yaml").read_text())
     assert written["provenance"]["git_revision"] == "a"
@@ -221,7 +223,7 @@ def test_the_revision_is_written(
 def test_each_resumption_is_signed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = yaml.safe_load((copied / "run.yaml").read_text())
     assert first["resumed"] is None
-    monkeypatch.setattr("seqdiff.run.version", lambda name: f"later {name}")
+    monkeypatch.setattr("seqdiff.run.directory.version", lambda name: f"later {name}")
     for steps in ("61", "62"):
         assert main(["train", "--resume", str(copied), "--trainer.max_steps", steps]) == 0
     later = yaml.safe_load((copied / "run.yaml").read_text())

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def test_two_processes_equal_one(config: Path, tmp_path: Path) -> None:
     """
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert main(["train", str(config), *FLAGS, "--output", str(alone)]) == 0
-    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), *FLAGS]
+    command = [sys.executable, "-m", "seqdiff.cli.app", "train", str(config), *FLAGS]
     command += ["--output", str(together), "--data.init_args.batch_size", "4"]
     command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -54,7 +54,7 @@ def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) ->
     command = ["train", str(config), *FLAGS, "--trainer.strategy", "ddp"]
     lines = [
         "import torch",
-        "from seqdiff.cli import main",
+        "from seqdiff.cli.app import main",
         f"assert main({[*command, '--output', str(tmp_path / 'run')]}) == 0",
         "assert not torch.distributed.is_initialized()",
     ]
@@ -71,7 +71,7 @@ def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) ->
 
 def test_averaging_each_process_own_mean_is_another_gradient(config: Path) -> None:
     """The broken twin differs by far more than the tolerance above."""
-    from seqdiff.config import instantiate, parse_run
+    from seqdiff.run.config import instantiate, parse_run
 
     data = instantiate(parse_run(config)).data
     counts = []

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.cache import load_genome
-from genomics.variant_windows import refusal
-from genomics.vcf import read_vcf
-from seqdiff.cli import main, parse
+from genomics.data.cache import load_genome
+from genomics.io.vcf import read_vcf
+from genomics.variants.windows import refusal
+from seqdiff.cli.app import main, parse
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "dna.md").read_text()

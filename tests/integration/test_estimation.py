@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from seqdiff import likelihood
-from seqdiff.cli import main
+from seqdiff.cli import estimation
+from seqdiff.cli.app import main
 from seqdiff.likelihood import BlockBound, Estimator, SmallK
-from seqdiff.subcommands import estimation
 from tests.integration.toy_domain import ToyNet
 
 

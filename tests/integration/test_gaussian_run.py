@@ -13,10 +13,10 @@ import torch
 import yaml
 from Bio import SeqIO
 
-from genomics.fasta import write_fasta
-from seqdiff.cli import main
-from seqdiff.gaussian import GaussianDenoiser
-from seqdiff.run import load_run
+from genomics.io.fasta import write_fasta
+from seqdiff.cli.app import main
+from seqdiff.denoiser.gaussian import GaussianDenoiser
+from seqdiff.run.directory import load_run
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "experiment"
 DEMO = CONFIGS / "genomics" / "demo.yaml"

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from Bio import SeqIO
 
-from genomics.fasta import write_fasta
-from genomics.sources import MarkovGenome
-from seqdiff.cli import main
+from genomics.data.sources import MarkovGenome
+from genomics.io.fasta import write_fasta
+from seqdiff.cli.app import main
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = [
@@ -134,7 +134,7 @@ def test_demo_refuses_data_without_a_known_entropy(tmp_path: Path, capsys) -> No
     config = str(CONFIGS / "experiment" / "genomics" / "fasta.yaml")
     assert main(["demo", config, "--output", str(tmp_path / "run")]) == 2
     assert (
-        "must have data.class_path genomics.synthetic.SyntheticDataModule"
+        "must have data.class_path genomics.data.synthetic.SyntheticDataModule"
         in capsys.readouterr().err
     )
     assert not (tmp_path / "run").exists()

@@ -9,10 +9,10 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from genomics.fasta import read_templates
-from seqdiff.cli import main
+from genomics.io.fasta import read_templates
+from seqdiff.cli.app import main
 from seqdiff.data.tokenizer import ConstraintTokenizer, StrandTokenizer
-from seqdiff.run import load_run
+from seqdiff.run.directory import load_run
 from seqdiff.types import Inputs
 from tests import laws
 from tests.enumeration import Law, Tokens
@@ -47,7 +47,7 @@ def table_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "base": str(Path(__file__).parents[2] / "configs/base.yaml"),
         "output": str(folder / "run"),
         "data": {
-            "class_path": "genomics.synthetic.SyntheticDataModule",
+            "class_path": "genomics.data.synthetic.SyntheticDataModule",
             "init_args": {"length": LENGTH, "num_train": 32},
         },
         "backbone": {"class_path": f"{__name__}.TableNet"},

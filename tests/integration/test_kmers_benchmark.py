@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import kmers
 from benchmarks.kmers import count_plainly, random_genome
-from genomics.alphabet import encode
+from genomics.sequence.alphabet import encode
 
 
 def test_runs_and_records(tmp_path: Path, capsys) -> None:

@@ -12,12 +12,12 @@ import torch
 import yaml
 from Bio import SeqIO
 
-from genomics import records
-from genomics.fasta import write_fasta
-from seqdiff.cli import main
+from genomics.io import records
+from genomics.io.fasta import write_fasta
+from seqdiff.cli.app import main
 from seqdiff.data import reader
 from seqdiff.likelihood import evaluate
-from seqdiff.run import load_run
+from seqdiff.run.directory import load_run
 from tests.integration.conftest import Entry
 
 CONFIG = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "fasta.yaml"

@@ -7,8 +7,8 @@ import torch
 import yaml
 
 from seqdiff.backbones import AutoregressiveMamba, Caduceus
-from seqdiff.cli import main
-from seqdiff.run import load_run
+from seqdiff.cli.app import main
+from seqdiff.run.directory import load_run
 from seqdiff.types import Inputs
 
 SIZES = ["--backbone.d_model=8", "--backbone.n_layer=1", "--backbone.d_state=4"]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from seqdiff.process import Uniform
-from seqdiff.run import load_run
+from seqdiff.run.directory import load_run
 from seqdiff.schedules import Completed, Geometric, LogLinear
 from tests.integration.test_presets import configure
 from tests.integration.toy_domain import ToyNet

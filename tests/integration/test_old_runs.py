@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from seqdiff.likelihood import evaluate
 from seqdiff.objectives import (
     Autoregressive,
@@ -24,7 +24,7 @@ from seqdiff.objectives import (
     WeightedMLM,
 )
 from seqdiff.process import Absorbing, Blockwise, LeftToRight, Process
-from seqdiff.run import load_run
+from seqdiff.run.directory import load_run
 from seqdiff.samplers import AncestralSampler, BlockSampler
 from seqdiff.schedules import LogLinear
 
@@ -83,7 +83,7 @@ def test_from_the_weights_alone_it_would_go_on_otherwise(tmp_path: Path) -> None
 BASE = """
 schedule: {class_path: seqdiff.schedules.LogLinear}
 objective: {class_path: seqdiff.training.objectives.ContinuousNELBO}
-data: {class_path: genomics.synthetic.SyntheticDataModule, init_args: {length: 8}}
+data: {class_path: genomics.data.synthetic.SyntheticDataModule, init_args: {length: 8}}
 backbone: {class_path: seqdiff.backbones.Transformer,
            init_args: {d_model: 8, n_layer: 1, n_heads: 1}}
 """

@@ -32,7 +32,7 @@ def test_core_imports_no_domain_no_kernel_and_no_trainer() -> None:
 def test_help_needs_no_torch() -> None:
     code = (
         "import sys\n"
-        "from seqdiff.cli import main\n"
+        "from seqdiff.cli.app import main\n"
         "try: main(['--help'])\n"
         "except SystemExit as e: assert not e.code\n"
         "sys.exit('torch was imported' if 'torch' in sys.modules else 0)"

@@ -13,13 +13,13 @@ from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from seqdiff.plots import colors
 from seqdiff.plots.colors import Colors, spell
 from seqdiff.plots.film import spread
 from seqdiff.plots.trace import MAX_POSITIONS, MAX_STEPS, draw_trace, ink
 from seqdiff.samplers import Recorder
-from seqdiff.trace import Trace, write_trace
+from seqdiff.samplers.trace import Trace, write_trace
 from tests.integration.traces import AGAIN, MASK, A, C, G, T, record, small_trace
 
 ROOT = Path(__file__).parents[2]
@@ -252,7 +252,7 @@ def test_what_is_not_needed_is_not_imported(file: Path, tmp_path: Path) -> None:
         ("plot trace --help", "torch numpy matplotlib"),
         (f"plot trace {file} --out {tmp_path}/a.png", "torch matplotlib.pyplot"),
     ):
-        code = "import sys; from seqdiff.cli import main\n"
+        code = "import sys; from seqdiff.cli.app import main\n"
         code += f"try: main({words.split()!r})\nexcept SystemExit: pass\n"
         code += f"sys.exit(', '.join(set({heavy.split()!r}) & set(sys.modules)) or 0)"
         done = subprocess.run(

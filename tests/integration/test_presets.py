@@ -7,9 +7,9 @@ import pytest
 import torch
 import yaml
 
-from seqdiff.cli import main
-from seqdiff.presets import PRESETS
-from seqdiff.run import load_run
+from seqdiff.cli.app import main
+from seqdiff.run.directory import load_run
+from seqdiff.run.presets import PRESETS
 from seqdiff.schedules import Polynomial
 from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
 

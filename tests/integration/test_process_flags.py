@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from seqdiff.config import instantiate, parse_run
+from seqdiff.run.config import instantiate, parse_run
 from seqdiff.schedules import Cosine, Polynomial
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch.nn.functional as F
 
 from benchmarks import ragged_attention
-from seqdiff.backbones import packing
+from seqdiff.backbones.transformer import packing
 
 SIZES = [
     *("--pairs", "2", "--shape", "8x1x2x32", "--vocabulary", "7"),

@@ -11,12 +11,12 @@ import torch
 import yaml
 from Bio import bgzf
 
-from genomics.alphabet import MASK_ID
-from genomics.fasta import write_fasta
+from genomics.io.fasta import write_fasta
+from genomics.sequence.alphabet import MASK_ID
 from seqdiff.backbones import Caduceus, Transformer
-from seqdiff.cli import main, parse
-from seqdiff.config import instantiate, parse_run
-from seqdiff.sampler_config import build_sampler
+from seqdiff.cli.app import main, parse
+from seqdiff.run.config import instantiate, parse_run
+from seqdiff.run.sampler_config import build_sampler
 
 ROOT = Path(__file__).parents[2]
 TEXT = ROOT / "configs" / "experiment" / "text" / "bytes.yaml"

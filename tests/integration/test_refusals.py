@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from tests.integration.toy_domain import ToyNet
 
 GOOD = {"--num": "1", "--length": "3", "--seed": "0"}

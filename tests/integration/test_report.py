@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import yaml
 
-from genomics.alphabet import decode
-from genomics.fasta import write_fasta
-from genomics.report.curves import read_curves
-from genomics.report.page import spell
-from genomics.synthetic import SyntheticDataModule
-from seqdiff.cli import main
+from genomics.data.synthetic import SyntheticDataModule
+from genomics.io.fasta import write_fasta
+from genomics.report.page import read_curves, spell
+from genomics.sequence.alphabet import decode
+from seqdiff.cli.app import main
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SETS = ["samples", "real vs real", "dinucleotide shuffle", "Markov order 5"]

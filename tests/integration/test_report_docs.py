@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.report.curves import Curves
 from genomics.report.measures import Measured, MotifTable
-from genomics.report.numbers import numbers
-from genomics.report.page import About
-from seqdiff.cli import parse
+from genomics.report.page import About, Curves, numbers
+from seqdiff.cli.app import parse
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "report.md").read_text()
@@ -36,10 +34,11 @@ def test_the_keys_are_those_of_the_json() -> None:
 
 
 def test_the_limits_are_those_of_the_code() -> None:
-    from genomics.labelled_leaks import SHARED_BASES
-    from genomics.motif_hits import HIT_SHARE
-    from genomics.report import command, windows
+    from genomics.commands import report as command
+    from genomics.finetune.labelled import SHARED_BASES
+    from genomics.report import windows
     from genomics.report.sets import MIN_SAMPLES
+    from genomics.sequence.motifs import HIT_SHARE
 
     for text in (
         f"at least {MIN_SAMPLES}\nsequences of at least {windows.MIN_LENGTH} bases",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from seqdiff.training.callbacks import RunCheckpoint
 from seqdiff.training.module import DiffusionModule
 

@@ -10,10 +10,10 @@ import torch
 import yaml
 from torch import Tensor
 
-from seqdiff.cli import main
-from seqdiff.denoiser import Denoiser
+from seqdiff.cli.app import main
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.losses import ctmc_nelbo, discrete_kl
-from seqdiff.run import load_run
+from seqdiff.run.directory import load_run
 from seqdiff.samplers import AncestralSampler, TauLeapingSampler
 from seqdiff.samplers.protocol import fitting_samplers, named_samplers
 from seqdiff.training.trainer import last_logged
@@ -51,7 +51,7 @@ SETTINGS = {
     },
 }
 OBJECTIVES = {
-    "ContinuousNELBO": {"time_sampler": {"class_path": "seqdiff.time_sampling.Sobol"}},
+    "ContinuousNELBO": {"time_sampler": {"class_path": "seqdiff.objectives.time_sampling.Sobol"}},
     "DiscreteNELBO": {"num_steps": 20},
 }
 

@@ -11,10 +11,10 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from seqdiff.cli import main
-from seqdiff.config import instantiate, parse_run
+from seqdiff.cli.app import main
 from seqdiff.likelihood import evaluate
-from seqdiff.run import load_run
+from seqdiff.run.config import instantiate, parse_run
+from seqdiff.run.directory import load_run
 from tests.integration.conftest import TOY
 from tests.integration.toy_domain import ALPHABET
 

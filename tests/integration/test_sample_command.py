@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from seqdiff.cli import main, parse
-from seqdiff.sampler_config import build_sampler, list_options
+from seqdiff.cli.app import main, parse
+from seqdiff.run.sampler_config import build_sampler, list_options
 from seqdiff.samplers import (
     AncestralSampler,
     CachedAncestralSampler,

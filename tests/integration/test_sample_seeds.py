@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from seqdiff import run as run_module
-from seqdiff.cli import main
-from seqdiff.denoiser import Denoiser
-from seqdiff.run import load_run
+from seqdiff.cli.app import main
+from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.run import directory as run_module
+from seqdiff.run.directory import load_run
 from seqdiff.training.weights import encode_weights, weights_digest
 
 NUM, LENGTH = 400, 12

@@ -12,11 +12,11 @@ import torch
 from rich.progress import Progress
 from scipy.stats import t
 
-from genomics.fasta import write_fasta
-from seqdiff.cli import main
+from genomics.io.fasta import write_fasta
+from seqdiff.cli import score as scoring
+from seqdiff.cli.app import main
 from seqdiff.likelihood import FixedOrder, evaluate
-from seqdiff.run import load_run
-from seqdiff.subcommands import scoring
+from seqdiff.run.directory import load_run
 from seqdiff.types import Batch
 from tests.integration.toy_domain import ALPHABET, ToyNet
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from tests.integration.test_score import read, score
 from tests.integration.toy_domain import ToyNet, write_ring
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from genomics import records
-from genomics.alphabet import DNATokenizer, decode, encode, reverse_complement
-from genomics.fasta import write_fasta
-from seqdiff.cli import main
+from genomics.io import records
+from genomics.io.fasta import write_fasta
+from genomics.sequence.alphabet import DNATokenizer, decode, encode, reverse_complement
+from seqdiff.cli.app import main
 from seqdiff.likelihood.estimator import PassNoise
 
 CONFIG = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "demo.yaml"

@@ -8,8 +8,8 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from seqdiff.cli import main
-from seqdiff.run import load_run
+from seqdiff.cli.app import main
+from seqdiff.run.directory import load_run
 from tests.integration.toy_domain import RingTokenizer, ToyBlockNet
 
 BLOCKS = ["--backbone", "tests.integration.toy_domain.ToyBlockNet", "--backbone.width", "8"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from seqdiff.data import suite as module
 from seqdiff.data.suite import MissingSet, Suite, SuiteSet
 from tests.integration.conftest import Entry

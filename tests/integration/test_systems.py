@@ -8,9 +8,9 @@ import pytest
 import torch
 from Bio import SeqIO
 
-from genomics.fasta import write_fasta
-from seqdiff.cli import main
-from seqdiff.presets import PRESETS
+from genomics.io.fasta import write_fasta
+from seqdiff.cli.app import main
+from seqdiff.run.presets import PRESETS
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "experiment"
 SYSTEMS = [name for name in PRESETS if name != "ar"]

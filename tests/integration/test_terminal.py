@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.progress import Progress
 
-from seqdiff.cli import main
-from seqdiff.commands import command_line
-from seqdiff.subcommands import drawing
-from seqdiff.subcommands.terminal import quieten_lightning
+from seqdiff.cli import sample as drawing
+from seqdiff.cli.app import main
+from seqdiff.cli.commands import command_line
+from seqdiff.cli.terminal import quieten_lightning
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +70,7 @@ def test_train_says_what_is_next(config: Path, tmp_path: Path, capsys) -> None:
 def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
     """Lightning in a fresh process, with a validation and loader processes to remark on."""
     flags = ["--trainer.val_check_interval=3", "--data.num_workers=1"]
-    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), *flags]
+    command = [sys.executable, "-m", "seqdiff.cli.app", "train", str(config), *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 1
@@ -78,7 +78,7 @@ def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
 
 def test_dropping_the_average_on_resume_says_nothing(config: Path, tmp_path: Path) -> None:
     assert main(["train", str(config)]) == 0
-    command = [sys.executable, "-m", "seqdiff.cli", "train", "--resume", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "seqdiff.cli.app", "train", "--resume", str(tmp_path / "run")]
     command += ["--ema_decay=null", "--trainer.max_steps=8"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -103,7 +103,7 @@ def test_only_remarks_for_developers_are_silenced() -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         quieten_lightning()
-        for place in ("lightning.pytorch.trainer", "genomics.fasta"):
+        for place in ("lightning.pytorch.trainer", "genomics.io.fasta"):
             for message in said:
                 warnings.warn_explicit(message, UserWarning, "a.py", 1, module=place)
     assert [str(warning.message) for warning in seen] == [other, kept, *said]

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from tokenizers import Tokenizer, models
 
-from seqdiff.cli import main
-from seqdiff.run import load_run
+from seqdiff.cli.app import main
+from seqdiff.run.directory import load_run
 from tests.integration.test_text_run import CONFIG, SMALL, train
-from text.subwords import JSONTokenizer
+from text.tokenizers.subwords import JSONTokenizer
 
 
 @pytest.fixture(autouse=True)

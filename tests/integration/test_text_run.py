@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import yaml
 
-from seqdiff.cli import main
-from seqdiff.run import load_run
+from seqdiff.cli.app import main
+from seqdiff.run.directory import load_run
 
 CONFIG = str(Path(__file__).parents[2] / "configs" / "experiment" / "text" / "bytes.yaml")
 SMALL = [
@@ -129,7 +129,7 @@ def test_sentences_a_row_are_trained_and_scored(corpus: Path, tmp_path: Path) ->
 
 def test_the_tokenizer_stands_in_the_run(corpus: Path, tmp_path: Path, fails) -> None:
     run = tmp_path / "run"
-    characters = ["--data.tokenizer=text.tokenizers.CharacterTokenizer"]
+    characters = ["--data.tokenizer=text.tokenizers.characters.CharacterTokenizer"]
     characters += ["--data.tokenizer.characters=abcd\n", "--trainer.max_steps=1"]
     assert main(train(corpus, run, *characters)) == 0
     config = yaml.safe_load((run / "run.yaml").read_text())
@@ -156,7 +156,7 @@ def test_the_tokenizer_stands_in_the_run(corpus: Path, tmp_path: Path, fails) ->
 def test_text_is_not_scored_by_a_model_of_something_else(trained: Path, tmp_path: Path) -> None:
     from argparse import Namespace
 
-    from text.readers import text_reader
+    from text.corpora.readers import text_reader
 
     (tmp_path / "a.txt").write_text("abc\n")
     run = load_run(trained)
@@ -181,17 +181,25 @@ BAD = [
     ),
     ("a.txt", b"x" * 9, ("--data.split=[1, 0, 0]",), "the train split holds no row of 32 tokens"),
     ("a.txt", b"x", ("--data.train=wikitext-103",), "corpora/wikitext-103"),
-    ("a.txt", b"x", ("--data.tokenizer=text.subwords.GPT2Tokenizer",), "cache/tokenizers/gpt2"),
     (
         "a.txt",
         b"x",
-        ("--data.tokenizer=text.subwords.BertTokenizer", "--data.tokenizer.vocabulary=/no"),
+        ("--data.tokenizer=text.tokenizers.subwords.GPT2Tokenizer",),
+        "cache/tokenizers/gpt2",
+    ),
+    (
+        "a.txt",
+        b"x",
+        (
+            "--data.tokenizer=text.tokenizers.subwords.BertTokenizer",
+            "--data.tokenizer.vocabulary=/no",
+        ),
         "BertTokenizer.vocabulary must be a folder with vocab.txt, got /no; check the path",
     ),
     (
         "a.txt",
         b"ab\nC\n",
-        ("--data.tokenizer=text.tokenizers.Text8Tokenizer",),
+        ("--data.tokenizer=text.tokenizers.characters.Text8Tokenizer",),
         "a.txt: document 2: Text8Tokenizer.encode.string must hold the blank and a to z, got 'C'",
     ),
     ("a.txt", b"x", ("--data.document=page",), "page"),
@@ -243,7 +251,7 @@ TOKENIZERS += [f"tokenizers.{name}Tokenizer" for name in ("Byte", "Character", "
     [
         ("--data.tokenizer=CharTokenizer", "import path string: CharTokenizer; choose from "),
         (
-            "--data.tokenizer=text.tokenizers.ByteTokeniser",
+            "--data.tokenizer=text.tokenizers.characters.ByteTokeniser",
             "has no attribute 'ByteTokeniser'; choose from ",
         ),
         ("--data.tokenizer=collections.OrderedDict", "a subclass of TextTokenizer; choose from "),

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks import tokenising
 from benchmarks.tokenising import Preparation, repeat_text
-from text.documents import Reading, read_documents
-from text.shards import TokenStore
-from text.tokenizers import ByteTokenizer
+from text.corpora.documents import Reading, read_documents
+from text.corpora.shards import TokenStore
+from text.tokenizers.characters import ByteTokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,14 @@ import pytest
 import torch
 from rich.progress import Progress
 
-from seqdiff.cli import main
+from seqdiff.cli import sample as drawing
+from seqdiff.cli.app import main
 from seqdiff.plots.film import develop
-from seqdiff.run import Run, load_run
-from seqdiff.sampler_config import build_sampler
-from seqdiff.samplers import FirstHittingSampler, Recorder, recorder
-from seqdiff.subcommands import drawing
-from seqdiff.trace import read_trace
+from seqdiff.run.directory import Run, load_run
+from seqdiff.run.sampler_config import build_sampler
+from seqdiff.samplers import FirstHittingSampler, Recorder
+from seqdiff.samplers import trace as recorder
+from seqdiff.samplers.trace import read_trace
 
 pytestmark = pytest.mark.usefixtures("toy_writer")
 
@@ -183,7 +184,7 @@ def test_a_trace_that_cannot_be_is_refused_before_the_run_is_read(
     tmp_path: Path, fails: Callable, monkeypatch, num: str, trace: str, message: str
 ) -> None:
     out = tmp_path / "a.npz" if trace == "a.npz" else tmp_path / "a.ring"
-    monkeypatch.setattr("seqdiff.subcommands.sample.find_writer", lambda path: None)
+    monkeypatch.setattr("seqdiff.cli.sample.find_writer", lambda path: None)
     command = ["sample", "no run", "--num", num, "--length", "9", "--seed", "0"]
     said = fails([*command, "--out", str(out), "--trace", str(tmp_path / trace)])
     assert message.format(tmp_path) in said

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import seqdiff.run
+import seqdiff.run.directory
 import seqdiff.training.callbacks
 import seqdiff.training.trainer
-from seqdiff.cli import main
-from seqdiff.config import instantiate, parse_run
-from seqdiff.denoiser import Denoiser
+from seqdiff.cli.app import main
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.objectives import WeightedMLM
 from seqdiff.rng import CounterNoise
-from seqdiff.run import load_run
+from seqdiff.run.config import instantiate, parse_run
+from seqdiff.run.directory import load_run
 from seqdiff.training.module import DiffusionModule
 from seqdiff.training.optim import OptimConfig, lr_factor
 from tests.integration.toy_domain import ToyData
@@ -125,7 +125,7 @@ def test_the_first_process_opens_the_data_before_lightning_starts_others(
     assert (split == "train") == (f"there is no {split}" in fails(command))
     command += ["--trainer.val_check_interval", "2"]
     assert f"there is no {split}" in fails(command)
-    monkeypatch.setattr(seqdiff.run, "is_first_process", lambda: False)
+    monkeypatch.setattr(seqdiff.run.directory, "is_first_process", lambda: False)
     assert "Lightning was started" in fails(command)
     assert not (tmp_path / "run").exists()
 

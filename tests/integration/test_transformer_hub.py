@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from seqdiff.backbones import Transformer
-from seqdiff.backbones.packing import Padded
-from seqdiff.backbones.transformer_hub_config import BlockDiffusionFields
+from seqdiff.backbones.transformer.hub import BlockDiffusionFields
+from seqdiff.backbones.transformer.packing import Padded
 from seqdiff.types import Inputs
 from tests.small_transformers import K, build, draw_tokens
 

@@ -7,8 +7,8 @@ import torch
 import yaml
 
 from seqdiff.backbones import AutoregressiveTransformer, Transformer
-from seqdiff.cli import main
-from seqdiff.run import load_run
+from seqdiff.cli.app import main
+from seqdiff.run.directory import load_run
 from seqdiff.samplers import AncestralSampler
 from seqdiff.types import Inputs
 from tests.integration.test_labelled_run import CONFIG, GC, sample, write_data

@@ -11,11 +11,11 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from seqdiff.cli import main
+from seqdiff.cli.app import main
 from seqdiff.objectives import BlockNELBO
 from seqdiff.plots.variance import draw_variances
 from seqdiff.rng import CounterNoise
-from seqdiff.run import load_run
+from seqdiff.run.directory import load_run
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances, clipping_grid
 from tests.integration.conftest import write_config
 

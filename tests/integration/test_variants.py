@@ -11,17 +11,19 @@ import anndata
 import numpy as np
 import pytest
 
-from genomics import embed_command, ism_command, variants_command
-from genomics.alphabet import encode
-from genomics.cache import Genome
-from genomics.fasta import write_fasta
-from genomics.mutagenesis import mutation_effects
-from genomics.variant_effects import likelihood_ratios
-from genomics.variant_windows import allele_windows
-from genomics.vcf import Variant
-from seqdiff.cli import main
+from genomics.commands import embed as embed_command
+from genomics.commands import ism as ism_command
+from genomics.commands import variants as variants_command
+from genomics.data.cache import Genome
+from genomics.io.fasta import write_fasta
+from genomics.io.vcf import Variant
+from genomics.sequence.alphabet import encode
+from genomics.variants.effects import likelihood_ratios
+from genomics.variants.mutagenesis import mutation_effects
+from genomics.variants.windows import allele_windows
+from seqdiff.cli.app import main
 from seqdiff.likelihood import SmallK
-from seqdiff.run import load_run
+from seqdiff.run.directory import load_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "experiment" / "genomics" / "demo.yaml"
@@ -251,7 +253,7 @@ def test_anndata(run, files, fails, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("command", [variants_command, ism_command, embed_command])
 def test_they_are_commands(command) -> None:
-    from seqdiff.commands import Command
+    from seqdiff.cli.commands import Command
 
     assert isinstance(command, Command)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import variants
-from genomics.variant_effects import LikelihoodRatio
+from genomics.variants.effects import LikelihoodRatio
 
 SMALL = ["--pairs", "1", "--sites", "1", "--window", "8", "--d_model", "8", "--n_layer", "1"]
 SMALL += ["--evaluations", "4", "--batch_size", "3"]

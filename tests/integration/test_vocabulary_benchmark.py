@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import vocabulary
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--pairs", "2", "--shape", "8x1x2x24", "--vocabulary", "9", "--batch", "3"]

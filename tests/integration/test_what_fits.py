@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import AutoregressiveTransformer, Backbone, Transformer
-from seqdiff.denoiser import Denoiser
-from seqdiff.gaussian import GaussianDenoiser
+from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser.gaussian import GaussianDenoiser
 from seqdiff.likelihood import (
     ESTIMATORS,
     BlockBound,

@@ -9,16 +9,16 @@ import jaxtyping
 import pytest
 import yaml
 
-from seqdiff.cli import main
+from seqdiff.cli import suite_table
+from seqdiff.cli.app import main
 from seqdiff.likelihood import StratifiedK, evaluate
-from seqdiff.run import load_run
-from seqdiff.subcommands import suite_table
-from text import zero_shot
-from text.datamodule import TextDataModule
-from text.detokenizers import DETOKENIZERS
-from text.rows import WrappedRows
-from text.subwords import GPT2Tokenizer
-from text.tokenizers import ByteTokenizer
+from seqdiff.run.directory import load_run
+from text.corpora.datamodule import TextDataModule
+from text.corpora.detokenizers import DETOKENIZERS
+from text.corpora.rows import WrappedRows
+from text.evaluation import zero_shot
+from text.tokenizers.characters import ByteTokenizer
+from text.tokenizers.subwords import GPT2Tokenizer
 
 CONFIG = Path(__file__).parents[2] / "configs" / "experiment" / "text" / "bytes.yaml"
 PTB = ["the company 's profit rose N N", "it does n't say\\/tell", "aer banknote berlitz N"]
@@ -138,7 +138,7 @@ def test_broken_twins_are_seen(
     assert not differs()
     with monkeypatch.context() as patch:
         patch.setitem(DETOKENIZERS, "ptb", DETOKENIZERS["none"])
-        patch.setattr("text.preparation.VERSION", -1)
+        patch.setattr("text.corpora.preparation.VERSION", -1)
         assert differs()
 
     def dropped(*args: object, keep_tail: bool) -> WrappedRows:
@@ -250,7 +250,7 @@ def test_a_set_that_the_run_cannot_spell_is_listed_and_the_others_go_on(
     """A run on the characters of PTB, of the documents of training and no others."""
     mended = [DETOKENIZERS["ptb"](line) for line in PTB]
     alphabet = "".join(sorted(set("".join([*mended, "sentence to train on, short 0123456789"]))))
-    flags = ["--data.tokenizer=text.tokenizers.CharacterTokenizer"]
+    flags = ["--data.tokenizer=text.tokenizers.characters.CharacterTokenizer"]
     flags.append(f"--data.tokenizer.characters={alphabet}")
     run, copies = train(tmp_path, folder, *flags), tmp_path / "copies"
     copies.mkdir()

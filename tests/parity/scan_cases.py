@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from seqdiff.ops.selective_scan import selective_scan
+from seqdiff.ops.selective_scan.dispatch import selective_scan
 
 RTOL = {torch.float32: 3e-5, torch.float64: 1e-11}
 OPTIONAL = ("D", "z", "delta_bias", "initial_state")

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.backbones import Transformer, block_attention, block_pass, transformer
+from seqdiff.backbones import Transformer
+from seqdiff.backbones.transformer import block_attention, block_pass
+from seqdiff.backbones.transformer import network as transformer
 from seqdiff.types import NO_LABEL, Inputs
 from tests.small_transformers import K, build, draw_tokens
 

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from seqdiff.backbones import Caduceus
-from seqdiff.backbones.caduceus_hub import hub_names
+from seqdiff.backbones.caduceus.hub import hub_names
 from seqdiff.types import Inputs
 
 FILES = {"ph": "caduceus_ph_rms", "ps": "caduceus_ps_rms_fused"}

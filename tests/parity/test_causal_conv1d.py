@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from seqdiff.ops.causal_conv1d import causal_conv1d, check_conv_inputs
+from seqdiff.ops.causal_conv.dispatch import causal_conv1d, check_conv_inputs
 
 RTOL = {torch.float32: 2e-5, torch.float64: 1e-12}
 

@@ -11,7 +11,7 @@ from seqdiff.ops.selective_scan import selective_scan
 if {broken}:
     import ctypes, seqdiff.ops.cpu_runtime
     # Where glibc starts from; left alone, it moves the threshold with what a process happens to do.
-    seqdiff.ops.cpu_runtime.keep_freed_memory = lambda: ctypes.CDLL(None).mallopt(-3, 1 << 17)
+    seqdiff.ops.cpu_simd.runtime.keep_freed_memory = lambda: ctypes.CDLL(None).mallopt(-3, 1 << 17)
 u = torch.randn(4, 1024, 256).mT.requires_grad_()
 A, B = -torch.rand(256, 4), torch.randn(4, 4, 1024)
 def step():

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from seqdiff.ops import cuda_choice
-from seqdiff.ops.causal_conv1d import causal_conv1d
-from seqdiff.ops.cuda_choice import choose_for_cuda
-from seqdiff.ops.selective_scan import selective_scan
-
-from .scan_cases import arguments
+from seqdiff.ops.causal_conv.dispatch import causal_conv1d
+from seqdiff.ops.selective_scan import cuda
+from seqdiff.ops.selective_scan.cuda import choose_for_cuda
+from seqdiff.ops.selective_scan.dispatch import selective_scan
+from tests.parity.scan_cases import arguments
 
 
 @pytest.fixture
@@ -16,14 +15,14 @@ def installed(monkeypatch):
     """Pretend that exactly these packages are installed."""
 
     def pretend(*names: str) -> None:
-        monkeypatch.setattr(cuda_choice, "_installed", names.__contains__)
+        monkeypatch.setattr(cuda, "_installed", names.__contains__)
 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Device A")
     return pretend
 
 
 def test_nothing_is_claimed_that_was_not_measured():
-    assert set(cuda_choice.FASTEST.values()) <= {"triton", "mamba_ssm"}
+    assert set(cuda.FASTEST.values()) <= {"triton", "mamba_ssm"}
 
 
 def test_an_unmeasured_device_takes_mamba_ssm_where_it_can_run_the_call(installed):
@@ -38,9 +37,9 @@ def test_an_unmeasured_device_takes_mamba_ssm_where_it_can_run_the_call(installe
 
 def test_a_measured_device_takes_what_was_faster(installed, monkeypatch):
     installed("triton", "mamba_ssm")
-    monkeypatch.setitem(cuda_choice.FASTEST, "Device A", "triton")
+    monkeypatch.setitem(cuda.FASTEST, "Device A", "triton")
     assert choose_for_cuda(0, True) == "triton"
-    monkeypatch.setitem(cuda_choice.FASTEST, "Device A", "mamba_ssm")
+    monkeypatch.setitem(cuda.FASTEST, "Device A", "mamba_ssm")
     assert choose_for_cuda(0, True) == "mamba_ssm"
     assert choose_for_cuda(0, False) == "triton"
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.ops.mamba_direction import (
+from seqdiff.ops.bimamba.directions import (
     Direction,
     check_direction,
     mamba_both_ways,
@@ -117,7 +117,7 @@ def test_gradients_are_those_of_finite_differences():
 
 def calls(monkeypatch, run) -> int:
     """How often the one operator is called."""
-    import seqdiff.ops.cpu_bimamba_op as module
+    import seqdiff.ops.bimamba.cpu as module
 
     real, count = module.mamba_both_ways_cpu, []
 

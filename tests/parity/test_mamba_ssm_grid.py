@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.ops.selective_scan import selective_scan
+from seqdiff.ops.selective_scan.dispatch import selective_scan
 
 BATCH, CHANNELS, STATES = 2, 4, 8
 ROUNDED = {torch.float32: (6e-4, 2e-3), torch.bfloat16: (3e-2, 5e-2)}

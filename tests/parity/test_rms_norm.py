@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seqdiff.ops.rms_norm import rms_norm
+from seqdiff.ops.rms_norm.dispatch import rms_norm
 
 RTOL = {torch.float32: 1e-5, torch.float64: 1e-13}
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from seqdiff.ops.selective_scan import selective_scan
-
-from .scan_cases import OPTIONAL, RTOL, arguments, gap, run
+from seqdiff.ops.selective_scan.dispatch import selective_scan
+from tests.parity.scan_cases import OPTIONAL, RTOL, arguments, gap, run
 
 
 def explicit_matrix(given: dict[str, Tensor]) -> np.ndarray:

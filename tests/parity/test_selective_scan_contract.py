@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from seqdiff.ops.scan_inputs import ScanInputs, check_scan_inputs
-from seqdiff.ops.selective_scan import selective_scan
-
-from .scan_cases import RTOL, arguments, gap, run
+from seqdiff.ops.selective_scan.dispatch import selective_scan
+from seqdiff.ops.selective_scan.inputs import ScanInputs, check_scan_inputs
+from tests.parity.scan_cases import RTOL, arguments, gap, run
 
 
 def test_bits_do_not_depend_on_threads():
@@ -98,7 +97,7 @@ def test_kernels_hold_no_hidden_copy_of_all_states():
     """The process grows by less than all states' size while the kernels run."""
     program = (
         "import torch, resource\n"
-        "from seqdiff.ops.selective_scan import selective_scan\n"
+        "from seqdiff.ops.selective_scan.dispatch import selective_scan\n"
         "def go(length):\n"
         "    u = torch.rand(1, length, 64).transpose(1, 2).requires_grad_()\n"
         "    m = torch.rand(1, 64, length)\n"
@@ -141,7 +140,7 @@ def test_cold_cache_says_once_that_it_compiles(tmp_path):
     """
     program = (
         "import torch\n"
-        "from seqdiff.ops.causal_conv1d import causal_conv1d\n"
+        "from seqdiff.ops.causal_conv.dispatch import causal_conv1d\n"
         "x = torch.ones(1, 2, 3)\n"
         "for _ in range(2): causal_conv1d(x, torch.ones(2, 2))\n"
     )

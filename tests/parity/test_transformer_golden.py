@@ -9,15 +9,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from seqdiff.backbones import (
-    PublishedTransformer,
-    Transformer,
-    attention_masks,
-    block_pass,
-    transformer,
-)
-from seqdiff.backbones.transformer_hub import hub_name
-from seqdiff.denoiser import Denoiser
+from seqdiff.backbones import PublishedTransformer, Transformer
+from seqdiff.backbones.transformer import block_attention, block_pass
+from seqdiff.backbones.transformer import network as transformer
+from seqdiff.backbones.transformer.hub import hub_name
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.types import Inputs
 
@@ -135,12 +131,12 @@ def test_broken_twins_are_far_off(published: Golden, monkeypatch: pytest.MonkeyP
 
     The last moves logits by 1e-4 only, which still is many times what rounding does here.
     """
-    from seqdiff.backbones import transformer_layers
+    from seqdiff.backbones.transformer import layers
 
     model = Transformer.from_hub(published.publish())
     assert published.gap(model) < 1e-5
     with monkeypatch.context() as patch:
-        patch.setattr(transformer_layers, "rotate", swapped(transformer_layers.rotate))
+        patch.setattr(layers, "rotate", swapped(layers.rotate))
         assert published.gap(model) > 1e-2
     for block in model.blocks:
         block.mlp[1].approximate = "none"
@@ -155,7 +151,7 @@ def test_broken_twins_are_far_off(published: Golden, monkeypatch: pytest.MonkeyP
 def test_other_block_masks_are_far_off(bd3lm: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     """Full attention within x0, a query in x_t that also sees its own clean block, block size 8."""
     model, length = Transformer.from_hub(bd3lm.publish()), bd3lm.sizes["length"]
-    right = attention_masks.block_diffusion_mask
+    right = block_attention.block_diffusion_mask
 
     def full(*args: object) -> torch.Tensor:
         mask = right(*args)

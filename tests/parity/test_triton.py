@@ -7,10 +7,9 @@ import sys
 import pytest
 import torch
 
-from seqdiff.ops.selective_scan import selective_scan
-
-from . import test_causal_conv1d as conv
-from .scan_cases import OPTIONAL, arguments, gap, run
+from seqdiff.ops.selective_scan.dispatch import selective_scan
+from tests.parity import test_causal_conv1d as conv
+from tests.parity.scan_cases import OPTIONAL, arguments, gap, run
 
 pytest.importorskip("triton")
 
@@ -177,8 +176,8 @@ def test_torch_compile_keeps_the_whole_backbone_in_one_graph(backend):
     device = "cpu" if backend == "cpu" else DEVICE
     program = (
         "import torch\n"
-        "from seqdiff.ops.cuda_choice import choose_for_cuda\n"
-        "from seqdiff.backbones.caduceus import Caduceus\n"
+        "from seqdiff.ops.selective_scan.cuda import choose_for_cuda\n"
+        "from seqdiff.backbones.caduceus.network import Caduceus\n"
         "from seqdiff.types import Inputs\n"
         "torch.manual_seed(0)\n"
         "net = Caduceus(d_model=8, n_layer=1, num_embeddings=5, num_logits=4, d_state=2,\n"
@@ -217,7 +216,7 @@ def build(self, *args, grid, warmup, **options):
 
 JITFunction.run = build
 import seqdiff.ops.triton_conv_op, seqdiff.ops.triton_scan_op
-seqdiff.ops.triton_scan_op.SPAN = 2  # the unrolled part, so that this test is short
+seqdiff.ops.selective_scan.triton.SPAN = 2  # the unrolled part, so that this test is short
 u = torch.ones(2, 70, 40, dtype=torch.bfloat16).mT.requires_grad_()
 A, v, m = -torch.ones(40, 4), torch.ones(40), torch.ones(2, 1, 4, 70)
 ops = torch.ops.seqdiff

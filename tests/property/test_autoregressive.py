@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from seqdiff.backbones import AutoregressiveTransformer, Backbone, Transformer
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import FixedOrder, evaluate
 from seqdiff.process import Absorbing
 from seqdiff.types import Batch, Inputs

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from seqdiff.backbones import AutoregressiveMamba, Caduceus
-from seqdiff.denoiser import Denoiser, first_leak
+from seqdiff.denoiser.discrete import Denoiser, first_leak
 from seqdiff.likelihood import ChainRule, evaluate
 from seqdiff.process import LeftToRight
 from seqdiff.types import NO_LABEL, Batch, Inputs

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdiff.backbones import Backbone, Caduceus
+from seqdiff.backbones.layers import MAX_SIGMA
 from seqdiff.backbones.mamba import BiMamba, SelectiveSSM
-from seqdiff.backbones.sigma_embedding import MAX_SIGMA
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.schedules import Linear
 from seqdiff.types import Inputs

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.process import Uniform as UniformNoise
 from seqdiff.samplers import AncestralSampler, CachedAncestralSampler

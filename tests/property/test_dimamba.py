@@ -7,7 +7,7 @@ import torch
 import yaml
 
 from seqdiff.backbones import Caduceus
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.losses import continuous_terms
 from seqdiff.process import Absorbing
 from seqdiff.types import Batch, Inputs

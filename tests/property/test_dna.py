@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genomics.alphabet import decode, encode, reverse_complement
-from genomics.fasta import read_encoded, write_fasta
-from genomics.intervals import Regions, extended_windows, merge, overlaps, tile
-from genomics.leaks import drop_leaks
-from genomics.splits import split_by_fraction
+from genomics.data.leaks import drop_leaks
+from genomics.data.splits import split_by_fraction
+from genomics.io.fasta import read_encoded, write_fasta
+from genomics.sequence.alphabet import decode, encode, reverse_complement
+from genomics.sequence.intervals import Regions, extended_windows, merge, overlaps, tile
 from seqdiff.data.dataset import SPLITS
 
 CHROMS, SIZE = 3, 60

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seqdiff.backbones.autoregressive import AutoregressiveTransformer
-from seqdiff.backbones.block_mamba import BlockMamba
-from seqdiff.backbones.caduceus import Caduceus
-from seqdiff.backbones.transformer import Transformer
+from seqdiff.backbones.caduceus.block_diffusion import BlockMamba
+from seqdiff.backbones.caduceus.network import Caduceus
+from seqdiff.backbones.transformer.autoregressive import AutoregressiveTransformer
+from seqdiff.backbones.transformer.network import Transformer
 from seqdiff.types import Inputs
 
 DNA = torch.tensor((3, 2, 1, 0, 4))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.backbones.layers import LabelEmbedding
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.rng import AUGMENT_STREAM, LABEL_STREAM, MASK_STREAM, TIME_STREAM, CounterNoise
 from seqdiff.training.module import drop_labels

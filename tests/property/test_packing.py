@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqdiff.backbones import AutoregressiveTransformer, Transformer, packing
-from seqdiff.backbones.packing import Packed, Padded
+from seqdiff.backbones import AutoregressiveTransformer, Transformer
+from seqdiff.backbones.transformer import packing
+from seqdiff.backbones.transformer.packing import Packed, Padded
 from seqdiff.types import NO_LABEL, Inputs
 from tests.small_transformers import K, build, draw_tokens
 

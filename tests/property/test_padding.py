@@ -6,7 +6,7 @@ import torch
 
 from seqdiff.backbones import Caduceus
 from seqdiff.data.dataset import EvaluationSet, SequenceDataset, TrainingStream
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import FixedOrder, StratifiedK, evaluate
 from seqdiff.objectives import ContinuousNELBO, DiscreteNELBO, WeightedMLM
 from seqdiff.process import Absorbing

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.parameterization import Subs
 from seqdiff.process import Absorbing
 from tests.oracles import UniformBackbone

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import BlockCache, BlockMamba
-from seqdiff.backbones.state_cache import StateCache
+from seqdiff.backbones.caduceus.block_diffusion import StateCache
 from seqdiff.types import Inputs
 from tests.block_mamba_twin import build, draw, twin
 

@@ -5,8 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seqdiff.objectives.time_sampling import (
+    VDM,
+    Importance,
+    Sobol,
+    Stratified,
+    TimeSampler,
+    Uniform,
+)
 from seqdiff.rng import CounterNoise
-from seqdiff.time_sampling import VDM, Importance, Sobol, Stratified, TimeSampler, Uniform
 
 SAMPLERS: list[TimeSampler] = [
     Uniform(),

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdiff.backbones import Transformer
-from seqdiff.backbones.sigma_embedding import MAX_SIGMA
-from seqdiff.backbones.transformer_layers import CentredNorm
-from seqdiff.denoiser import Denoiser
+from seqdiff.backbones.layers import MAX_SIGMA
+from seqdiff.backbones.transformer.layers import CentredNorm
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.samplers.guidance import ClassifierFree
 from seqdiff.types import NO_LABEL, Inputs

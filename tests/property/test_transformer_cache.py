@@ -7,15 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.backbones import (
-    BlockCache,
-    Transformer,
-    block_pass,
-    transformer,
-    transformer_cache,
-)
-from seqdiff.backbones.rotary import Rotary, rotary_frequencies
-from seqdiff.backbones.transformer_cache import TransformerCache
+from seqdiff.backbones import BlockCache, Transformer
+from seqdiff.backbones.transformer import block_pass
+from seqdiff.backbones.transformer import cache as transformer_cache
+from seqdiff.backbones.transformer import network as transformer
+from seqdiff.backbones.transformer.cache import TransformerCache
+from seqdiff.backbones.transformer.layers import Rotary, rotary_frequencies
 from seqdiff.types import NO_LABEL, Inputs
 from tests.small_transformers import K, build, draw_tokens
 

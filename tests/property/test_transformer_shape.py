@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from seqdiff.backbones import Transformer
-from seqdiff.backbones.packing import Padded
+from seqdiff.backbones.transformer.packing import Padded
 from seqdiff.training.optim import decay_groups
 from seqdiff.types import Inputs
 from tests.small_transformers import K, build, draw_tokens

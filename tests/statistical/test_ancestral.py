@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.samplers import AncestralSampler
 from seqdiff.schedules import CosineSquared, Linear, NoiseSchedule, Polynomial
 from seqdiff.types import Inputs

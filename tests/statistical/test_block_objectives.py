@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.objectives import BlockNELBO, Objective, WeightedMLM
+from seqdiff.objectives.time_sampling import Stratified, TimeSampler, Uniform
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Cosine, NoiseSchedule
-from seqdiff.time_sampling import Stratified, TimeSampler, Uniform
 from seqdiff.types import Inputs
 from tests.block_worlds import BlockLookup, block_denoiser, enumerated_block_bound, mask_weights
 from tests.oracles import all_masks, copies

@@ -15,7 +15,7 @@ import pytest
 import torch
 from scipy.stats import binom, norm
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import Estimator, Likelihood, SmallK, StratifiedK, contrast, usual_contrast
 from seqdiff.types import Batch, Inputs
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, all_sequences, masked_model

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.parameterization import LeaveOneOut, MaskColumn, Parameterization, Score
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid
 from seqdiff.process import Uniform as UniformNoise

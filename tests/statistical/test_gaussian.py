@@ -12,9 +12,9 @@ from torch import Tensor
 from seqdiff import losses
 from seqdiff.likelihood import GaussianIntegral, contrast, evaluate
 from seqdiff.objectives import GaussianVLB
+from seqdiff.objectives.time_sampling import Importance, Sobol, TimeSampler
 from seqdiff.rng import CounterNoise
 from seqdiff.samplers import GaussianSampler
-from seqdiff.time_sampling import Importance, Sobol, TimeSampler
 from tests.exact.test_gaussian_sampler import exact_law
 from tests.gaussian_worlds import bound, coin_world, planar_world, rows_of
 from tests.statistics import FALSE_ALARM, pearson, power

@@ -15,7 +15,7 @@ import torch
 from scipy.stats import binom, t
 from torch import Tensor
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import (
     BernoulliTime,
     Estimator,

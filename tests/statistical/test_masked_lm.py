@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.objectives import MaskedLM, WeightedMLM, masked_lm, validation_objective
 from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise

@@ -11,12 +11,12 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.losses import masked_terms
 from seqdiff.objectives import ContinuousNELBO, DiscreteNELBO, Objective, WeightedMLM
+from seqdiff.objectives.time_sampling import Importance, Sobol, Stratified, Uniform
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Cosine, Linear, NoiseSchedule
-from seqdiff.time_sampling import Importance, Sobol, Stratified, Uniform
 from seqdiff.types import Batch, Inputs
 from tests.oracles import LookupBackbone, all_masks, enumerated_nelbo, mask_law, masked_model
 

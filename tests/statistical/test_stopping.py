@@ -21,9 +21,9 @@ from seqdiff.likelihood import (
     RandomOrderChain,
     StratifiedK,
     evaluate,
-    stages,
+    evaluation,
 )
-from seqdiff.likelihood.stages import Budget, Outcome, Passes
+from seqdiff.likelihood.evaluation import Budget, Outcome, Passes
 from seqdiff.schedules import Cosine
 from seqdiff.types import Batch, Inputs
 from tests.coverage_oracles import Table
@@ -140,7 +140,7 @@ def test_the_error_of_a_long_row_is_honest(monkeypatch: pytest.MonkeyPatch) -> N
     assert np.mean((low <= network.truth) & (network.truth <= high)) > 0.9
     assert binom.cdf(0.9 * rows, rows, 0.935) < 1e-6
     monkeypatch.setattr(Budget, "combine", trust_the_first)
-    monkeypatch.setattr(stages, "_TRUSTED_DEGREES", 1e12)  # the second stage is not longer
+    monkeypatch.setattr(evaluation, "_TRUSTED_DEGREES", 1e12)  # the second stage is not longer
     result = network.run(rows, target)
     errors = result.nats - network.truth
     assert bias(errors**2 - result.standard_error**2) > SIGMAS
@@ -168,7 +168,7 @@ def test_stopping_when_the_error_looks_small_would_be_caught() -> None:
 
 def test_a_short_first_stage_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broken twin: trusting a variance of two draws."""
-    monkeypatch.setattr(stages, "_LEAST_DEGREES", 1)
+    monkeypatch.setattr(evaluation, "_LEAST_DEGREES", 1)
     result, truth = TABLE.run(StratifiedK(2), ROWS, target_se=0.4)
     assert np.sqrt(((result.nats - truth) ** 2).mean()) > 2 * 0.4
 

@@ -16,7 +16,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from seqdiff import rng
-from seqdiff.denoiser import Denoiser
+from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     AncestralSampler,

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from text import published
-from text.corpora import Files, Hub, find_part
-from text.detokenizers import DETOKENIZERS
-from text.documents import Reading
-from text.published import PUBLISHED, Published, Slice, local_copy
+from text.corpora import published
+from text.corpora.detokenizers import DETOKENIZERS
+from text.corpora.documents import Reading
+from text.corpora.published import PUBLISHED, Published, Slice, local_copy
+from text.corpora.sources import Files, Hub, find_part
 
 
 def documents(given, split="train", reading=None, detokenizer=None) -> list[str]:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from text.datamodule import TextDataModule
-from text.published import PUBLISHED, Published, Slice, local_copy
-from text.splits import check_shares, deal
-from text.subwords import BertTokenizer
-from text.tokenizers import ByteTokenizer, CharacterTokenizer
+from text.corpora.datamodule import TextDataModule
+from text.corpora.published import PUBLISHED, Published, Slice, local_copy
+from text.corpora.splits import check_shares, deal
+from text.tokenizers.characters import ByteTokenizer, CharacterTokenizer
+from text.tokenizers.subwords import BertTokenizer
 
 LINES = [f"{i:03d} " + "word " * (i % 9) for i in range(400)]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text.detokenizers import DETOKENIZERS, lambada, lm1b, ptb, scientific_papers, wikitext
+from text.corpora.detokenizers import DETOKENIZERS, lambada, lm1b, ptb, scientific_papers, wikitext
 
 PAIRS = [
     (wikitext, "a guest @-@ starring role", "a guest-starring role"),

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from text.documents import Reading, kind, read_documents, read_named
+from text.corpora.documents import Reading, kind, read_documents, read_named
 
 
 def read(path: Path, document="line", field="text") -> list[str]:

@@ -29,7 +29,9 @@ def run(code: str) -> str:
 @pytest.mark.slow
 def test_text_needs_no_extra_to_be_imported() -> None:
     assert run(CODE) == "[]"
-    eager = CODE.replace("import text.datamodule", "import datasets, text.datamodule")
+    eager = CODE.replace(
+        "import text.corpora.datamodule", "import datasets, text.corpora.datamodule"
+    )
     assert "'datasets'" in run(eager)
 
 

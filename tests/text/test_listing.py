@@ -8,10 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from text import listing
-from text.listing import format_listing, parse_listing
-from text.samples import read_samples, read_templates
-from text.writers import write_jsonl, write_txt
+from text.corpora import samples as listing
+from text.corpora.samples import (
+    format_listing,
+    parse_listing,
+    read_samples,
+    read_templates,
+    write_jsonl,
+    write_txt,
+)
 
 SAMPLES = [
     "one line",

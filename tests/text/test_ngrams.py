@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text.ngrams import NGramModel
+from text.evaluation.ngrams import NGramModel
 
 K = 3
 

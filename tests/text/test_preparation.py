@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import text.preparation as preparation
-from text.corpora import find_part
-from text.detokenizers import DETOKENIZERS
-from text.documents import Reading
-from text.encoding import Encoder
-from text.preparation import prepare
-from text.shards import TokenStore, open_shard
-from text.tokenizers import ByteTokenizer, CharacterTokenizer, Text8Tokenizer
+import text.corpora.preparation as preparation
+from text.corpora.detokenizers import DETOKENIZERS
+from text.corpora.documents import Reading
+from text.corpora.preparation import Encoder, prepare
+from text.corpora.shards import TokenStore, open_shard
+from text.corpora.sources import find_part
+from text.tokenizers.characters import ByteTokenizer, CharacterTokenizer, Text8Tokenizer
 
 LINES = [f"line {i} " + "abc" * (i % 7) for i in range(200)]
 
@@ -63,7 +62,7 @@ def test_more_shards_than_files_may_be_open(lines, cache, monkeypatch) -> None:
     monkeypatch.setattr(preparation, "_SHARD_CHARACTERS", 1)
     prepare(source(lines), ByteTokenizer())
     assert len(shards(cache)) == len(LINES)
-    monkeypatch.setattr("text.shards._OPEN", 10)
+    monkeypatch.setattr("text.corpora.shards._OPEN", 10)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 30, limit[1]))
     try:
@@ -94,7 +93,7 @@ def test_processes_make_the_same_shards(lines, cache, monkeypatch) -> None:
 
 def test_the_second_opening_reads_nothing(lines, monkeypatch) -> None:
     prepare(source(lines), ByteTokenizer())
-    monkeypatch.setattr("text.corpora.read_documents", None)
+    monkeypatch.setattr("text.corpora.sources.read_documents", None)
     assert texts(prepare(source(lines), ByteTokenizer())) == LINES
 
 
@@ -188,7 +187,7 @@ def test_a_shard_that_was_only_touched_is_kept(lines, cache, monkeypatch) -> Non
     prepare(source(lines), ByteTokenizer())
     for path in folder(cache).glob("*.shard"):
         os.utime(path, (1, 1))
-    monkeypatch.setattr("text.corpora.read_documents", None)
+    monkeypatch.setattr("text.corpora.sources.read_documents", None)
     prepare(source(lines), ByteTokenizer())
     monkeypatch.setattr(preparation, "_is_sound", None)
     assert texts(prepare(source(lines), ByteTokenizer())) == LINES

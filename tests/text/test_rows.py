@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text.corpora import find_part
-from text.documents import Reading
-from text.preparation import prepare
-from text.rows import DocumentRows, Layout, WrappedRows, describe_rows
-from text.shards import TokenStore
-from text.subwords import BertTokenizer, JSONTokenizer
-from text.tokenizers import ByteTokenizer, Text8Tokenizer, TextTokenizer
+from text.corpora.documents import Reading
+from text.corpora.preparation import prepare
+from text.corpora.rows import DocumentRows, Layout, WrappedRows, describe_rows
+from text.corpora.shards import TokenStore
+from text.corpora.sources import find_part
+from text.tokenizers.characters import ByteTokenizer, Text8Tokenizer, TextTokenizer
+from text.tokenizers.subwords import BertTokenizer, JSONTokenizer
 
 PAD = 99
 
@@ -133,7 +133,7 @@ def ids(rows: WrappedRows) -> list[int]:
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), Text8Tokenizer()])
 def test_rows_of_a_store_across_shards_and_processes(write, monkeypatch, tokenizer) -> None:
-    monkeypatch.setattr("text.preparation._SHARD_CHARACTERS", 40)
+    monkeypatch.setattr("text.corpora.preparation._SHARD_CHARACTERS", 40)
     lines = ["abc " * (1 + i % 5) + "end" for i in range(30)]
     part = find_part("train", str(write("a.txt", "\n".join(lines))), Reading(), None)
     store = prepare(part.source, tokenizer)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdiff.data.tokenizer import Tokenizer
-from text.tokenizers import ByteTokenizer, CharacterTokenizer, Text8Tokenizer, digest
+from text.tokenizers.characters import ByteTokenizer, CharacterTokenizer, Text8Tokenizer, digest
 
 
 @given(st.text())

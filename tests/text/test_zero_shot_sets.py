@@ -12,14 +12,14 @@ import pytest
 from datasets import Dataset
 
 from seqdiff.data.suite import MissingSet, SuiteSet, UnfitSet
-from text import zero_shot
-from text.datamodule import LongDocuments, TextDataModule
-from text.detokenizers import DETOKENIZERS
-from text.documents import Edges, Reading, read_documents
-from text.encoding import UnspellableError
-from text.published import PUBLISHED, hub_documents
-from text.tokenizers import ByteTokenizer, CharacterTokenizer
-from text.zero_shot import SETS, suite
+from text.corpora.datamodule import LongDocuments, TextDataModule
+from text.corpora.detokenizers import DETOKENIZERS
+from text.corpora.documents import Edges, Reading, read_documents
+from text.corpora.preparation import UnspellableError
+from text.corpora.published import PUBLISHED, hub_documents
+from text.evaluation import zero_shot
+from text.evaluation.zero_shot import SETS, suite
+from text.tokenizers.characters import ByteTokenizer, CharacterTokenizer
 
 DATA = TextDataModule(ByteTokenizer(), 16, "x.txt")
 
@@ -105,7 +105,7 @@ def test_names_of_copies(tmp_path: Path) -> None:
 def test_a_set_that_does_not_encode_is_left_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int
 ) -> None:
-    monkeypatch.setattr("text.preparation._SHARD_CHARACTERS", 4)
+    monkeypatch.setattr("text.corpora.preparation._SHARD_CHARACTERS", 4)
     (tmp_path / "ptb.txt").write_text("abc\nabX\n")
     (tmp_path / "pubmed.txt").write_text("abc\n")
     data = TextDataModule(CharacterTokenizer("abc"), 16, "x.txt", num_processes=num_processes)

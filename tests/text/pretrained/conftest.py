@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.conftest import fails, trained  # noqa: F401  (fixtures)
 from tests.text.pretrained.tiny_gpt2 import save_gpt2
-from text.judge import Judge
+from text.evaluation.judge import Judge
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from transformers import BertTokenizerFast
 
 from tests.text.pretrained.test_glue import sentences
 from tests.text.pretrained.tiny_bert import SIZE, save_bert
-from text.bert import BertBackbone
-from text.glue import Classifier, Recipe, encode, fine_tune
+from text.evaluation.glue import Classifier, Recipe, encode, fine_tune
+from text.pretrained.bert import BertBackbone
 
 
 @pytest.fixture(scope="module")

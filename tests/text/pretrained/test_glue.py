@@ -10,13 +10,12 @@ import torch
 import yaml
 from transformers import BertTokenizerFast
 
-from seqdiff import cli
-from seqdiff.cli import main
+from seqdiff.cli import app
+from seqdiff.cli.app import main
 from tests.integration.conftest import BASE, Entry
 from tests.text.pretrained.tiny_bert import SIZE, VOCAB, save_bert
-from text import glue_command
-from text.bert import BertBackbone
-from text.glue import (
+from text.commands import glue as glue_command
+from text.evaluation.glue import (
     Classifier,
     Encoded,
     Outcome,
@@ -28,7 +27,8 @@ from text.glue import (
     predict,
     summarise,
 )
-from text.glue_tasks import TASKS, Example, read_task
+from text.evaluation.glue_tasks import TASKS, Example, read_task
+from text.pretrained.bert import BertBackbone
 
 HERE = "tests.text.pretrained.tiny_bert"
 
@@ -227,7 +227,7 @@ def files(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(cli, "entry_points", lambda group: [Entry("glue", glue_command)])
+    monkeypatch.setattr(app, "entry_points", lambda group: [Entry("glue", glue_command)])
     monkeypatch.setenv("COLUMNS", "200")
     return ["glue"]
 
@@ -240,7 +240,7 @@ def test_a_run_and_a_checkpoint_go_through_the_same_table(
         "output": str(tmp_path / "run"),
         "data": {"class_path": f"{HERE}.WordData"},
         "backbone": {
-            "class_path": "text.bert.BertBackbone",
+            "class_path": "text.pretrained.bert.BertBackbone",
             "init_args": {"checkpoint": str(checkpoint)},
         },
         "trainer": {**BASE["trainer"], "max_steps": 2},
@@ -275,7 +275,9 @@ def test_bad_arguments(checkpoint: Path, command, files, fails, flags, said) -> 
 
 
 def test_a_run_on_another_network_is_refused(trained: Path, command, files, fails) -> None:
-    assert "must be a run on text.bert.BertBackbone, got" in fails([*command, str(trained), *files])
+    assert "must be a run on text.pretrained.bert.BertBackbone, got" in fails(
+        [*command, str(trained), *files]
+    )
 
 
 def test_a_run_whose_checkpoint_is_gone_says_whose_it_was(
@@ -287,7 +289,7 @@ def test_a_run_whose_checkpoint_is_gone_says_whose_it_was(
         "output": str(run),
         "data": {"class_path": f"{HERE}.WordData"},
         "backbone": {
-            "class_path": "text.bert.BertBackbone",
+            "class_path": "text.pretrained.bert.BertBackbone",
             "init_args": {"checkpoint": str(folder)},
         },
         "trainer": {**BASE["trainer"], "max_steps": 0},

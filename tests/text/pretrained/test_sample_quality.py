@@ -14,22 +14,24 @@ import torch
 import transformers
 from transformers import GPT2Config
 
-from seqdiff import cli, extras
-from seqdiff.cli import main
+from seqdiff import extras
+from seqdiff.cli import app
+from seqdiff.cli.app import main
 from seqdiff.commands import Command
 from tests.integration.conftest import Entry
 from tests.text.pretrained.tiny_bert import save_bert
 from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
-from text import hub, sample_quality
-from text.generative_perplexity import generative_perplexity, unigram_entropy
-from text.judge import Judge
-from text.sample_quality import build_table, conventions
+from text.commands import generative_perplexity as sample_quality
+from text.commands.generative_perplexity import build_table, conventions
+from text.evaluation.generative_perplexity import generative_perplexity, unigram_entropy
+from text.evaluation.judge import Judge
+from text.pretrained import models
 
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     entries = [Entry("generative-perplexity", sample_quality)]
-    monkeypatch.setattr(cli, "entry_points", lambda group: entries)
+    monkeypatch.setattr(app, "entry_points", lambda group: entries)
     return ["generative-perplexity"]
 
 
@@ -176,12 +178,14 @@ def test_a_hub_name_without_network(command, fails, one_sample, monkeypatch) -> 
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(socket, "getaddrinfo", unreachable)
-    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr(models, "getproxies", dict)
     said = fails([*command, one_sample, "--model", "openai-community/no-such-model"])
     assert "got 'openai-community/no-such-model' (no network: huggingface.co is not found)" in said
     assert "hub does not hold it either: fetch it elsewhere and give its folder" in said
     said = fails([*command, one_sample, "--model", "./no/such"])
-    assert "must be a model's folder or a name on the hub, got './no/such'; check the path" in said
+    assert (
+        "must be a model's folder or a name on the models, got './no/such'; check the path" in said
+    )
 
 
 def test_a_model_that_looks_ahead_judges_nothing(tmp_path, command, fails, one_sample) -> None:

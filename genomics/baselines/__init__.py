@@ -1,0 +1,1 @@
+"""Baselines for DNA models: Markov chains and a discriminator."""

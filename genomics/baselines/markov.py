@@ -1,0 +1,248 @@
+"""Markov chains fitted by counting: the baselines beside which a likelihood means something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64, Integer, UInt8
+
+from genomics.sequence.alphabet import MASK_ID, reverse_complement
+from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
+from seqdiff.likelihood import RowNats
+
+MAX_ORDER = 12
+_CHUNK_TOKENS = 1 << 22
+
+Rows = Integer[np.ndarray, "_ _"] | Iterable[Integer[np.ndarray, "_ _"]]
+
+
+@dataclass(frozen=True, eq=False)
+class MarkovModel:
+    """A Markov chain of fixed order over A, C, G, T, with all lower orders for short contexts.
+
+    A letter is predicted from the ``order`` letters before it. Where fewer stand between it and the
+    last N, or the start of the row, only those are used, by the chain of that lower order. So each
+    letter's law is normalised given the known letters before it, the probabilities of all rows of
+    one length sum to one, and a row's nats compare with any other likelihood of the same row.
+
+    The law of a letter after a context is ``(count + a) / (total + 4 a)``: the mean under a
+    symmetric Dirichlet prior. The default a = 1/2 is Jeffreys' prior (Krichevsky and Trofimov
+    1981, IEEE Trans. Inf. Theory 27:199), whose excess code length is nearly the least possible.
+
+    Attributes:
+        counts: Item j counts the words of j + 1 letters, by base-4 code, first letter leading.
+        pseudo_count: The a above, in letters.
+    """
+
+    counts: tuple[Int64[np.ndarray, " _"], ...]
+    pseudo_count: float
+
+    @property
+    def order(self) -> int:
+        """Longest context in letters."""
+        return len(self.counts) - 1
+
+    @classmethod
+    def fit(
+        cls, rows: Rows, order: int, *, both_strands: bool = False, pseudo_count: float = 0.5
+    ) -> MarkovModel:
+        """Count words within rows; words that touch an N are left out.
+
+        Args:
+            rows: Ids ``0..4``, as one array or as blocks of rows that may differ in length.
+            order: Longest context, in ``0..12``; memory grows as ``4 ** (order + 1)``.
+            both_strands: Count every row's reverse complement too.
+            pseudo_count: Added to every count; positive.
+
+        Raises:
+            ValueError: If an argument is out of range or an id is not in ``0..4``.
+        """
+        if not 0 <= order <= MAX_ORDER:
+            raise ValueError(
+                f"MarkovModel.order must be in 0..{MAX_ORDER}, got {order}; choose a smaller order"
+            )
+        if not pseudo_count > 0:
+            raise ValueError(
+                f"MarkovModel.pseudo_count must be positive, got {pseudo_count}; use 0.5"
+            )
+        counts = [np.zeros(4 ** (j + 1), dtype=np.int64) for j in range(order + 1)]
+        for block in _blocks(rows):
+            for j, (codes, known) in enumerate(_words(block, order)):
+                counts[j] += np.bincount(codes[known], minlength=len(counts[j]))
+        if both_strands:
+            counts = [count + opposite_strand(count) for count in counts]
+        return cls(tuple(counts), pseudo_count)
+
+    def nats(
+        self, rows: Integer[np.ndarray, "n L"]
+    ) -> tuple[Float64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+        """Score rows as given, on one strand.
+
+        Args:
+            rows: Ids ``0..4``; an N is not counted and ends the context of what follows.
+
+        Returns:
+            Minus log-probability of each row in nats, and how many letters it counts.
+
+        Raises:
+            ValueError: If an id is not in ``0..4``.
+        """
+        by_order, counted = self.nats_by_order(rows)
+        return by_order[-1], counted
+
+    def nats_by_order(
+        self, rows: Rows
+    ) -> tuple[Float64[np.ndarray, "orders n"], Int64[np.ndarray, " n"]]:
+        """Score rows with this chain and with each of its lower orders.
+
+        Args:
+            rows: Ids ``0..4``, as one array or as blocks of rows.
+
+        Returns:
+            Nats of each row under each of the orders 0, 1, ..., and how many letters it counts.
+
+        Raises:
+            ValueError: If an id is not in ``0..4``.
+        """
+        parts = [(self._row_nats(block), _known(block)) for block in _blocks(rows)]
+        nats = [np.zeros((self.order + 1, 0)), *(np.stack(n) for n, _ in parts)]
+        counted = [np.zeros(0, dtype=np.int64), *(c for _, c in parts)]
+        return np.concatenate(nats, axis=1), np.concatenate(counted)
+
+    def sample(
+        self, num: int, length: int, generator: np.random.Generator
+    ) -> UInt8[np.ndarray, "num length"]:
+        """Draw rows from left to right, the first letters by the chains of lower orders.
+
+        The probability of a row is exactly that whose nats ``nats`` gives.
+
+        Args:
+            num: Rows.
+            length: Letters of each.
+            generator: Of the draws.
+        """
+        rows = np.empty((num, length), dtype=np.uint8)
+        context = np.zeros(num, dtype=np.int64)
+        for place in range(length):
+            count = self.counts[min(place, self.order)].reshape(-1, 4) + self.pseudo_count
+            bounds = count.cumsum(axis=1)[context % len(count)]
+            drawn = generator.random(num) * bounds[:, -1]
+            rows[:, place] = (drawn[:, None] >= bounds[:, :-1]).sum(axis=1)
+            context = (context * 4 + rows[:, place]) % 4**self.order
+        return rows
+
+    def _row_nats(self, block: np.ndarray) -> list[np.ndarray]:
+        """Nats of each row under the orders 0, 1, ..., each where its whole context is known."""
+        nats, results = np.zeros(block.shape), []
+        for count, (codes, known) in zip(self.counts, _words(block, self.order), strict=True):
+            words = codes[known]
+            total = count.reshape(-1, 4).sum(axis=1)[words >> 2]
+            alpha = self.pseudo_count
+            nats[known] = np.log(total + 4 * alpha) - np.log(count[words] + alpha)
+            results.append(nats.sum(axis=1))
+        return results
+
+
+def baselines(
+    train_rows: Rows,
+    eval_rows: Rows,
+    orders: Iterable[int] = range(9),
+    *,
+    both_strands: bool = True,
+) -> dict[str, RowNats]:
+    """Fit plain chains on some rows and score others, by name, as ``Markov order 3``.
+
+    Args:
+        train_rows: Ids ``0..4``, as one array or as blocks of rows.
+        eval_rows: The same; scored as given, on one strand.
+        orders: Which orders, in ``0..12``. All are read from one pass over either set.
+        both_strands: Count the training rows' reverse complements too.
+
+    Raises:
+        ValueError: If an argument is out of range or no letter of ``eval_rows`` is known.
+    """
+    wanted = list(orders)
+    if not wanted or min(wanted) < 0:
+        raise ValueError(
+            f"baselines.orders must name orders in 0..{MAX_ORDER}, got {wanted}; use range(9)"
+        )
+    model = MarkovModel.fit(train_rows, max(wanted), both_strands=both_strands)
+    nats, counted = model.nats_by_order(eval_rows)
+    if not counted.any():
+        raise ValueError(
+            "baselines.eval_rows must hold a known base, got none; choose other windows"
+        )
+    return {f"Markov order {order}": RowNats(nats[order], counted) for order in wanted}
+
+
+def interpolated_baseline(
+    train_rows: Rows, valid_rows: Rows, eval_rows: Rows, *, both_strands: bool = True
+) -> dict[str, RowNats]:
+    """Fit the interpolated chain and score rows, by its name: what a network has to come below.
+
+    See ``BackoffModel``. The plain chains of high order are fitted to few counts, and lose by it;
+    here each order is smoothed towards the next lower one, and long contexts find repeats. Its
+    order, at most 24, and its concentration are those under which ``valid_rows`` cost least.
+
+    Args:
+        train_rows: Ids ``0..4``, as one array or as blocks of rows.
+        valid_rows: The same, to choose on.
+        eval_rows: The same; scored as given, on one strand.
+        both_strands: Count the training rows' reverse complements too.
+
+    Raises:
+        ValueError: If an id is not in ``0..4`` or no letter of ``valid_rows`` is known.
+    """
+    longest = longest_order(MASK_ID)
+    counts = ContextCounts(_strands(train_rows, both_strands), MASK_ID, longest)
+    model = BackoffModel.choose(counts, _strands(valid_rows, False))
+    parts = [(model.nats(*block), _known(block[0])) for block in _strands(eval_rows, False)]
+    nats, counted = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return {f"interpolated Markov, order {model.order}": RowNats(nats, counted)}
+
+
+def _strands(rows: Rows, both: bool) -> Iterator[Block]:
+    """Blocks, where they hold a base, and the same of their reverse complements."""
+    for block in _blocks(rows):
+        yield block, block != MASK_ID
+        if both:
+            opposite = reverse_complement(block)
+            yield opposite, opposite != MASK_ID
+
+
+def _blocks(rows: Rows) -> Iterator[np.ndarray]:
+    """Cut into blocks of bounded size, checked."""
+    for part in [rows] if isinstance(rows, np.ndarray) else rows:
+        step = max(1, _CHUNK_TOKENS // max(1, part.shape[1]))
+        for first in range(0, len(part), step):
+            block = part[first : first + step]
+            if block.size and not 0 <= block.min() <= block.max() <= MASK_ID:
+                raise ValueError(
+                    f"MarkovModel.rows must hold ids in 0..{MASK_ID}, "
+                    f"got {block.min()}..{block.max()}; encode with genomics.sequence.alphabet"
+                )
+            yield block
+
+
+def _known(block: np.ndarray) -> np.ndarray:
+    return (block != MASK_ID).sum(axis=1, dtype=np.int64)
+
+
+def _words(block: np.ndarray, order: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Base-4 codes of the words of 1, 2, ... letters that end at each place, and where known."""
+    letters = block.astype(np.int64)
+    codes, known = letters.copy(), block != MASK_ID
+    yield codes, known
+    for j in range(1, order + 1):
+        codes[:, j:] += letters[:, :-j] << (2 * j)
+        known[:, :j] = False
+        known[:, j:] &= block[:, :-j] != MASK_ID
+        yield codes, known
+
+
+def opposite_strand(count: Int64[np.ndarray, " words"]) -> Int64[np.ndarray, " words"]:
+    """Counts of the reverse complements: letters reversed, each replaced by 3 - letter."""
+    letters = (len(count).bit_length() - 1) // 2
+    return np.flip(count.reshape((4,) * letters).transpose()).ravel()

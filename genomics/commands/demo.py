@@ -1,0 +1,146 @@
+"""``seqdiff demo``: the main job from end to end, on a genome whose entropy is known."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqdiff.cli.commands import command_line
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from genomics.data.synthetic import SyntheticDataModule
+    from seqdiff.likelihood import Likelihood
+    from seqdiff.run.directory import Run
+
+help = "train on a synthetic genome and compare with its true entropy"
+
+_EVALUATIONS, _NUM_SAMPLES, _SEED = 8, 64, 1
+_ROOM = 8  # bases of the reference for each of the samples'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See ``seqdiff.cli.commands.Command``."""
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a run on SyntheticDataModule")
+    parser.add_argument("--output", type=Path, metavar="RUN", help="default: that of CONFIG")
+
+
+def run(args: argparse.Namespace) -> None:
+    """See ``seqdiff.cli.commands.Command``.
+
+    Raises:
+        ValueError: If the run is not on a ``SyntheticDataModule``.
+    """
+    from rich.console import Console
+
+    from genomics.data.synthetic import SyntheticDataModule
+    from seqdiff.cli.likelihood_table import estimate
+    from seqdiff.cli.train import fit
+    from seqdiff.likelihood import StratifiedK
+    from seqdiff.run.config import parse_run
+    from seqdiff.run.directory import load_run, start_run
+
+    parsed = parse_run(args.config, [] if args.output is None else ["--output", str(args.output)])
+    wanted = f"{SyntheticDataModule.__module__}.{SyntheticDataModule.__qualname__}"
+    if parsed["data"]["class_path"] != wanted:
+        raise ValueError(
+            f"demo.config must have data.class_path {wanted}, got {parsed['data']['class_path']}; "
+            "for data without a known entropy use: seqdiff train, seqdiff evaluate"
+        )
+    fit(parsed["output"], partial(start_run, parsed))
+    trained = load_run(parsed["output"])
+    data = trained.datamodule
+    assert isinstance(data, SyntheticDataModule)
+    result = estimate(trained, "test", estimator=StratifiedK(_EVALUATIONS), seed=_SEED)
+    console = Console()
+    console.print(build_table(result, data))
+    console.print(write_report(trained), highlight=False, soft_wrap=True)
+
+
+def write_report(trained: Run) -> str:
+    """Draw samples, and compare them with another genome of the same source.
+
+    Returns:
+        What was written and what to run next.
+    """
+    from genomics.commands import report as command
+    from genomics.data.synthetic import SyntheticDataModule
+    from genomics.io.fasta import write_fasta, write_samples
+    from genomics.sequence.alphabet import decode
+    from genomics.sequence.motifs import consensus, write_motifs
+    from seqdiff.cli.sample import draw, save_trace
+    from seqdiff.data.templates import Blanks
+    from seqdiff.samplers import FirstHittingSampler, Recorder
+
+    data, directory = trained.datamodule, trained.directory
+    assert isinstance(data, SyntheticDataModule)
+    blanks = Blanks(_NUM_SAMPLES, data.length, trained.process.unknown_id)
+    recorder, sampler = Recorder(), FirstHittingSampler()
+    drawn = draw(trained, sampler, blanks, seed=_SEED, batch_size=_NUM_SAMPLES, recorder=recorder)
+    samples, reference, motifs, trace, page = (
+        directory / name
+        for name in ("samples.fa", "reference.fa", "motifs.jaspar", "steps.npz", "report.html")
+    )
+    write_samples(samples, drawn.sequences, blanks.names)
+    save_trace(trace, recorder, sampler, blanks.names, trained.tokenizer)
+    room = _ROOM * _NUM_SAMPLES * data.length
+    write_fasta(reference, ["another"], [decode(data.source.sample(1, room, _SEED)[0])])
+    planted = [motif.matrix for motif in data.source.motifs]
+    write_motifs(motifs, [f"planted_{consensus(matrix)}" for matrix in planted], planted)
+    files = ("--reference", reference, "--samples", samples, "--motifs", motifs, "--trace", trace)
+    arguments = (str(directory), *map(str, files), "--out", str(page))
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    command.run(parser.parse_args(arguments))
+    return next_lines(directory, samples, page, data.length)
+
+
+def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
+    """Lay out the model's bound, the truth, the gap between them, and the Markov chains.
+
+    Args:
+        result: The model's bound on the test split.
+        data: The source that the split was drawn from.
+    """
+    from rich.table import Table
+
+    from genomics.data.entropy import entropy_rate
+
+    window, rate = data.source_entropy(), entropy_rate(data.source)
+    bound, bound_error = result.bits_per_token, result.bits_per_token_error
+    gap_error = (bound_error**2 + window.bits_per_token_error**2) ** 0.5
+    source, *chains = data.baselines("test").items()
+    paired = result.minus(source[1])
+    rows: list[tuple[str, float, float]] = [
+        ("model, upper bound", bound, bound_error),
+        (
+            f"source, entropy of {data.length} bases",
+            window.bits_per_token,
+            window.bits_per_token_error,
+        ),
+        ("source, entropy rate", rate.bits_per_token, rate.bits_per_token_error),
+        ("gap, model - entropy", bound - window.bits_per_token, gap_error),
+        ("gap, on the same windows", paired.bits_per_token, paired.bits_per_token_error),
+        *((name, found.bits_per_token, found.bits_per_token_error) for name, found in chains),
+    ]
+    table = Table(title=f"{len(result.nats):,} test windows of {data.length} bases")
+    table.add_column("")
+    table.add_column("bits/base", justify="right")
+    table.add_column("± SE", justify="right")
+    for name, bits, error in rows:
+        table.add_row(name, f"{bits:.4f}", f"{error:.4f}")
+    return table
+
+
+def next_lines(directory: Path, samples: Path, page: Path, length: int) -> str:
+    """Say what was written and what to run next."""
+    draw_more = ("--num", "100", "--length", str(length), "--out", "more.fa", "--seed", "2")
+    train_mine = ("--data.fasta", "YOUR.fa", "--output", "runs/mine")
+    return (
+        f"Wrote {samples}, and {page}, which compares them with real sequence. Next:\n"
+        f"  {command_line('sample', directory, *draw_more)}\n"
+        f"  {command_line('train', 'configs/experiment/genomics/fasta.yaml', *train_mine)}"
+    )

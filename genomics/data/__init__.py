@@ -1,0 +1,1 @@
+"""Data modules for DNA: genome windows, splits, synthetic genomes."""

@@ -1,0 +1,321 @@
+"""Windows of a genome as rows of tokens."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64, Integer, UInt8
+from numpy.lib.stride_tricks import sliding_window_view
+
+from genomics.baselines.markov import baselines, interpolated_baseline
+from genomics.data.cache import Genome, describe_names
+from genomics.sequence.alphabet import MASK_ID, DNATokenizer, reverse_complement
+from genomics.sequence.intervals import Windows, merge, tile
+from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.dataset import SPLITS, SequenceDataset, Split
+from seqdiff.files import names_files
+from seqdiff.likelihood import RowNats
+from seqdiff.types import NO_LABEL
+
+_CHUNK_BASES = 1 << 24
+
+
+class WindowDataset(SequenceDataset):
+    """Windows read straight from the encoded genome; those without a known base are left out.
+
+    Attributes:
+        genome: Where the bases are.
+        length: Tokens of a row.
+        reverse_complement: Whether training rows are read from a random strand.
+        record_labels: Class of each record of the genome; ``None`` without classes.
+    """
+
+    def __init__(
+        self,
+        genome: Genome,
+        windows: Windows,
+        *,
+        reverse_complement: bool = False,
+        record_labels: Int64[np.ndarray, " R"] | None = None,
+    ) -> None:
+        """Keep the windows that hold a known base.
+
+        Args:
+            genome: Where the bases are.
+            windows: Which stretches of it; each must lie inside its chromosome.
+            reverse_complement: Read training rows from either strand with probability 1/2.
+            record_labels: Class of each record of the genome; its windows have the same.
+        """
+        self.genome = genome
+        self.length = windows.length
+        self.reverse_complement = reverse_complement
+        self.record_labels = record_labels
+        self._starts = genome.offsets[windows.chrom] + windows.start
+        sizes = (windows.end - windows.start).astype(np.int32)
+        self._sizes = sizes if (sizes < self.length).any() else None
+        self._keep(self._has_known_base())
+
+    def __len__(self) -> int:
+        """Count the windows."""
+        return len(self._starts)
+
+    @property
+    def windows(self) -> Windows:
+        """The windows that are left, in order."""
+        chrom = self._records(self._starts)
+        start = self._starts - self.genome.offsets[chrom]
+        sizes = self.length if self._sizes is None else self._sizes
+        return Windows(chrom, start, start + sizes, self.length)
+
+    def rows(
+        self, indices: Int64[np.ndarray, " B"]
+    ) -> tuple[UInt8[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+        """Fetch rows; unknown bases, and what lies past a window's end, are the mask."""
+        starts, ids = self._starts[indices], self.genome.ids
+        if self._sizes is None:
+            tokens = sliding_window_view(ids, self.length)[starts]
+            return tokens, tokens != MASK_ID
+        tokens = np.full((len(starts), self.length), MASK_ID, dtype=np.uint8)
+        for row, start, size in zip(tokens, starts, self._sizes[indices], strict=True):
+            row[:size] = ids[start : start + size]
+        return tokens, tokens != MASK_ID
+
+    def labels(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"] | None:
+        """Fetch the classes of the records that rows come from."""
+        if self.record_labels is None:
+            return None
+        return self.record_labels[self._records(self._starts[indices])]
+
+    def classes(self) -> set[int]:
+        """List the classes that some window has."""
+        if self.record_labels is None:
+            return set()
+        return set(self.record_labels[np.unique(self._records(self._starts))].tolist())
+
+    def _records(self, starts: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.genome.offsets, starts, side="right") - 1
+
+    def augment(
+        self,
+        tokens: Integer[np.ndarray, "B L"],
+        loss_mask: Bool[np.ndarray, "B L"],
+        uniform: Float64[np.ndarray, " B"],
+    ) -> tuple[Integer[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+        """Replace each row by its reverse complement with probability 1/2, if so asked."""
+        if not self.reverse_complement:
+            return tokens, loss_mask
+        flipped = uniform < 0.5
+        tokens, loss_mask = tokens.copy(), loss_mask.copy()
+        tokens[flipped] = reverse_complement(tokens[flipped])
+        loss_mask[flipped] = loss_mask[flipped, ::-1]
+        return tokens, loss_mask
+
+    def _has_known_base(self) -> np.ndarray:
+        """Read whole windows only where the first base is unknown: those are few."""
+        known = self.genome.ids[self._starts] != MASK_ID
+        doubtful = np.flatnonzero(~known)
+        for part in np.array_split(doubtful, len(doubtful) * self.length // _CHUNK_BASES + 1):
+            known[part] = self.rows(part)[1].any(axis=1)
+        return known
+
+    def _keep(self, chosen: np.ndarray) -> None:
+        self._starts = self._starts[chosen]
+        self._sizes = None if self._sizes is None else self._sizes[chosen]
+
+
+_BLOCK_ROWS = 1024
+_FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file")
+_PLAIN_BASES, _INTERPOLATED_BASES, _CHOICE_BASES = 1 << 27, 1 << 25, 1 << 20
+
+
+class WindowDataModule(SequenceDataModule):
+    """What every data module of genome windows shares; a subclass says which windows.
+
+    Args:
+        fasta: FASTA file to train on.
+        length: Bases of a window.
+        batch_size: Training examples per device and forward pass.
+        eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
+        num_workers: Loader processes per device.
+        reverse_complement: Read training rows from either strand with probability 1/2.
+
+    Raises:
+        ValueError: If a number is too small.
+    """
+
+    token_name: str = "base"
+
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.run.config_files.Located``."""
+        return argument in _FILES and names_files(value)
+
+    def __init__(
+        self,
+        fasta: str | Path,
+        length: int,
+        *,
+        batch_size: int,
+        eval_batch_size: int | None,
+        num_workers: int,
+        reverse_complement: bool,
+    ) -> None:
+        super().__init__(
+            DNATokenizer(),
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            num_workers=num_workers,
+        )
+        if length < 1:
+            raise ValueError(
+                f"{type(self).__name__}.length must be at least 1, got {length}; set data.length"
+            )
+        self.fasta = fasta
+        self.length = self.context_length = length
+        self.reverse_complement = reverse_complement
+        self._datasets: dict[Split, WindowDataset] = {}
+
+    @abstractmethod
+    def windows(self) -> dict[Split, tuple[Genome, Windows]]:
+        """Read the files and choose the windows of each split that was asked for."""
+
+    @abstractmethod
+    def keys(self, split: Split) -> str:
+        """Name the keys that give a split its sequence, for an error message."""
+
+    def record_labels(self, split: Split, genome: Genome) -> Int64[np.ndarray, " R"] | None:
+        """Number the class of each record that a split is read from; ``None`` without classes."""
+        del split, genome
+        return None
+
+    def file(self, split: Split) -> str | Path:
+        """Name the FASTA file that a split is read from."""
+        del split
+        return self.fasta
+
+    def prepare_data(self) -> None:
+        """Lightning's hook, called by one process a machine: encode the files into the cache."""
+        self._build()
+
+    def dataset(self, split: Split) -> WindowDataset:
+        """Open a split; the files are read, and every split is dealt, at the first call.
+
+        Windows come in the order of the genome: by record as in the FASTA file, then by start,
+        whatever the order of a BED file.
+
+        Raises:
+            FileNotFoundError: If a file is missing.
+            OSError: If the cache cannot be written.
+            ValueError: If a file is not sound, there is no such split, or any split that was asked
+                for holds no window.
+        """
+        owner = type(self).__name__
+        if split not in SPLITS:
+            raise ValueError(f"{owner}.dataset must be one of {', '.join(SPLITS)}, got {split!r}")
+        self._build()
+        if split not in self._datasets:
+            there = list(self._datasets)
+            other = "" if split == "train" else f"evaluate another with --split {there[-1]}, or "
+            raise ValueError(
+                f"{owner}.dataset: there is no {split} split, only {' and '.join(there)}; "
+                f"{other}give {split} sequence by {self.keys(split)}"
+            )
+        return self._datasets[split]
+
+    def baselines(self, split: Split) -> dict[str, RowNats]:
+        """Fit Markov chains to the training windows and score a split, window by window.
+
+        Plain chains of order 0 to 8, and the interpolated chain, see ``interpolated_baseline``,
+        whose order and concentration are chosen on the validation split; a run without one has no
+        such chain. They see both strands if training does. Training windows that overlap are read
+        as one stretch, so that every base counts once. Of more than 2^27 training bases, 2^25 for
+        the interpolated chain, evenly spaced windows that make up as many are used; to choose on,
+        2^20 bases of the validation split.
+        """
+        train, both = _disjoint(self.dataset("train")), self.reverse_complement
+        scored = self.dataset(split)
+        found = baselines(_tokens(train, _PLAIN_BASES), _tokens(scored), both_strands=both)
+        if "valid" in self._datasets:
+            found |= interpolated_baseline(
+                _tokens(train, _INTERPOLATED_BASES),
+                _tokens(self.dataset("valid"), _CHOICE_BASES),
+                _tokens(scored),
+                both_strands=both,
+            )
+        return found
+
+    def _build(self) -> None:
+        if self._datasets:
+            return
+        datasets: dict[Split, WindowDataset] = {}
+        found = self.windows()
+        for split in SPLITS:
+            if split not in found:
+                continue
+            genome, windows = found[split]
+            datasets[split] = WindowDataset(
+                genome,
+                windows.select(np.lexsort((windows.start, windows.chrom))),
+                reverse_complement=self.reverse_complement,
+                record_labels=self.record_labels(split, genome),
+            )
+            if len(datasets[split]) == 0:
+                outside = " outside valid and test" if split == "train" else ""
+                raise ValueError(
+                    f"{type(self).__name__}: the {split} split holds no window of {self.length} "
+                    f"bases with a known base{outside}, got {genome.lengths.sum():,} bases in all "
+                    f"in {self.file(split)}; use a shorter data.length, or change what "
+                    f"{split} gets by {self.keys(split)}"
+                )
+            self._check_labels(split, datasets[split])
+        self._check_classes(datasets)
+        self._datasets = datasets
+
+    def _check_labels(self, split: Split, dataset: WindowDataset) -> None:
+        """Refuse a split with a record that has no class although others have."""
+        if dataset.record_labels is None:
+            return
+        used = np.unique(dataset.windows.chrom)
+        bare = used[dataset.record_labels[used] == NO_LABEL]
+        if len(bare):
+            names = describe_names(tuple(dataset.genome.names[i] for i in bare))
+            raise ValueError(
+                f"{type(self).__name__}.label_file must have a line for every record that is used, "
+                f"got none for {len(bare)} of {self.file(split)} ({names}); add them, or leave "
+                "the records out"
+            )
+
+    def _check_classes(self, datasets: dict[Split, WindowDataset]) -> None:
+        """Refuse a class that no training window has: the model would never see it."""
+        if self.labels is None:
+            return
+        there = {split: dataset.classes() for split, dataset in datasets.items()}
+        for number, name in enumerate(self.labels):
+            if number in there["train"]:
+                continue
+            found = [split for split, classes in there.items() if number in classes]
+            got, fix = "in no record that is used", "label a training record so, or drop the name"
+            if found:
+                got = f"only in {' and '.join(found)}"
+                fix = "keep one of its records in training, or drop the name and its records"
+            raise ValueError(
+                f"{type(self).__name__}.labels must all occur in the training records, got "
+                f"{name!r} {got}; {fix}"
+            )
+
+
+def _disjoint(dataset: WindowDataset) -> WindowDataset:
+    """The same bases in windows that stand end to end."""
+    windows = tile(merge(dataset.windows), dataset.length, dataset.length, "pad")
+    return WindowDataset(dataset.genome, windows)
+
+
+def _tokens(dataset: WindowDataset, most: int | None = None) -> Iterator[UInt8[np.ndarray, "_ _"]]:
+    """Read windows in blocks: all, or evenly spaced ones with so many bases."""
+    step = 1 if most is None else -(-len(dataset) * dataset.length // most)
+    chosen = np.arange(0, len(dataset), max(1, step))
+    for first in range(0, len(chosen), _BLOCK_ROWS):
+        yield dataset.rows(chosen[first : first + _BLOCK_ROWS])[0]

@@ -1,0 +1,1 @@
+"""Fine-tuning on labelled DNA: tasks, protocol, grid and tables."""

@@ -1,0 +1,187 @@
+"""What a score must beat: the commonest class, the length, k-mers, a small trained CNN."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from genomics.finetune.classifier import measure_both
+from genomics.finetune.fitting import check_finite, fit, hold_out, predict, shuffled
+from genomics.finetune.labelled import Labelled, LabelledTask
+from genomics.finetune.protocol import Baseline
+from genomics.sequence.alphabet import MASK_ID
+from genomics.sequence.kmers import kmer_shares
+from seqdiff.extras import require_extra
+
+KMERS = (3, 4, 5, 6)
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)  # C of scikit-learn: inverse penalties
+CNN_BATCH, CNN_LR = 64, 1e-3
+_BINS = 32
+_MIN_WIDTH = 64  # below it, three convolutions of width 8 and their pools leave nothing
+
+
+class BenchmarkCNN(nn.Module):
+    """The baseline network of Gresova et al. 2023, BMC Genomic Data 24:25, by its description.
+
+    Letters are embedded in 100 channels; three times a convolution of width 8 (16, 8, 4 channels),
+    batch norm, ReLU and max pooling by 2; then a layer of 512 and the classes. It reads rows of one
+    width, padding included, which has an embedding of its own.
+
+    Args:
+        width: Positions of a row.
+        num_classes: Classes to tell apart.
+    """
+
+    def __init__(self, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(MASK_ID + 2, 100)
+        layers: list[nn.Module] = []
+        for before, after in ((100, 16), (16, 8), (8, 4)):
+            layers += [nn.Conv1d(before, after, 8), nn.BatchNorm1d(after), nn.ReLU()]
+            layers.append(nn.MaxPool1d(2))
+            width = (width - 7) // 2
+        self.convolutions = nn.Sequential(*layers)
+        self.dense = nn.Sequential(
+            nn.Flatten(), nn.Linear(4 * width, 512), nn.ReLU(), nn.Linear(512, num_classes)
+        )
+
+    def forward(
+        self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"]
+    ) -> Float[Tensor, "B C"]:
+        """Score the classes.
+
+        Args:
+            tokens: Ids.
+            padding: True where there is no base.
+        """
+        x = self.embedding(tokens.masked_fill(padding, MASK_ID + 1))
+        return self.dense(self.convolutions(x.transpose(1, 2)))
+
+
+def run_baseline(
+    name: Baseline,
+    task: LabelledTask,
+    seen: Bool[np.ndarray, " n"],
+    *,
+    length: int,
+    epochs: int,
+    seed: int,
+    device: torch.device,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, object]:
+    """Train a baseline on the same part of the training set as a backbone, and measure it.
+
+    Args:
+        name: Which.
+        task: The task.
+        seen: Test rows that training has seen.
+        length: Most bases that the network reads; the others read all.
+        epochs: Of the network.
+        seed: Of the split, and of the network.
+        device: Where the network goes.
+        progress: Called with the number of sequences after each step of the network.
+
+    Returns:
+        What a line of the results holds besides its key.
+
+    Raises:
+        DivergedError: If the network's scores are no longer finite.
+        ValueError: If a class is missing from the training part, or scikit-learn from the machine.
+    """
+    train, valid = hold_out(task, seed)
+    started = time.perf_counter()
+    if name == "cnn":
+        found, probs = _cnn(task, train, valid, length, epochs, seed, device, progress)
+    else:
+        rule = {"majority": _majority, "length": _length, "kmer": _kmer}[name]
+        found, probs = rule(train, valid, task.test, len(task.classes))
+    return {
+        **found,
+        **measure_both(task.test.labels, probs, seen),
+        "num_train": len(train),
+        "seconds": round(time.perf_counter() - started, 2),
+    }
+
+
+Answer = tuple[dict[str, object], Float[np.ndarray, "n C"]]
+
+
+def _majority(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) -> Answer:
+    shares = np.bincount(train.labels, minlength=num_classes) / len(train)
+    accuracy = float((valid.labels == shares.argmax()).mean())
+    return {"valid_accuracy": [accuracy]}, np.tile(shares, (len(test), 1))
+
+
+def _length(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) -> Answer:
+    """Logistic regression on which of 32 equally full bins the length falls in."""
+    edges = np.unique(np.quantile(train.lengths, np.linspace(0, 1, _BINS + 1)[1:-1]))
+
+    def features(data: Labelled) -> np.ndarray:
+        return np.eye(len(edges) + 1)[np.digitize(data.lengths, edges)]
+
+    model = _logistic().fit(features(train), train.labels)
+    accuracy = float(model.score(features(valid), valid.labels))
+    return {"valid_accuracy": [accuracy]}, model.predict_proba(features(test))
+
+
+def _kmer(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) -> Answer:
+    """Logistic regression on scaled shares of k-mers.
+
+    The length and the penalty are chosen on the validation part; of equals the shortest, then the
+    strongest.
+    """
+    preprocessing = require_extra("sklearn.preprocessing", "finetune", "genomics")
+    best: tuple[float, int, float, np.ndarray] | None = None
+    for k in KMERS:
+        scaler = preprocessing.StandardScaler(with_mean=False)
+        learned = scaler.fit_transform(kmer_shares(train.ids, k))
+        held = scaler.transform(kmer_shares(valid.ids, k))
+        asked = scaler.transform(kmer_shares(test.ids, k))
+        for strength in STRENGTHS:
+            model = _logistic(strength).fit(learned, train.labels)
+            accuracy = float(model.score(held, valid.labels))
+            if best is None or accuracy > best[0]:
+                best = (accuracy, k, strength, model.predict_proba(asked))
+    assert best is not None
+    return {"valid_accuracy": [best[0]], "k": best[1], "C": best[2]}, best[3]
+
+
+def _logistic(strength: float = 0.01):
+    linear = require_extra("sklearn.linear_model", "finetune", "genomics")
+    return linear.LogisticRegression(C=strength, max_iter=300)
+
+
+def _cnn(
+    task: LabelledTask,
+    train: Labelled,
+    valid: Labelled,
+    length: int,
+    epochs: int,
+    seed: int,
+    device: torch.device,
+    progress: Callable[[int], None] | None,
+) -> Answer:
+    """Adam with lr 1e-3 on batches of 64, as published; the best epoch on the validation part."""
+    longest = int(max(train.lengths.max(), valid.lengths.max(), task.test.lengths.max()))
+    width = max(min(length, longest), _MIN_WIDTH)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model = BenchmarkCNN(width, len(task.classes)).to(device)
+        adam = torch.optim.Adam(model.parameters(), lr=CNN_LR)
+        fitted = fit(
+            model,
+            (adam, torch.optim.lr_scheduler.LambdaLR(adam, lambda _: 1.0)),
+            epochs,
+            one_pass=shuffled(train, seed, CNN_BATCH, length, width),
+            valid_probs=lambda: predict(model, valid, length, width),
+            valid_labels=valid.labels,
+            progress=progress,
+        )
+        probs = predict(model, task.test, length, width)
+    check_finite(probs, fitted.epoch)
+    return {**fitted.record(), "train_seconds": fitted.train_seconds}, probs

@@ -1,0 +1,280 @@
+"""Results as JSON lines: what is there is not run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+
+from genomics.finetune.baselines import CNN_BATCH, CNN_LR, run_baseline
+from genomics.finetune.fitting import DivergedError, hold_out, num_learned
+from genomics.finetune.labelled import LabelledTask, seen_in_task
+from genomics.finetune.models import Pretrained
+from genomics.finetune.probe import PoolOnce
+from genomics.finetune.protocol import (
+    DEFAULT_LENGTH,
+    Baseline,
+    Conjoin,
+    Plan,
+    Pooling,
+    Recipe,
+    Strategy,
+    published_length,
+)
+from genomics.finetune.runs import run_backbone
+from seqdiff.files import alone, write_bytes
+
+Key = Mapping[str, object]
+
+
+class Ledger:
+    """Finished cells of a grid, one line each, in a file that is whole after every one of them.
+
+    A cell is known by its key: all that its result follows from. Processes may write to the same
+    file: each adds its line to what is there by then, alone, under a lock file beside it. The file
+    is replaced, not appended to, so that a kill at any moment leaves no torn line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read what there is.
+
+        Args:
+            path: The file; it need not exist.
+
+        Raises:
+            ValueError: If a line is not a cell; the message begins with file and line.
+        """
+        self.path = path
+        self._cells = self._read()
+
+    def find(self, key: Key) -> dict[str, object] | None:
+        """Give the result of a cell, if it is finished.
+
+        Args:
+            key: Of the cell.
+        """
+        return self._cells.get(_spell(key))
+
+    def add(self, key: Key, result: Mapping[str, object]) -> None:
+        """Write down a finished cell.
+
+        Args:
+            key: Of the cell.
+            result: What came out, as JSON can hold it.
+
+        Raises:
+            OSError: If the file cannot be written.
+            ValueError: If another process has left a line that is not a cell.
+        """
+        with alone(self.path.with_name(f"{self.path.name}.lock")):
+            self._cells = {**self._read(), _spell(key): dict(result)}
+            lines = (
+                json.dumps({"key": json.loads(spelt), "result": found})
+                for spelt, found in self._cells.items()
+            )
+            write_bytes(self.path, "".join(f"{line}\n" for line in lines).encode())
+
+    def _read(self) -> dict[str, dict[str, object]]:
+        return dict(self._lines()) if self.path.exists() else {}
+
+    def _lines(self) -> Iterator[tuple[str, dict[str, object]]]:
+        text = self.path.read_bytes().decode("utf-8", "replace")
+        for number, line in enumerate(text.splitlines(), start=1):
+            try:
+                cell = json.loads(line)
+                yield _spell(cell["key"]), dict(cell["result"])
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(
+                    f"{self.path}:{number}: must be a finished cell as JSON, got {line[:40]!r}; "
+                    "choose another --out, or remove the line"
+                ) from error
+
+
+def _spell(key: Key) -> str:
+    return json.dumps(key, sort_keys=True)
+
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is run on every task.
+
+    Attributes:
+        lrs: Learning rates.
+        batch_sizes: Sequences of a step.
+        epochs: Of each run; the best on the validation part counts.
+        seeds: How many, each with a split of its own.
+        strategies: See ``Plan``.
+        conjoins: For networks of one strand, see ``SequenceClassifier``; ``none`` for those of two.
+        pooling: See ``SequenceClassifier``.
+        max_length: Most bases that are read; ``None`` for those of ``reading_length``.
+        baselines: Names of those to train.
+    """
+
+    lrs: Sequence[float]
+    batch_sizes: Sequence[int]
+    epochs: int
+    seeds: int
+    strategies: Sequence[Strategy]
+    conjoins: Sequence[Conjoin]
+    pooling: Pooling
+    max_length: int | None
+    baselines: Sequence[Baseline]
+
+
+def reading_length(task: LabelledTask, grid: Grid) -> int:
+    """Say how many bases are read: as asked, as published, or all, but at most 1,024.
+
+    Args:
+        task: The task.
+        grid: Says what is asked.
+    """
+    if grid.max_length is not None:
+        return grid.max_length
+    parts = [part for part in (task.train, task.valid, task.test) if part is not None]
+    longest = max(int(part.lengths.max()) for part in parts)
+    return published_length(task.name) or min(longest, DEFAULT_LENGTH)
+
+
+class Cell(NamedTuple):
+    """A run of the grid.
+
+    Attributes:
+        key: All that its result follows from.
+        cost: Sequences that pass through a network in training.
+        run: Does it, telling of its progress.
+    """
+
+    key: dict[str, object]
+    cost: int
+    run: Callable[[Progress], dict[str, object]]
+
+
+def cells(
+    tasks: Sequence[LabelledTask], models: Sequence[Pretrained], grid: Grid, device: torch.device
+) -> Iterator[Cell]:
+    """List the runs, task by task, the baselines first.
+
+    The runs of one network follow each other, so that probes share its states.
+
+    Args:
+        tasks: The tasks.
+        models: Networks to fine-tune.
+        grid: What is run.
+        device: Where networks are.
+
+    Raises:
+        ValueError: If a network cannot take rows that long, or a seed's training part lacks a
+            class.
+    """
+    pool = PoolOnce()
+    for task in tasks:
+        known, length = seen_in_task(task), reading_length(task, grid)
+        for seed in range(grid.seeds):
+            hold_out(task, seed)
+        on: dict[str, object] = {"task": task.name, "data": task.fingerprint}
+        on["seen"] = hashlib.sha256(known.tobytes()).hexdigest()[:16]
+        yield from _baseline_cells(task, known, on, grid, length, device)
+        for model in models:
+            _check_length(model, task, length)
+            yield from _model_cells(task, known, on, grid, length, model, pool)
+
+
+def run_cells(todo: Sequence[Cell], ledger: Ledger, progress: Progress) -> None:
+    """Run what is not finished, writing down each when it is; one that diverges is finished too.
+
+    Args:
+        todo: Runs.
+        ledger: Of the results.
+        progress: Called with the number of sequences after each step.
+
+    Raises:
+        ValueError: What a run raises, but for a divergence; the cells before it are written.
+        OSError: If the ledger cannot be written.
+    """
+    for cell in todo:
+        if ledger.find(cell.key) is None:
+            try:
+                result = cell.run(progress)
+            except DivergedError as error:
+                result = {"diverged": error.epochs}
+            ledger.add(cell.key, result)
+
+
+def _baseline_cells(
+    task: LabelledTask,
+    known: Bool[np.ndarray, " n"],
+    on: dict[str, object],
+    grid: Grid,
+    length: int,
+    device: torch.device,
+) -> Iterator[Cell]:
+    """Where a validation set is given, only the CNN has anything to draw."""
+    cost = grid.epochs * num_learned(task)
+    for seed in range(grid.seeds):
+        for name in grid.baselines:
+            if seed and name != "cnn" and task.valid is not None:
+                continue
+            key = {**on, "method": name, "seed": seed}
+            if name == "cnn":
+                key |= {"epochs": grid.epochs, "length": length, "lr": CNN_LR}
+                key["batch_size"] = CNN_BATCH
+
+            def run(
+                progress: Progress, name: Baseline = name, seed: int = seed
+            ) -> dict[str, object]:
+                options = {"length": length, "epochs": grid.epochs, "seed": seed}
+                return run_baseline(name, task, known, device=device, progress=progress, **options)
+
+            yield Cell(key, cost if name == "cnn" else 0, run)
+
+
+def _model_cells(
+    task: LabelledTask,
+    known: Bool[np.ndarray, " n"],
+    on: dict[str, object],
+    grid: Grid,
+    length: int,
+    model: Pretrained,
+    pool: PoolOnce,
+) -> Iterator[Cell]:
+    for plan in _plans(model, grid, length):
+        key = {**on, "method": model.name, "weights": model.weights, **asdict(plan)}
+        origin = on["data"], model.weights, plan.seed if model.seeded else None
+
+        def run(
+            progress: Progress, plan: Plan = plan, origin: tuple[object, ...] = origin
+        ) -> dict[str, object]:
+            shared = partial(pool, origin)
+            return run_backbone(model.build(plan.seed), task, known, plan, progress, pool=shared)
+
+        yield Cell(key, grid.epochs * num_learned(task), run)
+
+
+def _plans(model: Pretrained, grid: Grid, length: int) -> Iterator[Plan]:
+    conjoins: Sequence[Conjoin] = ("none",) if model.strands == 2 else grid.conjoins
+    for strategy in grid.strategies:
+        for conjoin in conjoins:
+            for seed in range(grid.seeds):
+                for lr in grid.lrs:
+                    for size in grid.batch_sizes:
+                        recipe = Recipe(lr, size, grid.epochs)
+                        yield Plan(recipe, strategy, conjoin, length, grid.pooling, seed)
+
+
+def _check_length(model: Pretrained, task: LabelledTask, length: int) -> None:
+    if model.max_length is not None and length > model.max_length:
+        raise ValueError(
+            f"finetune.max_length must be at most the context of {model.name}, "
+            f"{model.max_length}, got {length} for {task.name}; give --max_length"
+        )

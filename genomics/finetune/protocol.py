@@ -1,0 +1,170 @@
+"""The published protocol's numbers and the names of what can be chosen, for all that need them.
+
+Source: Schiff et al. 2024, arXiv:2403.03234, appendix. The command line reads this file while it
+starts, so it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
+
+LRS = (1e-3, 2e-3)
+BATCH_SIZES = (128, 256)
+EPOCHS = 10
+SEEDS = 5
+WEIGHT_DECAY = 0.1
+WARMUP = 0.01  # share of the steps
+
+DEFAULT_LENGTH = 1024  # most bases that are read where nothing is published
+
+Strategy = Literal["full", "probe"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+Conjoin = Literal["none", "test", "train"]
+CONJOIN: tuple[Conjoin, ...] = get_args(Conjoin)
+Pooling = Literal["real", "padded"]
+POOLING: tuple[Pooling, ...] = get_args(Pooling)
+Baseline = Literal["majority", "length", "kmer", "cnn"]
+BASELINES: tuple[Baseline, ...] = get_args(Baseline)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is fine-tuned: AdamW, a warm-up, then half a cosine down to 0.
+
+    Attributes:
+        lr: Peak learning rate.
+        batch_size: Sequences of a step.
+        epochs: Passes over the training part; the best on the validation part is kept.
+        weight_decay: Of matrices.
+        warmup: Share of the steps over which the rate rises.
+    """
+
+    lr: float
+    batch_size: int
+    epochs: int
+    weight_decay: float = WEIGHT_DECAY
+    warmup: float = WARMUP
+
+    def optimiser(
+        self, model: nn.Module, rows: int
+    ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Build the optimiser, and what follows its rate from step to step.
+
+        Args:
+            model: What is trained, as far as it requires gradients.
+            rows: Training sequences.
+        """
+        steps = self.epochs * -(-rows // self.batch_size)
+        config = OptimConfig(
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            warmup_steps=round(self.warmup * steps),
+            schedule="cosine",
+        )
+        adam = build_optimizer(model, config, decay_groups(model))
+        rate = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: lr_factor(config, step, steps))
+        return adam, rate
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done with a backbone.
+
+    Attributes:
+        recipe: Of the optimisation.
+        strategy: Train everything, or the head alone on states that stay (linear probe).
+        conjoin: See ``SequenceClassifier``.
+        length: Most bases that are read; longer sequences are cut to their middle.
+        pooling: See ``SequenceClassifier``; ``padded`` fills all rows up to ``length``.
+        seed: Of the split, the head and the order.
+    """
+
+    recipe: Recipe
+    strategy: Strategy
+    conjoin: Conjoin
+    length: int
+    pooling: Pooling
+    seed: int
+
+    @property
+    def width(self) -> int | None:
+        """Of all batches; ``None`` for as much as their longest rows take."""
+        return self.length if self.pooling == "padded" else None
+
+
+COLUMNS = (
+    "CNN",
+    "HyenaDNA",
+    "Caduceus-Ph",
+    "Caduceus-PS",
+    "Mamba AR",
+    "Caduceus MLM",
+    "Plaid",
+    "SEDD",
+    "MDLM",
+)
+
+_ROWS = {
+    "dummy_mouse_enhancers_ensembl": (
+        1024,
+        (0.715, 0.780, 0.754, 0.793, 0.763, 0.810, 0.745, 0.784, 0.795),
+    ),
+    "demo_coding_vs_intergenomic_seqs": (
+        200,
+        (0.892, 0.904, 0.915, 0.910, 0.897, 0.913, 0.908, 0.913, 0.913),
+    ),
+    "demo_human_or_worm": (
+        200,
+        (0.942, 0.964, 0.973, 0.968, 0.967, 0.970, 0.971, 0.970, 0.970),
+    ),
+    "human_enhancers_cohn": (
+        500,
+        (0.702, 0.729, 0.747, 0.745, 0.734, 0.737, 0.743, 0.746, 0.743),
+    ),
+    "human_enhancers_ensembl": (
+        512,
+        (0.744, 0.849, 0.893, 0.900, 0.856, 0.907, 0.885, 0.905, 0.899),
+    ),
+    "human_ensembl_regulatory": (
+        512,
+        (0.872, 0.869, 0.872, 0.873, 0.861, 0.874, 0.868, 0.828, 0.868),
+    ),
+    "human_nontata_promoters": (
+        251,
+        (0.861, 0.944, 0.946, 0.945, 0.926, 0.935, 0.935, 0.935, 0.940),
+    ),
+    "human_ocr_ensembl": (
+        512,
+        (0.698, 0.783, 0.828, 0.818, 0.806, 0.821, 0.820, 0.816, 0.823),
+    ),
+}
+
+
+def published(task: str) -> dict[str, float]:
+    """Give the published accuracies of a data set, by method; none for one that is not there.
+
+    Args:
+        task: A name that holds that of the data set, such as ``test_human_nontata_promoters``.
+    """
+    found = _find(task)
+    return {} if found is None else dict(zip(COLUMNS, found[1], strict=True))
+
+
+def published_length(task: str) -> int | None:
+    """Give the number of bases that were read of each sequence of a data set.
+
+    Args:
+        task: See ``published``.
+    """
+    found = _find(task)
+    return None if found is None else found[0]
+
+
+def _find(task: str) -> tuple[int, tuple[float, ...]] | None:
+    return next((row for name, row in _ROWS.items() if name in task), None)

@@ -1,0 +1,275 @@
+"""What a benchmark came to: one row for each method of each task, beside the published numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from genomics.finetune.grid import Cell, Ledger
+from genomics.finetune.protocol import published
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+METRICS = ("accuracy", "matthews", "auroc")
+_TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logistic", "cnn": "CNN"}
+NOTES = (
+    "Mean over seeds; range is max - min over seeds of the accuracy before it. Each seed has its",
+    "own 90/10 split of train, unless the task has a validation set, where majority, length and",
+    "k-mers have nothing to draw and are run once. Epoch, rate and batch size are chosen on",
+    "validation.",
+    "*: on unseen test rows, on neither strand in train or a validation set of the task, with no",
+    "base of their intervals or, where no coordinates are known, no 50 of their bases in a row.",
+    "seq/s: training sequences learned from in a second, validation and test not counted; none for",
+    "a probe, which reads each sequence once. Published: on the official splits of that data set.",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table.
+
+    Attributes:
+        task: Its name.
+        method: As the table calls it.
+        test: Mean of each metric on the test set; ``None`` where it is not defined.
+        unseen: The same on the rows that training has not seen.
+        spread: Of the accuracy on the test set, max - min over seeds; ``None`` for one seed.
+        unseen_spread: The same of the accuracy on the rows that training has not seen.
+        num_test: Test rows.
+        num_unseen: Those of them that training has not seen.
+        seeds: How many.
+        chosen: Rate and batch size; ``diverged`` if no choice stayed finite for all seeds.
+        per_second: Training sequences learned from in a second; ``None`` where no network learns.
+    """
+
+    task: str
+    method: str
+    test: dict[str, float | None]
+    unseen: dict[str, float | None]
+    spread: float | None = None
+    unseen_spread: float | None = None
+    num_test: int | None = None
+    num_unseen: int | None = None
+    seeds: int | None = None
+    chosen: str = ""
+    per_second: float | None = None
+
+
+_Found = list[tuple[dict, dict]]  # keys and results of the seeds of one choice
+
+
+def _grouped(done: Sequence[Cell], ledger: Ledger) -> dict[tuple[str, str], dict[str, _Found]]:
+    """By task and method, then by rate and batch size."""
+    groups: dict[tuple[str, str], dict[str, _Found]] = {}
+    for cell in done:
+        result = ledger.find(cell.key)
+        assert result is not None
+        task = str(cell.key["task"])
+        by_choice = groups.setdefault((task, _method(cell.key)), {})
+        by_choice.setdefault(_choice(cell.key), []).append((cell.key, result))
+    return groups
+
+
+def summarise(done: Sequence[Cell], ledger: Ledger) -> list[Line]:
+    """Choose each method's rate and batch size on validation, and average over seeds.
+
+    A choice of which a seed diverged is not made.
+
+    Args:
+        done: All cells of a benchmark.
+        ledger: With the results of all of them.
+    """
+    groups = _grouped(done, ledger)
+    lines, tasks = [], list(dict.fromkeys(task for task, _ in groups))
+    for task in tasks:
+        for (owner, method), by_choice in groups.items():
+            if owner == task:
+                lines.append(_line(task, method, by_choice))
+        for method, accuracy in published(task).items():
+            scores: dict[str, float | None] = dict.fromkeys(METRICS)
+            lines.append(
+                Line(task, f"published {method}", {**scores, "accuracy": accuracy}, scores)
+            )
+    return lines
+
+
+def list_diverged(done: Sequence[Cell], ledger: Ledger) -> list[str]:
+    """Say which runs diverged, a line for each choice of a method.
+
+    Args:
+        done: All cells of a benchmark.
+        ledger: With the results of all of them.
+    """
+    notes = []
+    for (task, method), by_choice in _grouped(done, ledger).items():
+        for choice, found in by_choice.items():
+            runs = [
+                f"seed {key['seed']} (finite for {result['diverged']} epochs)"
+                for key, result in found
+                if "diverged" in result
+            ]
+            if runs:
+                notes.append(f"{task}: {method} diverged at lr/batch {choice}: {', '.join(runs)}")
+    return notes
+
+
+def _method(key: Mapping[str, object]) -> str:
+    name = str(key["method"])
+    if "strategy" not in key:
+        return _TITLES[name]
+    strands = "" if key["conjoin"] == "none" else f", RC at {key['conjoin']}"
+    padding = ", padding pooled" if key["pooling"] == "padded" else ""
+    return f"{name}, {key['strategy']}{strands}{padding}"
+
+
+def _choice(key: Mapping[str, object]) -> str:
+    recipe = key.get("recipe", key)
+    assert isinstance(recipe, Mapping)
+    return f"{recipe['lr']:g}/{recipe['batch_size']}" if "lr" in recipe else ""
+
+
+def _line(task: str, method: str, by_choice: dict[str, _Found]) -> Line:
+    finite = {
+        choice: [result for _, result in found]
+        for choice, found in by_choice.items()
+        if not any("diverged" in result for _, result in found)
+    }
+    if not finite:
+        nothing: dict[str, float | None] = dict.fromkeys(METRICS)
+        return Line(task, method, nothing, nothing, chosen="diverged")
+
+    def validated(choice: str) -> float:
+        return float(np.mean([max(result["valid_accuracy"]) for result in finite[choice]]))
+
+    choice = max(finite, key=validated)
+    found = finite[choice]
+    learned = sum(
+        key.get("recipe", key)["epochs"] * result["num_train"]
+        for key, result in by_choice[choice]
+        if "train_seconds" in result
+    )
+    return Line(
+        task,
+        method,
+        {name: _mean([result["test"][name] for result in found]) for name in METRICS},
+        {name: _mean([result["unseen"][name] for result in found]) for name in METRICS},
+        _spread([result["test"]["accuracy"] for result in found]),
+        _spread([result["unseen"]["accuracy"] for result in found]),
+        found[0]["test"]["num"],
+        found[0]["unseen"]["num"],
+        len(found),
+        choice,
+        learned / sum(result["train_seconds"] for result in found) if learned else None,
+    )
+
+
+def _spread(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return max(known) - min(known) if len(known) == len(values) > 1 else None
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
+
+
+HEADINGS = (
+    "method",
+    "acc",
+    "range",
+    "MCC",
+    "AUROC",
+    "acc*",
+    "range*",
+    "MCC*",
+    "AUROC*",
+    "lr/batch",
+    "seeds",
+    "seq/s",
+)
+
+
+def _cells(line: Line) -> list[str]:
+    def shown(value: float | int | None, form: str = ".3f") -> str:
+        return "" if value is None else format(value, form).replace("0.", ".", 1)
+
+    return [
+        line.method,
+        shown(line.test["accuracy"]),
+        shown(line.spread),
+        shown(line.test["matthews"]),
+        shown(line.test["auroc"]),
+        shown(line.unseen["accuracy"]),
+        shown(line.unseen_spread),
+        shown(line.unseen["matthews"]),
+        shown(line.unseen["auroc"]),
+        line.chosen,
+        shown(line.seeds, "d"),
+        shown(line.per_second, ",.0f"),
+    ]
+
+
+def _by_task(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """Rows under a title for each task, which says how many test rows there are."""
+    found: dict[str, list[Line]] = {}
+    titles = {
+        line.task: f"{line.task}: {line.num_test:,} test rows, {line.num_unseen:,} unseen"
+        for line in lines
+        if line.num_test is not None
+    }
+    for line in lines:
+        found.setdefault(titles.get(line.task, line.task), []).append(line)
+    return found
+
+
+def build_tables(lines: Sequence[Line]) -> list[Table]:
+    """Lay out the rows for a terminal, a table for each task; its columns are those of Markdown.
+
+    Args:
+        lines: From ``summarise``.
+    """
+    from rich import box
+    from rich.table import Table
+
+    tables = []
+    for title, rows in _by_task(lines).items():
+        table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=0)
+        for place, heading in enumerate(HEADINGS):
+            wide = "left" if place == 0 else "right"
+            width = max(len(_cells(line)[place]) for line in rows)
+            table.add_column(heading, justify=wide, overflow="fold", min_width=place and width)
+        for line in rows:
+            table.add_row(*_cells(line))
+        tables.append(table)
+    return tables
+
+
+def to_markdown(lines: Sequence[Line], notes: Sequence[str]) -> str:
+    """Lay out the rows as Markdown, a table for each task.
+
+    Args:
+        lines: From ``summarise``.
+        notes: Below the tables.
+    """
+    rule = ["---", *["---:"] * (len(HEADINGS) - 1)]
+    parts = []
+    for title, rows in _by_task(lines).items():
+        table = [HEADINGS, rule, *map(_cells, rows)]
+        parts.append(f"**{title}**\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in table))
+    return "\n\n".join((*parts, " ".join(NOTES), *notes)) + "\n"
+
+
+def to_json(lines: Sequence[Line], notes: Sequence[str]) -> str:
+    """Give the rows as JSON.
+
+    Args:
+        lines: From ``summarise``.
+        notes: What a reader must know.
+    """
+    rows = [asdict(line) for line in lines]
+    return json.dumps({"rows": rows, "notes": [*NOTES, *notes]}, indent=1) + "\n"

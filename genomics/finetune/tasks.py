@@ -1,0 +1,290 @@
+"""Find the tasks of a benchmark folder, whichever form they have."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from genomics.data.cache import describe_names
+from genomics.finetune.labelled import LabelledTask, Row, either_strand, gather, number_classes
+from genomics.finetune.labelled_files import (
+    check_link,
+    read_class_folder,
+    read_intervals,
+    read_table,
+    table_stem,
+)
+from genomics.finetune.labelled_genomes import ClassGenome, find_genomes, read_metadata
+
+Form = Literal["folders", "intervals", "splits", "table"]
+
+_SPLITS = {
+    "train": "train",
+    "dev": "valid",
+    "valid": "valid",
+    "val": "valid",
+    "validation": "valid",
+    "test": "test",
+}
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """Where a task lies.
+
+    Attributes:
+        name: Of the folder or the file.
+        path: It.
+        form: How it is laid out.
+        parts: The table or the folder of each split, train and test and perhaps valid; empty for a
+            lone table.
+    """
+
+    name: str
+    path: Path
+    form: Form
+    parts: Mapping[str, Path] = field(default_factory=dict)
+
+
+def find_tasks(path: Path) -> list[TaskSource]:
+    """Find the task that a path is, or all tasks below it, in the order of their paths.
+
+    Args:
+        path: A table, the folder of a task, or a folder of such.
+
+    Raises:
+        FileNotFoundError: If there is no such path, no task in it, or a link to nothing.
+        ValueError: If a task has train or test without the other, or two files for one split.
+    """
+    check_link(path)
+    if not path.exists():
+        raise FileNotFoundError(f"finetune.data must exist, got {path}; check the path")
+    found = _search(path)
+    if not found:
+        raise FileNotFoundError(
+            f"finetune.data must hold a task, got none in {path}; a task is a table, or a folder "
+            "with train and test, as folders of classes or as tables"
+        )
+    names = [source.name for source in found]
+    return [
+        replace(source, name=str(source.path.relative_to(path)))
+        if names.count(source.name) > 1
+        else source
+        for source in found
+    ]
+
+
+def _search(path: Path) -> list[TaskSource]:
+    if path.is_file():
+        return [TaskSource(table_stem(path), path, "table")] if table_stem(path) else []
+    below = sorted(path.iterdir()) if path.is_dir() else []
+    for entry in below:
+        check_link(entry)
+    tables = _by_split(path, [entry for entry in below if entry.is_file()])
+    folders = _by_split(path, [entry for entry in below if entry.is_dir()])
+    # A folder that merely is called test may hold other tasks.
+    if tables or len(folders) > 1:
+        parts = tables or folders
+        _check_complete(path, parts)
+        return [TaskSource(_whole_name(path), path, "splits" if tables else _form(parts), parts)]
+    return [source for entry in below for source in _search(entry)]
+
+
+def _whole_name(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}" if path.name.isdigit() else path.name
+
+
+def _form(parts: Mapping[str, Path]) -> Form:
+    tables = any(table_stem(entry) for entry in parts["train"].iterdir())
+    return "intervals" if tables else "folders"
+
+
+def _by_split(path: Path, entries: Iterable[Path]) -> dict[str, Path]:
+    """Those of some entries that are named after a split."""
+    found: dict[str, Path] = {}
+    for entry in entries:
+        split = _SPLITS.get(entry.name if entry.is_dir() else table_stem(entry))
+        if split is None:
+            continue
+        if split in found:
+            raise ValueError(
+                f"{path}: must hold one {split} set, got {found[split].name} and {entry.name}; "
+                "remove one"
+            )
+        found[split] = entry
+    return found
+
+
+def _check_complete(path: Path, parts: Mapping[str, Path]) -> None:
+    missing = [split for split in ("train", "test") if split not in parts]
+    if missing:
+        got = " and ".join(entry.name for entry in parts.values())
+        raise ValueError(
+            f"{path}: must hold train and test, got {got} without {' and '.join(missing)}; "
+            "complete the folder, or give one table itself to have it split by a hash"
+        )
+
+
+_HELD_OUT = 10  # percent of a lone table for validation, and for testing
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What reading a task takes besides its path.
+
+    Attributes:
+        fasta: Genome that intervals are cut from, or a folder of genomes, see ``find_genomes``.
+        sequence_column: See ``read_table``.
+        label_column: See ``read_table``.
+    """
+
+    fasta: Path | None = None
+    sequence_column: str | None = None
+    label_column: str | None = None
+
+
+def load_tasks(sources: Sequence[TaskSource], reading: Reading) -> list[LabelledTask]:
+    """Read tasks, after a look at whether the genomes of all are there.
+
+    Args:
+        sources: From ``find_tasks``.
+        reading: What that takes besides.
+
+    Raises:
+        FileNotFoundError: If a file is not there.
+        ValueError: If a task is not sound, see ``load_task``.
+    """
+    for source in sources:
+        if source.form == "intervals":
+            find_genomes(
+                source.path, _class_files(source.parts["train"], "intervals"), reading.fasta
+            )
+    return [load_task(source, reading) for source in sources]
+
+
+def load_task(source: TaskSource, reading: Reading) -> LabelledTask:
+    """Read a task.
+
+    Args:
+        source: From ``find_tasks``.
+        reading: What that takes besides.
+
+    Raises:
+        FileNotFoundError: If a file is not there.
+        ValueError: If a file is not sound, the splits have not the same classes, or there is only
+            one class; the message begins with the file.
+    """
+    if source.form == "table":
+        return _split_by_hash(source, reading)
+    if source.form == "splits":
+        parts = {split: _table(path, reading) for split, path in source.parts.items()}
+    else:
+        parts = _by_class(source, reading)
+    classes = number_classes(list(parts.values()))
+    for split, rows in parts.items():
+        end = f":{rows[-1].line}" if source.form == "splits" else ""
+        _check_classes(f"{source.parts[split]}{end}", rows, classes)
+    made = {split: gather(rows, classes) for split, rows in parts.items()}
+    note = ""
+    if "valid" in made:
+        note = f"validation is {source.parts['valid'].name} of the benchmark"
+    return LabelledTask(source.name, classes, made["train"], made.get("valid"), made["test"], note)
+
+
+def _table(path: Path, reading: Reading) -> list[Row]:
+    return read_table(
+        path, sequence_column=reading.sequence_column, label_column=reading.label_column
+    )
+
+
+def _by_class(source: TaskSource, reading: Reading) -> dict[str, list[Row]]:
+    """Read a folder or a table for each class of each split, in the order of class names."""
+    files = {split: _class_files(path, source.form) for split, path in source.parts.items()}
+    classes = tuple(sorted(set().union(*files.values())))
+    _check_metadata(source.path, classes)
+    if source.form == "folders":
+        return {
+            split: [row for name in sorted(of) for row in read_class_folder(of[name], name)]
+            for split, of in files.items()
+        }
+    chosen = find_genomes(source.path, classes, reading.fasta)
+    opened = {path: ClassGenome(path) for path in set(chosen.values())}
+    return {
+        split: [
+            row
+            for name in sorted(of)
+            for row in read_intervals(of[name], name, opened[chosen[name]])
+        ]
+        for split, of in files.items()
+    }
+
+
+def _class_files(path: Path, form: str) -> dict[str, Path]:
+    """The folder or the table of each class of a split."""
+    found: dict[str, Path] = {}
+    for entry in sorted(path.iterdir()):
+        check_link(entry)
+        name = table_stem(entry) if form == "intervals" else entry.name
+        if not name or entry.is_dir() != (form == "folders"):
+            continue
+        if name in found:
+            raise ValueError(
+                f"{path}: class {name!r} must have one table, got {found[name].name} and "
+                f"{entry.name}; remove one"
+            )
+        found[name] = entry
+    return found
+
+
+def _check_metadata(path: Path, classes: tuple[str, ...]) -> None:
+    """Compare with the classes that metadata.yaml names, where there is one."""
+    file = path / "metadata.yaml"
+    if not file.is_file():
+        return
+    wanted = tuple(sorted(read_metadata(file)))
+    if wanted != classes:
+        raise ValueError(
+            f"{file}: classes must be those of the files, {describe_names(classes)}, got "
+            f"{describe_names(wanted)}; complete the folder"
+        )
+
+
+def _check_classes(where: str, rows: Sequence[Row], classes: tuple[str, ...]) -> None:
+    if len(classes) < 2:
+        raise ValueError(
+            f"{where}: a task must have at least two classes, got only {describe_names(classes)}; "
+            "give the whole data set"
+        )
+    missing = tuple(sorted(set(classes) - {row.label for row in rows}))
+    if missing:
+        raise ValueError(
+            f"{where}: every split must hold every class, got no {describe_names(missing)}; "
+            "give the whole data set"
+        )
+
+
+def _split_by_hash(source: TaskSource, reading: Reading) -> LabelledTask:
+    """Split a lone table 80/10/10 by a digest of each sequence, on whichever strand."""
+    rows = _table(source.path, reading)
+    classes = number_classes([rows])
+    _check_classes(f"{source.path}:{rows[-1].line}", rows, classes)
+    parts: dict[str, list[Row]] = {"train": [], "valid": [], "test": []}
+    for row in rows:
+        digest = hashlib.sha256(either_strand(row.ids)).digest()
+        percent = int.from_bytes(digest[:8], "big") % 100
+        split = "test" if percent < _HELD_OUT else "valid" if percent < 2 * _HELD_OUT else "train"
+        parts[split].append(row)
+    for split, part in parts.items():
+        for name in sorted(set(classes) - {row.label for row in part}):
+            lines = [row.line for row in rows if row.label == name]
+            raise ValueError(
+                f"{source.path}:{lines[-1]}: the split 80/10/10 by a hash of each sequence leaves "
+                f"class {name!r} ({len(lines)} rows, the last one here) out of {split}; give "
+                "train, valid and test as tables in a folder, or more rows"
+            )
+    train, valid, test = (gather(part, classes) for part in parts.values())
+    note = "one table, split 80/10/10 by a hash of each sequence: not the official splits"
+    return LabelledTask(source.name, classes, train, valid, test, note)

@@ -1,0 +1,1 @@
+"""File formats of genomics: FASTA, BED, VCF, labels, downloads."""

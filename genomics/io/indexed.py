@@ -1,0 +1,135 @@
+"""Indexed access to single intervals of a FASTA file, without encoding the whole file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import struct
+import zlib
+from pathlib import Path
+
+import pyfaidx
+
+from genomics.data.cache import describe_names, make_cache_folder
+from genomics.io.bed import Interval
+from genomics.io.fasta import check_bgzf_end, check_file, is_bgzip, is_gzip, read_encoded
+from genomics.sequence.alphabet import ENCODE_TABLE, check_encoded
+
+# What pyfaidx and Bio.bgzf raise for files that are no FASTA, and for damaged blocks.
+_UNSOUND = (
+    pyfaidx.FastaIndexingError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+)
+
+
+class IndexedFasta:
+    """Random access by pyfaidx; the index lives in the cache, never beside the file.
+
+    For single intervals, whose strand counts; training reads the whole genome from ``load_genome``.
+    The sequences of a BED file's rows, each as its own strand reads::
+
+        fasta = IndexedFasta("hg38.fa.gz")
+        sequences = [fasta.fetch(row) for row in read_bed("promoters.bed", fasta.lengths)]
+
+    Attributes:
+        path: The FASTA file.
+        lengths: Bases of each record, by name, in file order.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Open a .fa or bgzip .fa.gz file, indexing it the first time.
+
+        Args:
+            path: The file.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            OSError: If the index cannot be written.
+            ValueError: If the file is plain gzip, truncated or damaged, is no FASTA with lines of
+                equal length and unique names, or holds a record without bases.
+        """
+        self.path = Path(path)
+        check_file(self.path)
+        if is_gzip(self.path) and not is_bgzip(self.path):
+            name = self.path.name.removesuffix(".gz")
+            raise ValueError(
+                f"{self.path}: plain gzip cannot be indexed; "
+                f"run: gunzip -c {self.path} | bgzip > {name}.bgz and use that file"
+            )
+        if is_gzip(self.path) != (self.path.suffix in {".gz", ".bgz"}):
+            raise ValueError(
+                f"{self.path}: the name must end in .gz or .bgz exactly when the file is "
+                "compressed; rename it"
+            )
+        if is_bgzip(self.path):
+            check_bgzf_end(self.path)
+        self._fasta = self._open()
+        self.lengths: dict[str, int] = {name: len(self._fasta[name]) for name in self._fasta.keys()}
+        empty = [name for name, length in self.lengths.items() if length == 0]
+        if empty:
+            for _ in read_encoded(self.path):
+                pass  # ends with the record, the line that it stands on, and what to do
+        assert not empty, self.path
+
+    def _open(self) -> pyfaidx.Fasta:
+        status = self.path.stat()
+        key = f"{self.path.resolve()}\n{status.st_size}\n{status.st_ino}\n{status.st_mtime_ns}"
+        stem = make_cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:32]
+        fai, gzi = stem.with_suffix(".fai"), stem.with_suffix(".gzi")
+        try:
+            if not fai.exists() or (is_bgzip(self.path) and not gzi.exists()):
+                self._index(fai, gzi)
+            return pyfaidx.Fasta(
+                self.path, indexname=fai, gzi_indexname=gzi, as_raw=True, build_index=False
+            )
+        except _UNSOUND as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"{self.path}: cannot be indexed ({reason}); it must be FASTA with lines of equal "
+                "length and unique names: rewrite it, or fetch it again if it is damaged"
+            ) from error
+
+    def _index(self, fai: Path, gzi: Path) -> None:
+        """Index under temporary names, so that two processes do not collide."""
+        suffix = f".{os.getpid()}.{secrets.token_hex(4)}.tmp"
+        temporary = [Path(f"{target}{suffix}") for target in (gzi, fai)]
+        try:
+            pyfaidx.Faidx(self.path, indexname=temporary[1], gzi_indexname=temporary[0]).close()
+            for made, target in zip(temporary, (gzi, fai), strict=True):
+                if made.exists():
+                    os.replace(made, target)
+        finally:
+            for made in temporary:
+                made.unlink(missing_ok=True)
+
+    def fetch(self, interval: Interval) -> str:
+        """Read an interval on its strand, in the letters and the case of the file.
+
+        Args:
+            interval: On the strand '-' its reverse complement is read; '+' and '.' are the strand
+                that the file holds.
+
+        Raises:
+            ValueError: If the interval does not lie inside a record, or a letter is not DNA.
+        """
+        chrom, start, end = interval.chrom, interval.start, interval.end
+        if chrom not in self.lengths:
+            raise ValueError(
+                f"{self.path}: no record {chrom!r}; "
+                f"choose one of {describe_names(tuple(self.lengths))}"
+            )
+        if end > self.lengths[chrom]:
+            raise ValueError(
+                f"IndexedFasta.fetch must lie inside {chrom} (0..{self.lengths[chrom]}), "
+                f"got [{start}, {end}); use another interval"
+            )
+        letters = str(self._fasta[chrom][start:end])
+        text = letters.encode("latin-1", "replace")
+        where = f"{self.path}: record {chrom!r}"
+        check_encoded(text.translate(ENCODE_TABLE), text, where=where, offset=start)
+        return pyfaidx.complement(letters)[::-1] if interval.strand == "-" else letters

@@ -1,0 +1,121 @@
+"""A published Caduceus as a backbone of DNA runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from seqdiff.backbones import Backbone, Caduceus
+from seqdiff.backbones.caduceus.config import CaduceusConfig
+from seqdiff.files import names_files
+from seqdiff.types import Inputs
+
+# Ids of A C G T and [MASK] among the published tokens, in the order of ours.
+HUB_IDS = (7, 8, 9, 10, 3)
+_LAST_TOKEN = 11
+
+
+class PublishedCaduceus(Backbone):
+    """The network of a hub folder, asked and answering in our ids: A C G T, and the mask.
+
+    The published network scores 16 ids. Its law of a base is the one over A C G T alone, which
+    ``Denoiser`` normalises. Unknown bases are masks here, so N is shown to it as ``[MASK]``. If it
+    is equivariant to the reverse complement, it is so here. Everything can be trained on.
+
+    Attributes:
+        checkpoint: Where the weights came from.
+        network: In published ids.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        published_shape: CaduceusConfig | None = None,
+        *,
+        num_embeddings: int,
+        num_logits: int,
+        backend: str = "auto",
+    ) -> None:
+        """Load a checkpoint, strictly.
+
+        Args:
+            checkpoint: Folder that holds config.json and model.safetensors.
+            published_shape: See ``PublishedBackbone``; a run sets it.
+            num_embeddings: 5.
+            num_logits: 4.
+            backend: See ``Caduceus``.
+
+        Raises:
+            FileNotFoundError: If a file is not there.
+            ValueError: If the run is not one of DNA, the folder holds no published Caduceus, or its
+                vocabulary is another one.
+        """
+        super().__init__()
+        if (num_embeddings, num_logits) != (5, 4):
+            raise ValueError(
+                "PublishedCaduceus must be used on data of 4 tokens, A C G T, got "
+                f"{num_logits}; choose another backbone"
+            )
+        if published_shape is None:
+            network = Caduceus.from_hub(checkpoint, backend=backend)
+        else:
+            network = Caduceus.of(published_shape, backend=backend)
+        complement = network.config.complement
+        other_strand = None if complement is None else tuple(complement[i] for i in HUB_IDS[:4])
+        small = network.config.num_embeddings <= _LAST_TOKEN
+        if small or other_strand not in (None, HUB_IDS[3::-1]):
+            raise ValueError(
+                "PublishedCaduceus.checkpoint must have the published tokens, A C G T being "
+                f"{HUB_IDS[0]} to {HUB_IDS[3]} of at least {_LAST_TOKEN + 1}, got "
+                f"{network.config.num_embeddings} tokens in {checkpoint}; use seqdiff's own run"
+            )
+        self.checkpoint = checkpoint
+        self.network = network
+        self.width, self.num_logits = network.width, num_logits
+        self.strands = network.strands
+        self.hub_ids: Tensor
+        self.register_buffer("hub_ids", torch.tensor(HUB_IDS), persistent=False)
+
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.run.config_files.Located``."""
+        return argument == "checkpoint" and names_files(value)
+
+    @property
+    def published_shape(self) -> dict[str, object]:
+        """See ``seqdiff.backbones.PublishedBackbone``."""
+        return asdict(self.network.config)
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers of the published network."""
+        return self.network.num_layers
+
+    def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
+        """See ``Caduceus``."""
+        return self.network.embed(self._published(inputs))
+
+    def body(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None = None
+    ) -> Float[Tensor, "rows L D"]:
+        """See ``Caduceus``."""
+        return self.network.body(h, inputs, layer)
+
+    def head(
+        self,
+        h: Float[Tensor, "rows L D"],
+        inputs: Inputs,
+        where: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "*positions K"]:
+        """Score the four bases."""
+        return self.network.head(h, inputs, where)[..., HUB_IDS[0] : HUB_IDS[3] + 1]
+
+    def hidden(self, inputs: Inputs, layer: int | None = None) -> Float[Tensor, "B L C"]:
+        """See ``Backbone``."""
+        return self.network.hidden(self._published(inputs), layer)
+
+    def _published(self, inputs: Inputs) -> Inputs:
+        return replace(inputs, tokens=self.hub_ids[inputs.tokens])

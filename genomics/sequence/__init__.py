@@ -1,0 +1,1 @@
+"""DNA as ids: the alphabet, strands, intervals, k-mers, motifs, shuffles."""

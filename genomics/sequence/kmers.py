@@ -1,0 +1,176 @@
+"""k-mer spectra: every word of 1 to 6 bases, counted in one pass over an array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Float64, Int64, UInt8
+from scipy.spatial.distance import jensenshannon
+
+from genomics.baselines.markov import opposite_strand
+from genomics.sequence.alphabet import MASK_ID
+
+MAX_K = 6
+# A word of eight letters holds the words of six that start at its first three letters.
+_LETTERS, _STRIDE = 8, 3
+_BLOCK = _STRIDE << 17
+
+Spectra = tuple[Int64[np.ndarray, " _"], ...]
+
+
+def join(rows: Sequence[UInt8[np.ndarray, " _"]]) -> UInt8[np.ndarray, " N"]:
+    """Lay sequences end to end with an N after each, which no word crosses."""
+    ids = np.full(sum(map(len, rows)) + len(rows), MASK_ID, dtype=np.uint8)
+    if rows:
+        inside = np.ones(len(ids), dtype=bool)
+        inside[np.cumsum([len(row) + 1 for row in rows]) - 1] = False
+        ids[inside] = np.concatenate(rows)
+    return ids
+
+
+def count_kmers(ids: UInt8[np.ndarray, " N"]) -> Spectra:
+    """Count the words of 1, 2, ..., 6 bases on the strand as given; a word with an N is none.
+
+    Words of eight letters at every third base are counted, and summed to shorter ones: a third of
+    the increments, from 16-bit codes. The few that touch an N are looked at letter by letter.
+
+    Args:
+        ids: Ids ``0..4``.
+
+    Returns:
+        Counts of the words of k letters in item k - 1, by base-4 code, first letter leading.
+
+    Raises:
+        ValueError: If an id is not in ``0..4``.
+    """
+    if ids.size and ids.max() > MASK_ID:
+        raise ValueError(
+            f"count_kmers.ids must lie in 0..{MASK_ID}, got {ids.max()}; "
+            "encode with genomics.sequence.alphabet"
+        )
+    eights = np.zeros(4**_LETTERS, dtype=np.int64)
+    counts = tuple(np.zeros(4**k, dtype=np.int64) for k in range(1, MAX_K + 1))
+    for first in range(0, len(ids), _BLOCK):
+        block = ids[first : first + _BLOCK + _LETTERS - 1]
+        lacking = min(_BLOCK, len(ids) - first) + _LETTERS - 1 - len(block)
+        if lacking:
+            block = np.append(block, np.full(lacking, MASK_ID, dtype=np.uint8))
+        _count_block(block, eights, counts)
+    for k, count in enumerate(counts, start=1):
+        for skipped in range(_STRIDE):
+            count += eights.reshape(4**skipped, 4**k, -1).sum(axis=(0, 2))
+    return counts
+
+
+def _count_block(block: np.ndarray, eights: np.ndarray, counts: Spectra) -> None:
+    """Count the words that start in a block but for its last seven letters."""
+    twos = block[:-1] << 2
+    twos |= block[1:]
+    fours = twos[:-2] << 4
+    fours |= twos[2:]
+    codes = fours[: -_LETTERS // 2 : _STRIDE].astype(np.intp)
+    codes <<= _LETTERS
+    codes |= fours[_LETTERS // 2 :: _STRIDE]
+    unknown = np.flatnonzero(block == MASK_ID)
+    if len(unknown) == 0:
+        eights += np.bincount(codes, minlength=len(eights))
+        return
+    touched = np.zeros(len(codes), dtype=bool)
+    for back in range(_LETTERS):
+        place = unknown - back
+        place = place[(place >= 0) & (place % _STRIDE == 0)] // _STRIDE
+        touched[place[place < len(codes)]] = True
+    eights += np.bincount(codes[~touched], minlength=len(eights))
+    starts = (np.flatnonzero(touched)[:, None] * _STRIDE + np.arange(_STRIDE)).ravel()
+    code, known = np.zeros(len(starts), dtype=np.intp), np.ones(len(starts), dtype=bool)
+    for k, count in enumerate(counts):
+        letter = block[starts + k]
+        known &= letter != MASK_ID
+        code = code * 4 + letter
+        count += np.bincount(code[known], minlength=len(count))
+
+
+def both_strands(counts: Spectra) -> Spectra:
+    """Add the counts of the reverse complement, so that a word counts as much as its opposite."""
+    return tuple(count + opposite_strand(count) for count in counts)
+
+
+def js_divergence(
+    counts: Int64[np.ndarray, " words"], others: Int64[np.ndarray, " words"]
+) -> float:
+    """Jensen-Shannon divergence of two spectra in bits, from 0 to 1 (Lin 1991, eq. 4.1).
+
+    This is the divergence, the square of the Jensen-Shannon distance.
+
+    Raises:
+        ValueError: If a spectrum is empty.
+    """
+    _check_counts("js_divergence", counts, others)
+    # SciPy's distance is NaN where rounding makes the divergence negative.
+    with np.errstate(invalid="ignore"):
+        distance = jensenshannon(counts / counts.sum(), others / others.sum(), base=2)
+    return float(np.nan_to_num(distance) ** 2)
+
+
+def pearson(counts: Int64[np.ndarray, " words"], others: Int64[np.ndarray, " words"]) -> float:
+    """Pearson's correlation of two spectra over all words; NaN if one is flat.
+
+    Raises:
+        ValueError: If a spectrum is empty.
+    """
+    _check_counts("pearson", counts, others)
+    found: Float64[np.ndarray, "2 words"] = np.stack([counts / counts.sum(), others / others.sum()])
+    if (found == found[:, :1]).all(axis=1).any():
+        return float("nan")
+    return float(np.corrcoef(found)[0, 1])
+
+
+def _check_counts(owner: str, *spectra: np.ndarray) -> None:
+    if any(counts.sum() == 0 for counts in spectra):
+        raise ValueError(f"{owner}.counts must hold a word, got none; give longer sequences")
+
+
+def count_kmers_of_each(sequences: Sequence[UInt8[np.ndarray, " _"]], k: int) -> sp.csr_matrix:
+    """Count the k-mers of each sequence, as it stands; those with an unknown base do not count.
+
+    All sequences are laid end to end, with an unknown base after each, and coded at once.
+
+    Args:
+        sequences: Letters of each, of any lengths.
+        k: Bases of a k-mer, in ``1..12``.
+
+    Returns:
+        ``[n, 4^k]``, by the base-4 code of the k-mer, its first letter weighing most.
+
+    Raises:
+        ValueError: If k is out of range.
+    """
+    if not 1 <= k <= 12:
+        raise ValueError(f"count_kmers_of_each.k must be in 1..12, got {k}; 6 gives 4,096 columns")
+    lengths = np.array([len(ids) for ids in sequences], dtype=np.int64)
+    line = np.append(join(sequences), np.full(k, MASK_ID, dtype=np.uint8))
+    num = len(line) - k + 1
+    code = np.zeros(num, dtype=np.int32)
+    known = np.ones(num, dtype=bool)
+    for j in range(k):
+        letters = line[j : j + num]
+        code = code * 4 + letters
+        known &= letters != MASK_ID
+    owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths + 1)
+    row = np.concatenate((owner, np.zeros(num - len(owner), dtype=np.int32)))[known]
+    ones = np.ones(len(row), dtype=np.float32)
+    return sp.csr_matrix((ones, (row, code[known])), shape=(len(lengths), 4**k))
+
+
+def kmer_shares(sequences: Sequence[UInt8[np.ndarray, " _"]], k: int) -> sp.csr_matrix:
+    """Give the share of each k-mer among those of its sequence; 0 where there is none.
+
+    Args:
+        sequences: See ``count_kmers_of_each``.
+        k: See ``count_kmers_of_each``.
+    """
+    counts = count_kmers_of_each(sequences, k)
+    totals = np.asarray(counts.sum(axis=1)).ravel()
+    return sp.csr_matrix(sp.diags(1 / np.maximum(totals, 1)) @ counts)

@@ -1,0 +1,1 @@
+"""Variant effects and in-silico mutagenesis."""

@@ -1,0 +1,1 @@
+"""Caduceus: configuration, network, block diffusion, autoregressive twin and hub format."""

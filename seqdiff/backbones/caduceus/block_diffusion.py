@@ -1,0 +1,414 @@
+"""Caduceus' blocks on rows that are cut into blocks of tokens: clean ones, and those that follow.
+
+Wherever a mixer's two directions share projections and are added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from seqdiff.backbones.base import Backbone
+from seqdiff.backbones.caduceus.config import CaduceusConfig
+from seqdiff.backbones.caduceus.network import CaduceusBlock
+from seqdiff.backbones.layers import (
+    LabelEmbedding,
+    Norm,
+    NormKind,
+    require_choice,
+    require_positive,
+)
+from seqdiff.backbones.mamba import MambaConfig, project_in, project_out
+from seqdiff.ops.bimamba.blocks import Borders, mamba_borders, mamba_from, mamba_through, no_borders
+from seqdiff.ops.selective_scan.dispatch import BACKENDS
+from seqdiff.types import Inputs
+
+
+def begin(layer: CaduceusBlock, batch: int) -> Borders:
+    """The border before the first token of a row.
+
+    Args:
+        layer: Norm and mixer.
+        batch: Rows.
+    """
+    fwd = layer.mixer.fwd
+    return no_borders(batch, fwd.conv_weight, fwd.A_log)
+
+
+def read_clean(
+    layer: CaduceusBlock,
+    x: Float[Tensor, "B L D"],
+    block_size: int,
+    start: Borders,
+    padding: Bool[Tensor, "B L"] | None = None,
+) -> tuple[Float[Tensor, "B L D"], Borders]:
+    """Move clean tokens one layer up, each by all before it and its block's others.
+
+    Args:
+        layer: Norm and mixer.
+        x: Residual stream of whole blocks.
+        block_size: Tokens of a block.
+        start: What the tokens before these left.
+        padding: True at positions after the last real one.
+
+    Returns:
+        The residual stream and the borders of all blocks, see ``mamba_through``.
+    """
+    mixer = layer.mixer
+    xz = project_in(mixer.in_proj, layer.norm(x), padding, False)
+    ways = mixer.fwd.weights(), mixer.rev.weights()
+    y, borders = mamba_through(xz, *ways, block_size, start, padding, backend=mixer.backend)
+    return x + project_out(mixer.out_proj, y, False, directions=2), borders
+
+
+def read_borders(
+    layer: CaduceusBlock,
+    x: Float[Tensor, "B L D"],
+    block_size: int,
+    start: Borders,
+    padding: Bool[Tensor, "B L"] | None = None,
+) -> Borders:
+    """Give the borders that ``read_clean`` gives, without moving the tokens.
+
+    Args:
+        layer: See ``read_clean``.
+        x: See ``read_clean``.
+        block_size: See ``read_clean``.
+        start: See ``read_clean``.
+        padding: See ``read_clean``.
+    """
+    mixer, channels = layer.mixer, len(layer.mixer.fwd.D)
+    proj = mixer.in_proj
+    bias = None if proj.bias is None else proj.bias[:channels]
+    inner = F.linear(layer.norm(x), proj.weight[:channels], bias)
+    if padding is not None:
+        inner = inner.masked_fill(padding[..., None], 0)
+    return mamba_borders(
+        inner, mixer.fwd.weights(), block_size, start, padding, backend=mixer.backend
+    )
+
+
+def read_noisy(
+    layer: CaduceusBlock,
+    x: Float[Tensor, "B L D"],
+    block_size: int,
+    borders: Borders,
+    padding: Bool[Tensor, "B L"] | None = None,
+) -> Float[Tensor, "B L D"]:
+    """Move tokens one layer up, each by its block's others and the border before its block.
+
+    Args:
+        layer: See ``read_clean``.
+        x: Residual stream; the last block may be shorter.
+        block_size: See ``read_clean``.
+        borders: As many as blocks, from ``read_clean`` or ``read_borders`` of the same layer.
+        padding: See ``read_clean``.
+    """
+    mixer = layer.mixer
+    xz = project_in(mixer.in_proj, layer.norm(x), padding, False)
+    ways = mixer.fwd.weights(), mixer.rev.weights()
+    y = mamba_from(xz, *ways, block_size, borders, padding, backend=mixer.backend)
+    return x + project_out(mixer.out_proj, y, False, directions=2)
+
+
+PIECE = 1024  # tokens that are read at once, so that a long prompt takes no more memory
+
+
+@dataclass
+class StateCache:
+    """See ``BlockCache``; there is no gradient.
+
+    Attributes:
+        network: Whose cache it is.
+        block_size: Tokens of a block.
+        label: Class of each row.
+        borders: One a layer, each of one border.
+        length: Tokens that lie behind.
+    """
+
+    network: BlockMamba
+    block_size: int
+    label: Int[Tensor, " B"] | None
+    borders: list[Borders]
+    length: int = 0
+
+    @classmethod
+    def empty(
+        cls, network: BlockMamba, batch_size: int, block_size: int, label: Tensor | None
+    ) -> StateCache:
+        """Begin rows.
+
+        Args:
+            network: Whose cache it is.
+            batch_size: Rows.
+            block_size: Tokens of a block.
+            label: Class of each row.
+        """
+        borders = [begin(layer, batch_size) for layer in network.stack]
+        return cls(network, block_size, label, borders)
+
+    @torch.no_grad()
+    def logits(
+        self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
+    ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
+        """Score the next block; the cache stays as it is.
+
+        Args:
+            x_t: Ids in ``0..K`` of the next block, which may be cut short at its end.
+            where: Positions to score; ``None`` for all.
+
+        Raises:
+            ValueError: If it is longer than a block, or there is another number of rows.
+        """
+        self._check("x_t", x_t, x_t.shape[1] <= self.block_size, "at most")
+        inputs = Inputs(x_t)
+        x = self.network.labelled(self.network.embed(inputs), self.label)
+        for layer, borders in zip(self.network.stack, self.borders, strict=True):
+            x = read_noisy(layer, x, self.block_size, borders)
+        return self.network.head(x, inputs, where)
+
+    @torch.no_grad()
+    def append(self, x0: Int[Tensor, "B l"]) -> None:
+        """Take in clean tokens after those behind: one or several whole blocks.
+
+        Args:
+            x0: Ids in ``0..K``.
+
+        Raises:
+            ValueError: If a block is not whole, or there is another number of rows.
+        """
+        self._check("x0", x0, x0.shape[1] % self.block_size == 0, "a multiple of")
+        for piece in x0.split(max(1, PIECE // self.block_size) * self.block_size, dim=1):
+            self._pass(piece)
+        self.length += x0.shape[1]
+
+    def _pass(self, x0: Tensor) -> None:
+        """Go on from the borders to the end of some tokens."""
+        x, passed = self.network.labelled(self.network.embed(Inputs(x0)), self.label), []
+        for layer, start in zip(self.network.stack, self.borders, strict=True):
+            if layer is self.network.stack[-1]:
+                borders = read_borders(layer, x, self.block_size, start)
+            else:
+                x, borders = read_clean(layer, x, self.block_size, start)
+            passed.append(Borders(*(part[:, -1:].clone() for part in borders)))
+        self.borders = passed
+
+    def take(self, rows: Int[Tensor, " b"]) -> StateCache:
+        """Make a cache of some rows, in this order; a row may occur more than once.
+
+        Args:
+            rows: Which.
+        """
+        borders = [Borders(*(part[rows] for part in layer)) for layer in self.borders]
+        label = None if self.label is None else self.label[rows]
+        return StateCache(self.network, self.block_size, label, borders, self.length)
+
+    def _check(self, name: str, tokens: Tensor, fits: bool, how: str) -> None:
+        batch, length = tokens.shape
+        if not fits or not length:
+            raise ValueError(
+                f"StateCache.{name} must hold {how} {self.block_size} tokens a row and one or "
+                f"more, got {length}; a cache goes forward block by block"
+            )
+        if batch != len(self.borders[0].states):
+            raise ValueError(
+                f"StateCache.{name} must have {len(self.borders[0].states)} rows, got {batch}; "
+                "take() makes a cache of other rows"
+            )
+
+
+class BlockMamba(Backbone):
+    """The network of ``Caduceus`` (``ph``), also as a network of blocks.
+
+    A block of noisy tokens is read in both directions. From left to right it begins with the state
+    of the scan, and the last inputs of the convolution, that the clean tokens before it left; from
+    right to left it knows nothing beyond its end. The clean tokens are read by the same network,
+    whose direction from left to right runs through the row while the other begins anew in every
+    block, so that neither depends on a later block. Time and memory grow linearly with the length,
+    and what has to be kept to go on does not grow at all.
+
+    Parameters have the names and shapes of ``Caduceus`` of variant ``ph`` with the same sizes,
+    whose weights load strictly.
+
+    Args:
+        d_model: Model width.
+        n_layer: Number of layers.
+        num_embeddings: Ids that can be embedded; K + 1 with a mask.
+        num_logits: Ids that are scored, the first ones; K with a mask.
+        num_classes: Classes that a row can be labelled with; None for a network without labels.
+        norm: ``rms`` or ``layer``.
+        norm_eps: Added to the mean square.
+        d_state: State width of each channel.
+        d_conv: Width of the causal convolution.
+        expand: Inner width as a multiple of ``d_model``.
+        dt_rank: Rank of the step-size projection; ``auto`` is ``ceil(d_model / 16)``.
+        dt_min: Smallest initial step size.
+        dt_max: Largest initial step size.
+        dt_init_floor: Initial step sizes are raised to this.
+        conv_bias: Whether the convolution has a bias.
+        bias: Whether the input and output projections have one.
+        backend: Kernel of the convolutions and scans; ``auto`` takes the fastest that fits.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    reads_blocks = True
+
+    def __init__(
+        self,
+        d_model: int,
+        n_layer: int,
+        *,
+        num_embeddings: int,
+        num_logits: int,
+        num_classes: int | None = None,
+        norm: NormKind = "rms",
+        norm_eps: float = 1e-5,
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: int = 2,
+        dt_rank: int | Literal["auto"] = "auto",
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        dt_init_floor: float = 1e-4,
+        conv_bias: bool = True,
+        bias: bool = False,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        mamba = MambaConfig(
+            d_state, d_conv, expand, dt_rank, dt_min, dt_max, dt_init_floor, conv_bias, bias
+        )
+        config = CaduceusConfig(
+            d_model=d_model,
+            n_layer=n_layer,
+            num_embeddings=num_embeddings,
+            num_logits=num_logits,
+            norm=norm,
+            norm_eps=norm_eps,
+            mamba=mamba,
+            num_classes=num_classes,
+        )
+        require_choice("BlockMamba", "backend", backend, BACKENDS)
+        self.config = config
+        self.width, self.num_logits = d_model, num_logits
+        self.num_classes = num_classes
+        self.embedding = nn.Embedding(num_embeddings, d_model)
+        self.layers = nn.ModuleList(CaduceusBlock(config, backend) for _ in range(n_layer))
+        self.norm = Norm(d_model, norm, norm_eps)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        for layer in self.stack:
+            layer.mixer.initialise_projections(n_layer)
+        self.label_embedding: LabelEmbedding | None = None
+        if num_classes is not None:  # last, so that the other weights do not depend on it
+            self.label_embedding = LabelEmbedding(num_classes, d_model)
+
+    @property
+    def stack(self) -> list[CaduceusBlock]:
+        """The layers, from first to last."""
+        return [layer for layer in self.layers if isinstance(layer, CaduceusBlock)]
+
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.layers)
+
+    def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
+        """Embed tokens."""
+        return self.embedding(inputs.tokens)
+
+    def labelled(
+        self, h: Float[Tensor, "B L D"], label: Int[Tensor, " B"] | None
+    ) -> Float[Tensor, "B L D"]:
+        """Add each row's label to its embedded tokens.
+
+        Args:
+            h: From ``embed``.
+            label: Class of each row or ``NO_LABEL``; ``None`` if no row has one.
+        """
+        return h if self.label_embedding is None else h + self.label_embedding(label, h)
+
+    def body(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """Run the layers over the whole row: one block as long as the row.
+
+        Args:
+            h: See ``Backbone.body``.
+            inputs: Padding must lie before the first or after the last real position of a row. The
+                outputs at the real ones are those of the row without padding.
+            layer: See ``Backbone.body``.
+        """
+        h = self.labelled(h, inputs.label)
+        for block in self.stack[:layer]:
+            h = block(h, inputs.padding)
+        return h
+
+    def head(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """Score each position; the weights are the first rows of the embedding."""
+        h = h if where is None else h[where]
+        return F.linear(self.norm(h), self.embedding.weight[: self.num_logits])
+
+    def _states(
+        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None
+    ) -> Float[Tensor, "B L D"]:
+        return self.norm(h) if layer is None else h
+
+    def block_logits(
+        self,
+        inputs: Inputs,
+        x0: Int[Tensor, "B L"],
+        block_size: int,
+        where: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "*positions K"]:
+        """Score every position given its own block of x_t and the earlier blocks of x0, at once.
+
+        Args:
+            inputs: See ``Backbone.block_logits``.
+            x0: Clean ids; those of the last block are not read.
+            block_size: Tokens of a block; the last may be shorter.
+            where: Positions to score; ``None`` for all.
+
+        Raises:
+            ValueError: If ``block_size`` is below one, or there is a label and the network has no
+                classes.
+        """
+        require_positive("BlockMamba", "block_size", block_size)
+        behind = (x0.shape[1] - 1) // block_size * block_size
+        if not behind:
+            return self(inputs, where)
+        self.check_label(inputs.label)
+        padding = inputs.padding
+        absent = None if padding is None else padding[:, :behind]
+        clean = self.labelled(self.embedding(x0[:, :behind]), inputs.label)
+        noisy = self.labelled(self.embed(inputs), inputs.label)
+        for layer in self.stack:
+            start = begin(layer, len(clean))
+            if layer is self.stack[-1]:
+                borders = read_borders(layer, clean, block_size, start, absent)
+            else:
+                clean, borders = read_clean(layer, clean, block_size, start, absent)
+            noisy = read_noisy(layer, noisy, block_size, borders, padding)
+        return self.head(noisy, inputs, where)
+
+    def block_cache(
+        self,
+        batch_size: int,
+        block_size: int,
+        *,
+        window: int | None = None,
+        label: Int[Tensor, " B"] | None = None,
+    ) -> StateCache:
+        """See ``Backbone.block_cache``; ``window`` has no effect."""
+        require_positive("BlockMamba", "batch_size", batch_size)
+        require_positive("BlockMamba", "block_size", block_size)
+        self.check_label(label)
+        return StateCache.empty(self, batch_size, block_size, label)

@@ -1,0 +1,274 @@
+"""The fields of a published Caduceus's config.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from seqdiff.backbones.caduceus.config import CaduceusConfig
+from seqdiff.backbones.hub import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    WITHOUT_EFFECT,
+    check_fields,
+    existing,
+    load_tensors,
+    read_json,
+    require_names,
+    require_shape,
+)
+from seqdiff.backbones.layers import require_positive
+from seqdiff.backbones.mamba import Combine, MambaConfig
+from seqdiff.files import write_bytes
+
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "d_model": (int,),
+    "n_layer": (int,),
+    "vocab_size": (int,),
+    "pad_vocab_size_multiple": (int,),
+    "rms_norm": (bool,),
+    "norm_epsilon": (float, int),
+    "fused_add_norm": (bool,),
+    "bidirectional": (bool,),
+    "bidirectional_strategy": (str, type(None)),
+    "bidirectional_weight_tie": (bool,),
+    "rcps": (bool,),
+}
+_OPTIONAL: dict[str, tuple[type, ...]] = {
+    "model_type": (str,),
+    "tie_word_embeddings": (bool,),
+    "complement_map": (dict, type(None)),
+    "ssm_cfg": (dict, type(None)),
+}
+_SSM_FIELDS: dict[str, tuple[type, ...]] = {
+    "d_state": (int,),
+    "d_conv": (int,),
+    "expand": (int,),
+    "dt_rank": (int, str),
+    "dt_min": (float, int),
+    "dt_max": (float, int),
+    "dt_init_floor": (float, int),
+    "conv_bias": (bool,),
+    "bias": (bool,),
+}
+# These shape only the initial weights that the file replaces. The residual stream is in float32
+# whenever the weights are, and the fast path computes the same function.
+_WITHOUT_EFFECT = WITHOUT_EFFECT | {"initializer_cfg", "residual_in_fp32"}
+_SSM_WITHOUT_EFFECT = {"dt_init", "dt_scale", "use_fast_path"}
+
+
+def parse_config(path: Path) -> CaduceusConfig:
+    """Read config.json; every id is both embedded and scored.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or asks
+            for what ``Caduceus`` does not do.
+    """
+    fields = cast(dict, read_json(path))
+    check_fields(str(path), "a Caduceus", fields, _FIELDS, _OPTIONAL, _WITHOUT_EFFECT)
+    ssm = fields.get("ssm_cfg") or {}
+    check_fields(f"{path} ssm_cfg", "a Caduceus", ssm, {}, _SSM_FIELDS, _SSM_WITHOUT_EFFECT)
+    for name, required in (
+        ("model_type", "caduceus"), ("bidirectional", True), ("tie_word_embeddings", True)
+    ):  # fmt: skip
+        if fields.get(name, required) != required:
+            raise ValueError(
+                f"{path} has {name}={fields[name]!r}, but Caduceus supports only {required!r}"
+            )
+    vocab_size = _padded(fields["vocab_size"], fields["pad_vocab_size_multiple"])
+    return CaduceusConfig(
+        d_model=fields["d_model"],
+        n_layer=fields["n_layer"],
+        num_embeddings=vocab_size,
+        num_logits=vocab_size,
+        complement=_complement(path, fields.get("complement_map"), vocab_size),
+        variant="ps" if fields["rcps"] else "ph",
+        tied=fields["bidirectional_weight_tie"],
+        combine=cast(Combine, fields["bidirectional_strategy"] or "add"),
+        norm="rms" if fields["rms_norm"] else "layer",
+        norm_eps=float(fields["norm_epsilon"]),
+        swap_strands=fields["rcps"] and fields["fused_add_norm"],
+        mamba=_mamba_config(ssm),
+    )
+
+
+def format_config(config: CaduceusConfig) -> str:
+    """Describe a network as the text of config.json, where every embedded id is scored.
+
+    Args:
+        config: The network.
+    """
+    mamba = config.mamba
+    complement = config.complement
+    fields = {
+        "architectures": ["CaduceusForMaskedLM"],
+        "model_type": "caduceus",
+        "d_model": config.d_model,
+        "n_layer": config.n_layer,
+        "vocab_size": config.num_embeddings,
+        "pad_vocab_size_multiple": 1,
+        "ssm_cfg": {name: getattr(mamba, name) for name in _SSM_FIELDS},
+        "rms_norm": config.norm == "rms",
+        "norm_epsilon": config.norm_eps,
+        "residual_in_fp32": True,
+        "fused_add_norm": config.swap_strands,
+        "bidirectional": True,
+        "bidirectional_strategy": config.combine,
+        "bidirectional_weight_tie": config.tied,
+        "rcps": config.variant == "ps",
+        "complement_map": None if complement is None else dict(enumerate(complement)),
+    }
+    return json.dumps(fields, indent=2) + "\n"
+
+
+def _mamba_config(ssm: Mapping[str, object]) -> MambaConfig:
+    used = {name: value for name, value in ssm.items() if name in _SSM_FIELDS}
+    floats = {k: float(cast(float, v)) for k, v in used.items() if float in _SSM_FIELDS[k]}
+    return replace(MambaConfig(), **{**used, **floats})
+
+
+def _padded(vocab_size: int, multiple: int) -> int:
+    require_positive("Caduceus", "pad_vocab_size_multiple", multiple)
+    return -(-vocab_size // multiple) * multiple
+
+
+def _complement(
+    path: Path, mapping: Mapping[str, object] | None, vocab_size: int
+) -> tuple[int, ...] | None:
+    """Read a map whose keys are numbers as strings, in any order; padding is its own complement."""
+    if mapping is None:
+        return None
+    numbers = {int(k): v for k, v in mapping.items() if k.isdecimal()}
+    values = [v for _, v in sorted(numbers.items()) if isinstance(v, int)]
+    if sorted(numbers) != list(range(len(mapping))) or len(values) != len(mapping):
+        raise ValueError(
+            f"{path} complement_map must map each id 0..{len(mapping) - 1} to an id, got {mapping}"
+        )
+    return (*values, *range(len(values), vocab_size))
+
+
+def read_config(directory: str | Path) -> CaduceusConfig:
+    """Read config.json; every id is both embedded and scored.
+
+    Args:
+        directory: Folder of the file.
+
+    Raises:
+        FileNotFoundError: If the file is not there.
+        ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or asks
+            for what ``Caduceus`` does not do.
+    """
+    return parse_config(existing(directory, CONFIG_FILE, "Caduceus"))
+
+
+def read_weights(
+    directory: str | Path, config: CaduceusConfig, like: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Read model.safetensors into the state dict of a ``Caduceus`` of this configuration.
+
+    Args:
+        directory: Folder of the file.
+        config: What ``read_config`` found there.
+        like: The state dict to fill; gives names, shapes and dtypes.
+
+    Raises:
+        FileNotFoundError: If the file is not there.
+        ValueError: If it is damaged, a tensor is missing, unexpected or of the wrong shape, or
+            tensors that should be tied differ.
+    """
+    path = existing(directory, WEIGHTS_FILE, "Caduceus")
+    stored = load_tensors(path)
+    aliases = {name: hub_names(name, config) for name in like}
+    maps = _complement_names(config)
+    missing = [hub[0] for hub in aliases.values() if stored.keys().isdisjoint(hub)]
+    missing += [name for name in maps if name not in stored]
+    expected = {name for hub in aliases.values() for name in hub}.union(maps)
+    unexpected = [name for name in stored if name not in expected]
+    require_names(path, missing, unexpected)
+    for name in maps:
+        if tuple(stored[name].tolist()) != config.complement:
+            raise ValueError(f"{path} has a {name} other than complement_map in {CONFIG_FILE}")
+    return {name: _one(path, stored, hub, like[name]) for name, hub in aliases.items()}
+
+
+def write_hub(directory: str | Path, config: CaduceusConfig, state: Mapping[str, Tensor]) -> None:
+    """Write config.json and model.safetensors, each complete or not at all.
+
+    Args:
+        directory: Folder, made if it is not there; files of these names are replaced.
+        config: What to describe. The format scores every embedded id.
+        state: State dict of a ``Caduceus`` of this configuration.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        for hub in hub_names(name, config):
+            value = tensor.detach().cpu()
+            tensors[hub] = (value[:, None] if name.endswith("conv_weight") else value).clone()
+    for name in _complement_names(config):
+        tensors[name] = torch.tensor(config.complement)
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / WEIGHTS_FILE, save(tensors, metadata={"format": "pt"}))
+    write_bytes(folder / CONFIG_FILE, format_config(config).encode())
+
+
+def hub_names(name: str, config: CaduceusConfig) -> tuple[str, ...]:
+    """All published names of one of our parameters; several where it is tied.
+
+    Args:
+        name: A key of ``Caduceus.state_dict()``.
+        config: Decides the nesting.
+    """
+    ps = config.variant == "ps"
+    if name == "embedding.weight":
+        embedding, head = ("embedding.weight", "lm_head.weight") if ps else ("weight", "weight")
+        return f"caduceus.backbone.embeddings.word_embeddings.{embedding}", f"lm_head.{head}"
+    norm_wrap = "submodule." if ps and not config.swap_strands else ""
+    parts = name.split(".")
+    if parts[0] == "norm":
+        return (f"caduceus.backbone.norm_f.{norm_wrap}{parts[1]}",)
+    block = f"caduceus.backbone.layers.{parts[1]}"
+    if parts[2] == "norm":
+        return (f"{block}.norm.{norm_wrap}{parts[3]}",)
+    mixer = f"{block}.mixer.submodule" if ps else f"{block}.mixer"
+    module, rest = parts[3], ".".join(parts[4:])
+    if module in ("fwd", "rev"):
+        return (f"{mixer}.mamba_{module}.{rest.replace('conv_', 'conv1d.')}",)
+    projection = f"{module.removesuffix('_rev')}.{rest}"
+    if config.tied:
+        return tuple(f"{mixer}.mamba_{side}.{projection}" for side in ("fwd", "rev"))
+    return (f"{mixer}.mamba_{'rev' if module.endswith('_rev') else 'fwd'}.{projection}",)
+
+
+def _complement_names(config: CaduceusConfig) -> tuple[str, ...]:
+    if config.variant == "ph":
+        return ()
+    embeddings = "caduceus.backbone.embeddings.word_embeddings"
+    return f"{embeddings}.complement_map", "lm_head.complement_map"
+
+
+def _one(path: Path, stored: Mapping[str, Tensor], hub: tuple[str, ...], like: Tensor) -> Tensor:
+    """The stored tensor behind one of our names, whichever of its aliases were written."""
+    present = [name for name in hub if name in stored]
+    first = stored[present[0]]
+    shape = like.shape
+    if present[0].endswith("conv1d.weight"):  # stored with a middle axis of one
+        shape = torch.Size((like.shape[0], 1, like.shape[1]))
+    for name in present:
+        require_shape(path, name, shape, stored[name])
+        if not torch.equal(stored[name], first):
+            raise ValueError(f"{path} {name} must equal {present[0]}, with which it is tied")
+    return first.reshape(like.shape).to(like.dtype)

@@ -1,0 +1,314 @@
+"""One layer of Caduceus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from seqdiff.backbones.base import Backbone
+from seqdiff.backbones.caduceus.config import CaduceusConfig, Variant
+from seqdiff.backbones.caduceus.hub import read_config, read_weights, write_hub
+from seqdiff.backbones.layers import LabelEmbedding, Norm, NormKind, SigmaEmbedding, require_choice
+from seqdiff.backbones.mamba import BiMamba, Combine, MambaConfig
+from seqdiff.ops.selective_scan.dispatch import BACKENDS
+from seqdiff.types import Inputs
+
+
+class CaduceusBlock(nn.Module):
+    """Pre-norm residual block around a bidirectional mixer; there is no MLP.
+
+    Args:
+        config: The network's shape.
+        backend: Kernel of the convolutions and scans.
+    """
+
+    def __init__(self, config: CaduceusConfig, backend: str = "auto") -> None:
+        super().__init__()
+        self.norm = Norm(config.d_model, config.norm, config.norm_eps)
+        self.mixer = BiMamba(
+            config.d_model,
+            config.mamba,
+            tied=config.tied,
+            combine=config.combine,
+            backend=backend,
+        )
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        *,
+        mirrored: bool = False,
+    ) -> Float[Tensor, "B L D"]:
+        """Add the mixer's output to the residual stream.
+
+        Args:
+            x: Residual stream.
+            padding: See ``BiMamba.forward``.
+            mirrored: ``x`` and the result are stored reversed in length and in channels.
+        """
+        return x + self.mixer(self.norm(x, mirrored=mirrored), padding, mirrored=mirrored)
+
+
+class Caduceus(Backbone):
+    """The network of Schiff et al. 2024, arXiv:2403.03234, optionally time-conditioned.
+
+    ``ph`` is a plain bidirectional network. ``ps`` runs the same blocks on a row and on its reverse
+    complement, so that the logits of a reverse complement are the row's logits, complemented and
+    flipped. The head is the first ``num_logits`` rows of the embedding.
+
+    Both strands are rows of one batch, each in its own orientation. ``swap_strands`` makes them
+    change places before every block, as in the weights published with a fused add-norm. A strand
+    that changes places is reversed in length and in channels; instead of reversing activations,
+    every other block is applied mirrored, which reverses weights and exchanges scan directions, so
+    that only logits are ever flipped.
+
+    A row's label adds one vector to the embedding of each of its tokens, on either strand in that
+    strand's own orientation. A strand and its reverse complement have the same label, so this
+    keeps ``ps`` equivariant: p(x | y) = p(RC x | y). A time-conditioned network adds an embedding
+    of the noise level sigma = -log alpha(t) in the same way.
+
+    Args:
+        d_model: Model width.
+        n_layer: Number of blocks.
+        num_embeddings: Ids that can be embedded; K + 1 with a mask.
+        num_logits: Ids that are scored, the first ones; K with a mask.
+        num_classes: Classes that a row can be labelled with; None for a network without labels.
+        time_conditioned: Whether the network reads the noise level. ``Denoiser`` then gives it
+            sigma.
+        complement: Complement of every embedded id; needed for ``ps``.
+        variant: ``ph`` or ``ps``.
+        tied: Share the input and output projections between the directions.
+        combine: How the directions meet: ``add`` or ``ew_multiply``.
+        norm: ``rms`` or ``layer``.
+        norm_eps: Added to the mean square.
+        swap_strands: Whether ``ps`` swaps the strands before each block.
+        d_state: State width of each channel.
+        d_conv: Width of the causal convolution.
+        expand: Inner width as a multiple of ``d_model``.
+        dt_rank: Rank of the step-size projection; ``auto`` is ``ceil(d_model / 16)``.
+        dt_min: Smallest initial step size.
+        dt_max: Largest initial step size.
+        dt_init_floor: Initial step sizes are raised to this.
+        conv_bias: Whether the convolution has a bias.
+        bias: Whether the input and output projections have one.
+        backend: Kernel of the convolutions and scans; ``auto`` takes the fastest that fits.
+
+    Attributes:
+        config: The checked arguments.
+
+    Raises:
+        ValueError: If an argument is out of range, ``complement`` is no involution of the embedded
+            ids, or the scored ids are not closed under it.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_layer: int,
+        *,
+        num_embeddings: int,
+        num_logits: int,
+        num_classes: int | None = None,
+        time_conditioned: bool = False,
+        complement: Sequence[int] | None = None,
+        variant: Variant = "ph",
+        tied: bool = True,
+        combine: Combine = "add",
+        norm: NormKind = "rms",
+        norm_eps: float = 1e-5,
+        swap_strands: bool = False,
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: int = 2,
+        dt_rank: int | Literal["auto"] = "auto",
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        dt_init_floor: float = 1e-4,
+        conv_bias: bool = True,
+        bias: bool = False,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        mamba = MambaConfig(
+            d_state, d_conv, expand, dt_rank, dt_min, dt_max, dt_init_floor, conv_bias, bias
+        )
+        config = CaduceusConfig(
+            d_model=d_model,
+            n_layer=n_layer,
+            num_embeddings=num_embeddings,
+            num_logits=num_logits,
+            complement=None if complement is None else tuple(complement),
+            variant=variant,
+            tied=tied,
+            combine=combine,
+            norm=norm,
+            norm_eps=norm_eps,
+            swap_strands=swap_strands,
+            mamba=mamba,
+            num_classes=num_classes,
+            time_conditioned=time_conditioned,
+        )
+        require_choice("Caduceus", "backend", backend, BACKENDS)
+        self.config = config
+        self.width, self.num_logits = d_model, num_logits
+        self.num_classes, self.time_conditioned = num_classes, time_conditioned
+        self.strands = 2 if variant == "ps" else 1
+        self.embedding = nn.Embedding(num_embeddings, d_model)
+        self.layers = nn.ModuleList(CaduceusBlock(config, backend) for _ in range(n_layer))
+        self.norm = Norm(d_model, norm, norm_eps)
+        self.complement: Tensor
+        self.register_buffer(
+            "complement", torch.tensor(config.complement or range(num_embeddings)), persistent=False
+        )
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.label_embedding: LabelEmbedding | None = None
+        for module in self.modules():
+            if isinstance(module, BiMamba):
+                module.initialise_projections(n_layer)
+        self.sigma_map: SigmaEmbedding | None = None
+        # Last, so that the other weights do not depend on them.
+        if num_classes is not None:
+            self.label_embedding = LabelEmbedding(num_classes, d_model)
+        if time_conditioned:
+            self.sigma_map = SigmaEmbedding(d_model)
+            for weight in self.sigma_map.parameters():  # or it would drown the tokens at first
+                nn.init.normal_(weight, std=0.02 if weight.ndim == 2 else 0.0)
+
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.layers)
+
+    def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
+        """Embed a row and, for ``ps``, its reverse complement as another row of the batch."""
+        tokens = inputs.tokens
+        if self.strands == 2:
+            tokens = torch.cat((tokens, self.complement[tokens.flip(1)]))
+        return self.embedding(tokens)
+
+    def body(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None = None
+    ) -> Float[Tensor, "rows L D"]:
+        """Run the layers.
+
+        Args:
+            h: See ``Backbone.body``; for ``ps``, the second half is the other strand.
+            inputs: Padding must lie before the first or after the last real position of a row. The
+                outputs at the real ones are those of the row without padding. Sigma is clamped at
+                -log 1e-3.
+            layer: See ``Backbone.body``.
+
+        Raises:
+            ValueError: If a time-conditioned network gets no ``sigma``.
+        """
+        if self.label_embedding is not None:
+            label = None if inputs.label is None else inputs.label.repeat(self.strands)
+            h = h + self.label_embedding(label, h)
+        if self.sigma_map is not None:
+            h = h + self.sigma_map(self._sigma(inputs)).repeat(self.strands, 1)[:, None]
+        padding = inputs.padding
+        if padding is not None and self.strands == 2:
+            padding = torch.cat((padding, padding.flip(1)))
+        for number, block in enumerate(self.layers[:layer]):
+            h = block(h, padding, mirrored=self._mirrored(number + 1))
+        return h
+
+    def head(
+        self,
+        h: Float[Tensor, "rows L D"],
+        inputs: Inputs,
+        where: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "*positions K"]:
+        """Score each position; for ``ps``, the scores of the two strands add up."""
+        mirrored = self._mirrored(self.num_layers)
+        h = self.norm(h, mirrored=mirrored)
+        weight = self.embedding.weight[: self.num_logits]
+        if self.strands == 1:
+            return F.linear(h if where is None else h[where], weight)
+        complemented = weight[self.complement[: self.num_logits]]
+        if mirrored:  # the strands have changed places: the first half now holds the second strand
+            weight, complemented = complemented.flip(1), weight.flip(1)
+        first, second = h.chunk(2)
+        if where is None:
+            return F.linear(first, weight) + F.linear(second, complemented).flip(1)
+        row, position = where.nonzero(as_tuple=True)
+        other = where.shape[1] - 1 - position
+        return F.linear(first[row, position], weight) + F.linear(second[row, other], complemented)
+
+    def _states(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None
+    ) -> Float[Tensor, "B L C"]:
+        mirrored = self._mirrored(self.num_layers if layer is None else layer)
+        h = self.norm(h, mirrored=mirrored) if layer is None else h
+        if self.strands == 1:
+            return h
+        first, second = h.chunk(2)
+        if mirrored:
+            return torch.cat((second.flip(1, 2), first.flip(2)), dim=-1)
+        return torch.cat((first, second.flip(1)), dim=-1)
+
+    def _mirrored(self, layers: int) -> bool:
+        """Whether the strands have changed places after this many layers."""
+        return self.config.swap_strands and layers % 2 == 1
+
+    @classmethod
+    def of(cls, config: CaduceusConfig, *, backend: str = "auto") -> Caduceus:
+        """Build the network of a configuration.
+
+        Args:
+            config: Everything but the weights.
+            backend: As in the constructor.
+        """
+        fields = asdict(config)
+        mamba = fields.pop("mamba")
+        return cls(**fields, **mamba, backend=backend)
+
+    @classmethod
+    def from_hub(cls, directory: str | Path, *, backend: str = "auto") -> Caduceus:
+        """Load a published network, which takes and scores the published ids.
+
+        Args:
+            directory: Folder with ``config.json`` and ``model.safetensors``.
+            backend: As in the constructor.
+
+        Raises:
+            FileNotFoundError: If a file is not there.
+            ValueError: If a file is damaged, the configuration holds what is not supported, or the
+                weights do not fit it.
+        """
+        config = read_config(directory)
+        model = cls.of(config, backend=backend)
+        model.load_state_dict(read_weights(directory, config, model.state_dict()))
+        return model
+
+    def to_hub(self, directory: str | Path) -> None:
+        """Write the network in the published format, where every embedded id is also scored.
+
+        Args:
+            directory: Folder, made if it is not there.
+
+        Raises:
+            OSError: If it cannot be written; each file there is then still whole, old or new.
+            ValueError: If the network has classes or is time-conditioned, for which the format has
+                no place.
+        """
+        if self.time_conditioned:
+            raise ValueError(
+                "Caduceus.to_hub must be given a time-free network, got one with "
+                "time_conditioned=True, which the published format does not have; keep the run "
+                "directory"
+            )
+        if self.num_classes is not None:
+            raise ValueError(
+                f"Caduceus.to_hub must be given a network without classes, got {self.num_classes}; "
+                "the published format has no labels, so keep the run directory"
+            )
+        write_hub(directory, self.config, self.state_dict())

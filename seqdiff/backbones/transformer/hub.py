@@ -1,0 +1,272 @@
+"""The fields of a published MDLM's or BD3-LM's config.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from seqdiff.backbones.hub import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    WITHOUT_EFFECT,
+    check_fields,
+    existing,
+    listed,
+    load_tensors,
+    read_json,
+    require_names,
+    require_shape,
+)
+from seqdiff.backbones.layers import require_positive
+from seqdiff.backbones.transformer.config import TransformerConfig
+from seqdiff.backbones.transformer.layers import rotary_frequencies
+from seqdiff.files import write_bytes
+
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "model_type": (str,),
+    "vocab_size": (int,),
+    "model_length": (int,),
+    "hidden_dim": (int,),
+    "cond_dim": (int,),
+    "n_blocks": (int,),
+    "n_heads": (int,),
+    "dropout": (float, int),
+    "time_conditioning": (bool,),
+}
+_BLOCK_FIELDS: dict[str, tuple[type, ...]] = {
+    "block_size": (int,),
+    "cross_attn": (bool,),
+    "adaln": (bool,),
+    "attn_backend": (str,),
+    "causal": (bool,),
+    "var_min": (bool,),
+    "sampling_eps_min": (float, int),
+    "sampling_eps_max": (float, int),
+}
+_ONLY_SUPPORTED = {"adaln": True, "causal": False}
+_ARCHITECTURES = {"mdlm": "MDLM", "bd3lm": "BD3LM"}
+
+
+@dataclass(frozen=True)
+class BlockDiffusionFields:
+    """What a BD3-LM says of itself beyond the network. Nothing here changes what is computed.
+
+    Source: Arriola et al. 2025, arXiv:2503.09573.
+
+    Attributes:
+        block_size: Tokens of a block.
+        cross_attn: Whether it was trained on [x_t ; x0].
+        attn_backend: The published code's kernel.
+        var_min: Whether the noise it was trained on was chosen for a small variance.
+        sampling_eps_min: Least share of masked tokens it was trained on.
+        sampling_eps_max: Largest share of masked tokens it was trained on.
+    """
+
+    block_size: int
+    cross_attn: bool = True
+    attn_backend: str = "sdpa"
+    var_min: bool = True
+    sampling_eps_min: float = 1e-3
+    sampling_eps_max: float = 1.0
+
+
+def parse_config(path: Path) -> tuple[TransformerConfig, BlockDiffusionFields | None]:
+    """Read config.json; every id is both embedded and scored.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The network's shape and, of a BD3-LM, the other fields.
+
+    Raises:
+        ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or asks
+            for what ``Transformer`` does not do.
+    """
+    found = cast(dict, read_json(path))
+    kind = found.get("model_type")
+    if kind not in _ARCHITECTURES:
+        raise ValueError(
+            f"{path} model_type must be one of {listed(list(_ARCHITECTURES))}, got {kind!r}; "
+            "give the folder of a published MDLM or BD3-LM"
+        )
+    required = _FIELDS | (_BLOCK_FIELDS if kind == "bd3lm" else {})
+    check_fields(str(path), f"a {_ARCHITECTURES[kind]}", found, required, {}, WITHOUT_EFFECT)
+    for name, supported in _ONLY_SUPPORTED.items():
+        if found.get(name, supported) != supported:
+            raise ValueError(
+                f"{path} has {name}={found[name]!r}, but Transformer supports only {supported!r}"
+            )
+    config = TransformerConfig(
+        d_model=found["hidden_dim"],
+        n_layer=found["n_blocks"],
+        n_heads=found["n_heads"],
+        dropout=float(found["dropout"]),
+        max_length=found["model_length"],
+        num_embeddings=found["vocab_size"],
+        num_logits=found["vocab_size"],
+        cond_dim=found["cond_dim"],
+        time_conditioned=found["time_conditioning"],
+    )
+    if kind == "mdlm":
+        return config, None
+    require_positive("Transformer", "block_size", found["block_size"])
+    return config, BlockDiffusionFields(
+        **{field.name: found[field.name] for field in fields(BlockDiffusionFields)}
+    )
+
+
+def format_config(config: TransformerConfig, block_fields: BlockDiffusionFields | None) -> str:
+    """Describe a network as the text of config.json, where every embedded id is scored.
+
+    Args:
+        config: The network.
+        block_fields: What makes it a BD3-LM; None for an MDLM.
+    """
+    kind = "mdlm" if block_fields is None else "bd3lm"
+    described: dict[str, object] = {
+        "architectures": [_ARCHITECTURES[kind]],
+        "model_type": kind,
+        "vocab_size": config.num_embeddings,
+        "model_length": config.max_length,
+        "hidden_dim": config.d_model,
+        "cond_dim": config.cond_dim,
+        "n_blocks": config.n_layer,
+        "n_heads": config.n_heads,
+        "dropout": config.dropout,
+        "time_conditioning": config.time_conditioned,
+    }
+    if block_fields is not None:
+        described |= _ONLY_SUPPORTED | asdict(block_fields)
+    return json.dumps(described, indent=2) + "\n"
+
+
+FREQUENCIES = "backbone.rotary_emb.inv_freq"
+_SHARES = ("sampling_eps_min", "sampling_eps_max")
+_WHAT = "MDLM or BD3-LM"
+
+
+def read_config(directory: str | Path) -> tuple[TransformerConfig, BlockDiffusionFields | None]:
+    """Read config.json; see ``parse_config``.
+
+    Args:
+        directory: Folder of the file.
+
+    Raises:
+        FileNotFoundError: If the file is not there.
+        ValueError: See ``parse_config``.
+    """
+    return parse_config(existing(directory, CONFIG_FILE, _WHAT))
+
+
+def read_weights(
+    directory: str | Path,
+    config: TransformerConfig,
+    block_fields: BlockDiffusionFields | None,
+    like: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], BlockDiffusionFields | None]:
+    """Read model.safetensors into the state dict of a ``Transformer`` of this configuration.
+
+    Args:
+        directory: Folder of the file.
+        config: What ``read_config`` found there.
+        block_fields: The same.
+        like: The state dict to fill; gives names, shapes and dtypes.
+
+    Returns:
+        The state dict, and the fields with the shares of masks that the file holds.
+
+    Raises:
+        FileNotFoundError: If the file is not there.
+        ValueError: If it is damaged, or a tensor is missing, unexpected or of the wrong shape.
+    """
+    path = existing(directory, WEIGHTS_FILE, _WHAT)
+    stored = load_tensors(path)
+    frequencies = stored.pop(FREQUENCIES, None)
+    block_fields = _take_shares(path, block_fields, stored)
+    names = {name: hub_name(name) for name in like}
+    missing = [hub for hub in names.values() if hub not in stored]
+    unexpected = sorted(stored.keys() - set(names.values()))
+    require_names(path, missing, unexpected)
+    for name, hub in names.items():
+        require_shape(path, hub, like[name].shape, stored[hub])
+    if frequencies is not None:
+        expected = rotary_frequencies(config.d_model // config.n_heads)
+        require_shape(path, FREQUENCIES, expected.shape, frequencies)
+        if not torch.allclose(frequencies.float(), expected, rtol=1e-2, atol=0):  # as in bfloat16
+            raise ValueError(
+                f"{path} {FREQUENCIES} must be those of base 10000, which alone is supported, got "
+                f"{frequencies.tolist()[:3]}"
+            )
+    state = {name: stored[hub].to(like[name].dtype, copy=True) for name, hub in names.items()}
+    return state, block_fields
+
+
+def _take_shares(
+    path: Path, block_fields: BlockDiffusionFields | None, stored: dict[str, Tensor]
+) -> BlockDiffusionFields | None:
+    """Take out the shares of masks, which prevail over config.json where they differ."""
+    if block_fields is None or not block_fields.var_min:
+        return block_fields
+    for name in _SHARES:
+        share = stored.pop(name, None)
+        if share is not None:
+            require_shape(path, name, (), share)
+            if not math.isclose(float(share), getattr(block_fields, name), rel_tol=1e-2):
+                block_fields = replace(block_fields, **{name: float(share)})
+    return block_fields
+
+
+def write_hub(
+    directory: str | Path,
+    config: TransformerConfig,
+    block_fields: BlockDiffusionFields | None,
+    state: Mapping[str, Tensor],
+) -> None:
+    """Write config.json and model.safetensors, each complete or not at all.
+
+    Args:
+        directory: Folder, made if it is not there; files of these names are replaced.
+        config: What to describe. The format scores every embedded id; those that the network does
+            not score get zeros.
+        block_fields: What makes it a BD3-LM; None for an MDLM.
+        state: State dict of a ``Transformer`` of this configuration.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    tensors = {FREQUENCIES: rotary_frequencies(config.d_model // config.n_heads)}
+    if block_fields is not None and block_fields.var_min:
+        tensors |= {name: torch.tensor(getattr(block_fields, name)) for name in _SHARES}
+    unscored = config.num_embeddings - config.num_logits
+    for name, tensor in state.items():
+        value = tensor.detach().cpu()
+        if name.startswith("head.linear."):
+            value = torch.cat((value, value.new_zeros((unscored, *value.shape[1:]))))
+        tensors[hub_name(name)] = value.contiguous().clone()
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / WEIGHTS_FILE, save(tensors, metadata={"format": "pt"}))
+    write_bytes(folder / CONFIG_FILE, format_config(config, block_fields).encode())
+
+
+def hub_name(name: str) -> str:
+    """The published name of one of our parameters.
+
+    Args:
+        name: A key of ``Transformer.state_dict()``.
+    """
+    if name == "embedding.weight":
+        return "backbone.vocab_embed.embedding"
+    hub = name.replace("modulation.", "adaLN_modulation.")
+    if hub.startswith("head."):
+        hub = "output_layer." + hub.removeprefix("head.").replace("norm.", "norm_final.")
+    return f"backbone.{hub}"

@@ -1,0 +1,652 @@
+"""What a user gives of the sequences to draw: a length, templates, motifs; for ``sample``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from inspect import signature
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Int64
+from torch import Tensor
+
+from seqdiff.cli.commands import find_template_reader, find_writer
+from seqdiff.cli.terminal import add_device, check_count, check_guidance, check_seed, progress
+from seqdiff.data.templates import Templates
+from seqdiff.data.tokenizer import StrandTokenizer, Tokenizer
+from seqdiff.files import check_apart, check_parent, replacing
+from seqdiff.run.directory import Run, load_run
+from seqdiff.run.sampler_config import build_sampler, choose_sampler
+from seqdiff.run.start import CONFIG_NAME
+from seqdiff.samplers import (
+    BlockClassifierFree,
+    BlockSampler,
+    ClassifierFree,
+    Conjoined,
+    Recorder,
+    Sampler,
+)
+
+if TYPE_CHECKING:
+    from seqdiff.data.templates import Templates
+    from seqdiff.data.tokenizer import Tokenizer
+    from seqdiff.run.directory import Run
+    from seqdiff.samplers import Recorder, Sampler
+
+
+def add_given(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--length", type=int, metavar="L", help="tokens in each")
+    parser.add_argument(
+        "--infill",
+        type=Path,
+        metavar="FILE",
+        help="templates to fill, N sequences for each record: known tokens stay; for DNA a FASTA "
+        "file with N and IUPAC codes where there is something to fill, for text a .txt or .jsonl "
+        "with [MASK], or [MASK:20] for 20 tokens",
+    )
+    parser.add_argument(
+        "--motif",
+        action="append",
+        metavar="PATTERN[@START]",
+        help="letters that stand in every sequence from START on, counted from 0, or where there "
+        "is room; for DNA with IUPAC codes; may be repeated",
+    )
+    parser.add_argument(
+        "--extrapolate",
+        action="store_true",
+        help="draw sequences longer than those that the run was trained on",
+    )
+
+
+def check_given(args: argparse.Namespace) -> None:
+    """Refuse arguments that do not fit together, before slow imports.
+
+    Raises:
+        FileNotFoundError: If there is no file of templates.
+        ValueError: If there is neither a length nor a file, or too much is given.
+    """
+    if args.infill is None:
+        if args.length is None:
+            raise ValueError(
+                "sample.length must be given without --infill, got none; add --length, "
+                "for example --length 100"
+            )
+        check_count("sample.length", args.length)
+        return
+    for name, instead in (
+        ("length", "the records have their own lengths"),
+        ("motif", "write its letters into the template"),
+    ):
+        given = getattr(args, name)
+        if given is not None:
+            raise ValueError(
+                f"sample.{name} must be left out with --infill, got {given}; {instead}"
+            )
+    find_template_reader(args.infill)
+    if not args.infill.is_file():
+        raise FileNotFoundError(
+            f"sample.infill must be an existing file, got {args.infill}; check the path"
+        )
+
+
+def read_given(args: argparse.Namespace, run: Run, sampler: Sampler) -> Templates:
+    """Turn checked arguments into a template for each sequence.
+
+    Raises:
+        ValueError: If a sequence is longer than the model's context, the file is not sound, the
+            motifs do not fit, or the run's tokenizer knows no patterns.
+    """
+    from seqdiff.data.motifs import Motif, Scaffolds
+    from seqdiff.data.templates import Blanks, Records
+
+    if args.infill is not None:
+        records = find_template_reader(args.infill)(args.infill)
+        templates = Records(records, args.num, run.tokenizer)
+        for name, length in templates.records:
+            owner = f"sample.infill record {name!r}"
+            check_context(owner, length, run, sampler, extrapolate=args.extrapolate)
+        return templates
+    check_context("sample.length", args.length, run, sampler, extrapolate=args.extrapolate)
+    if args.motif is None:
+        return Blanks(args.num, args.length, run.process.unknown_id)
+    motifs = [Motif.parse(text) for text in args.motif]
+    return Scaffolds(motifs, args.num, args.length, run.tokenizer)
+
+
+def check_context(
+    owner: str, length: int, run: Run, sampler: Sampler, *, extrapolate: bool
+) -> None:
+    """Refuse a sequence of which the network would see more than it can, or has learnt to.
+
+    Args:
+        owner: What has that length, for the message.
+        length: Tokens of the sequence; a sampler that slides a window shows fewer at a time.
+        run: The run.
+        sampler: How it will be drawn.
+        extrapolate: Whether to go beyond the length of the training rows.
+
+    Raises:
+        ValueError: If it is too long.
+    """
+    from seqdiff.samplers import BlockSampler
+
+    seen = sampler.reach(length)
+    unit = run.datamodule.token_name
+    bound, learnt = run.max_length, run.datamodule.context_length
+    window = min(limit for limit in (bound, learnt, seen) if limit is not None)
+    slide = (
+        "or slide a window: --sampler semi_autoregressive "
+        f"--window {window} --stride {max(1, window // 2)}"
+    )
+    if isinstance(sampler, BlockSampler):
+        slide = f"or let it look back less far: --window {window}"
+    if bound is not None and seen > bound:
+        raise ValueError(
+            f"{owner} must be at most {bound:,} {unit}s, all that the network of {run.directory} "
+            f"takes at a time, got {length:,}; shorten it, {slide}"
+        )
+    if learnt is not None and seen > learnt and not extrapolate:
+        raise ValueError(
+            f"{owner} must be at most {learnt:,} {unit}s, the context that {run.directory} was "
+            f"trained with, got {length:,}; shorten it, add --extrapolate, {slide}"
+        )
+
+
+def fit_sampler(sampler: Sampler, run: Run, *, stop: str | None, extrapolate: bool) -> Sampler:
+    """Let a block sampler look back as far as the run has learnt to, and stop at a symbol.
+
+    Args:
+        sampler: Any; another than a ``BlockSampler`` stays as it is.
+        run: The run.
+        stop: The symbol, as text.
+        extrapolate: Whether to look back further than the run has learnt to.
+
+    Raises:
+        ValueError: If the sampler does not fit the run, or there is a symbol to stop at and the
+            sampler or the tokenizer does not know what to do with it.
+    """
+    if not isinstance(sampler, BlockSampler):
+        if stop is not None:
+            raise ValueError(
+                f"sample.stop must be left out for sampler {type(sampler).__name__}, which fills "
+                f"rows as long as they are, got {stop!r}; it is for runs of block diffusion"
+            )
+        return sampler
+    size = sampler.check(run.denoiser)
+    limits = [run.max_length, None if extrapolate else run.datamodule.context_length]
+    known = [limit for limit in limits if limit is not None]
+    if sampler.window is None and known and min(known) >= 2 * size:
+        sampler = replace(sampler, window=min(known))
+    if stop is None:
+        return sampler
+    if sampler.stop_id is not None:
+        raise ValueError(
+            f"sample.stop must be left out with --stop-id, got {stop!r} and {sampler.stop_id}; "
+            "they mean the same"
+        )
+    return replace(sampler, stop_id=find_symbol(stop, run.tokenizer))
+
+
+def find_symbol(text: str, tokenizer: Tokenizer) -> int:
+    """Find the id of a single symbol: one that it encodes to, or that decodes to it.
+
+    Args:
+        text: The symbol.
+        tokenizer: Of a run; special symbols of some are not encoded from their names.
+
+    Raises:
+        ValueError: If it is no single symbol.
+    """
+    every = range(tokenizer.vocab_size) if text else ()
+    known = [i for i in every if tokenizer.decode(np.array([i])) == text]
+    ids = known if len(known) == 1 else tokenizer.encode(text).tolist()
+    if len(ids) == 1 and ids[0] < tokenizer.vocab_size:
+        return int(ids[0])
+    raise ValueError(
+        f"sample.stop must be a single symbol of the run's {type(tokenizer).__name__}, got "
+        f"{text!r}, which is {len(ids)}; choose one"
+    )
+
+
+def check_trace(path: Path, out: Path) -> None:
+    """Refuse, before slow work, a file that a trace cannot be written to.
+
+    Args:
+        path: Where the trace goes.
+        out: Where the sequences go.
+
+    Raises:
+        OSError: If it cannot be written.
+        ValueError: If its suffix is another than npz, or both are one file.
+    """
+    if path.suffix != ".npz":
+        raise ValueError(f"sample.trace must end in .npz, got {path}; rename it")
+    check_apart("sample.trace", path, {"--out": out})
+    check_parent("sample.trace", path)
+
+
+def save_trace(
+    path: Path, recorder: Recorder, sampler: Sampler, names: list[str], tokenizer: Tokenizer
+) -> None:
+    """Write what a recorder kept.
+
+    Args:
+        path: Where to.
+        recorder: Saw all sequences.
+        sampler: What drew them.
+        names: Of the sequences.
+        tokenizer: Says what each id decodes to.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    import numpy as np
+
+    from seqdiff.samplers.protocol import sampler_name
+    from seqdiff.samplers.trace import write_trace
+
+    symbols = [tokenizer.decode(np.array([i])) for i in range(tokenizer.vocab_size + 1)]
+    name = sampler_name(type(sampler))
+    write_trace(path, recorder.trace(sampler=name, names=names, symbols=symbols))
+
+
+# A token's id and, for two symbols, their probabilities and noise: what any sampler holds at least.
+_BYTES_PER_TOKEN = 64
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+def check_memory(sequences: int, length: int, device: torch.device) -> None:
+    """Refuse, before slow work, sequences that cannot fit; the network needs more on top.
+
+    Args:
+        sequences: Drawn at a time.
+        length: Tokens in each.
+        device: Where.
+
+    Raises:
+        ValueError: If there is not even room for the tokens.
+    """
+    try:
+        torch.empty((sequences, length, _BYTES_PER_TOKEN), dtype=torch.uint8, device=device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"sample.length must fit in the memory of {device}, got {sequences} of {length:,} "
+            "tokens at a time; lower --length or --batch_size"
+        ) from error
+
+
+class Drawn(NamedTuple):
+    """What was drawn.
+
+    Attributes:
+        sequences: Decoded.
+        lengths: Tokens of each.
+        clamped: Draws whose probabilities had to be scaled down, from a sampler that counts them.
+    """
+
+    sequences: list[str]
+    lengths: list[int]
+    clamped: int | None = None
+
+
+def draw(
+    run: Run,
+    sampler: Sampler,
+    templates: Templates,
+    *,
+    seed: int,
+    batch_size: int,
+    recorder: Recorder | None = None,
+) -> Drawn:
+    """Draw decoded sequences under a progress bar.
+
+    Only sequences of one length share a batch, so none is padded.
+
+    Args:
+        run: The run.
+        sampler: How to draw.
+        templates: What is given of each sequence.
+        seed: Of the sequences; the seed of each follows from it, see ``Run.row_seeds``.
+        batch_size: Drawn at a time; the sequences do not depend on it.
+        recorder: Keeps every step.
+    """
+    num = len(templates.names)
+    seeds = run.row_seeds(num, seed)
+    sequences, lengths = [""] * num, [0] * num
+    done, clamped = 0, None
+    steps = getattr(sampler, "num_steps", None)
+    reached = 0.0  # never falls, though a sampler may hide tokens again
+    due = 0.0  # looking at all tokens after each step would take time like their number squared
+
+    def show(step: int, x_t: Int[Tensor, "B L"]) -> None:
+        nonlocal reached, due
+        if recorder is not None:
+            recorder(step, x_t)
+        if time.monotonic() < due:
+            return
+        share = float((x_t != run.process.unknown_id).double().mean())
+        if steps is not None:  # a noisy token may look like a known one until the last step
+            share = min(share, step / steps)
+        reached = max(reached, done + share * len(x_t))
+        bar.update(task, completed=reached)
+        due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+
+    with progress() as bar:
+        task = bar.add_task("sampling", total=num)
+        for numbers in _batches(templates.lengths, batch_size):
+            x_init, allowed = _start(run, templates, numbers, seeds)
+            if recorder is not None:
+                recorder.start(x_init, numbers)
+            drawn = sampler.sample(
+                run.denoiser,
+                x_init,
+                seeds=seeds[numbers].to(x_init.device),
+                allowed=allowed,
+                callback=show,
+            )
+            if drawn.clamped is not None:
+                clamped = (clamped or 0) + int(drawn.clamped.sum())
+            full = [x_init.shape[1]] * len(numbers)
+            ends = full if drawn.length is None else drawn.length.tolist()
+            for number, end, row in zip(numbers, ends, drawn.tokens.cpu().numpy(), strict=True):
+                lengths[number] = end
+                sequences[number] = run.tokenizer.decode(row[:end])
+            done += len(numbers)
+            bar.update(task, completed=done)
+    return Drawn(sequences, lengths, clamped)
+
+
+def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
+    """Cut the numbers of sequences into batches of one length."""
+    order = sorted(range(len(lengths)), key=lambda number: lengths[number])
+    for _, group in groupby(order, key=lambda number: lengths[number]):
+        alike = list(group)
+        for first in range(0, len(alike), batch_size):
+            yield alike[first : first + batch_size]
+
+
+def _start(
+    run: Run, templates: Templates, numbers: list[int], seeds: Int64[Tensor, " n"]
+) -> tuple[Int64[Tensor, "B L"], Bool[Tensor, "B L K"] | None]:
+    """Stack templates on the run's device."""
+    device = next(run.denoiser.parameters()).device
+    found = [templates.template(number, int(seeds[number])) for number in numbers]
+    x_init = torch.from_numpy(np.stack([template.tokens for template in found])).to(device)
+    if all(template.allowed is None for template in found):
+        return x_init, None
+    every = np.ones((x_init.shape[1], run.process.vocab_size), dtype=bool)
+    stacked = [every if template.allowed is None else template.allowed for template in found]
+    return x_init, torch.from_numpy(np.stack(stacked)).to(device)
+
+
+_DEFAULT = ("first_hitting", "left_to_right", "block", "ancestral", "tweedie", "gaussian")
+
+
+def open_run(
+    directory: Path, sampler: str | None, flags: Sequence[str], device: torch.device
+) -> tuple[Run, Sampler]:
+    """Build the sampler that is asked for, then load the run.
+
+    Args:
+        directory: Of the run.
+        sampler: Its name; ``None`` is the default of such a run.
+        flags: The sampler's options.
+        device: Where the network goes.
+
+    Raises:
+        FileNotFoundError: See ``load_run``.
+        ValueError: See ``build_sampler`` and ``load_run``; or if the sampler is not for the run.
+    """
+    try:
+        chosen = _first_fit(_DEFAULT if sampler is None else [sampler], flags)
+    except ValueError:
+        if sampler is None and (directory / CONFIG_NAME).is_file():
+            build_sampler(_usual(load_run(directory)), flags)  # raises, in the name of that one
+        raise
+    trained = load_run(directory, device=device)
+    if sampler is None:
+        chosen = build_sampler(_usual(trained), flags)
+    chosen.check_fit(trained.denoiser)
+    return trained, chosen
+
+
+def _usual(run: Run) -> str:
+    """The name of the default sampler of such a run."""
+    return next(n for n in _DEFAULT if choose_sampler(n).needs.met_by(run.denoiser))
+
+
+def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
+    """Build the first of some samplers that takes the options; which it will be, the run decides.
+
+    Raises:
+        ValueError: If none does: what the first one says that has all of these options, or else
+            what the first one says.
+    """
+    given = {flag.removeprefix("--").partition("=")[0].partition(".")[0] for flag in flags}
+    complaints = []
+    for name in names:
+        try:
+            return build_sampler(name, flags)
+        except ValueError as error:
+            complaints.append((given - set(signature(choose_sampler(name)).parameters), error))
+    raise next((error for unknown, error in complaints if not unknown), complaints[0][1])
+
+
+def guide(command: str, run: Run, label: str | None, gamma: float | None = None) -> Run:
+    """Give the run as a model of the sequences of a label.
+
+    Args:
+        command: Who asks, for the messages.
+        run: The run.
+        label: Name of the label; ``None`` samples without one.
+        gamma: Strength of classifier-free guidance; ``None`` means 1, no more than the label.
+
+    Raises:
+        ValueError: If the run has no such label, or was not trained for what is asked.
+    """
+    known = run.datamodule.labels
+    if label is not None and known is None:
+        raise ValueError(
+            f"{command}.label must be left out for a run without labels, got {label!r}; train "
+            "on data with labels (data.labels, data.label_file)"
+        )
+    if label is not None and known is not None and label not in known:
+        raise ValueError(
+            f"{command}.label must be one of {', '.join(known)}, got {label!r}; "
+            "the model never saw it"
+        )
+    if label is None and gamma is not None:
+        raise ValueError(
+            f"{command}.guidance must come with a label, got {gamma} without; add --label"
+        )
+    strength = 1.0 if gamma is None else gamma
+    if known is not None and run.config.label_dropout == 0 and (label is None or strength != 1):
+        raise ValueError(
+            f"{command}.label must be given, with guidance 1, for a run trained with label_dropout "
+            f"0, got label {label} and guidance {strength}: it cannot do without a label; give "
+            f"--label {known[0]}, or train with label_dropout 0.1"
+        )
+    if label is None or known is None:
+        return run
+    model, number = run.denoiser, known.index(label)
+    if strength == 0:
+        return run
+    if model.law == "score" or model.reads_embeddings:
+        if strength != 1:
+            raise ValueError(
+                f"{command}.guidance must be 0 or 1 for the {model.description}, of which other "
+                f"strengths are not defined, got {strength}; leave it out"
+            )
+        return replace(run, denoiser=model.given_label(number).eval())
+    if model.context == "block":
+        return replace(run, denoiser=BlockClassifierFree(model, number, strength).eval())
+    return replace(run, denoiser=ClassifierFree(model, number, strength).eval())
+
+
+def choose_labels(command: str, run: Run, *, given: bool) -> bool | None:
+    """Decide whether the rows of a split are evaluated given their labels.
+
+    Args:
+        command: Who asks, for the messages.
+        run: The run.
+        given: Whether that is asked for.
+
+    Returns:
+        ``None`` for a run without labels.
+
+    Raises:
+        ValueError: If the run has no labels to give, or cannot do without them.
+    """
+    if run.datamodule.labels is None:
+        if given:
+            raise ValueError(
+                f"{command}.given_labels must be left out for a run without labels, got it for "
+                f"{run.directory}; train on data with labels (data.labels, data.label_file)"
+            )
+        return None
+    if not given and run.config.label_dropout == 0:
+        raise ValueError(
+            f"{command}.given_labels must be set for a run trained with label_dropout 0, which "
+            f"cannot do without labels, got {run.directory} without it; add --given_labels, or "
+            "train with label_dropout 0.1"
+        )
+    return given
+
+
+def conjoin(command: str, run: Run, sampler: Sampler) -> Run:
+    """Give the run as a model for which a sequence and its other strand are equally likely.
+
+    Args:
+        command: Who asks, for the messages.
+        run: The run, not yet guided.
+        sampler: How it will be drawn.
+
+    Raises:
+        ValueError: If its sequences have one strand only, or the model or the sampler prefers a
+            direction.
+    """
+    tokenizer = run.tokenizer
+    if not isinstance(tokenizer, StrandTokenizer):
+        raise ValueError(
+            f"{command}.rc_consistent must be left out for sequences with one strand, got a run "
+            f"with {type(tokenizer).__name__}, which has no complement; leave it out"
+        )
+    what = {"prefix": "an autoregressive run", "block": "a run of block diffusion"}
+    if run.denoiser.context in what:
+        raise ValueError(
+            f"{command}.rc_consistent must be left out for {what[run.denoiser.context]}, which "
+            "reads from left to right only; leave it out"
+        )
+    if sampler.directed:
+        raise ValueError(
+            f"{command}.rc_consistent must go with a sampler that treats both ends alike, got "
+            f"{type(sampler).__name__}; leave --sampler out, or choose ancestral"
+        )
+    return replace(run, denoiser=Conjoined(run.denoiser, tokenizer.complement).eval())
+
+
+help = "draw sequences from a run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See ``Command``."""
+    parser.epilog = (
+        "Any option of the sampler may follow, for example --temperature 0.8; "
+        "seqdiff samplers NAME lists them."
+    )
+    parser.add_argument("directory", type=Path, metavar="RUN", help="run directory")
+    parser.add_argument("--num", type=int, required=True, metavar="N", help="number of sequences")
+    add_given(parser)
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="its suffix chooses the format"
+    )
+    parser.add_argument("--seed", type=int, required=True, help="of the draws")
+    parser.add_argument(
+        "--sampler",
+        metavar="NAME",
+        help="one of those that seqdiff samplers lists; seqdiff samplers NAME lists its options; "
+        "default: first_hitting for masked diffusion, block for block diffusion, left_to_right if "
+        "autoregressive, tweedie for scores, gaussian for Gaussian diffusion, ancestral otherwise",
+    )
+    parser.add_argument(
+        "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"
+    )
+    parser.add_argument(
+        "--stop",
+        metavar="SYMBOL",
+        help="end a sequence with this symbol, before --length; for runs of block diffusion",
+    )
+    parser.add_argument("--label", metavar="NAME", help="class to draw, for a run with labels")
+    parser.add_argument(
+        "--guidance",
+        type=float,
+        metavar="GAMMA",
+        help="how strongly to follow the label; default: 1, the model's law given the label",
+    )
+    parser.add_argument(
+        "--rc_consistent",
+        action="store_true",
+        help="predict from both strands, so that a sequence and its reverse complement are equally "
+        "likely; twice the evaluations",
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE.npz",
+        help="keep the tokens after every step, for seqdiff plot trace",
+    )
+    add_device(parser)
+    parser.set_defaults(flags=[])
+
+
+def run(args: argparse.Namespace) -> None:
+    """See ``Command``."""
+    for name in ("num", "batch_size"):
+        check_count(f"sample.{name}", getattr(args, name))
+    check_seed("sample.seed", args.seed)
+    check_guidance("sample.guidance", args.guidance)
+    check_given(args)
+    writer = find_writer(args.out)
+    check_parent("sample.out", args.out)
+    check_apart("sample.out", args.out, {"--infill": args.infill})
+    if args.trace is not None:
+        check_trace(args.trace, args.out)
+    from seqdiff.cli.terminal import choose_device
+    from seqdiff.samplers.trace import Recorder, check_room
+
+    device = choose_device(args.device)
+    if args.length is not None:
+        check_memory(min(args.num, args.batch_size), args.length, device)
+    if args.trace is not None:
+        check_room(args.num, args.length or 1)
+    trained, sampler = open_run(args.directory, args.sampler, args.flags, device)
+    if args.rc_consistent:
+        trained = conjoin("sample", trained, sampler)
+    trained = guide("sample", trained, args.label, args.guidance)
+    sampler = fit_sampler(sampler, trained, stop=args.stop, extrapolate=args.extrapolate)
+    templates = read_given(args, trained, sampler)
+    names = templates.names
+    recorder = Recorder() if args.trace is not None else None
+    if recorder is not None:
+        check_room(len(names), max(templates.lengths))
+    sequences, lengths, clamped = draw(
+        trained, sampler, templates, seed=args.seed, batch_size=args.batch_size, recorder=recorder
+    )
+    with replacing(args.out) as temporary:
+        writer(temporary, sequences, names)
+    if args.trace is not None and recorder is not None:
+        save_trace(args.trace, recorder, sampler, names, trained.tokenizer)
+    span = f"{min(lengths)}" if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
+    print(f"{args.out}: {len(sequences)} x {span} {trained.datamodule.token_name}s")
+    if clamped:
+        print(
+            f"{clamped:,} steps of single tokens had probabilities above 1, which were scaled "
+            "down; more --num-steps make them fewer"
+        )

@@ -1,0 +1,1 @@
+"""Denoisers: a backbone, a process and a parameterization behind one call."""

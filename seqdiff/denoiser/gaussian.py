@@ -1,0 +1,270 @@
+"""The denoiser of Gaussian diffusion on embeddings, and what it learns beside the network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor, nn
+
+from seqdiff.backbones.base import Backbone
+from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.parameterization import Parameterization
+from seqdiff.process import Gaussian
+from seqdiff.process.gaussian import log_signal, scales
+from seqdiff.types import Batch, Inputs
+
+_UNITS = 64
+_SLOPE = 16.0
+# Of the schedule and the embedding, over the learning rate of the network: 1e-2 over 1.4e-3.
+_LR_SCALE = 1e-2 / 1.4e-3
+
+
+@dataclass(kw_only=True)
+class NoisyEmbeddings(Inputs):
+    """What ``GaussianDenoiser`` is given: ``Inputs`` whose unknown tokens lie behind noise.
+
+    Attributes:
+        tokens: Ids of given tokens; K at noisy positions, and at positions of which nothing is
+            known.
+        z: Noisy embeddings; 0 where there is none.
+        noisy: True where there is one.
+        gamma: Negative log signal-to-noise ratio of each row.
+        conditioned: Rows for which the network is shown its own first prediction, if the process is
+            self-conditioned; ``None`` for all.
+    """
+
+    z: Float[Tensor, "B L d"]
+    noisy: Bool[Tensor, "B L"]
+    gamma: Float64[Tensor, " B"]
+    conditioned: Bool[Tensor, " B"] | None = None
+
+
+class Level(NamedTuple):
+    """A noise level.
+
+    Attributes:
+        gamma: Negative log signal-to-noise ratio g(t).
+        dgamma: Its derivative by t.
+    """
+
+    gamma: Float64[Tensor, "*n"]
+    dgamma: Float64[Tensor, "*n"]
+
+
+class LearnedSchedule(nn.Module):
+    """g(t) = g(0) + (g(1) - g(0)) h(t), where h grows from 0 to 1 and all of it is learned.
+
+    h is a straight line and tanh units with positive weights, scaled; it starts close to the line.
+    Everything is computed in float64. Source: Kingma et al. 2021, arXiv:2107.00630, appendix H;
+    Gulrajani and Hashimoto 2023, arXiv:2305.18619, with 1,024 units.
+
+    Args:
+        gamma_0: g(0) at first.
+        gamma_1: g(1) at first.
+    """
+
+    def __init__(self, gamma_0: float, gamma_1: float) -> None:
+        super().__init__()
+        self.ends = nn.Parameter(torch.tensor([gamma_0, gamma_1]))
+        self.line = nn.Parameter(torch.zeros(1))
+        self.log_weights = nn.Parameter(torch.full((_UNITS,), -math.log(_UNITS)))
+        self.log_slopes = nn.Parameter(torch.full((_UNITS,), math.log(_SLOPE)))
+        self.centres = nn.Parameter((torch.arange(_UNITS) + 0.5) / _UNITS)
+
+    def forward(self, t: Float[Tensor, "*n"]) -> Level:
+        """Give the noise level at some times in [0, 1]."""
+        return self.between_ends(*self.shape(t))
+
+    def shape(self, t: Float[Tensor, "*n"]) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+        """Give h and its derivative."""
+        zero, one = t.new_tensor([0.0, 1.0], dtype=torch.float64)
+        (start, _), (end, _) = self._raw(zero), self._raw(one)
+        value, slope = self._raw(t.double())
+        return (value - start) / (end - start), slope / (end - start)
+
+    def between_ends(self, shape: Float64[Tensor, "*n"], slope: Float64[Tensor, "*n"]) -> Level:
+        """Give g and its derivative, from h and its derivative."""
+        first, last = self.ends.double()
+        return Level(first + (last - first) * shape, (last - first) * slope)
+
+    def _raw(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        line, weights = self.line.double().exp().squeeze(), self.log_weights.double().exp()
+        slopes, centres = self.log_slopes.double().exp(), self.centres.double()
+        bent = torch.tanh(slopes * (t[..., None] - centres))
+        value = line * t + (weights * bent).sum(dim=-1)
+        return value, line + (weights * slopes * (1 - bent**2)).sum(dim=-1)
+
+
+class GaussianDenoiser(Denoiser):
+    """A network that predicts tokens from noisy embeddings of them.
+
+    It learns the embedding, whose rows have norm 1, the noise schedule, and how embeddings enter
+    the network. A noisy position enters as the network's vector of an unknown token plus a linear
+    map of z, which is scaled so that its coordinates have mean square 1. A given token enters like
+    a noisy one without noise, plus a learned vector that says so; an unknown one has no z. To the
+    outputs at a noisy position the evidence of its own embedding is added, (A / S^2) z . E_v for
+    symbol v, so that a network with outputs of 0 gives the exact posterior of a single token.
+
+    Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619. This is our own smallest version: the
+    evidence is not phased in, there is no muP, and the network is the run's backbone. As published,
+    the embedding and the schedule have a learning rate of their own, 7.1 times that of the rest.
+
+    Args:
+        backbone: A network of one strand, time-conditioned, that embeds K + 1 ids.
+        process: The process.
+        parameterization: ``None`` is ``Categorical``.
+
+    Attributes:
+        table: The embedding, before its rows are normalised.
+        schedule: The curve g.
+
+    Raises:
+        ValueError: If the parts do not fit together.
+    """
+
+    process: Gaussian
+    reads_embeddings: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        process: Gaussian,
+        parameterization: Parameterization | None = None,
+    ) -> None:
+        super().__init__(backbone, process, parameterization)
+        if backbone.strands != 1:
+            raise ValueError(
+                "GaussianDenoiser.backbone must read one strand, since a noisy embedding has no "
+                f"complement, got {backbone.strands} from {type(backbone).__name__}; set "
+                "variant=ph"
+            )
+        self.table = nn.Embedding(process.vocab_size, process.dim)
+        nn.init.normal_(self.table.weight, std=process.dim**-0.5)
+        self.schedule = LearnedSchedule(process.gamma_0, process.gamma_1)
+        for parameter in (self.table.weight, *self.schedule.parameters()):
+            parameter._lr_scale = _LR_SCALE  # pyright: ignore[reportAttributeAccessIssue]
+        self.enter = nn.Linear(process.dim, backbone.width)
+        self.given = nn.Parameter(torch.zeros(backbone.width))
+        self.recall = None
+        if process.self_conditioning:
+            self.recall = nn.Linear(process.dim, backbone.width, bias=False)
+        for layer in (self.enter, self.recall):  # as large as networks embed tokens at first
+            if layer is not None:
+                nn.init.normal_(layer.weight, std=0.02)
+        nn.init.zeros_(self.enter.bias)
+
+    @property
+    def vectors(self) -> Float64[Tensor, "K d"]:
+        """The embedding of each symbol."""
+        return F.normalize(self.table.weight.double(), dim=-1)
+
+    def embed(self, tokens: Int[Tensor, "*n"]) -> Float64[Tensor, "*n d"]:
+        """Embed symbols; 0 for unknown ones."""
+        known = tokens < self.vocab_size
+        return self.vectors[tokens.where(known, 0)] * known[..., None]
+
+    def mean(self, log_probs: Float[Tensor, "*n K"]) -> Float64[Tensor, "*n d"]:
+        """Give the mean embedding of a distribution of the token."""
+        return (log_probs.exp() @ self.vectors.to(log_probs.dtype)).double()
+
+    def corrupt(
+        self,
+        batch: Batch,
+        gamma: Float64[Tensor, " B"],
+        noise: Float64[Tensor, "B L d"],
+        conditioned: Bool[Tensor, " B"] | None = None,
+    ) -> NoisyEmbeddings:
+        """Hide the tokens that count behind noise; the others are given, or unknown.
+
+        Args:
+            batch: Clean tokens.
+            gamma: Noise level of each row.
+            noise: Independent standard normals.
+            conditioned: See ``NoisyEmbeddings``.
+        """
+        noisy = batch.loss_mask & (batch.tokens != self.process.unknown_id)
+        signal, spread = (scale[:, None, None] for scale in scales(gamma))
+        z = (signal * self.embed(batch.tokens) + spread * noise) * noisy[..., None]
+        return NoisyEmbeddings(
+            batch.tokens.masked_fill(noisy, self.process.unknown_id),
+            padding=batch.padding,
+            label=batch.label,
+            z=z,
+            noisy=noisy,
+            gamma=gamma,
+            conditioned=conditioned,
+        )
+
+    @property
+    def evaluations_per_call(self) -> int:
+        """See ``Denoiser``."""
+        return 2 if self.process.self_conditioning else 1
+
+    def log_probs(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """See ``Denoiser``."""
+        return self(inputs, where)
+
+    def _outputs(self, inputs: Inputs, where: Tensor | None, x0: Tensor | None = None) -> Tensor:
+        """See ``Denoiser``; with the evidence of the positions' own embeddings."""
+        del x0
+        if not isinstance(inputs, NoisyEmbeddings):
+            raise ValueError(
+                "GaussianDenoiser.inputs must be NoisyEmbeddings, got tokens alone; make them with "
+                "GaussianDenoiser.corrupt"
+            )
+        if self.recall is None:
+            return self._logits(inputs, where, self._read_in(inputs))
+        h = self._read_in(inputs)
+        return self._logits(inputs, where, h + self._recalled(inputs, h))
+
+    def _read_in(self, inputs: NoisyEmbeddings) -> Tensor:
+        """What is added to the network's vectors of tokens ``[B, L, width]``."""
+        signal, noise = scales(inputs.gamma)
+        dim, given = self.process.dim, inputs.tokens < self.vocab_size
+        size = (signal**2 / dim + noise**2).sqrt()[:, None, None]
+        vectors = inputs.z / size + self.embed(inputs.tokens) * math.sqrt(dim)
+        entered = self.enter(vectors.to(self.enter.weight.dtype))
+        shown = inputs.noisy | given
+        return entered * shown[..., None] + self.given * given[..., None]
+
+    def _recalled(self, inputs: NoisyEmbeddings, h: Tensor) -> Tensor:
+        """What the network is shown of its first prediction, without a gradient into that."""
+        assert self.recall is not None
+        last = torch.zeros_like(inputs.z)
+        rows = slice(None) if inputs.conditioned is None else inputs.conditioned
+        part = inputs.take(rows)
+        assert isinstance(part, NoisyEmbeddings)
+        if len(part.tokens):
+            with torch.no_grad():
+                found = self._read(self._logits(part, part.noisy, h[rows]), part, part.noisy)
+                shown = torch.zeros_like(part.z).masked_scatter(
+                    part.noisy[..., None], self.mean(found) * math.sqrt(self.process.dim)
+                )
+            last[rows] = shown
+        return self.recall(last.to(self.recall.weight.dtype))
+
+    def _logits(self, inputs: NoisyEmbeddings, where: Tensor | None, h: Tensor) -> Tensor:
+        backbone, inputs = self.backbone, self._labelled(inputs)
+        backbone.check_label(inputs.label)
+        told = replace(inputs, sigma=-log_signal(inputs.gamma))
+        body = backbone.body(backbone.embed(told) + h, told)
+        outputs = self._checked(backbone.head(body, told, where))
+        with torch.autocast(outputs.device.type, enabled=False):
+            outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+            return outputs + self._evidence(inputs, where, outputs.dtype)
+
+    def _evidence(
+        self, inputs: NoisyEmbeddings, where: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        """Give log q(z | v) of each symbol v, up to a constant: all embeddings have norm 1."""
+        signal, noise = scales(inputs.gamma)
+        weighted = inputs.z * (signal / noise**2)[:, None, None]
+        weighted = weighted if where is None else weighted[where]
+        return weighted.to(dtype) @ self.vectors.to(dtype).T

@@ -1,0 +1,278 @@
+"""Mamba over rows cut into blocks: through clean blocks, and from their borders into others.
+
+The direction from left to right runs through all clean blocks of a row and leaves its state and
+the end of its convolution's input at every border between two of them; any other tokens of a block
+can then be read from the border before it. The direction from right to left begins anew at the end
+of every block, and so knows of no later one.
+
+On the CPU in float32 and float64 either is one operator, as ``mamba_both_ways`` is, and as that
+without a second derivative; that takes ``backend="reference"``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from seqdiff.blocks import cut, join, num_blocks
+from seqdiff.ops.bimamba.directions import (
+    Direction,
+    check_direction,
+    mamba_direction,
+    one_kind_on_cpu,
+)
+from seqdiff.ops.causal_conv.dispatch import BACKENDS as CONV_BACKENDS
+from seqdiff.ops.causal_conv.dispatch import causal_conv1d
+from seqdiff.ops.dtypes import compute_dtype
+from seqdiff.ops.selective_scan.dispatch import selective_scan
+
+
+class Borders(NamedTuple):
+    """What the direction from left to right carries over the borders of n blocks.
+
+    Attributes:
+        states: State of the scan ``(B, n, D, N)``.
+        tails: The last ``W - 1`` inputs of the convolution ``(B, n, W - 1, D)``.
+    """
+
+    states: Tensor
+    tails: Tensor
+
+
+def no_borders(batch: int, conv_weight: Float[Tensor, "D W"], A: Float[Tensor, "D N"]) -> Borders:
+    """The border before a row's first token: zeros.
+
+    Args:
+        batch: Rows.
+        conv_weight: Filter of the direction from left to right.
+        A: Its decay rates, or others of their shape.
+    """
+    channels, width = conv_weight.shape
+    return Borders(
+        A.new_zeros(batch, 1, *A.shape, dtype=compute_dtype(A)),
+        conv_weight.new_zeros(batch, 1, width - 1, channels),
+    )
+
+
+def mamba_through(
+    xz: Float[Tensor, "B L E"],
+    fwd: Direction,
+    rev: Direction,
+    block_size: int,
+    start: Borders,
+    padding: Bool[Tensor, "B L"] | None = None,
+    *,
+    backend: str = "auto",
+) -> tuple[Float[Tensor, "B L D"], Borders]:
+    """Read whole blocks after those before them.
+
+    Args:
+        xz: Input and gate side by side, ``E = 2 D``; zero where padded.
+        fwd: Weights of the direction from left to right, which runs through.
+        rev: Weights of the other, which begins anew at the end of every block.
+        block_size: Tokens of a block; divides L.
+        start: The border before the first block, ``n = 1``.
+        padding: See ``mamba_direction``.
+        backend: See ``mamba_direction``.
+
+    Returns:
+        The sum of both directions, and all ``L / block_size + 1`` borders, the last of which lies
+        behind the last block.
+
+    Raises:
+        ValueError: Blocks are not whole or there is not one border; and see ``mamba_direction``.
+    """
+    check_direction(xz, fwd, padding)
+    check_direction(xz, rev, padding)
+    _check_whole(xz, block_size)
+    _check_borders(start, len(xz), 1, fwd)
+    if _fits_cpu(backend, xz, fwd, rev, start):
+        from seqdiff.ops.bimamba.cpu_blocks import mamba_blocks_cpu
+
+        y, *borders = mamba_blocks_cpu(xz, fwd, rev, block_size, start, padding, through=True)
+        return y, Borders(*borders)
+    u, delta, B, C, tail = _read(xz, fwd, start.tails[:, 0], padding, backend)
+    y = selective_scan(
+        *(u, delta, fwd.A, B, C, fwd.D, xz.chunk(2, dim=-1)[1].mT, fwd.dt_bias, True),
+        initial_state=start.states[:, 0],
+        backend=backend,
+    )
+    assert isinstance(y, Tensor)  # no last state was asked for
+    states = _states_at_borders(u, delta, B, C, fwd, block_size, start.states, backend)
+    y = y.mT + _backwards(xz, rev, block_size, padding, backend)
+    return y, Borders(states, _tails(tail, block_size, fwd.conv_weight.shape[1] - 1))
+
+
+def mamba_borders(
+    x: Float[Tensor, "B L D"],
+    fwd: Direction,
+    block_size: int,
+    start: Borders,
+    padding: Bool[Tensor, "B L"] | None = None,
+    *,
+    backend: str = "auto",
+) -> Borders:
+    """Give what ``mamba_through`` gives besides its output, which then costs nothing.
+
+    Args:
+        x: Input, without a gate.
+        fwd: See ``mamba_through``.
+        block_size: See ``mamba_through``.
+        start: See ``mamba_through``.
+        padding: See ``mamba_direction``.
+        backend: See ``mamba_direction``.
+
+    Raises:
+        ValueError: See ``mamba_through``.
+    """
+    check_direction(x, fwd, padding, gated=False)
+    _check_whole(x, block_size)
+    _check_borders(start, len(x), 1, fwd)
+    if _fits_cpu(backend, x, fwd, fwd, start):
+        from seqdiff.ops.bimamba.cpu_blocks import mamba_blocks_cpu
+
+        _, *borders = mamba_blocks_cpu(x, fwd, None, block_size, start, padding, through=True)
+        return Borders(*borders)
+    u, delta, B, C, tail = _read(x, fwd, start.tails[:, 0], padding, backend)
+    states = _states_at_borders(u, delta, B, C, fwd, block_size, start.states, backend)
+    return Borders(states, _tails(tail, block_size, fwd.conv_weight.shape[1] - 1))
+
+
+def mamba_from(
+    xz: Float[Tensor, "B L E"],
+    fwd: Direction,
+    rev: Direction,
+    block_size: int,
+    borders: Borders,
+    padding: Bool[Tensor, "B L"] | None = None,
+    *,
+    backend: str = "auto",
+) -> Float[Tensor, "B L D"]:
+    """Read every block from the border before it, and none from another.
+
+    Args:
+        xz: Input and gate side by side, ``E = 2 D``; zero where padded.
+        fwd: Weights of the direction from left to right.
+        rev: Weights of the other.
+        block_size: Tokens of a block; the last may be shorter.
+        borders: As many as blocks.
+        padding: See ``mamba_direction``.
+        backend: See ``mamba_direction``.
+
+    Returns:
+        The sum of both directions.
+
+    Raises:
+        ValueError: There are not as many borders as blocks; and see ``mamba_direction``.
+    """
+    check_direction(xz, fwd, padding)
+    check_direction(xz, rev, padding)
+    _check_borders(borders, len(xz), num_blocks(xz.shape[1], block_size), fwd)
+    if _fits_cpu(backend, xz, fwd, rev, borders):
+        from seqdiff.ops.bimamba.cpu_blocks import mamba_blocks_cpu
+
+        return mamba_blocks_cpu(xz, fwd, rev, block_size, borders, padding, through=False)[0]
+    blocks = cut(xz, block_size)
+    absent = None if padding is None else cut(padding, block_size, fill=True)
+    u, delta, B, C, _ = _read(blocks, fwd, borders.tails.flatten(0, 1), absent, backend)
+    y = selective_scan(
+        *(u, delta, fwd.A, B, C, fwd.D, blocks.chunk(2, dim=-1)[1].mT, fwd.dt_bias, True),
+        initial_state=borders.states.flatten(0, 1),
+        backend=backend,
+    )
+    assert isinstance(y, Tensor)  # no last state was asked for
+    length = xz.shape[1]
+    return join(y.mT, length) + _backwards(xz, rev, block_size, padding, backend)
+
+
+def _check_whole(x: Tensor, block_size: int) -> None:
+    if x.shape[1] % block_size:
+        raise ValueError(
+            f"mamba_blocks.block_size must divide the length {x.shape[1]}, got {block_size}"
+        )
+
+
+def _check_borders(borders: Borders, batch: int, count: int, own: Direction) -> None:
+    channels, states = own.A.shape
+    expected = {
+        "states": (batch, count, channels, states),
+        "tails": (batch, count, own.conv_weight.shape[1] - 1, channels),
+    }
+    for name, shape in expected.items():
+        found = tuple(getattr(borders, name).shape)
+        if found != shape:
+            raise ValueError(f"mamba_blocks.{name} must have shape {shape}, got {found}")
+
+
+def _fits_cpu(backend: str, x: Tensor, fwd: Direction, rev: Direction, borders: Borders) -> bool:
+    return backend in ("auto", "cpu") and one_kind_on_cpu(x, *fwd, *rev, *borders)
+
+
+def _read(
+    xz: Tensor, own: Direction, tail: Tensor, padding: Tensor | None, backend: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The scan's input, raw step sizes and maps, and the convolution's input with its tail."""
+    x = xz[..., : len(own.D)]
+    x = torch.cat((tail.to(x.dtype), x), dim=1)
+    u = causal_conv1d(
+        x.mT,
+        own.conv_weight,
+        own.conv_bias,
+        activation="silu",
+        backend=backend if backend in CONV_BACKENDS else "auto",
+    )[..., tail.shape[1] :]
+    if padding is not None:
+        u = u.masked_fill(padding[:, None], 0)
+    rank, states = own.dt_proj.shape[1], own.A.shape[1]
+    dt, B, C = F.linear(u.mT, own.x_proj).split((rank, states, states), dim=-1)
+    return u, F.linear(dt, own.dt_proj).mT, B.mT, C.mT, x
+
+
+def _backwards(
+    xz: Tensor, rev: Direction, block_size: int, padding: Tensor | None, backend: str
+) -> Tensor:
+    """The direction from right to left inside every block."""
+    batch, length = xz.shape[:2]
+    if padding is None and length % block_size:
+        padding = xz.new_zeros(batch, length, dtype=torch.bool)
+    absent = None if padding is None else cut(padding, block_size, fill=True)
+    y = mamba_direction(cut(xz, block_size), rev, absent, reverse=True, backend=backend)
+    return join(y, length)
+
+
+def _states_at_borders(
+    u: Tensor,
+    delta: Tensor,
+    B: Tensor,
+    C: Tensor,
+    own: Direction,
+    block_size: int,
+    start: Tensor,
+    backend: str,
+) -> Tensor:
+    """Every block takes the state h before it to decay * h + gain; string these maps together."""
+    n = num_blocks(u.shape[2], block_size)
+    u, delta, B, C = (cut(m.mT, block_size).mT for m in (u, delta, B, C))
+    _, gain = selective_scan(
+        u, delta, own.A, B, C, None, None, own.dt_bias, True, True, backend=backend
+    )
+    steps = F.softplus(delta.to(gain.dtype) + own.dt_bias[:, None]).sum(-1)
+    decay = torch.exp(steps[..., None] * own.A).unflatten(0, (-1, n))
+    gain = torch.cat((start.to(gain.dtype), gain.unflatten(0, (-1, n))), dim=1)
+    decay = torch.cat((torch.zeros_like(decay[:, :1]), decay), dim=1)
+    reach = 1
+    while reach <= n:  # gain and decay are those of the last `reach` blocks together
+        before = (0, 0, 0, 0, reach, 0)
+        gain = gain + decay * F.pad(gain, before)[:, : n + 1]
+        decay = decay * F.pad(decay, before)[:, : n + 1]
+        reach *= 2
+    return gain
+
+
+def _tails(x: Tensor, block_size: int, width: int) -> Tensor:
+    """The ``width`` inputs before every border; ``x`` begins with those before the first."""
+    return x.unfold(1, width, block_size).mT

@@ -1,0 +1,1 @@
+"""The depthwise causal convolution: CPU and Triton kernels behind one call."""

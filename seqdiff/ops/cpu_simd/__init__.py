@@ -1,0 +1,1 @@
+"""SIMD vectors, tiles and threads that the CPU kernels share."""

@@ -1,0 +1,157 @@
+"""Tiles: `LANES` channels by some positions, moved between strided arrays and contiguous buffers.
+
+A buffer holds position i's vector at element ``i * LANES``. Lanes past the last channel read as
+zero and are not written.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from seqdiff.ops.cpu_simd.math import exp2, log1p
+from seqdiff.ops.cpu_simd.vectors import (
+    LANES,
+    add,
+    div,
+    full_like,
+    load,
+    load_first,
+    maximum,
+    mul,
+    peek,
+    poke,
+    prefetch,
+    store,
+    store_first,
+    sub,
+)
+
+# Numba passes intrinsics their first argument, the typing context, by itself.
+# pyright: reportCallIssue=false
+
+
+_LOG2E = math.log2(math.e)
+
+
+@njit
+def buffer(vectors, like):
+    """Room for some vectors, on a cache line's border: straddling loads and stores are slow."""
+    raw = np.empty(vectors * LANES + LANES, like.dtype)
+    skip = (-raw.ctypes.data % 64) // like.itemsize
+    room = raw[skip : skip + vectors * LANES]
+    room[:] = 0.0
+    return room
+
+
+@njit(forceinline=True)
+def read_tile(source, batch, channel, width, first, count, tile):
+    """Copy ``source[batch, channel : channel + width, first : first + count]`` into a buffer."""
+    size = source.itemsize
+    rows, columns = source.strides[2] // size, source.strides[1] // size
+    base = batch * (source.strides[0] // size) + channel * columns + first * rows
+    if width == LANES and columns == 1:
+        for i in range(count):
+            store(tile, i * LANES, load(source, base + i * rows))
+        return
+    if columns == 1:
+        for i in range(count):
+            store(tile, i * LANES, load_first(source, base + i * rows, width))
+        return
+    for i in range(count):
+        for lane in range(width):
+            tile[i * LANES + lane] = source[batch, channel + lane, first + i]
+        for lane in range(width, LANES):
+            tile[i * LANES + lane] = 0.0
+
+
+@njit(forceinline=True)
+def write_tile(target, batch, channel, width, first, count, tile):
+    """Copy a buffer to ``target[batch, channel : channel + width, first : first + count]``."""
+    size = target.itemsize
+    rows, columns = target.strides[2] // size, target.strides[1] // size
+    base = batch * (target.strides[0] // size) + channel * columns + first * rows
+    if width == LANES and columns == 1:
+        for i in range(count):
+            store(target, base + i * rows, load(tile, i * LANES))
+        return
+    if columns == 1:
+        for i in range(count):
+            store_first(target, base + i * rows, load(tile, i * LANES), width)
+        return
+    for i in range(count):
+        for lane in range(width):
+            target[batch, channel + lane, first + i] = tile[i * LANES + lane]
+
+
+@njit(forceinline=True)
+def put_tile(target, batch, channel, width, first, count, tile, accumulate, scratch):
+    """`write_tile`, or add to what is there; ``scratch`` is then overwritten."""
+    if accumulate:
+        read_tile(target, batch, channel, width, first, count, scratch)
+        for k in range(0, count * LANES, LANES):
+            store(tile, k, add(load(tile, k), load(scratch, k)))
+    write_tile(target, batch, channel, width, first, count, tile)
+
+
+@njit(forceinline=True)
+def expect_tile(array, batch, channel, first, count):
+    """Start to fetch what `read_tile` or `write_tile` will touch soon, if channels are adjacent.
+
+    Channels last, positions lie whole rows apart, which is too far for the processor's own guess.
+    """
+    size = array.itemsize
+    rows, columns = array.strides[2] // size, array.strides[1] // size
+    if columns == 1:
+        base = batch * (array.strides[0] // size) + channel + first * rows
+        for i in range(count):
+            prefetch(array, base + i * rows)
+
+
+@njit(forceinline=True)
+def copy_rows(source, source_at, target, target_at, rows, columns):
+    """Copy elements between two arrays' memory.
+
+    Each place is the first element's offset, the distance of rows and that of columns. Indexing
+    the arrays would spend more time on addresses than on the elements.
+    """
+    for n in range(rows):
+        begin = source_at[0] + n * source_at[1]
+        other = target_at[0] + n * target_at[1]
+        for i in range(columns):
+            poke(target, other + i * target_at[2], peek(source, begin + i * source_at[2]))
+
+
+@njit
+def read_matrix(source, channel, width, buffer, start):
+    """Copy ``source[channel : channel + width]`` so that its columns become vectors."""
+    for n in range(source.shape[1]):
+        for lane in range(LANES):
+            value = source[channel + lane, n] if lane < width else source.dtype.type(0.0)
+            buffer[start + n * LANES + lane] = value
+
+
+@njit
+def write_matrix(target, channel, width, buffer, start):
+    """Copy vectors back into the columns of ``target[channel : channel + width]``."""
+    for n in range(target.shape[1]):
+        for lane in range(width):
+            target[channel + lane, n] = buffer[start + n * LANES + lane]
+
+
+@njit(forceinline=True)
+def sigmoid(x):
+    """``1 / (1 + exp(-x))``."""
+    one = full_like(x, 1.0)
+    return div(one, add(one, exp2(mul(x, full_like(x, -_LOG2E)))))
+
+
+@njit(forceinline=True)
+def softplus(x):
+    """``log(1 + exp(x))`` without overflow."""
+    zero = full_like(x, 0.0)
+    magnitude = maximum(sub(zero, x), x)
+    rest = log1p(exp2(mul(magnitude, full_like(x, -_LOG2E))))
+    return add(maximum(x, zero), rest)

@@ -1,0 +1,1 @@
+"""RMSNorm: a CPU kernel and the call that chooses it."""

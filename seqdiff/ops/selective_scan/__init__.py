@@ -1,0 +1,1 @@
+"""The selective scan of Mamba: reference, CPU, Triton and CUDA kernels behind one call."""

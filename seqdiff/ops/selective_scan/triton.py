@@ -1,0 +1,276 @@
+"""The Triton scan as a PyTorch operator: differentiable, and opaque to ``torch.compile``."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqdiff.ops.dtypes import compute_dtype
+from seqdiff.ops.selective_scan.inputs import ScanInputs
+from seqdiff.ops.selective_scan.triton_backward import chunk_flows, scan_gradients
+from seqdiff.ops.selective_scan.triton_forward import chunk_states, join_chunks, scan_outputs
+from seqdiff.ops.triton_launch import BLOCK, ceil_div, kind_of, launch, power_of_two, strided
+
+SPAN = 8
+"""Positions whose states the backward keeps in registers."""
+
+MAX_STATES = 64
+
+
+def selective_scan_triton(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
+    """Run the scan on a CUDA device; nothing of the size of all states is ever held.
+
+    Args:
+        inputs: Checked arguments.
+
+    Returns:
+        The output in u's dtype and the last state in the compute dtype.
+
+    Raises:
+        ValueError: The tensors are not on a CUDA device, or the state is wider than 64.
+    """
+    if inputs.A.shape[1] > MAX_STATES:
+        raise ValueError(
+            f"selective_scan.A: backend 'triton' takes at most {MAX_STATES} states, "
+            f"got {inputs.A.shape[1]}; use backend='reference'"
+        )
+    B, C = (m[:, None] if m.ndim == 3 else m for m in (inputs.B, inputs.C))
+    D, bias = (None if v is None else v.contiguous() for v in (inputs.D, inputs.delta_bias))
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in inputs.tensors().values())
+    out, last, _ = torch.ops.seqdiff.selective_scan_triton(
+        inputs.u,
+        inputs.delta,
+        inputs.A,
+        B,
+        C,
+        D,
+        inputs.z,
+        bias,
+        inputs.initial_state,
+        inputs.delta_softplus,
+        inputs.reverse,
+        keep,
+    )
+    return out, last
+
+
+class _Plan(NamedTuple):
+    """How a scan is cut into programs.
+
+    Attributes:
+        batch: Rows.
+        groups: Groups of channels that share one B and one C.
+        blocks: Blocks of channels of one group.
+        chunks: Chunks of a row.
+        chunk: Positions of a chunk.
+        sizes: What every kernel takes: channels, states, channels of a group, blocks of a group.
+        shares: Groups that share one B, one C; 0 where the map is constant.
+        dtype: What is computed in.
+    """
+
+    batch: int
+    groups: int
+    blocks: int
+    chunks: int
+    chunk: int
+    sizes: tuple[int, int, int, int]
+    shares: tuple[int, int]
+    dtype: torch.dtype
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Programs of the kernels that run over chunks."""
+        return self.batch, self.groups * self.blocks, self.chunks
+
+    def options(self) -> dict[str, object]:
+        """Compile-time arguments of every kernel; 16 states of a channel fit in one lane."""
+        width = power_of_two(self.sizes[1])
+        return {
+            "BLOCK": BLOCK,
+            "N_PAD": width,
+            "KIND": kind_of(self.dtype),
+            "num_warps": max(1, width // 16),
+            "enable_fp_fusion": True,
+        }
+
+    def join(self, A: Tensor, states: Tensor, totals: Tensor, start: Tensor | None, left: bool):
+        """Join the chunks' results in place; returns what leaves the last chunk."""
+        end = A.new_empty(self.batch, *A.shape, dtype=self.dtype)
+        arguments = [*strided(A), states, totals, *strided(start), end, self.chunks, self.sizes]
+        launch(join_chunks, self.grid[:2], A, arguments, self.options() | {"LEFTWARDS": left})
+        return end
+
+
+def _plan(u: Tensor, A: Tensor, B: Tensor, C: Tensor, dtype: torch.dtype) -> _Plan:
+    batch, channels, length = u.shape
+    counts = [m.shape[1] if m.ndim == 4 else 1 for m in (B, C)]
+    groups = math.lcm(*counts)
+    blocks = ceil_div(channels // groups, BLOCK)
+    chunk = _chunk(length)
+    shares = [groups // n if m.ndim == 4 else 0 for m, n in zip((B, C), counts, strict=True)]
+    sizes = (channels, A.shape[1], channels // groups, blocks)
+    return _Plan(
+        batch, groups, blocks, ceil_div(length, chunk), chunk, sizes, (shares[0], shares[1]), dtype
+    )
+
+
+def _chunk(length: int) -> int:
+    """Positions of a chunk: long enough that few are joined, short enough that many run at once."""
+    if length <= 8192:
+        return 32
+    return 64 if length <= 32768 else 128
+
+
+def _edges(plan: _Plan, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for a state and a sum of steps at each chunk."""
+    channels, states = plan.sizes[:2]
+    room = like.new_empty(plan.batch, plan.chunks, channels, states, dtype=plan.dtype)
+    return room, like.new_empty(plan.batch, plan.chunks, channels, dtype=plan.dtype)
+
+
+@torch.library.custom_op("seqdiff::selective_scan_triton", mutates_args=())
+def _scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    initial: Tensor | None,
+    softplus: bool,
+    reverse: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = compute_dtype(u, delta, A, B, C, D, z, delta_bias, initial)
+    plan = _plan(u, A, B, C, dtype)
+    length, (share_B, share_C) = u.shape[2], plan.shares
+    out, (starts, totals) = torch.empty_like(u), _edges(plan, u)
+    options = plan.options() | {"SOFTPLUS": softplus, "REVERSE": reverse, "CHUNK": plan.chunk}
+    begin = [*strided(u, delta, A, B), delta_bias, starts, totals, length, plan.sizes]
+    launch(chunk_states, plan.grid, u, begin, options | {"SHARE_B": share_B})
+    last = plan.join(A, starts, totals, initial, left=False)
+    finish = [
+        *strided(u, delta, A, B, C), D, *strided(z), delta_bias, starts, *strided(out), length,
+        plan.sizes,
+    ]  # fmt: skip
+    launch(scan_outputs, plan.grid, u, finish, options | {"SHARE_B": share_B, "SHARE_C": share_C})
+    return out, last, starts if keep else starts.new_empty(0, 0, 0, 0)
+
+
+@_scan.register_fake
+def _scan_fake(u, delta, A, B, C, D, z, delta_bias, initial, softplus, reverse, keep):
+    dtype = compute_dtype(u, delta, A, B, C, D, z, delta_bias, initial)
+    last = A.new_empty(u.shape[0], *A.shape, dtype=dtype)
+    if not keep:
+        return torch.empty_like(u), last, A.new_empty(0, 0, 0, 0, dtype=dtype)
+    return torch.empty_like(u), last, _edges(_plan(u, A, B, C, dtype), u)[0]
+
+
+@torch.library.custom_op("seqdiff::selective_scan_triton_backward", mutates_args=())
+def _scan_backward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    softplus: bool,
+    reverse: bool,
+    starts: Tensor,
+    d_out: Tensor,
+    d_last: Tensor | None,
+) -> list[Tensor]:
+    plan = _plan(u, A, B, C, starts.dtype)
+    length, (share_B, share_C) = u.shape[2], plan.shares
+    options = plan.options() | {"SOFTPLUS": softplus, "REVERSE": reverse, "CHUNK": plan.chunk}
+    flows, totals = _edges(plan, u)
+    du, d_delta = torch.empty_like(u), torch.empty_like(delta)
+    dz = None if z is None else torch.empty_like(z)
+    batch, chunks, channels, states = starts.shape
+    marks = starts.new_empty(batch, chunks * plan.chunk // SPAN, channels, states)
+    dA, (dD, d_bias) = torch.empty_like(starts), (torch.empty_like(totals) for _ in range(2))
+    by_block = (batch, plan.groups * plan.blocks, length, states)
+    maps = [starts.new_empty(by_block if s else starts.shape) for s in plan.shares]
+    begin = [
+        *strided(delta, A, C, z), delta_bias, *strided(d_out), flows, totals, length, plan.sizes
+    ]  # fmt: skip
+    launch(chunk_flows, plan.grid, u, begin, options | {"SHARE_C": share_C})
+    d_initial = plan.join(A, flows, totals, d_last, left=True)
+    finish = [
+        *strided(u, delta, A, B, C), D, *strided(z), delta_bias, *strided(d_out), starts, flows,
+        marks, *strided(du, d_delta, dz), (dA, *maps, dD, d_bias), length, plan.sizes,
+    ]  # fmt: skip
+    options |= {"SHARE_B": share_B, "SHARE_C": share_C, "SPAN": SPAN, "HAS_Z": z is not None}
+    launch(scan_gradients, plan.grid, u, finish, options)
+    dB, dC = (_sum_map(part, m) for part, m in zip(maps, (B, C), strict=True))
+    dD, d_bias = (
+        part.sum((0, 1)).to(part.dtype if v is None else v.dtype)
+        for part, v in ((dD, D), (d_bias, delta_bias))
+    )
+    dz = u.new_empty(0, 0, 0) if dz is None else dz
+    return [du, d_delta, dz, dA.sum((0, 1)).to(A.dtype), dB, dC, dD, d_bias, d_initial]
+
+
+def _sum_map(part: Tensor, m: Tensor) -> Tensor:
+    """The gradient of B or C from the programs' parts."""
+    if m.ndim == 2:
+        return part.sum((0, 1)).to(m.dtype)
+    batch, blocks, length, states = part.shape
+    grouped = part.view(batch, m.shape[1], blocks // m.shape[1], length, states)
+    return grouped.sum(2).mT.to(m.dtype)
+
+
+@_scan_backward.register_fake
+def _scan_backward_fake(
+    u, delta, A, B, C, D, z, delta_bias, softplus, reverse, starts, d_out, d_last
+):
+    vectors = [
+        u.new_empty(u.shape[1], dtype=starts.dtype if v is None else v.dtype)
+        for v in (D, delta_bias)
+    ]
+    return [
+        torch.empty_like(u),
+        torch.empty_like(delta),
+        u.new_empty(0, 0, 0) if z is None else torch.empty_like(z),
+        A.new_empty(A.shape),
+        *(m.new_empty(m.shape) if m.ndim == 2 else m.new_empty(m.mT.shape).mT for m in (B, C)),
+        *vectors,
+        A.new_empty(u.shape[0], *A.shape, dtype=starts.dtype),
+    ]
+
+
+def _scan_context(ctx, inputs, output):
+    u, delta, A, B, C, D, z, delta_bias, initial, softplus, reverse, _ = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(u, delta, A, B, C, D, z, delta_bias, output[2])
+    ctx.options = (softplus, reverse)
+    ctx.initial_dtype = None if initial is None else initial.dtype
+
+
+def _scan_gradients(ctx, d_out, d_last, d_starts):
+    *tensors, starts = ctx.saved_tensors
+    D, z, delta_bias = tensors[5:]
+    if d_out is None:
+        d_out = torch.zeros_like(tensors[0])
+    backward = torch.ops.seqdiff.selective_scan_triton_backward
+    du, d_delta, dz, dA, dB, dC, dD, d_bias, d_initial = backward(
+        *tensors, *ctx.options, starts, d_out, d_last
+    )
+    return (
+        du, d_delta, dA, dB, dC,
+        None if D is None else dD,
+        None if z is None else dz,
+        None if delta_bias is None else d_bias,
+        None if ctx.initial_dtype is None else d_initial.to(ctx.initial_dtype),
+        None, None, None,
+    )  # fmt: skip
+
+
+_scan.register_autograd(_scan_gradients, setup_context=_scan_context)

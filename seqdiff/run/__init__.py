@@ -1,0 +1,1 @@
+"""Runs: configuration, run directories, starting from other weights."""

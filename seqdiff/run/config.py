@@ -1,0 +1,390 @@
+"""A run's configuration: typed constructors are the schema, YAML and flags fill them in.
+
+Later wins: a default in code, a base file, an experiment file, a flag. An experiment names its base
+with the top-level key ``base``, relative to itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from argparse import SUPPRESS, ArgumentError
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import get_type_hints
+
+import torch
+from jsonargparse import ArgumentParser, Namespace
+
+from seqdiff.backbones import Backbone
+from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.tokenizer import ReservingTokenizer
+from seqdiff.denoiser.discrete import usual_parameterization
+from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective
+from seqdiff.objectives.time_sampling import TimeSampler
+from seqdiff.parameterization import Parameterization
+from seqdiff.process import Blockwise, Process
+from seqdiff.process.blockwise import check_block_size
+from seqdiff.run.config_files import Content, config_files, one_line, read_config, unquote
+from seqdiff.run.presets import PRESETS, find_preset
+from seqdiff.schedules import NoiseSchedule
+from seqdiff.training.optim import OptimConfig
+from seqdiff.training.trainer import TrainerConfig
+
+ParsedRun = Namespace
+
+# Arguments of the network and of the process that no configuration sets, and what they follow from.
+_LINKED = {
+    ("backbone", "num_embeddings"): "data.tokenizer",
+    ("backbone", "num_logits"): "data.tokenizer and parameterization",
+    ("backbone", "num_classes"): "data.labels",
+    ("process", "vocab_size"): "data.tokenizer",
+    ("process", "reserved"): "data.tokenizer",
+}
+_TOLD = "backbone.time_conditioned"  # what most presets decide, unless a flag does
+_NO_FLAGS = ("--config", "--base", "--provenance", "--resumed")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that a run is made of.
+
+    Attributes:
+        output: The run directory, made by the run.
+        data: What to train on and how it is tokenised.
+        backbone: The network.
+        process: How tokens turn into noise.
+        seed: Of the weights, the order of the data and all noise; in [0, 2^32).
+        parameterization: What the outputs of the network mean; null is the usual choice for the
+            process.
+        objective: What is minimised.
+        block_size: Tokens of a block, each of which runs the process on its own given the clean
+            blocks before it; null runs it on whole rows.
+        start_from: A run directory whose weights the network starts with, of the same names and
+            shapes and for the same tokenizer; null draws them from the seed.
+        optim: Optimiser and learning rate.
+        label_dropout: Share of training examples whose label is hidden, which lets the network be
+            guided towards a label later; of no consequence without labels.
+        ema_decay: Of the averaged weights that are validated and exported; null exports the last.
+        checkpoint_every_n_steps: Optimiser steps between two savings.
+        trainer: Arguments of Lightning's Trainer.
+    """
+
+    output: Path
+    data: SequenceDataModule
+    backbone: Backbone
+    process: Process
+    seed: int = 0
+    parameterization: Parameterization | None = None
+    objective: Objective = field(default_factory=ContinuousNELBO)
+    block_size: int | None = None
+    start_from: Path | None = None
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    label_dropout: float = 0.1
+    ema_decay: float | None = 0.9999
+    checkpoint_every_n_steps: int = 1000
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+
+    def __post_init__(self) -> None:
+        """Check what the types cannot say.
+
+        Raises:
+            TypeError: If the backbone is not a ``Backbone``.
+            ValueError: If the seed does not fit in 32 bits, a block holds no token, the backbone
+                cannot be told the labels of the data, the fraction of hidden labels is none, or
+                sharded weights are to be
+                averaged, clipped or searched with.
+        """
+        if not isinstance(self.backbone, Backbone):
+            raise TypeError(
+                f"RunConfig.backbone must be a Backbone, got {type(self.backbone).__name__}; "
+                f"choose from {', '.join(_choices('backbone'))}"
+            )
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(
+                f"RunConfig.seed must be in [0, 2^32), got {self.seed}; choose one, such as 0"
+            )
+        if not 0 <= self.label_dropout < 1:
+            raise ValueError(
+                f"RunConfig.label_dropout must be in [0, 1), got {self.label_dropout}; 0.1 is usual"
+            )
+        if self.block_size is not None:
+            check_block_size("RunConfig", self.block_size)
+        if self.data.labels is not None and self.backbone.num_classes is None:
+            raise ValueError(
+                "RunConfig.backbone must take num_classes for data with labels, got "
+                f"{type(self.backbone).__name__}; choose another, or drop data.labels"
+            )
+        if "fsdp" in self.trainer.strategy:
+            clip = ("trainer.gradient_clip_val", self.trainer.gradient_clip_val)
+            search = ("objective.search_batches", self.search_batches)
+            for name, value in (("ema_decay", self.ema_decay), clip, search):
+                if value is not None:
+                    raise ValueError(
+                        f"RunConfig.{name} must be null with sharded weights, got {value} and "
+                        f"trainer.strategy={self.trainer.strategy}; set {name}=null or strategy=ddp"
+                    )
+
+    @property
+    def search_batches(self) -> int | None:
+        """Batches of a search for the interval of masked shares; ``None`` without one."""
+        return self.objective.search_batches if isinstance(self.objective, BlockNELBO) else None
+
+
+def run_parser() -> ArgumentParser:
+    """Build the parser whose schema is ``RunConfig``."""
+    parser = ArgumentParser(prog="seqdiff train", exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("--config", action="config", help=SUPPRESS)
+    parser.add_argument("--base", type=str | None, default=None, help=SUPPRESS)
+    parser.add_argument(
+        "--preset",
+        type=str | None,
+        default=None,
+        help=f"sets process, parameterization and objective at once: {', '.join(PRESETS)}",
+    )
+    for name, kind, what in (
+        ("provenance", dict[str, str], "the versions that made a run"),
+        ("resumed", list[dict[str, str]], "the versions that resumed it, and from which step"),
+    ):
+        meaning = f"{what}; a run writes it, no flag sets it"
+        parser.add_argument(f"--{name}", type=kind | None, default=None, help=meaning)
+    parser.add_class_arguments(RunConfig, sub_configs=True)
+    parser.set_defaults({"process": {"class_path": "seqdiff.process.Absorbing"}})
+    parser.link_arguments(
+        "data", "process.init_args.vocab_size", compute_fn=_num_symbols, apply_on="instantiate"
+    )
+    parser.link_arguments(
+        "data", "process.init_args.reserved", compute_fn=_reserved, apply_on="instantiate"
+    )
+    parser.link_arguments(
+        "data",
+        "backbone.init_args.num_embeddings",
+        compute_fn=_num_embeddings,
+        apply_on="instantiate",
+    )
+    parser.link_arguments(
+        ("process", "parameterization"),
+        "backbone.init_args.num_logits",
+        compute_fn=_num_outputs,
+        apply_on="instantiate",
+    )
+    parser.link_arguments(
+        "data",
+        "backbone.init_args.num_classes",
+        compute_fn=_number_of_labels,
+        apply_on="instantiate",
+    )
+    return parser
+
+
+def _num_symbols(data: SequenceDataModule) -> int:
+    return data.tokenizer.vocab_size
+
+
+def _reserved(data: SequenceDataModule) -> tuple[int, ...] | None:
+    tokenizer = data.tokenizer
+    found = tokenizer.reserved_ids if isinstance(tokenizer, ReservingTokenizer) else ()
+    return tuple(found) or None
+
+
+def _num_embeddings(data: SequenceDataModule) -> int:
+    """K real symbols, and the unknown one, which is the mask where there is one."""
+    return data.tokenizer.vocab_size + 1
+
+
+def _num_outputs(process: Process, parameterization: Parameterization | None) -> int:
+    return (parameterization or usual_parameterization(process)).num_outputs(process)
+
+
+def _number_of_labels(data: SequenceDataModule) -> int | None:
+    return None if data.labels is None else len(data.labels)
+
+
+def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
+    """Read a configuration file, its bases and the flags that override them.
+
+    Raises:
+        ValueError: In one line, if a key does not exist, a value does not fit (with the choices),
+            the tokenizer alone decides it, or only a file may hold it.
+    """
+    for flag in flags:
+        if re.split("[=.+]", flag)[0] in _NO_FLAGS:
+            raise ValueError(
+                f"train.flags must be keys that a flag may set, got {flag}; drop it, only a file "
+                "may hold it"
+            )
+    contents = [read_config(file) for file in config_files(path)]
+    own, flags = _take_preset(flags)
+    named = [content.preset for content in contents if content.preset is not None]
+    name = own or (named[-1] if named else None)
+    arguments: list[str] = []
+    for content in contents:
+        if content.preset is not None:
+            arguments += ["--config", json.dumps(find_preset(content.preset).keys)]
+        arguments += ["--config", content.argument]
+    if own is not None:
+        arguments += ["--config", json.dumps(find_preset(own).keys)]
+    try:
+        parsed = run_parser().parse_args([*arguments, *flags])
+    except ArgumentError as error:
+        message = one_line(str(error))
+        raise ValueError(f"{path}: {message}{_hint(message)}") from error
+    for (part, linked), origin in _LINKED.items():
+        value = (parsed[part].get("init_args") or {}).get(linked)
+        if value is not None:
+            raise ValueError(
+                f"{path}: {part}.init_args.{linked} must not be set, got {value}; drop it, "
+                f"it follows from {origin}"
+            )
+    after = [] if own is not None else _from_preset(contents)
+    said = _says(flags, _TOLD) or any(content.says_time for content in after)
+    if name is not None and find_preset(name).time_conditioned and not said:
+        _tell_noise_level(parsed, name)
+    del parsed["config"], parsed["base"], parsed["preset"]
+    unquote(parsed)
+    return parsed.clone(with_meta=False)
+
+
+def _from_preset(contents: list[Content]) -> list[Content]:
+    """The last file that names a preset, and those that come after it."""
+    named = [number for number, content in enumerate(contents) if content.preset is not None]
+    return contents[named[-1] :] if named else []
+
+
+def _says(flags: Sequence[str], key: str) -> bool:
+    """Whether a flag sets a key, with ``init_args`` in its name or without."""
+    keys = (flag.partition("=")[0].replace(".init_args", "") for flag in flags)
+    return f"--{key}" in keys
+
+
+def _take_preset(flags: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Part the last ``--preset`` from the other flags."""
+    name, others, words = None, [], list(flags)
+    while words:
+        word = words.pop(0)
+        key, equals, value = word.partition("=")
+        if key != "--preset":
+            others.append(word)
+        elif equals or words:
+            name = value if equals else words.pop(0)
+        else:
+            raise ValueError("train.preset must have a name after it, got none; say which")
+    return name, others
+
+
+def _tell_noise_level(parsed: ParsedRun, preset: str) -> None:
+    """Build the network of a preset time-conditioned.
+
+    Raises:
+        ValueError: If it cannot be.
+    """
+    chosen = parsed["backbone"]["class_path"]
+    if "time_conditioned" not in inspect.signature(_imported(chosen)).parameters:
+        raise ValueError(
+            f"train.preset {preset} must go with a backbone that can be told the noise level, got "
+            f"{chosen}; choose seqdiff.backbones.Caduceus or seqdiff.backbones.Transformer"
+        )
+    parsed["backbone"]["init_args"]["time_conditioned"] = True
+
+
+def instantiate(parsed: ParsedRun) -> RunConfig:
+    """Build what a parsed configuration describes; weights follow from its seed.
+
+    Raises:
+        TypeError: If a constructor refuses a value.
+        ValueError: If a constructor refuses a value.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(parsed["seed"])
+        built = _instantiate(parsed)
+    config = RunConfig(**{f.name: built[f.name] for f in fields(RunConfig)})
+    config.data.seed = config.seed
+    return config
+
+
+def _instantiate(parsed: ParsedRun) -> Namespace:
+    try:
+        return run_parser().instantiate(parsed)
+    except ValueError as error:
+        # What a tokenizer says of its files, without what the parser says of a link.
+        if isinstance(error.__cause__, (OSError, ValueError)) and "compute_fn" in str(error):
+            raise error.__cause__ from None
+        raise
+
+
+def dump(parsed: ParsedRun) -> str:
+    """Write a parsed configuration as YAML that ``parse_run`` reads back to the same."""
+    return run_parser().dump(parsed, skip_unset=False)
+
+
+def _subclasses(base: type) -> list[type]:
+    direct = base.__subclasses__()
+    return direct + [deeper for child in direct for deeper in _subclasses(child)]
+
+
+def _paths(classes: Iterable[type]) -> list[str]:
+    """Import paths of those of some classes that can be built."""
+    return sorted(
+        {f"{c.__module__}.{c.__qualname__}" for c in classes if not inspect.isabstract(c)}
+    )
+
+
+_CHOICES: dict[str, type] = {
+    "data": SequenceDataModule,
+    "process": Process,
+    "schedule": NoiseSchedule,
+    "parameterization": Parameterization,
+    "objective": Objective,
+    "time_sampler": TimeSampler,
+    "backbone": Backbone,
+}
+
+
+def _choices(key: str) -> list[str]:
+    """Import paths of the classes that a key may name."""
+    return _paths(cls for cls in _subclasses(_CHOICES[key]) if cls is not Blockwise)
+
+
+def _imported(path: str) -> type:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def _hint_of_argument(owner: type, name: str) -> str:
+    """List the classes that an argument of a class may be, if it is declared as an abstract one."""
+    try:
+        base = get_type_hints(owner.__init__).get(name)
+    except NameError:  # of an outside class, imported for type checkers alone
+        return ""
+    if not (isinstance(base, type) and inspect.isabstract(base)):
+        return ""
+    return f"; choose from {', '.join(_paths(_subclasses(base)))}"
+
+
+def _hint(message: str) -> str:
+    """Say what would have been valid."""
+    option = re.search(r"class_path '([\w.]+)': Option '\w+' is not accepted", message)
+    if option:
+        linked = {name for _, name in _LINKED}
+        names = [n for n in inspect.signature(_imported(option[1])).parameters if n not in linked]
+        return f"; choose from {', '.join(names)}" if names else "; drop it, the class takes none"
+    listed = re.search(r"<class 'str'>.*value: \[(?:'([^']*)'|(\w+))\]$", message)
+    if listed:
+        word = listed[1] or listed[2]
+        return f"""; quote what is no list twice, as in '"[{word}]"'; in YAML once: "[{word}]\""""
+    argument = re.search(r"class_path '([\w.]+)': Parser key \"(\w+)\": (?!.*Parser key)", message)
+    if argument:
+        return _hint_of_argument(_imported(argument[1]), argument[2])
+    keys = re.findall(r'Parser key "(?:[\w.]+\.)?(\w+)"', message)
+    if keys and keys[-1] in _CHOICES:
+        blocks = ", with --block_size N for blocks" if keys[-1] == "process" else ""
+        return f"; choose from {', '.join(_choices(keys[-1])) or 'your own import path'}{blocks}"
+    key = re.search(r"(?:arguments: --|Option '|Group ')([\w.]+)", message)
+    if key:
+        group = get_type_hints(RunConfig).get(key[1].split(".")[0])
+        owner = group if isinstance(group, type) and is_dataclass(group) else RunConfig
+        return f"; choose from {', '.join(f.name for f in fields(owner))}"
+    return ""

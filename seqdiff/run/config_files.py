@@ -1,0 +1,196 @@
+"""Configuration files and the files they build on."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import import_module
+from os.path import abspath
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import yaml
+from jsonargparse import Namespace
+
+_PROCESS, _OLD_OBJECTIVES = "seqdiff.process", "seqdiff.training."
+# What only older files hold: options, and objectives that said which process a run has.
+_OLD_OPTIONS = {"block_size", "share"}
+_WITH_A_PROCESS = ("Autoregressive", "BlockWeightedMLM")
+_QUOTED = re.compile(r"""(["'])([\[{].*[\]}])\1""")
+
+
+def config_files(path: Path) -> list[Path]:
+    """List a configuration file after its bases, the outermost base first.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is not a mapping, or a file is its own base.
+    """
+    chain: list[Path] = []
+    current: Path | None = path
+    while current is not None:
+        if not current.is_file():
+            origin = f" (base of {chain[-1]})" if chain else ""
+            raise FileNotFoundError(
+                f"CONFIG must be an existing file, got {current}{origin}; check the path"
+            )
+        if current.resolve() in {file.resolve() for file in chain}:
+            raise ValueError(f"{current} must not be its own base, got a circle; drop one `base`")
+        chain.append(current)
+        try:
+            content = yaml.safe_load(current.read_text())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"{current} must be YAML, got: {one_line(str(error))}; correct that line"
+            ) from error
+        if not isinstance(content, dict):
+            raise ValueError(f"{current} must hold `key: value` lines, got {content!r}; add some")
+        base = content.get("base")
+        current = None if base is None else current.parent / str(base)
+    return chain[::-1]
+
+
+class Content(NamedTuple):
+    """What a configuration file gives the parser.
+
+    Attributes:
+        argument: Its path; or JSON, of a file that is older than the keys of today.
+        preset: That it names.
+        says_time: Whether it says if the network has a time input.
+    """
+
+    argument: str
+    preset: str | None
+    says_time: bool = False
+
+
+def read_config(path: Path) -> Content:
+    """Read a configuration file, and bring one of an older version up to date.
+
+    Args:
+        path: From ``config_files``.
+    """
+    content = yaml.safe_load(path.read_text())
+    preset = content.get("preset")
+    if not _is_old(content):
+        backbone = content.get("backbone")
+        options = backbone.get("init_args") if isinstance(backbone, dict) else None
+        return Content(str(path), preset, "time_conditioned" in (options or {}))
+    for key in ("backbone", "data"):
+        if isinstance(content.get(key), str) and (path.parent / content[key]).is_file():
+            content[key] = str((path.parent / content[key]).resolve())
+    return Content(json.dumps(_modern(content)), preset)
+
+
+def _is_old(content: dict[str, object]) -> bool:
+    """Whether a file has keys from before runs named a process."""
+    objective = content.get("objective")
+    name, options = _class_of(objective), _options_of(objective)
+    if "schedule" in content or name.startswith(_OLD_OBJECTIVES) or _OLD_OPTIONS & options.keys():
+        return True
+    return name in _WITH_A_PROCESS and not {"process", "preset"} & content.keys()
+
+
+def _class_of(value: object) -> str:
+    found = value.get("class_path") if isinstance(value, dict) else value
+    return found if isinstance(found, str) else ""
+
+
+def _options_of(value: object) -> dict[str, object]:
+    return dict(value.get("init_args") or {}) if isinstance(value, dict) else {}
+
+
+def _modern(content: dict[str, object]) -> dict[str, object]:
+    """Spell the keys of an older version: an objective made the process there.
+
+    Raises:
+        ValueError: If a file mixes old and new keys.
+    """
+    new = dict(content)
+    schedule, objective = new.pop("schedule", None), new.get("objective")
+    if schedule is not None:
+        if "process" in new:
+            raise ValueError(
+                "CONFIG must hold process or schedule, got both; write the schedule as "
+                "process.init_args.schedule"
+            )
+        new["process"] = {
+            "class_path": f"{_PROCESS}.Absorbing",
+            "init_args": {"schedule": schedule},
+        }
+    path, options = _class_of(objective), _options_of(objective)
+    name = path.rpartition(".")[2]
+    ours = path in (name, f"seqdiff.objectives.{name}") or path.startswith(_OLD_OBJECTIVES)
+    if not name or not ours:
+        return new
+    if "block_size" in options:
+        new["block_size"] = options.pop("block_size")
+    if "share" in options:
+        options["fraction"] = options.pop("share")
+    if name == "Autoregressive":
+        new["process"] = {"class_path": f"{_PROCESS}.LeftToRight"}
+    name = {"BlockWeightedMLM": "WeightedMLM"}.get(name, name)
+    new["objective"] = {"class_path": f"seqdiff.objectives.{name}", "init_args": options}
+    return new
+
+
+def unquote(parsed: Namespace) -> None:
+    """Take the second pair of quotes off strings such as ``"[CLS]"``, which keeps them from lists.
+
+    Args:
+        parsed: A configuration; changed.
+    """
+    for key, value in vars(parsed).items():
+        if isinstance(value, Namespace):
+            unquote(value)
+        elif isinstance(value, str) and (match := _QUOTED.fullmatch(value)):
+            parsed[key] = match[2]
+
+
+def one_line(message: str) -> str:
+    """Join the lines of a message."""
+    return re.sub(r"\s*\n[\s-]*", " ", message.strip()).replace(": ;", ":")
+
+
+@runtime_checkable
+class Located(Protocol):
+    """A class that a configuration names, some of whose arguments name files."""
+
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """Whether a value of an argument is looked for as a file, a folder or a glob.
+
+        Args:
+            argument: Of the constructor.
+            value: Perhaps a name of something else, say on a hub.
+        """
+        ...
+
+
+def make_absolute(parsed: Namespace) -> None:
+    """Replace relative names of files that are there by absolute ones, wherever a class has some.
+
+    Args:
+        parsed: A configuration; changed.
+    """
+    for value in vars(parsed).values():
+        if not isinstance(value, Namespace):
+            continue
+        options = vars(value).get("init_args")
+        if isinstance(options, Namespace):
+            module, _, name = value["class_path"].rpartition(".")
+            owner = getattr(import_module(module), name)
+            for argument, given in vars(options).items():
+                if isinstance(owner, Located):
+                    options[argument] = _absolute(owner, argument, given)
+        make_absolute(value)
+
+
+def _absolute(owner: Located, argument: str, given: object) -> object:
+    if isinstance(given, list):
+        return [_absolute(owner, argument, one) for one in given]
+    if isinstance(given, Path):
+        return Path(str(_absolute(owner, argument, str(given))))
+    if isinstance(given, str) and owner.is_path(argument, given):
+        return abspath(Path(given).expanduser())
+    return given

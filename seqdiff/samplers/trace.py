@@ -1,0 +1,308 @@
+"""What a sampler did, step by step, as a file: the first tokens and every change since."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int, Integer, UInt32
+from torch import Tensor
+
+from seqdiff.files import replacing
+
+_SHAPES = {
+    "x_init": 2,
+    "lengths": 1,
+    "num_steps": 1,
+    "row": 1,
+    "step": 1,
+    "position": 1,
+    "token": 1,
+}
+_ZIP = b"PK\x03\x04"
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The states of N sequences after every step of a sampler, exactly, kept as changes.
+
+    A file of it is an npz with the arrays below under their names and ``about``: the UTF-8 bytes of
+    a JSON object that holds the other attributes.
+
+    Attributes:
+        sampler: Name of the sampler.
+        names: Of the sequences, each its own.
+        symbols: What the ids ``0..K`` decode to; the last is the mask's.
+        x_init: Tokens before the first step; beyond a sequence's end, the mask.
+        lengths: Tokens of each sequence.
+        num_steps: Steps that the sampler did on the batch of each sequence.
+        row: Sequence of each change; never falls.
+        step: When each change happened, from 1; never falls within a sequence.
+        position: Where.
+        token: What it became.
+    """
+
+    sampler: str
+    names: tuple[str, ...]
+    symbols: tuple[str, ...]
+    x_init: Integer[np.ndarray, "N L"]
+    lengths: Integer[np.ndarray, " N"]
+    num_steps: Integer[np.ndarray, " N"]
+    row: Integer[np.ndarray, " C"]
+    step: Integer[np.ndarray, " C"]
+    position: Integer[np.ndarray, " C"]
+    token: Integer[np.ndarray, " C"]
+
+    @property
+    def mask_id(self) -> int:
+        """K."""
+        return len(self.symbols) - 1
+
+    def replay(
+        self, row: int
+    ) -> Iterator[tuple[Integer[np.ndarray, " c"], Integer[np.ndarray, " c"]]]:
+        """Give the changes of a sequence step by step.
+
+        Args:
+            row: Number of the sequence.
+
+        Yields:
+            For each step the positions that changed and what they became.
+
+        Raises:
+            ValueError: If there is no such sequence.
+        """
+        if not 0 <= row < len(self.names):
+            raise ValueError(
+                f"Trace.row must be in 0..{len(self.names) - 1}, got {row}; choose another"
+            )
+        first, last = np.searchsorted(self.row, [row, row + 1])
+        steps = np.arange(1, int(self.num_steps[row]) + 2)
+        edges = first + np.searchsorted(self.step[first:last], steps)
+        for start, end in pairwise(edges):
+            yield self.position[start:end], self.token[start:end]
+
+    def states(self, row: int) -> Integer[np.ndarray, "S L"]:
+        """Tokens of a sequence before the first step and after each.
+
+        Args:
+            row: Number of the sequence.
+
+        Raises:
+            ValueError: If there is no such sequence.
+        """
+        changes = list(self.replay(row))
+        states = np.tile(self.x_init[row, : self.lengths[row]], (len(changes) + 1, 1))
+        for step, (position, token) in enumerate(changes, start=1):
+            states[step] = states[step - 1]
+            states[step, position] = token
+        return states
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    """Write a trace, compressed, each array in the smallest unsigned dtype that holds it.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    about = {"sampler": trace.sampler, "names": trace.names, "symbols": trace.symbols}
+    arrays = {name: _shrink(getattr(trace, name)) for name in _SHAPES}
+    for name in ("x_init", "token"):
+        arrays[name] = arrays[name].astype(np.min_scalar_type(trace.mask_id))
+    text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, about=text, **arrays)
+
+
+def _shrink(array: Integer[np.ndarray, "*shape"]) -> Integer[np.ndarray, "*shape"]:
+    return array.astype(np.min_scalar_type(int(array.max(initial=0))))
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Read what ``write_trace`` or ``seqdiff sample --trace`` wrote; nothing is unpickled.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no trace, or a damaged one.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            if stream.read(len(_ZIP)) != _ZIP:
+                raise ValueError("no zip archive, as every npz is")
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in ("about", *_SHAPES) if name not in file.files]
+            if missing:
+                raise ValueError(f"no array {', '.join(missing)}")
+            arrays = {name: file[name] for name in _SHAPES}
+            about = json.loads(file["about"].tobytes())
+        for name, dimensions in _SHAPES.items():
+            if arrays[name].ndim != dimensions or arrays[name].dtype.kind != "u":
+                raise ValueError(
+                    f"{name} with shape {arrays[name].shape} of {arrays[name].dtype}, not unsigned "
+                    f"integers with {dimensions} axes"
+                )
+        names, symbols = (_strings(about, key) for key in ("names", "symbols"))
+        (sampler,) = _strings({"sampler": [about["sampler"]]}, "sampler")
+        _check(arrays, len(names), len(symbols))
+    except _BROKEN as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"{path} must be a trace that seqdiff sample --trace wrote, got a file with: {reason}; "
+            "sample it again"
+        ) from error
+    return Trace(sampler, names, symbols, **arrays)
+
+
+def _strings(about: object, key: str) -> tuple[str, ...]:
+    found = about.get(key) if isinstance(about, dict) else None
+    if not isinstance(found, list) or not all(isinstance(part, str) for part in found):
+        raise ValueError(f"no list of strings {key} in about")
+    return tuple(found)
+
+
+def _check(arrays: dict[str, np.ndarray], names: int, symbols: int) -> None:
+    """Refuse arrays that do not fit each other.
+
+    Raises:
+        ValueError: With what is wrong.
+    """
+    count, width = arrays["x_init"].shape
+    row, step, position, token = (arrays[name] for name in ("row", "step", "position", "token"))
+    lengths, num_steps = arrays["lengths"], arrays["num_steps"]
+    sizes = {names, len(lengths), len(num_steps), count}
+    if sizes != {count} or count == 0 or {len(step), len(position), len(token)} != {len(row)}:
+        raise ValueError("arrays whose lengths differ or are 0")
+    onward = np.diff(row.astype(np.int64))
+    if row.max(initial=0) >= count or bool((onward < 0).any()):
+        raise ValueError("rows that do not exist or are not in order")
+    if bool((lengths > width).any()) or bool((position >= lengths[row]).any()):
+        raise ValueError("positions beyond the end of a sequence")
+    back = (np.diff(step.astype(np.int64)) < 0) & (onward == 0)
+    if bool((step < 1).any()) or bool((step > num_steps[row]).any()) or bool(back.any()):
+        raise ValueError("steps that were not done or are not in order")
+    if arrays["x_init"].dtype != token.dtype:
+        raise ValueError("x_init and token of two dtypes")
+    if max(arrays["x_init"].max(initial=0), token.max(initial=0)) >= symbols:
+        raise ValueError("ids above the mask's")
+
+
+# Each position changes at least once: its row, its place, the step and the token.
+_BYTES_PER_TOKEN = 16
+
+
+def check_room(sequences: int, length: int) -> None:
+    """Refuse, before slow work, a trace that cannot fit; remasking needs more.
+
+    Args:
+        sequences: All that will be drawn.
+        length: Tokens in each.
+
+    Raises:
+        ValueError: If there is not even room for one change of each token.
+    """
+    try:
+        np.empty((sequences, length, _BYTES_PER_TOKEN), dtype=np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise ValueError(
+            f"sample.trace must fit in memory, got {sequences:,} sequences of {length:,} tokens; "
+            "lower --num or --length, or leave --trace out"
+        ) from error
+
+
+class Recorder:
+    """Keeps every state of every row: give it to ``Sampler.sample`` as its callback.
+
+    Call ``start`` before each batch, and ``trace`` after the last. Steps that a sampler takes back
+    are forgotten: of ``SMCSampler`` the steps of the samples are kept, not of other particles.
+    """
+
+    def __init__(self) -> None:
+        self._batches: list[_Batch] = []
+        self._last = torch.empty((0, 0), dtype=torch.int64)
+
+    def start(self, x_init: Int[Tensor, "B L"], rows: Sequence[int]) -> None:
+        """Begin a batch.
+
+        Args:
+            x_init: What ``sample`` is given.
+            rows: Which of all sequences these are, from 0. Batches may come in any order and
+                differ in length.
+        """
+        self._last = x_init.to(torch.int64, copy=True)
+        numbers = np.asarray(rows, dtype=np.uint32)
+        self._batches.append(_Batch(x_init.cpu().numpy().astype(np.uint32), numbers))
+
+    def __call__(self, step: int, x_t: Int[Tensor, "B L"]) -> None:
+        """See ``Sampler.sample``."""
+        batch = self._batches[-1]
+        if step <= len(batch.changes):
+            del batch.changes[step - 1 :]
+            self._last = torch.from_numpy(batch.state().astype(np.int64)).to(x_t.device)
+        where = (x_t != self._last).nonzero()
+        token = x_t[where[:, 0], where[:, 1]]
+        self._last[where[:, 0], where[:, 1]] = token
+        found = torch.cat([where, token[:, None]], dim=-1).cpu().numpy().astype(np.uint32)
+        batch.changes.append(found)
+        assert len(batch.changes) == step
+
+    def trace(self, *, sampler: str, names: Sequence[str], symbols: Sequence[str]) -> Trace:
+        """Give what was kept.
+
+        Args:
+            sampler: Name of the sampler.
+            names: Of all sequences, in order.
+            symbols: What the ids ``0..K`` decode to, the mask's included.
+        """
+        assert sum(len(b.rows) for b in self._batches) == len(names)  # or ``start`` was forgotten
+        width = max(batch.x_init.shape[1] for batch in self._batches)
+        x_init = np.full((len(names), width), len(symbols) - 1, dtype=np.uint32)
+        lengths, num_steps = np.zeros((2, len(names)), dtype=np.int64)
+        for batch in self._batches:
+            length = batch.x_init.shape[1]
+            x_init[batch.rows, :length] = batch.x_init
+            lengths[batch.rows] = length
+            num_steps[batch.rows] = len(batch.changes)
+        none = np.empty((0, 3), dtype=np.uint32)
+        found = np.concatenate([none, *(part for b in self._batches for part in b.numbered())])
+        steps = [np.arange(len(b.changes), dtype=np.uint32) + 1 for b in self._batches]
+        counts = [len(part) for b in self._batches for part in b.changes]
+        step = np.repeat(np.concatenate(steps), counts)
+        order = np.argsort(found[:, 0], kind="stable")
+        row, position, token = found[order].T
+        about = (sampler, tuple(names), tuple(symbols))
+        return Trace(*about, x_init, lengths, num_steps, row, step[order], position, token)
+
+
+@dataclass
+class _Batch:
+    """What is kept of a batch.
+
+    Attributes:
+        x_init: Where it began.
+        rows: Which sequences it holds.
+        changes: For each step the row of the batch, position and token of each change.
+    """
+
+    x_init: UInt32[np.ndarray, "B L"]
+    rows: UInt32[np.ndarray, " B"]
+    changes: list[UInt32[np.ndarray, "c 3"]] = field(default_factory=list)
+
+    def state(self) -> UInt32[np.ndarray, "B L"]:
+        """The tokens after all changes."""
+        tokens = self.x_init.copy()
+        for part in self.changes:
+            row, position, token = part.T
+            tokens[row, position] = token
+        return tokens
+
+    def numbered(self) -> list[UInt32[np.ndarray, "c 3"]]:
+        """The changes with sequences in place of rows of the batch."""
+        return [np.column_stack((self.rows[part[:, 0]], part[:, 1:])) for part in self.changes]

@@ -1,1 +1,0 @@
-"""The subcommands that every domain shares; each module is a ``seqdiff.commands.Command``."""

@@ -1,0 +1,1 @@
+"""Text corpora: documents, splits, shards, rows and the data module."""

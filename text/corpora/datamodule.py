@@ -1,0 +1,290 @@
+"""The data module for text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Int64, UInt64
+
+from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.dataset import SPLITS, Split
+from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
+from seqdiff.files import names_files
+from seqdiff.likelihood import RowNats
+from text.corpora.documents import UNITS, Reading, Unit
+from text.corpora.preparation import prepare
+from text.corpora.rows import DocumentRows, Layout, WrappedRows, describe_rows
+from text.corpora.shards import TokenStore
+from text.corpora.sources import Part, Source, find_part, published_split
+from text.corpora.splits import check_documents, check_shares, check_sources, deal
+from text.evaluation.ngrams import NGramModel
+from text.tokenizers import subwords  # noqa: F401  (its classes are choices once imported)
+from text.tokenizers.characters import TextTokenizer
+
+LongDocuments = Literal["refuse", "truncate", "split"]
+
+_BLOCK_ROWS = 1024
+_COUNTED_TOKENS, _BACKOFF_TOKENS, _CHOICE_TOKENS = 1 << 22, 1 << 24, 1 << 20
+_CHARACTERS = 512
+
+
+class TextDataModule(SequenceDataModule):
+    """Rows of text from local files or a published corpus.
+
+    Wrapped, documents lie end to end with the tokenizer's separator after each and are cut into
+    rows, ``[BOS] L-2 tokens [EOS]`` where the tokenizer has such a frame; all L positions count.
+    Unwrapped, a row is ``[BOS] document [EOS]`` and padding, which is neither attended to nor
+    counted. Training lays the documents in a new order in every epoch. An evaluation reads every
+    token: the last wrapped row is padded.
+
+    A split that is not given is the one of the published corpus that ``train`` names, or else it is
+    dealt from the documents of ``train``, equal documents always to one split.
+
+    Args:
+        tokenizer: Maps strings to ids and back.
+        length: Tokens of a row, the frame included.
+        train: Files or globs of .txt, .jsonl and .parquet, perhaps with .gz; or the name of a
+            published corpus such as ``wikitext-103``, see ``text.corpora.published``.
+        valid: The same, to validate on.
+        test: The same, to test on.
+        split: Shares of train, valid and test in the documents of ``train``; 0 does without that
+            split. The share of a split that has files of its own goes to training.
+        split_seed: Chooses which documents go where; part of what the data is, so it does not
+            follow the run's seed.
+        wrap: Lay documents end to end; or else give each a row.
+        long_documents: What becomes of an unwrapped document longer than a row: refused, cut, or
+            split into as many rows as it takes.
+        document: What a document of a .txt file is: ``file``, ``line``, or ``paragraph``, which an
+            empty line ends.
+        field: Field of a .jsonl line, or column of a .parquet file, that holds the text.
+        detokenizer: Mends the text of a word-era corpus: ``wikitext``, ``ptb``, ``lm1b``,
+            ``lambada``, ``scientific_papers`` or ``none``; null is that of the published corpus.
+        num_processes: That tokenise at a time; null is one for each core.
+        batch_size: Training examples per device and forward pass.
+        eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
+        num_workers: Loader processes per device.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        length: int,
+        train: list[str] | str,
+        *,
+        valid: list[str] | str | None = None,
+        test: list[str] | str | None = None,
+        split: tuple[float, float, float] = (0.9, 0.05, 0.05),
+        split_seed: int = 0,
+        wrap: bool = True,
+        long_documents: LongDocuments = "refuse",
+        document: Unit = "line",
+        field: str = "text",
+        detokenizer: str | None = None,
+        num_processes: int | None = None,
+        batch_size: int = 32,
+        eval_batch_size: int | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(
+            tokenizer,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            num_workers=num_workers,
+        )
+        for name, least, got in (("length", 3, length), ("num_processes", 1, num_processes)):
+            if got is not None and got < least:
+                raise ValueError(
+                    f"TextDataModule.{name} must be at least {least}, got {got}; set data.{name}"
+                )
+        choices = {"long_documents": get_args(LongDocuments), "document": UNITS}
+        for name, got in (("long_documents", long_documents), ("document", document)):
+            if got not in choices[name]:
+                raise ValueError(
+                    f"TextDataModule.{name} must be one of {', '.join(choices[name])}, "
+                    f"got {got!r}; set data.{name}"
+                )
+        check_shares(split)
+        self.tokenizer: TextTokenizer = tokenizer
+        self.token_name = tokenizer.token_name
+        self.length = self.context_length = length
+        self.given: dict[Split, list[str] | str | None] = {
+            "train": train,
+            "valid": valid,
+            "test": test,
+        }
+        self.split, self.split_seed = split, split_seed
+        self.wrap, self.long_documents = wrap, long_documents
+        self.reading = Reading(document, field)
+        self.detokenizer = detokenizer
+        self.num_processes = num_processes
+        self._datasets: dict[Split, WrappedRows | DocumentRows] = {}
+
+    @classmethod
+    def is_path(cls, argument: str, value: str) -> bool:
+        """See ``seqdiff.run.config_files.Located``."""
+        return argument in SPLITS and names_files(value)
+
+    @property
+    def counting(self) -> tuple[str, str]:
+        """See ``SequenceDataModule``."""
+        split = self.long_documents == "split"
+        return describe_rows(self.tokenizer, self.length, wrap=self.wrap, split=split)
+
+    def prepare_data(self) -> None:
+        """Lightning's hook, called by one process a machine: tokenise into the cache."""
+        self._build()
+
+    def dataset(self, split: Split) -> WrappedRows | DocumentRows:
+        """Open a split; the corpora are read, and every split is dealt, at the first call.
+
+        Raises:
+            FileNotFoundError: If a file is missing.
+            OSError: If the cache cannot be written.
+            ValueError: If a file is not sound, there is no such split, or any split that was asked
+                for holds no row.
+        """
+        if split not in SPLITS:
+            raise ValueError(
+                f"TextDataModule.dataset must be one of {', '.join(SPLITS)}, got {split!r}"
+            )
+        self._build()
+        if split not in self._datasets:
+            there = list(self._datasets)
+            other = "" if split == "train" else f"evaluate another with --split {there[-1]}, or "
+            raise ValueError(
+                f"TextDataModule.dataset: there is no {split} split, only {' and '.join(there)}; "
+                f"{other}give data.{split} files"
+            )
+        return self._datasets[split]
+
+    def baselines(self, split: Split) -> dict[str, RowNats]:
+        """Fit n-gram models to the training rows and score a split, row by row.
+
+        Orders 0 to 4 for bytes and characters, 0 and 1 for larger vocabularies, and
+        ``BackoffModel``, whose order and concentration are chosen on the validation split; a run
+        without one has no such model. They learn from at most 2^22 training tokens, 2^24 for
+        ``BackoffModel``, in rows that are evenly spaced; 2^20 tokens are chosen on.
+        """
+        train, scored = self.dataset("train"), self.dataset(split)
+        vocab_size = self.tokenizer.vocab_size
+        order = 4 if vocab_size <= _CHARACTERS else 1
+        model = NGramModel(_blocks(train, _COUNTED_TOKENS), vocab_size, order)
+        by_order, counted = model.nats_by_order(_blocks(scored))
+        found = {f"n-gram order {k}": RowNats(by_order[k], counted) for k in range(order + 1)}
+        if "valid" in self._datasets:
+            learnt = _blocks(train, _BACKOFF_TOKENS)
+            counts = ContextCounts(learnt, vocab_size, longest_order(vocab_size))
+            valid = _blocks(self.dataset("valid"), _CHOICE_TOKENS)
+            backoff = BackoffModel.choose(counts, valid)
+            nats = np.concatenate([backoff.nats(*block) for block in _blocks(scored)])
+            found[f"interpolated n-gram, order {backoff.order}"] = RowNats(nats, counted)
+        return found
+
+    def _build(self) -> None:
+        if self._datasets:
+            return
+        parts = self._parts()
+        stores: dict[tuple[Source, str], TokenStore] = {}
+        for part in parts.values():
+            key = (part.source, part.detokenizer)
+            if key not in stores:
+                stores[key] = prepare(
+                    part.source,
+                    self.tokenizer,
+                    detokenizer=part.detokenizer,
+                    num_processes=self.num_processes,
+                )
+        layout = Layout.of(self.tokenizer, self.length)
+        chosen: dict[Split, tuple[Part, Int64[np.ndarray, " _"]]] = {}
+        for split, part in parts.items():
+            documents = np.arange(len(stores[part.source, part.detokenizer]))
+            chosen[split] = part, documents[part.first : part.last]
+        hashes: dict[Split, UInt64[np.ndarray, " _"]] = {
+            split: stores[part.source, part.detokenizer].hashes[ids]
+            for split, (part, ids) in chosen.items()
+        }
+        check_documents(hashes, parts)
+        self._deal(chosen, stores)
+        self._datasets = {
+            split: self._rows(split, part, stores[part.source, part.detokenizer], ids, layout)
+            for split, (part, ids) in sorted(chosen.items(), key=lambda e: SPLITS.index(e[0]))
+        }
+
+    def _parts(self) -> dict[Split, Part]:
+        """Find the source of each split that has one of its own."""
+        parts: dict[Split, Part] = {
+            split: find_part(split, value, self.reading, self.detokenizer)
+            for split in SPLITS
+            for value in [self.given[split] or published_split(self.given["train"], split)]
+            if value is not None
+        }
+        check_sources(parts)
+        return parts
+
+    def _deal(
+        self,
+        chosen: dict[Split, tuple[Part, Int64[np.ndarray, " _"]]],
+        stores: dict[tuple[Source, str], TokenStore],
+    ) -> None:
+        """Give splits without a source of their own their share of the training documents."""
+        part, documents = chosen["train"]
+        shares = [
+            0.0 if split in chosen else share
+            for split, share in zip(SPLITS[1:], self.split[1:], strict=True)
+        ]
+        hashes = stores[part.source, part.detokenizer].hashes[documents]
+        owner = deal(hashes, shares[0], shares[1], self.split_seed)
+        chosen["train"] = part, documents[owner == 0]
+        for place, (split, share) in enumerate(zip(SPLITS[1:], shares, strict=True), start=1):
+            if share > 0:
+                chosen[split] = part, documents[owner == place]
+
+    def _rows(
+        self,
+        split: Split,
+        part: Part,
+        store: TokenStore,
+        documents: Int64[np.ndarray, " D"],
+        layout: Layout,
+    ) -> WrappedRows | DocumentRows:
+        """Cut rows, and check that there are some."""
+        if self.wrap:
+            found = WrappedRows(store, documents, layout, keep_tail=split != "train")
+        else:
+            self._check_lengths(part, store, documents, layout)
+            split_up = self.long_documents == "split"
+            found = DocumentRows(store, documents, layout, split=split_up)
+        if len(found) == 0:
+            raise ValueError(
+                f"TextDataModule: the {split} split holds no row of {self.length} tokens, got "
+                f"{len(documents):,} documents with {int(store.lengths[documents].sum()):,} tokens "
+                f"of {part.source.name}; use a shorter data.length, name files for data.{split}, "
+                "or let data.document be line or paragraph"
+            )
+        return found
+
+    def _check_lengths(
+        self, part: Part, store: TokenStore, documents: Int64[np.ndarray, " D"], layout: Layout
+    ) -> None:
+        lengths = store.lengths[documents]
+        if self.long_documents == "refuse" and len(lengths) and lengths.max() > layout.body:
+            longest = int(np.argmax(lengths))
+            raise ValueError(
+                f"TextDataModule.length must hold every document, {layout.body} of {self.length} "
+                f"tokens being for text, got {int((lengths > layout.body).sum()):,} longer ones in "
+                f"{part.source.name}, the longest of {int(lengths[longest]):,} tokens; raise "
+                "data.length, set data.long_documents to split or truncate, or data.wrap to true"
+            )
+
+
+def _blocks(dataset: WrappedRows | DocumentRows, most: int | None = None) -> Iterator[Block]:
+    """Read rows in blocks: all, or evenly spaced ones with so many tokens."""
+    step = 1 if most is None else -(-len(dataset) * dataset.layout.length // most)
+    chosen = np.arange(0, len(dataset), max(1, step))
+    for first in range(0, len(chosen), _BLOCK_ROWS):
+        yield dataset.rows(chosen[first : first + _BLOCK_ROWS])

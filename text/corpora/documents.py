@@ -1,0 +1,234 @@
+"""Documents streamed from .txt, .jsonl and .parquet files, plain or gzip."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal, NamedTuple
+
+from text.extra import require
+
+Unit = Literal["file", "line", "paragraph"]
+Edges = Literal["kept", "trimmed", "line"]
+UNITS: tuple[Unit, ...] = ("file", "line", "paragraph")
+SUFFIXES = (".txt", ".jsonl", ".parquet")
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files become documents.
+
+    Attributes:
+        document: What a document of a .txt file is: the file, a line, or a paragraph, which an
+            empty line ends.
+        field: The field of a .jsonl line, or the column of a .parquet file, that holds the text.
+        edges: What becomes of the ends of a text, see ``mend_edges``.
+    """
+
+    document: Unit = "line"
+    field: str = "text"
+    edges: Edges = "kept"
+
+
+class Document(NamedTuple):
+    """A document as a file has it.
+
+    Attributes:
+        text: What it says.
+        name: ``name`` or else ``id`` of a .jsonl line, as a line of text; ``None`` without any.
+    """
+
+    text: str
+    name: str | None = None
+
+
+def kind(path: Path) -> str:
+    """Give the suffix that says what a file is, ``.gz`` set aside.
+
+    Raises:
+        ValueError: If it is none of those known.
+    """
+    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
+    if suffixes and suffixes[-1] in SUFFIXES:
+        return suffixes[-1]
+    raise ValueError(
+        f"{path}: must end in one of {', '.join(SUFFIXES)}, perhaps with .gz; rename the file"
+    )
+
+
+def read_documents(path: Path, reading: Reading) -> Iterator[str]:
+    """Stream the documents of a file, those without a visible character left out.
+
+    Lines lose their line break. A byte order mark at the start of a file is dropped.
+
+    Args:
+        path: An existing file.
+        reading: How to read it.
+
+    Raises:
+        ValueError: If the file is damaged, not UTF-8, or a line or row has no text in the field,
+            with the place.
+    """
+    for document in read_named(path, reading):
+        yield document.text
+
+
+def read_named(path: Path, reading: Reading) -> Iterator[Document]:
+    """Stream what ``read_documents`` does, with names where there are any."""
+    for document in _read(path, reading):
+        if document.text.strip():
+            yield document._replace(text=mend_edges(document.text, reading.edges))
+
+
+def mend_edges(text: str, edges: Edges) -> str:
+    """Make the ends of a text the same whatever file it comes from.
+
+    Args:
+        text: A document with a visible character.
+        edges: ``kept`` as they are, ``trimmed`` of white space, or those of a ``line``: one line
+            feed at the end, and the blanks before.
+    """
+    if edges == "line":
+        return text.rstrip("\r\n") + "\n"
+    return text.strip() if edges == "trimmed" else text
+
+
+def _read(path: Path, reading: Reading) -> Iterator[Document]:
+    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    yield from readers[kind(path)](path, reading)
+
+
+def _read_txt(path: Path, reading: Reading) -> Iterator[Document]:
+    lines = _lines(path)
+    if reading.document == "line":
+        for _, line in lines:
+            yield Document(line.rstrip("\r\n"))
+    elif reading.document == "file":
+        yield Document("".join(line for _, line in lines))
+    else:
+        parts: list[str] = []
+        for _, line in lines:
+            if line.strip():
+                parts.append(line)
+            elif parts:
+                yield Document("".join(parts).rstrip("\r\n"))
+                parts = []
+        yield Document("".join(parts).rstrip("\r\n"))
+
+
+def _read_jsonl(path: Path, reading: Reading) -> Iterator[Document]:
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{where}: must be a JSON object, got: {error.msg} at column {error.colno}; "
+                "correct the line"
+            ) from error
+        if not isinstance(record, dict):
+            raise ValueError(
+                f"{where}: must be a JSON object, got {type(record).__name__}; correct the line"
+            )
+        if not isinstance(record.get(reading.field), str):
+            there = ", ".join(map(repr, record)) or "no field"
+            got = f"no such field but {there}" if reading.field not in record else "no string there"
+            raise ValueError(
+                f"{where}: must have text in the field {reading.field!r}, got {got}; "
+                "set the field, or correct the line"
+            )
+        yield Document(_checked(record[reading.field], where), _name(record, reading))
+
+
+def _name(record: dict[str, object], reading: Reading) -> str | None:
+    for key in ("name", "id"):
+        value = record.get(key)
+        if key != reading.field and isinstance(value, str | int) and not isinstance(value, bool):
+            name = str(value).encode("utf-8", "replace").decode()
+            if words := name.split():
+                return " ".join(words)
+    return None
+
+
+def _checked(text: str, where: str) -> str:
+    """Refuse half a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where}: must hold whole characters, got half of one, "
+            f"\\u{ord(text[error.start]):04x}; correct the line"
+        ) from error
+    return text
+
+
+def _read_parquet(path: Path, reading: Reading) -> Iterator[Document]:
+    parquet = require("pyarrow.parquet", "text.corpora.documents")
+    arrow = require("pyarrow", "text.corpora.documents")
+    try:
+        file = parquet.ParquetFile(path)
+        if reading.field not in file.schema_arrow.names:
+            raise ValueError(
+                f"{path}: must have the column {reading.field!r}, got "
+                f"{', '.join(map(repr, file.schema_arrow.names))}; set the field"
+            )
+        row = 0
+        for batch in file.iter_batches(batch_size=_ROWS, columns=[reading.field]):
+            for text in batch.column(0).to_pylist():
+                if not isinstance(text, str):
+                    raise ValueError(
+                        f"{path}: must hold text in column {reading.field!r}, got "
+                        f"{type(text).__name__} in row {row}; drop the row, or set the field"
+                    )
+                yield Document(text)
+                row += 1
+    except (arrow.ArrowInvalid, OSError) as error:
+        raise ValueError(
+            f"{path}: the parquet file is damaged ({error}); fetch it again"
+        ) from error
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and decode lines; their breaks stay."""
+    offset = 0
+    for number, line in enumerate(_raw_lines(path), start=1):
+        skipped = len(_BOM) if number == 1 and line.startswith(_BOM) else 0
+        try:
+            yield number, line[skipped:].decode("utf-8")
+        except UnicodeDecodeError as error:
+            place = offset + skipped + error.start
+            unpacked = " of the unpacked text" if _is_gzip(path) else ""
+            raise ValueError(
+                f"{path}: must be UTF-8, got byte 0x{line[skipped + error.start]:02x} at offset "
+                f"{place}{unpacked} (line {number}); convert it: iconv -f LATIN1 -t UTF-8"
+            ) from error
+        offset += len(line)
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(2) == _GZIP_MAGIC
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    packed = _is_gzip(path)
+    with path.open("rb") as raw:
+        stream: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if packed else raw
+        try:
+            yield from stream
+        except EOFError as error:
+            raise ValueError(f"{path}: the gzip file is truncated; fetch it again") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(
+                f"{path}: the gzip file is damaged ({error}); fetch it again"
+            ) from error

@@ -1,0 +1,185 @@
+"""Facts about the corpora of the papers: where they are, how they are split and mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqdiff.data.dataset import Split
+from seqdiff.files import cache_folder
+from text.corpora.documents import Edges, mend_edges
+from text.extra import require
+from text.pretrained.models import only_what_is_here, short, why_offline
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_ROWS = 1024
+# Where the hub keeps the parquet twin of a set that it only has as a loading script.
+_CONVERTED = "refs/convert/parquet"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Part of a split, in documents, as Python slices count.
+
+    Attributes:
+        split: Whose documents.
+        first: The first one; negative counts from the end.
+        last: The one after the last; ``None`` is the end.
+    """
+
+    split: Split
+    first: int | None = None
+    last: int | None = None
+
+
+@dataclass(frozen=True)
+class Published:
+    """A corpus on the hub.
+
+    Attributes:
+        hub: Its name there.
+        config: Its configuration there.
+        splits: What the hub calls the splits that it has.
+        column: That holds the text.
+        edges: Of a document, see ``text.corpora.documents.mend_edges``: as a row of the hub has them, so
+            that a copy in any kind of file is the same text.
+        detokenizer: That mends it, by name.
+        slices: Splits of ours that are parts of theirs.
+        revision: On the hub.
+        zero_shot: Split that published zero-shot perplexities are of.
+    """
+
+    hub: str
+    config: str
+    splits: dict[Split, str]
+    column: str = "text"
+    edges: Edges = "kept"
+    detokenizer: str = "none"
+    slices: dict[Split, Slice] = field(default_factory=dict)
+    revision: str = "main"
+    zero_shot: Split = "valid"
+
+    def slice(self, split: Split) -> Slice | None:
+        """Say which documents make up a split; ``None`` if there is no such split."""
+        if split in self.slices:
+            return self.slices[split]
+        return Slice(split) if split in self.splits else None
+
+
+_THREE: dict[Split, str] = {"train": "train", "valid": "validation", "test": "test"}
+_TWO: dict[Split, str] = {"train": "train", "test": "test"}
+
+PUBLISHED: dict[str, Published] = {
+    "lm1b": Published(
+        "billion-word-benchmark/lm1b",
+        "plain_text",
+        _TWO,
+        edges="trimmed",
+        detokenizer="lm1b",
+        revision=_CONVERTED,
+        zero_shot="test",
+    ),
+    # The last 100,000 documents validate (Sahoo et al. 2024, arXiv:2406.07524, appendix D).
+    "openwebtext": Published(
+        "Skylion007/openwebtext",
+        "plain_text",
+        {"train": "train"},
+        slices={"train": Slice("train", None, -100_000), "valid": Slice("train", -100_000, None)},
+    ),
+    "text8": Published("afmck/text8", "default", _THREE),
+    "wikitext-2": Published(
+        "Salesforce/wikitext", "wikitext-2-raw-v1", _THREE, edges="line", detokenizer="wikitext"
+    ),
+    "wikitext-103": Published(
+        "Salesforce/wikitext", "wikitext-103-raw-v1", _THREE, edges="line", detokenizer="wikitext"
+    ),
+    "ptb": Published(
+        "ptb-text-only/ptb_text_only",
+        "penn_treebank",
+        _THREE,
+        column="sentence",
+        edges="trimmed",
+        detokenizer="ptb",
+        revision=_CONVERTED,
+    ),
+    "lambada": Published(
+        "EleutherAI/lambada_openai",
+        "default",
+        {"test": "test"},
+        edges="trimmed",
+        detokenizer="lambada",
+        zero_shot="test",
+    ),
+    "ag_news": Published("fancyzhx/ag_news", "default", _TWO, edges="trimmed", zero_shot="test"),
+    "arxiv": Published(
+        "armanc/scientific_papers",
+        "arxiv",
+        _THREE,
+        column="article",
+        edges="trimmed",
+        detokenizer="scientific_papers",
+        revision=_CONVERTED,
+    ),
+    "pubmed": Published(
+        "armanc/scientific_papers",
+        "pubmed",
+        _THREE,
+        column="article",
+        edges="trimmed",
+        detokenizer="scientific_papers",
+        revision=_CONVERTED,
+    ),
+}
+
+
+def local_copy(name: str) -> Path:
+    """Say where a copy of a published corpus is looked for before the hub is."""
+    return cache_folder() / "corpora" / name
+
+
+def load_from_hub(name: str, split: Split) -> Dataset:
+    """Open a split through ``datasets``, which downloads it once.
+
+    Args:
+        name: In ``PUBLISHED``.
+        split: One of its ``splits``.
+
+    Raises:
+        ValueError: If it is not at hand and the hub cannot be reached, with the local path that
+            would have been used; or it has no such column.
+    """
+    facts, place = PUBLISHED[name], local_copy(name)
+    datasets = require("datasets", f"corpus {name}")
+    reason = None if Path(facts.hub).is_dir() else why_offline()
+    datasets.disable_progress_bars()
+    try:
+        with only_what_is_here(name) if reason else nullcontext():
+            opened = datasets.load_dataset(
+                facts.hub, facts.config, split=facts.splits[split], revision=facts.revision
+            )
+    except Exception as error:  # of several libraries, none of which we depend on ourselves
+        raise ValueError(
+            f"data.{split} must name a corpus that is at hand or on a hub that can be reached, got "
+            f"{name!r}, {facts.hub} on the hub ({reason or short(error)}); put "
+            f"{split}*.jsonl, .parquet or .txt into {place}"
+        ) from error
+    if facts.column not in opened.column_names:
+        raise ValueError(
+            f"{facts.hub} must have the column {facts.column!r}, got "
+            f"{', '.join(opened.column_names)}; put {split}*.jsonl into {place}"
+        )
+    return opened
+
+
+def hub_documents(opened: Dataset, column: str, edges: Edges) -> Iterator[str]:
+    """Stream the documents of an opened split, those without a visible character left out."""
+    texts = opened.select_columns([column])
+    for first in range(0, len(texts), _ROWS):
+        for text in texts[first : first + _ROWS][column]:
+            if text and text.strip():
+                yield mend_edges(text, edges)

@@ -1,0 +1,225 @@
+"""Rows of tokens: cut from documents laid end to end, or one document each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+from seqdiff.data.dataset import SequenceDataset
+from text.corpora.shards import TokenStore
+from text.tokenizers.characters import TextTokenizer
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a row is made of besides the ids of documents.
+
+    Attributes:
+        length: Ids of a row.
+        frame: Ids that open and close a row, if any.
+        separator: Id that follows a document in a wrapped row, if any.
+        pad: Id of positions that hold nothing.
+    """
+
+    length: int
+    frame: tuple[int, int] | None
+    separator: int | None
+    pad: int
+
+    @classmethod
+    def of(cls, tokenizer: TextTokenizer, length: int) -> Layout:
+        """Take the special ids of a tokenizer; what holds nothing has the id of the mask."""
+        return cls(length, tokenizer.frame, tokenizer.separator, tokenizer.vocab_size)
+
+    @property
+    def body(self) -> int:
+        """Ids of a row that come from documents."""
+        return self.length if self.frame is None else self.length - 2
+
+    def empty(self, num: int) -> tuple[Int64[np.ndarray, "{num} _"], Int64[np.ndarray, "{num} _"]]:
+        """Make rows of padding, and the view of them that documents go into."""
+        tokens = np.full((num, self.length), self.pad, dtype=np.int64)
+        return tokens, tokens if self.frame is None else tokens[:, 1:-1]
+
+    def close(self, tokens: Int64[np.ndarray, "B L"], sizes: Int64[np.ndarray, " B"]) -> None:
+        """Put the frame round the first ``sizes`` ids of each body."""
+        if self.frame is not None:
+            tokens[:, 0] = self.frame[0]
+            tokens[np.arange(len(tokens)), 1 + sizes] = self.frame[1]
+
+    def padding(self, sizes: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"]:
+        """Say what lies behind a row's last id."""
+        last = sizes if self.frame is None else sizes + 2
+        return np.arange(self.length) >= last[:, None]
+
+
+def describe_rows(
+    tokenizer: TextTokenizer, length: int, *, wrap: bool, split: bool
+) -> tuple[str, str]:
+    """Say how rows are cut and which positions count.
+
+    Args:
+        tokenizer: Of the run.
+        length: Tokens of a row.
+        wrap: Whether documents lie end to end.
+        split: Whether a document longer than a row has several.
+    """
+    if wrap:
+        name = tokenizer.separator_name
+        between = "" if name is None else f" with a separator, {name}, after each"
+        rows = f"rows: {length:,} tokens, wrapped: documents end to end{between}"
+        counts = "all positions count" + ("" if name is None else ", separators too")
+    else:
+        each = "a document or a piece of one" if split else "a document"
+        rows = f"rows: {each} each, not wrapped, at most {length:,} tokens"
+        counts = "padding is neither attended to nor counted"
+    names = tokenizer.special
+    framed = "rows have no BOS and EOS"
+    if names is not None:
+        framed = f"BOS and EOS of a row, {names[0]} and {names[1]}, count"
+    elif tokenizer.frame is not None:
+        framed = "BOS and EOS of a row count"
+    return rows, f"counted: {counts}; {framed}"
+
+
+class WrappedRows(SequenceDataset):
+    """Documents end to end, the separator after each, cut into rows: [BOS] L-2 ids [EOS].
+
+    Every epoch of training lays the documents in an order of its own, so the cuts fall elsewhere.
+    Source: Sahoo et al. 2024, arXiv:2406.07524, appendix D.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        documents: Int64[np.ndarray, " _"],
+        layout: Layout,
+        *,
+        keep_tail: bool,
+    ) -> None:
+        """Lay documents out.
+
+        Args:
+            store: Where they are.
+            documents: Which, in order.
+            layout: Of a row.
+            keep_tail: Keep the last row though it is not full, padded; for an evaluation, which
+                has to count every token.
+        """
+        self.store, self.documents, self.layout = store, documents, layout
+        self.keep_tail = keep_tail
+        self._ends = np.cumsum(store.lengths[documents] + (layout.separator is not None))
+        total = int(self._ends[-1]) if len(documents) else 0
+        self._total = total if keep_tail else total - total % layout.body
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return -(-self._total // self.layout.body)
+
+    @property
+    def num_counted(self) -> int:
+        """Positions that count, in all rows."""
+        return self._total + len(self) * (self.layout.length - self.layout.body)
+
+    def _sizes(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
+        return np.minimum(self._total - indices * self.layout.body, self.layout.body)
+
+    def rows(
+        self, indices: Int64[np.ndarray, " B"]
+    ) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+        """Fetch rows; all that they hold counts, the frame and the separators too."""
+        tokens, bodies = self.layout.empty(len(indices))
+        sizes = self._sizes(indices)
+        first = indices * self.layout.body
+        documents = np.searchsorted(self._ends, first, side="right")
+        for body, start, document, size in zip(
+            bodies, first.tolist(), documents.tolist(), sizes.tolist(), strict=True
+        ):
+            self._fill(body[:size], start, document)
+        self.layout.close(tokens, sizes)
+        return tokens, ~self.layout.padding(sizes)
+
+    def _fill(self, body: np.ndarray, start: int, place: int) -> None:
+        """Copy what lies from ``start`` on, in the document at ``place`` of the order."""
+        if self.layout.separator is not None:
+            body[:] = self.layout.separator
+        filled = 0
+        while filled < len(body):
+            document, end = int(self.documents[place]), int(self._ends[place])
+            length = int(self.store.lengths[document])
+            skipped = start + filled - (end - length - (self.layout.separator is not None))
+            ids = self.store.read(document, skipped, min(length, skipped + len(body) - filled))
+            body[filled : filled + len(ids)] = ids
+            filled, place = end - start, place + 1
+
+    def padding(self, indices: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"] | None:
+        """Say what the last row lacks; ``None`` where all are full."""
+        sizes = self._sizes(indices)
+        return None if (sizes == self.layout.body).all() else self.layout.padding(sizes)
+
+    def epoch(self, seed: int, number: int) -> WrappedRows:
+        """Lay the documents in another order."""
+        # The third number keeps this order apart from the stream's order of the rows.
+        order = np.random.default_rng((seed, number, 1)).permutation(self.documents)
+        return WrappedRows(self.store, order, self.layout, keep_tail=self.keep_tail)
+
+
+class DocumentRows(SequenceDataset):
+    """One document a row, framed, then padding that is neither attended to nor counted."""
+
+    def __init__(
+        self,
+        store: TokenStore,
+        documents: Int64[np.ndarray, " _"],
+        layout: Layout,
+        *,
+        split: bool = False,
+    ) -> None:
+        """Choose documents.
+
+        Args:
+            store: Where they are.
+            documents: Which, in order.
+            layout: Of a row.
+            split: Give a document longer than a row as many rows as it takes, each framed; or else
+                keep its beginning.
+        """
+        self.store, self.documents, self.layout = store, documents, layout
+        pieces = np.ones(len(documents), dtype=np.int64)
+        if split:
+            pieces = np.maximum(1, -(-store.lengths[documents] // layout.body))
+        self._document = np.repeat(documents, pieces)
+        piece = np.arange(len(self._document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        self._first = piece * layout.body
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self._document)
+
+    @property
+    def num_counted(self) -> int:
+        """Positions that count, in all rows."""
+        bodies = int(self._sizes(np.arange(len(self))).sum())
+        return bodies + len(self) * (self.layout.length - self.layout.body)
+
+    def _sizes(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
+        left = self.store.lengths[self._document[indices]] - self._first[indices]
+        return np.minimum(left, self.layout.body)
+
+    def rows(
+        self, indices: Int64[np.ndarray, " B"]
+    ) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+        """Fetch rows; all but the padding counts, the frame too."""
+        tokens, bodies = self.layout.empty(len(indices))
+        sizes = self._sizes(indices)
+        places = (self._document[indices].tolist(), self._first[indices].tolist(), sizes.tolist())
+        for body, document, first, size in zip(bodies, *places, strict=True):
+            body[:size] = self.store.read(document, first, first + size)
+        self.layout.close(tokens, sizes)
+        return tokens, ~self.layout.padding(sizes)
+
+    def padding(self, indices: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"]:
+        """Say what lies behind each document."""
+        return self.layout.padding(self._sizes(indices))

@@ -1,0 +1,178 @@
+"""Samples as a person reads them: each under a line with its name, and an empty line after it.
+
+A sample may hold line breaks, empty lines and even lines like those with names: such a line gets
+one ``>`` more in front (the quoting of mboxrd), so that a listing is read back to the same samples.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+_NAME = re.compile(r"(?m)^--- (.*) ---\n")
+_LIKE_A_NAME = re.compile(r"(?m)^(>*--- .* ---)$")
+_QUOTED = re.compile(r"(?m)^>(>*--- .* ---)$")
+
+
+def format_listing(names: Sequence[str], sequences: Sequence[str]) -> str:
+    """Spell samples.
+
+    Args:
+        names: Without line breaks.
+        sequences: The samples.
+    """
+    quoted = (_LIKE_A_NAME.sub(r">\1", text) for text in sequences)
+    return "".join(f"--- {name} ---\n{text}\n\n" for name, text in zip(names, quoted, strict=True))
+
+
+def is_listing(content: str) -> bool:
+    """Whether a file begins with the line of a name."""
+    return _NAME.match(content) is not None
+
+
+def parse_listing(content: str) -> list[tuple[str, str]]:
+    """Read the names and the samples that ``format_listing`` spelled.
+
+    Raises:
+        ValueError: If a sample lacks the empty line after it, with its name.
+    """
+    _, *parts = _NAME.split(content)
+    found = list(zip(parts[::2], parts[1::2], strict=True))
+    for name, text in found:
+        if not text.endswith("\n\n"):
+            raise ValueError(f"an empty line must follow each sample, got none after {name!r}")
+    return [(name, _QUOTED.sub(r"\1", text[:-2])) for name, text in found]
+
+
+def write_txt(path: Path, sequences: list[str], names: list[str]) -> None:
+    """Write a listing, see ``text.corpora.samples``; other programs read .jsonl more easily.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    path.write_text(format_listing(names, sequences), encoding="utf-8", newline="\n")
+
+
+def write_jsonl(path: Path, sequences: list[str], names: list[str]) -> None:
+    """Write a line ``{"name": ..., "text": ...}`` for each sample.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    lines = [
+        json.dumps({"name": name, "text": text}, ensure_ascii=False) + "\n"
+        for name, text in zip(names, sequences, strict=True)
+    ]
+    path.write_text("".join(lines), encoding="utf-8", newline="\n")
+
+
+def read_samples(owner: str, path: Path) -> list[str]:
+    """Read every sample of a file, see ``read_named_samples``."""
+    return [text for _, text in read_named_samples(owner, path)]
+
+
+def read_templates(path: Path) -> list[tuple[str, str]]:
+    """Read the names and texts of a file for ``sample --infill``, see ``read_named_samples``.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: See ``read_named_samples``.
+    """
+    return read_named_samples("sample.infill", path)
+
+
+def read_named_samples(owner: str, path: Path) -> list[tuple[str, str]]:
+    """Read the name and the text of every sample of a file.
+
+    It is a ``.jsonl`` (a key ``text``, and maybe ``name``), or a ``.txt``: a sample a line, or the
+    listing that ``seqdiff sample`` writes. Either may be gzipped (``.gz``). A line without a name
+    is called ``line_1``, ``line_2``, ... by its number.
+
+    Args:
+        owner: Who was given the path, for the messages.
+        path: The file.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If its suffix is another, it is not UTF-8, it holds no sample, or an empty one.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{owner} must be an existing file, got {path}; check the path")
+    suffix = Path(path.name.removesuffix(".gz")).suffix
+    if suffix not in (".txt", ".jsonl"):
+        raise ValueError(
+            f"{owner} must end in .txt (a sample a line, or a listing) or .jsonl (a key text), or "
+            f"in those and .gz, got {path}; rename it"
+        )
+    content = _decode(owner, path)
+    if suffix == ".txt" and is_listing(content):
+        return _from_listing(owner, path, content)
+    lines = content.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    samples = [
+        _named(owner, path, number, line.removesuffix("\r"), suffix)
+        for number, line in enumerate(lines, start=1)
+    ]
+    if not samples:
+        raise ValueError(f"{owner} must hold a sample, got the empty file {path}; sample first")
+    return samples
+
+
+def _decode(owner: str, path: Path) -> str:
+    content = _bytes(owner, path)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{owner} must be UTF-8, got byte 0x{content[error.start]:02x} at offset "
+            f"{error.start} of {path}; convert it"
+        ) from error
+
+
+def _from_listing(owner: str, path: Path, content: str) -> list[tuple[str, str]]:
+    try:
+        samples = parse_listing(content)
+    except ValueError as error:
+        raise ValueError(
+            f"{owner} must be a whole listing, got {path}: {error}; sample again, or to a .jsonl"
+        ) from error
+    for name, text in samples:
+        if not text:
+            raise ValueError(
+                f"{owner} must hold a sample under every name, got none under {name} of {path}; "
+                "drop it, and say that the model drew an empty sample"
+            )
+    return samples
+
+
+def _bytes(owner: str, path: Path) -> bytes:
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (OSError, EOFError) as error:
+        raise ValueError(f"{owner} must be gzip, got {path}: {error}; copy it again") from error
+
+
+def _named(owner: str, path: Path, number: int, line: str, suffix: str) -> tuple[str, str]:
+    name, text = f"line_{number}", line
+    if suffix == ".jsonl":
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{owner} must hold a JSON object a line, got: {error} in line {number} of {path}; "
+                "correct that line"
+            ) from error
+        row = row if isinstance(row, dict) else {}
+        name, text = str(row.get("name", name)), row.get("text")
+    if not isinstance(text, str) or not text:
+        raise ValueError(
+            f"{owner} must hold a sample in every line, got none in line {number} of {path}; "
+            "drop that line; of samples, say that the model drew an empty one"
+        )
+    return name, text

@@ -1,0 +1,217 @@
+"""What a configuration names, files or a published corpus, as sources of documents."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from glob import glob, has_magic
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqdiff.data.dataset import Split
+from seqdiff.files import content_digest
+from text.corpora.detokenizers import DETOKENIZERS
+from text.corpora.documents import SUFFIXES, Reading, kind, read_documents
+from text.corpora.published import PUBLISHED, hub_documents, load_from_hub, local_copy
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+class Source(ABC):
+    """Documents in a fixed order."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What messages and the progress bar call it."""
+
+    @abstractmethod
+    def documents(self) -> Iterator[str]:
+        """Stream them."""
+
+    @abstractmethod
+    def identity(self, folder: Path) -> list[str]:
+        """Strings that change with the content.
+
+        Args:
+            folder: Where digests of files are remembered.
+        """
+
+
+@dataclass(frozen=True)
+class Files(Source):
+    """Files of one or more kinds.
+
+    Attributes:
+        paths: In order.
+        reading: How they become documents.
+    """
+
+    paths: tuple[Path, ...]
+    reading: Reading
+
+    @property
+    def name(self) -> str:
+        """The first file, and how many more."""
+        first, *others = self.paths
+        return f"{first} and {len(others)} more" if others else str(first)
+
+    def documents(self) -> Iterator[str]:
+        """See ``Source``."""
+        for path in self.paths:
+            yield from read_documents(path, self.reading)
+
+    def identity(self, folder: Path) -> list[str]:
+        """See ``Source``."""
+        options: list[str] = []
+        for path in self.paths:
+            txt = kind(path) == ".txt"
+            options += [kind(path), self.reading.document if txt else self.reading.field]
+            options.append(self.reading.edges)
+            options.append(content_digest(path, folder))
+        return ["files", *options]
+
+
+@dataclass(frozen=True)
+class Hub(Source):
+    """A split of a published corpus, through ``datasets``.
+
+    Attributes:
+        corpus: Its name in ``PUBLISHED``.
+        split: One of its ``splits``.
+    """
+
+    corpus: str
+    split: Split
+
+    @property
+    def name(self) -> str:
+        """Corpus and split."""
+        return f"{self.corpus}, {self.split}"
+
+    @cached_property
+    def _opened(self) -> Dataset:
+        return load_from_hub(self.corpus, self.split)
+
+    def documents(self) -> Iterator[str]:
+        """See ``Source``."""
+        facts = PUBLISHED[self.corpus]
+        return hub_documents(self._opened, facts.column, facts.edges)
+
+    def identity(self, folder: Path) -> list[str]:
+        """See ``Source``; ``datasets`` keeps a fingerprint of what it loads."""
+        del folder
+        facts, opened = PUBLISHED[self.corpus], self._opened
+        options = [facts.hub, facts.config, facts.column, facts.edges]
+        return ["hub", *options, str(len(opened)), opened._fingerprint]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Documents of a source, mended.
+
+    Attributes:
+        source: Where they are.
+        detokenizer: A key of ``DETOKENIZERS``.
+        first: The first document, as Python slices count.
+        last: The one after the last; ``None`` is the end.
+    """
+
+    source: Source
+    detokenizer: str = "none"
+    first: int | None = None
+    last: int | None = None
+
+
+def find_part(
+    split: Split, given: str | Sequence[str], reading: Reading, detokenizer: str | None
+) -> Part:
+    """Find what a configuration names.
+
+    Args:
+        split: Which split it is for.
+        given: A key of ``PUBLISHED``; or a file or glob, or several.
+        reading: How files become documents.
+        detokenizer: A key of ``DETOKENIZERS``; ``None`` is the one of the published corpus.
+
+    Raises:
+        FileNotFoundError: If a file or glob matches nothing.
+        ValueError: If a file is of no known kind, or the corpus has no such split.
+    """
+    if detokenizer is not None and detokenizer not in DETOKENIZERS:
+        raise ValueError(
+            f"data.detokenizer must be one of {', '.join(DETOKENIZERS)}, got {detokenizer!r}; "
+            "choose one, or null for the one of the published corpus"
+        )
+    if isinstance(given, str) and given in PUBLISHED and not Path(given).exists():
+        part = published_part(split, given, reading)
+        return part if detokenizer is None else replace(part, detokenizer=detokenizer)
+    paths = _match(split, [given] if isinstance(given, str) else given)
+    return Part(Files(paths, reading), detokenizer or "none")
+
+
+def published_split(given: object, split: Split) -> str | None:
+    """Name the corpus that gives a split, if ``given`` is a published one that has it."""
+    if isinstance(given, str) and given in PUBLISHED and not Path(given).exists():
+        return given if PUBLISHED[given].slice(split) is not None else None
+    return None
+
+
+def published_part(split: Split, name: str, reading: Reading) -> Part:
+    """Find a split of a published corpus: a copy in the cache folder, or else on the hub.
+
+    Args:
+        split: Which split.
+        name: A key of ``PUBLISHED``.
+        reading: How files of a copy become documents; the field is that of the corpus.
+
+    Raises:
+        ValueError: If the corpus has no such split.
+    """
+    facts = PUBLISHED[name]
+    wanted = facts.slice(split)
+    if wanted is None:
+        there = [s for s in ("train", "valid", "test") if facts.slice(s) is not None]
+        raise ValueError(
+            f"data.{split} must name a corpus with such a split, got {name!r}, which has "
+            f"{', '.join(there)}; leave data.{split} out, or name files"
+        )
+    found = sorted(
+        path
+        for path in local_copy(name).glob(f"{wanted.split}*")
+        if path.is_file() and set(path.suffixes) & set(SUFFIXES)
+    )
+    source = Hub(name, wanted.split)
+    if found:
+        source = Files(tuple(found), replace(reading, field=facts.column, edges=facts.edges))
+    return Part(source, facts.detokenizer, wanted.first, wanted.last)
+
+
+def _match(split: Split, patterns: Sequence[str]) -> tuple[Path, ...]:
+    """List the files that patterns match, each once, in the order of the patterns."""
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        plain = Path(pattern).expanduser()
+        if plain.is_dir():
+            raise ValueError(
+                f"data.{split} must name files, got the folder {pattern}; "
+                f"give {plain / '*.txt'} or the like"
+            )
+        matched = [plain] if plain.is_file() else []
+        if not matched and has_magic(pattern):
+            candidates = sorted(glob(str(plain), recursive=True))
+            matched = [Path(path) for path in candidates if Path(path).is_file()]
+        if not matched:
+            raise FileNotFoundError(
+                f"data.{split} must be a file, a glob that matches files, or one of "
+                f"{', '.join(PUBLISHED)}, got {pattern!r}, which matches nothing; check the path"
+            )
+        found |= dict.fromkeys(matched)
+    if not found:
+        raise ValueError(f"data.{split} must name at least one file, got none; name some")
+    for path in found:
+        kind(path)
+    return tuple(found)

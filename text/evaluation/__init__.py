@@ -1,0 +1,1 @@
+"""Evaluation of text models: zero-shot suites, GLUE, generative perplexity."""

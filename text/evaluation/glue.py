@@ -1,0 +1,246 @@
+"""Classify sentences with a BERT encoder: fine-tune, measure, choose the epoch and the rate."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int, Int64
+from torch import Tensor, nn
+
+from seqdiff.training.classifying import learn_pass
+from text.evaluation.glue_tasks import Example, Task
+from text.extra import require
+
+METRICS = ("accuracy", "matthews", "f1")
+
+
+def measure(truth: Int64[np.ndarray, " n"], found: Int64[np.ndarray, " n"]) -> dict[str, float]:
+    """Compute every metric by scikit-learn, times 100; F1 is that of class 1."""
+    metrics = require("sklearn.metrics", "glue")
+    return {
+        "accuracy": 100 * float(metrics.accuracy_score(truth, found)),
+        "matthews": 100 * float(metrics.matthews_corrcoef(truth, found)),
+        "f1": 100 * float(metrics.f1_score(truth, found, zero_division=0.0)),
+    }
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Examples as ids.
+
+    Attributes:
+        tokens: Ids of each example, with ``[CLS]`` first and ``[SEP]`` after each sentence.
+        segments: 0 for the first sentence, 1 for the second.
+        labels: Classes.
+    """
+
+    tokens: list[list[int]]
+    segments: list[list[int]]
+    labels: Int64[np.ndarray, " n"]
+
+
+def encode(tokenizer: Callable, examples: Sequence[Example], max_length: int) -> Encoded:
+    """Tokenise sentences or pairs; what is too long is cut, the longer of a pair first.
+
+    Args:
+        tokenizer: Of transformers.
+        examples: What to encode.
+        max_length: Most tokens of an example.
+    """
+    seconds = [example.second for example in examples]
+    found = tokenizer(
+        [example.first for example in examples],
+        None if seconds[0] is None else seconds,
+        truncation="longest_first",
+        max_length=max_length,
+        return_token_type_ids=True,
+    )
+    labels = np.array([example.label for example in examples])
+    return Encoded(found.input_ids, found.token_type_ids, labels)
+
+
+class Classifier(nn.Module):
+    """BERT's head for classes: a new pooler over ``[CLS]``, dropout, a linear layer.
+
+    Source: Devlin et al. 2019, arXiv:1810.04805, section 4.1; the pooler is new too, since a
+    checkpoint trained as a masked language model has none.
+    """
+
+    def __init__(self, encoder: nn.Module, width: int, *, num_classes: int = 2) -> None:
+        """Put a new head on an encoder.
+
+        Args:
+            encoder: ``BertModel`` of transformers.
+            width: Of its states.
+            num_classes: Classes to tell apart.
+        """
+        super().__init__()
+        self.encoder = encoder
+        self.pooler = nn.Linear(width, width)
+        self.dropout = nn.Dropout(0.1)
+        self.head = nn.Linear(width, num_classes)
+        for layer in (self.pooler, self.head):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+
+    def forward(
+        self, tokens: Int[Tensor, "B L"], segments: Int[Tensor, "B L"], real: Int[Tensor, "B L"]
+    ) -> Float[Tensor, "B C"]:
+        """Score the classes; ``real`` is 1 where a position is no padding."""
+        states = self.encoder(input_ids=tokens, token_type_ids=segments, attention_mask=real)
+        pooled = torch.tanh(self.pooler(states.last_hidden_state[:, 0]))
+        return self.head(self.dropout(pooled))
+
+
+def _batches(data: Encoded, order: np.ndarray, size: int) -> Iterator[tuple[Tensor, ...]]:
+    """Rows padded to the longest of each batch, none left out."""
+    for first in range(0, len(order), size):
+        chosen = order[first : first + size]
+        width = max(len(data.tokens[i]) for i in chosen)
+        tokens, segments, real = torch.zeros((3, len(chosen), width), dtype=torch.int64)
+        for place, i in enumerate(chosen):
+            length = len(data.tokens[i])
+            tokens[place, :length] = torch.tensor(data.tokens[i])
+            segments[place, :length] = torch.tensor(data.segments[i])
+            real[place, :length] = 1
+        yield tokens, segments, real, torch.from_numpy(data.labels[chosen])
+
+
+@torch.no_grad()
+def predict(model: Classifier, data: Encoded, batch_size: int) -> Int64[np.ndarray, " n"]:
+    """Choose the likeliest class of every example."""
+    model.eval()
+    device = next(model.parameters()).device
+    parts = [
+        model(*(x.to(device) for x in inputs)).argmax(dim=-1).cpu()
+        for *inputs, _ in _batches(data, np.arange(len(data.labels)), batch_size)
+    ]
+    return torch.cat(parts).numpy()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a classifier is fine-tuned: AdamW, a linear warm-up over 6% of the steps, then down to 0.
+
+    Attributes:
+        epochs: Passes over the training examples; the best on dev is kept.
+        batch_size: Examples of a step.
+        weight_decay: Of AdamW.
+        clip: Norm that gradients are clipped to.
+    """
+
+    epochs: int = 3
+    batch_size: int = 32
+    weight_decay: float = 0.01
+    clip: float = 1.0
+
+    def optimiser(
+        self, model: nn.Module, lr: float, steps: int
+    ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Build the optimiser, and what follows the learning rate from step to step.
+
+        Args:
+            model: What is fine-tuned.
+            lr: Peak learning rate.
+            steps: Of the whole fine-tuning.
+        """
+        warm = max(1, round(0.06 * steps))
+        adam = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=self.weight_decay)
+        rate = torch.optim.lr_scheduler.LambdaLR(
+            adam, lambda step: min((step + 1) / warm, (steps - step) / max(1, steps - warm))
+        )
+        return adam, rate
+
+
+def fine_tune(
+    encoder: nn.Module,
+    width: int,
+    train: Encoded,
+    dev: Encoded,
+    *,
+    lr: float,
+    seed: int,
+    recipe: Recipe,
+    progress: Callable[[int], None] | None = None,
+) -> list[dict[str, float]]:
+    """Fine-tune a copy of an encoder; its head, order and dropout follow from the seed.
+
+    Args:
+        encoder: Left as it is.
+        width: Of its states.
+        train: What to learn from.
+        dev: What to measure on.
+        lr: Peak learning rate.
+        seed: Of everything random.
+        recipe: The rest.
+        progress: Called with the number of examples after each step.
+
+    Returns:
+        The metrics on dev after each epoch.
+    """
+    device = next(encoder.parameters()).device
+    steps = recipe.epochs * -(-len(train.labels) // recipe.batch_size)
+    shuffle, found = np.random.default_rng(seed), []
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model = Classifier(copy.deepcopy(encoder), width).to(device)
+        adam, rate = recipe.optimiser(model, lr, steps)
+        for _ in range(recipe.epochs):
+            order = shuffle.permutation(len(train.labels))
+            learn_pass(
+                model,
+                adam,
+                rate,
+                _batches(train, order, recipe.batch_size),
+                clip=recipe.clip,
+                progress=progress,
+            )
+            found.append(measure(dev.labels, predict(model, dev, recipe.batch_size)))
+    return found
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the seeds of one learning rate came to.
+
+    Attributes:
+        lr: The rate.
+        values: The task's metric of each seed's best epoch on dev.
+        others: The other metrics at those epochs, mean over seeds.
+        epochs: Those epochs, from 1.
+    """
+
+    lr: float
+    values: Float64[np.ndarray, " seeds"]
+    others: dict[str, float]
+    epochs: list[int]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return float(self.values.mean())
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean over seeds; ``None`` for a single one."""
+        n = len(self.values)
+        return None if n < 2 else float(self.values.std(ddof=1) / np.sqrt(n))
+
+
+def summarise(task: Task, lr: float, runs: Sequence[list[dict[str, float]]]) -> Outcome:
+    """Choose each seed's best epoch by the task's metric, the first of equals.
+
+    Args:
+        task: Says which metric.
+        lr: The rate of all runs.
+        runs: From ``fine_tune``, one a seed.
+    """
+    best = [int(np.argmax([epoch[task.metric] for epoch in run])) for run in runs]
+    rows = [run[epoch] for run, epoch in zip(runs, best, strict=True)]
+    others = {m: float(np.mean([row[m] for row in rows])) for m in METRICS if m != task.metric}
+    values = np.array([row[task.metric] for row in rows])
+    return Outcome(lr, values, others, [epoch + 1 for epoch in best])

@@ -1,0 +1,83 @@
+"""A published autoregressive model with its tokenizer, to judge samples by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import nn
+
+from text.pretrained.models import load_model, load_tokenizer
+
+
+@dataclass(frozen=True)
+class Judge:
+    """An autoregressive model of transformers.
+
+    Attributes:
+        network: In eval mode; its call gives ``logits``.
+        tokenizer: Of transformers.
+        vocab_size: Ids that the network knows.
+        context: Most tokens that it reads at once; ``None`` if there is no limit.
+        bos: Token that starts a text; ``None`` if the model has none.
+        bos_name: How that is spelled.
+    """
+
+    network: nn.Module
+    tokenizer: Callable
+    vocab_size: int
+    context: int | None
+    bos: int | None
+    bos_name: str | None
+
+    @staticmethod
+    def load(owner: str, name: str) -> Judge:
+        """Load from a folder or the hub.
+
+        Args:
+            owner: Who was given the name, for the messages.
+            name: See ``text.pretrained.models.load_model``.
+
+        Raises:
+            OSError: If a folder is no model's, or has no safetensors.
+            ValueError: If transformers is not installed, there is no such model, its weights do not
+                fit its configuration, or it is not autoregressive.
+        """
+        tokenizer = load_tokenizer(owner, name)
+        network = load_model(owner, name, "AutoModelForCausalLM")
+        config = network.config
+        if looks_ahead(network, config.vocab_size):
+            raise ValueError(
+                f"{owner} must predict each token from those before it, got {name} of type "
+                f"{config.model_type}, which sees those after it; choose an autoregressive model"
+            )
+        return Judge(
+            network,
+            tokenizer,
+            vocab_size=config.vocab_size,
+            context=getattr(config, "max_position_embeddings", None),
+            bos=tokenizer.bos_token_id,
+            bos_name=tokenizer.bos_token,
+        )
+
+    def encode(self, texts: Sequence[str]) -> list[Int64[np.ndarray, " _"]]:
+        """Tokenise; what spells a special token becomes it, and nothing is added."""
+        ids = self.tokenizer(list(texts), add_special_tokens=False).input_ids
+        return [np.array(row, dtype=np.int64) for row in ids]
+
+
+@torch.no_grad()
+def looks_ahead(network: nn.Module, vocab_size: int) -> bool:
+    """Find out whether what a network says of a token's successor depends on tokens after it.
+
+    Args:
+        network: Its call gives ``logits``; in eval mode, on the CPU.
+        vocab_size: Ids that it knows.
+    """
+    row = torch.arange(4) % vocab_size
+    rows = torch.stack((row, torch.cat((row[:3], (row[3:] + vocab_size // 2) % vocab_size))))
+    first, second = network(input_ids=rows).logits[:, :3].double()
+    return not bool((first - second).abs().max() <= 1e-4 * first.abs().max())

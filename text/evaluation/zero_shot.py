@@ -1,0 +1,223 @@
+"""The seven sets of the published zero-shot perplexities, as a ``seqdiff.data.suite.Suite``.
+
+Source of the sets and the numbers: Sahoo et al. 2024, arXiv:2406.07524, section 5.1. Models were
+trained on OpenWebText, so that none of the sets is in their training data.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data.dataset import Split
+from seqdiff.data.suite import MissingSet, SuiteSet, UnfitSet
+from text.corpora.datamodule import TextDataModule
+from text.corpora.detokenizers import DETOKENIZERS
+from text.corpora.documents import SUFFIXES, Reading
+from text.corpora.preparation import UnspellableError, prepare
+from text.corpora.published import PUBLISHED, load_from_hub, local_copy
+from text.corpora.rows import DocumentRows, Layout, WrappedRows
+from text.corpora.sources import Files, Part, published_part
+from text.pretrained.models import short, why_offline
+from text.tokenizers.subwords import GPT2Tokenizer
+
+MODELS = ("AR", "SEDD", "MDLM")
+_LENGTH = 1024
+
+
+@dataclass(frozen=True)
+class _Set:
+    """A set, the corpora that have its text (the first is fetched), and published perplexities."""
+
+    name: str
+    corpora: tuple[str, ...]
+    perplexities: tuple[float, float, float]
+
+    @property
+    def published(self) -> dict[str, float]:
+        """Perplexity of each model."""
+        return dict(zip(MODELS, self.perplexities, strict=True))
+
+    @property
+    def split(self) -> Split:
+        """Split that the perplexities are of."""
+        return PUBLISHED[self.corpora[0]].zero_shot
+
+    def spellings(self, split: Split) -> list[str]:
+        """Beginnings of the names that a copy of a split may have."""
+        words = ("valid", "validation") if split == "valid" else (split,)
+        names = dict.fromkeys((*self.corpora, self.name))
+        return [f"{name}{join}{word}" for word in words for name in names for join in "._-"]
+
+
+SETS = (
+    _Set("ptb", ("ptb",), (82.05, 100.09, 95.26)),
+    # Both WikiTexts are validated and tested on the same articles.
+    _Set("wikitext", ("wikitext-103", "wikitext-2"), (25.75, 34.28, 32.83)),
+    _Set("lm1b", ("lm1b",), (51.25, 68.20, 67.01)),
+    _Set("lambada", ("lambada",), (51.28, 49.86, 47.52)),
+    _Set("ag_news", ("ag_news",), (52.09, 62.09, 61.15)),
+    _Set("pubmed", ("pubmed",), (49.01, 44.53, 41.89)),
+    _Set("arxiv", ("arxiv",), (41.73, 38.48, 37.37)),
+)
+
+
+class ZeroShot:
+    """See ``seqdiff.data.suite.Suite``.
+
+    Documents are mended by the detokenizers of the corpora, and cut into rows as the run's own.
+    """
+
+    models = MODELS
+    unit = "byte"
+
+    def find(
+        self, data: SequenceDataModule, folder: Path | None
+    ) -> tuple[list[SuiteSet | UnfitSet], list[MissingSet]]:
+        """Tokenise the sets that are at hand; one that does not encode is left for the others.
+
+        Args:
+            data: Of the run.
+            folder: With copies such as ``ptb.valid.txt`` or ``lambada_test.jsonl.gz``; a document
+                of a .txt file is a line. If ``None``, a set is in the cache folder or on the hub.
+
+        Raises:
+            ValueError: If the data is no text, two copies compete, or a copy is not sound.
+        """
+        checked = _text(data)
+        found: list[SuiteSet | UnfitSet] = []
+        missing: list[MissingSet] = []
+        for wanted in SETS:
+            at_hand = _from_folder(wanted, folder) if folder else _from_corpora(wanted)
+            if isinstance(at_hand, MissingSet):
+                missing.append(at_hand)
+                continue
+            try:
+                found.append(_open(wanted, *at_hand, checked))
+            except UnspellableError as error:
+                _, origin = at_hand
+                found.append(UnfitSet(wanted.name, origin, str(error), wanted.published))
+        return found, missing
+
+    def notes(self, data: SequenceDataModule) -> tuple[str, ...]:
+        """Say how rows are cut, what counts, and what does not compare."""
+        text = _text(data)
+        published = (
+            f"{', '.join(MODELS)}: published, trained on OpenWebText, perplexity a GPT-2 BPE "
+            f"token, wrapped rows of {_LENGTH:,}; AR exact, SEDD a bound, MDLM by "
+            "convention mdlm"
+        )
+        return (*text.counting, published, *_differences(text), _EDGES, _BYTES)
+
+
+_EDGES = (
+    "documents are the same from any kind of file: blank rows are left out, a row of WikiText ends "
+    "in its line break, the others are trimmed; then their detokenizers mend them"
+)
+_BYTES = (
+    "bits/byte: of the mended text; BOS, EOS and separators cost bits but are no bytes; "
+    "blank where documents were cut"
+)
+
+
+def _differences(data: TextDataModule) -> tuple[str, ...]:
+    if data.tokenizer.fingerprint != GPT2Tokenizer().fingerprint:
+        return (
+            f"this run's tokens are {data.token_name}s by {type(data.tokenizer).__name__}, not "
+            "GPT-2's: its perplexity does NOT compare with the published; compare bits/byte "
+            "between runs",
+        )
+    if not data.wrap or data.length != _LENGTH:
+        return ("this run's rows differ from the published, and perplexity with them",)
+    return ()
+
+
+def _text(data: SequenceDataModule) -> TextDataModule:
+    if isinstance(data, TextDataModule):
+        return data
+    raise ValueError(
+        "evaluate.suite zero_shot must be evaluated by a model of text, got a run on "
+        f"{type(data).__name__}; choose another run"
+    )
+
+
+def _from_folder(wanted: _Set, folder: Path) -> tuple[Part, str] | MissingSet:
+    """A copy of the published split, or else of the other one that is held out; and its origin."""
+    facts = PUBLISHED[wanted.corpora[0]]
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    other: Split = "test" if wanted.split == "valid" else "valid"
+    bare = list(dict.fromkeys((wanted.name, *wanted.corpora)))
+    for spellings, remark in (
+        (wanted.spellings(wanted.split), ""),
+        (bare, ""),
+        (wanted.spellings(other), f", split {other}; the published numbers are of {wanted.split}"),
+    ):
+        copies = [path for path in files if _stem(path) in spellings]
+        if len(copies) > 1:
+            raise ValueError(
+                f"evaluate.suite_folder must hold one copy of {wanted.name}, got "
+                f"{' and '.join(path.name for path in copies)} in {folder}; move the others away"
+            )
+        if copies:
+            files_of = Files((copies[0],), Reading("line", facts.column, facts.edges))
+            return Part(files_of, facts.detokenizer), f"{copies[0]}{remark}"
+    return MissingSet(wanted.name, str(folder / f"{wanted.name}.{wanted.split}.txt"))
+
+
+def _stem(path: Path) -> str | None:
+    """The name without what says the kind of file; ``None`` if it is of no known kind."""
+    kinds = "|".join(re.escape(suffix) for suffix in SUFFIXES)
+    match = re.fullmatch(rf"(.+)(?:{kinds})(?:\.gz)?", path.name)
+    return None if match is None else match[1]
+
+
+def _from_corpora(wanted: _Set) -> tuple[Part, str] | MissingSet:
+    """A copy in the cache folder, or else on the hub; and its origin."""
+    parts = [published_part(wanted.split, name, Reading()) for name in wanted.corpora]
+    for part in parts:
+        if isinstance(part.source, Files):
+            return part, part.source.name
+    name = wanted.corpora[0]
+    try:
+        load_from_hub(name, wanted.split)
+    except ValueError as error:
+        place = str(local_copy(name) / f"{wanted.split}.jsonl")
+        unreachable = why_offline() if error.__cause__ else None
+        return MissingSet(wanted.name, place, unreachable or short(error.__cause__ or error))
+    return parts[0], f"{PUBLISHED[name].hub} on the hub, split {wanted.split}"
+
+
+def _open(wanted: _Set, part: Part, origin: str, data: TextDataModule) -> SuiteSet:
+    """Tokenise a set and cut rows."""
+    store = prepare(
+        part.source,
+        data.tokenizer,
+        detokenizer=part.detokenizer,
+        num_processes=data.num_processes,
+    )
+    documents, layout = np.arange(len(store)), Layout.of(data.tokenizer, data.length)
+    if data.wrap:
+        rows = WrappedRows(store, documents, layout, keep_tail=True)
+        cut = 0
+    else:
+        split = data.long_documents == "split"
+        rows = DocumentRows(store, documents, layout, split=split)
+        cut = 0 if split else int((store.lengths > layout.body).sum())
+        origin += f", {cut:,} documents cut" * bool(cut)
+    mend = DETOKENIZERS[part.detokenizer]
+    size = 0 if cut else sum(len(mend(text).encode()) for text in part.source.documents())
+    return SuiteSet(
+        name=wanted.name,
+        origin=origin,
+        dataset=rows,
+        num_documents=len(documents),
+        units_per_token=None if cut else size / rows.num_counted,
+        published=wanted.published,
+    )
+
+
+suite = ZeroShot()

@@ -1,0 +1,1 @@
+"""Published text models: loading and checking."""

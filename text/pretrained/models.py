@@ -1,0 +1,204 @@
+"""Whether the hub can be asked at all, found out before its client tries for half a minute."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from text.extra import require
+
+_OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+def why_offline() -> str | None:
+    """Say why the hub cannot be reached, as far as that can be told at once; ``None`` if it can."""
+    for variable in _OFFLINE:
+        if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE"):
+            return f"{variable} is set"
+    host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
+    if getproxies():
+        return None
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return f"no network: {host} is not found"
+    return None
+
+
+@contextmanager
+def only_what_is_here(owner: str) -> Iterator[None]:
+    """Keep the hub's clients from asking it, as HF_HUB_OFFLINE does where it is set in time."""
+    places = [require("huggingface_hub.constants", owner), require("datasets.config", owner)]
+    before = [place.HF_HUB_OFFLINE for place in places]
+    try:
+        for place in places:
+            vars(place)["HF_HUB_OFFLINE"] = True
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            vars(place)["HF_HUB_OFFLINE"] = value
+
+
+def short(error: BaseException) -> str:
+    """The beginning of a client's message, on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else text[:160] + "..."
+
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
+
+def load_model(owner: str, name: str, auto_class: str, *, beside: tuple[str, ...] = ()):
+    """Load a model of transformers, an ``nn.Module`` with a ``config``, in float32 and eval mode.
+
+    Args:
+        owner: Who was given the name, for the messages.
+        name: A folder with config.json and safetensors, or a name on the hub; what the hub's cache
+            holds is used without asking the hub.
+        auto_class: For example ``AutoModelForCausalLM``.
+        beside: How names of weights begin that a checkpoint may hold without need.
+
+    Raises:
+        OSError: If a folder is no model's, or has no safetensors.
+        ValueError: If transformers is not installed, there is no such model, or the weights do not
+            fit the configuration, both ways.
+    """
+    transformers = require("transformers", owner)
+    _check_weights(owner, Path(name))
+    loader = getattr(transformers, auto_class)
+    found = _fetch(
+        owner,
+        name,
+        lambda offline: loader.from_pretrained(
+            name,
+            local_files_only=offline,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype="float32",
+            output_loading_info=True,
+        ),
+    )
+    model, report = found
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        keys = sorted(key for key in map(str, report[problem]) if not key.startswith(beside))
+        if keys:
+            raise ValueError(
+                f"{owner} must hold the weights of its config.json, got {len(keys)} "
+                f"{problem.partition('_')[0]}, first {keys[0]}, in {name}; copy the model again"
+            )
+    return model.eval()
+
+
+def build_model(owner: str, config: object, model_class: str):
+    """Build a model of transformers whose weights are yet to be loaded, in float32.
+
+    Args:
+        owner: Who was given the configuration, for the messages.
+        config: What its config.json says.
+        model_class: For example ``BertForMaskedLM``.
+
+    Raises:
+        ValueError: If transformers is not installed.
+    """
+    loader = getattr(require("transformers", owner), model_class)
+    return loader(loader.config_class.from_dict(config))
+
+
+def load_tokenizer(owner: str, name: str):
+    """Load the tokenizer beside a model of transformers.
+
+    Args:
+        owner: Who was given the name, for the messages.
+        name: See ``load_model``.
+
+    Raises:
+        OSError: If a folder is no model's.
+        ValueError: If transformers is not installed, or there is none.
+    """
+    loader = require("transformers", owner).AutoTokenizer
+    return _fetch(
+        owner,
+        name,
+        lambda offline: loader.from_pretrained(
+            name, local_files_only=offline, trust_remote_code=False
+        ),
+    )
+
+
+def load_config(owner: str, name: str):
+    """Load the configuration of a model of transformers.
+
+    Args:
+        owner: Who was given the name, for the messages.
+        name: See ``load_model``.
+
+    Raises:
+        OSError: If a folder is no model's.
+        ValueError: If transformers is not installed, or there is none.
+    """
+    loader = require("transformers", owner).AutoConfig
+    return _fetch(
+        owner,
+        name,
+        lambda offline: loader.from_pretrained(
+            name, local_files_only=offline, trust_remote_code=False
+        ),
+    )
+
+
+def _check_name(owner: str, name: str) -> None:
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise FileNotFoundError(
+            f"{owner} must hold config.json, got none in {name}; give a model's folder"
+        )
+    like_a_path = folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+    if like_a_path and not folder.is_dir():
+        raise FileNotFoundError(
+            f"{owner} must be a model's folder or a name on the hub, got {name!r}; check the path"
+        )
+
+
+def _check_weights(owner: str, folder: Path) -> None:
+    if folder.is_dir() and not any((folder / weights).is_file() for weights in _WEIGHTS):
+        raise FileNotFoundError(
+            f"{owner} must hold model.safetensors, got none in {folder}; nothing is unpickled: "
+            "convert it with save_pretrained, which writes safetensors"
+        )
+
+
+def _fetch(owner: str, name: str, load):
+    """Try without the network, then, for a name on the hub, with it; say little."""
+    _check_name(owner, name)
+    logging_of = require("transformers", owner).utils.logging
+    logging_of.set_verbosity_error()
+    logging_of.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        return load(True)
+    except Exception as error:  # a damaged file raises many kinds
+        if Path(name).is_dir() or not isinstance(error, OSError):
+            raise ValueError(
+                f"{owner} must be usable, got {name}: {short(error)}; copy the model again"
+            ) from error
+    reason = why_offline()
+    try:
+        if reason is None:
+            return load(False)
+    except Exception as error:  # of several libraries, none of which we depend on ourselves
+        raise _absent(owner, name, short(error)) from error
+    raise _absent(owner, name, reason)
+
+
+def _absent(owner: str, name: str, reason: str) -> ValueError:
+    cache = require("huggingface_hub", owner).constants.HF_HUB_CACHE
+    return ValueError(
+        f"{owner} must be a model's folder, or a name on the hub that can be reached, got {name!r} "
+        f"({reason}); {cache} does not hold it either: fetch it elsewhere and give its folder"
+    )

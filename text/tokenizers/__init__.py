@@ -1,0 +1,1 @@
+"""Tokenizers: bytes, characters and subword vocabularies."""

@@ -1,0 +1,236 @@
+"""Tokenizers whose ids are dense from 0; the mask is the next id. Bytes and characters are here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from string import ascii_lowercase
+
+import numpy as np
+from jaxtyping import Bool, Integer
+
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+_MASKED = re.compile(r"\[MASK(?::([0-9]+))?\]")
+
+Ids = Sequence[int] | Integer[np.ndarray, " L"]
+
+
+class TextTokenizer(ABC):
+    """A ``seqdiff.data.tokenizer.Tokenizer`` of text, with what goes around a document.
+
+    It travels to other processes by pickle: what it reads from files it reads again there.
+
+    Attributes:
+        token_name: What reports call a token.
+        special: What reports call the tokens of ``frame``.
+    """
+
+    token_name: str = "token"
+    special: tuple[str, str] | None = None
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """K; the mask has the id K."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A digest that changes whenever any string would encode differently."""
+
+    @property
+    def frame(self) -> tuple[int, int] | None:
+        """Ids that open and close a row, as in ``[CLS] ... [SEP]``; ``None`` without such."""
+        return None
+
+    @property
+    def separator(self) -> int | None:
+        """Id between two documents of one row; ``None`` puts them end to end."""
+        return None if self.frame is None else self.frame[1]
+
+    @property
+    def separator_name(self) -> str | None:
+        """What reports call the separator."""
+        if self.special is not None:
+            return self.special[1]
+        return None if self.separator is None else repr(self.decode([self.separator]))
+
+    @abstractmethod
+    def encode(self, string: str) -> Integer[np.ndarray, " L"]:
+        """Encode a string, without a frame.
+
+        Raises:
+            ValueError: If a character has no id.
+        """
+
+    def encode_many(self, strings: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
+        """Encode strings one by one, faster than a loop where a library helps."""
+        return [self.encode(string) for string in strings]
+
+    def allowed(self, string: str) -> Bool[np.ndarray, "L K"]:
+        """Read a template, in which ``[MASK]`` is a token to fill and ``[MASK:20]`` are twenty.
+
+        The pieces of text between them are encoded one by one, without a frame. See
+        ``seqdiff.data.tokenizer.ConstraintTokenizer``.
+
+        Raises:
+            ValueError: If a character has no id, or there are no tokens to fill in a ``[MASK:0]``.
+        """
+        first, *rest = _MASKED.split(string)
+        parts = [self.encode(first)]
+        for number, text in zip(rest[::2], rest[1::2], strict=True):
+            if number is not None and not int(number):
+                raise ValueError(
+                    f"[MASK:{number}] must be at least one token, got none; leave it out"
+                )
+            parts.append(np.full(int(number or 1), self.vocab_size))
+            parts.append(self.encode(text))
+        ids = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+        masked = ids == self.vocab_size
+        return (ids[:, None] == np.arange(self.vocab_size)) | masked[:, None]
+
+    def decode(self, ids: Ids) -> str:
+        """Decode; masks and what is no text come out as the replacement character.
+
+        Raises:
+            ValueError: If an id is outside ``0..K``.
+        """
+        array, mask_id = np.asarray(ids, dtype=np.int64), self.vocab_size
+        if array.size and not 0 <= array.min() <= array.max() <= mask_id:
+            raise ValueError(
+                f"{type(self).__name__}.decode.ids must lie in 0..{mask_id}, got {array.min()}.."
+                f"{array.max()}; the ids come from another tokenizer"
+            )
+        return UNKNOWN.join(self._decode(part) for part in _split(array, mask_id))
+
+    @abstractmethod
+    def _decode(self, ids: Integer[np.ndarray, " L"]) -> str:
+        """Decode ids in ``0..K-1``."""
+
+
+def _split(array: np.ndarray, mask_id: int) -> Iterator[np.ndarray]:
+    """Cut at masks and drop them."""
+    for part in np.split(array, np.flatnonzero(array == mask_id)):
+        yield part[1:] if part.size and part[0] == mask_id else part
+
+
+def digest(parts: Iterable[str]) -> str:
+    """Hash strings so that no two sequences of strings collide by concatenation."""
+    found = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        found.update(len(data).to_bytes(8, "little") + data)
+    return found.hexdigest()
+
+
+class ByteTokenizer(TextTokenizer):
+    """UTF-8 bytes: 256 symbols, every string encodes, nothing is lost.
+
+    There is no frame; a line feed stands between documents.
+    """
+
+    token_name = "byte"
+
+    @property
+    def vocab_size(self) -> int:
+        """256; the mask has id 256."""
+        return 256
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the encoding's name, which fixes it."""
+        return hashlib.sha256(b"utf-8 bytes").hexdigest()
+
+    @property
+    def separator(self) -> int:
+        """The line feed."""
+        return ord("\n")
+
+    def encode(self, string: str) -> Integer[np.ndarray, " L"]:
+        """Encode; ``decode`` undoes it exactly."""
+        return np.frombuffer(string.encode("utf-8"), dtype=np.uint8)
+
+    def _decode(self, ids: Integer[np.ndarray, " L"]) -> str:
+        return ids.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+
+
+class CharacterTokenizer(TextTokenizer):
+    """Single characters of an alphabet that stands in the configuration.
+
+    There is no frame. Between documents stands a line feed, or else a blank, or else nothing,
+    whichever the alphabet has first.
+
+    Args:
+        characters: The alphabet; its order numbers the ids.
+
+    Raises:
+        ValueError: If it is empty or holds a character twice.
+    """
+
+    token_name = "character"
+
+    def __init__(self, characters: str) -> None:
+        twice = [c for i, c in enumerate(characters) if c in characters[:i]]
+        if not characters or twice:
+            got = f"{twice[0]!r} twice" if twice else "none"
+            raise ValueError(
+                f"{type(self).__name__}.characters must be different characters, at least one, "
+                f"got {got}; list each once"
+            )
+        self.characters = characters
+        codes = np.array([ord(c) for c in characters])
+        self._ids = np.full(codes.max() + 2, -1, dtype=np.int32)
+        self._ids[codes] = np.arange(len(codes))
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the alphabet."""
+        return len(self.characters)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the alphabet in its order."""
+        return digest(["characters", self.characters])
+
+    @property
+    def separator(self) -> int | None:
+        """The line feed, or else the blank, where the alphabet has it."""
+        return next((self.characters.index(c) for c in "\n " if c in self.characters), None)
+
+    def encode(self, string: str) -> Integer[np.ndarray, " L"]:
+        """Encode.
+
+        Raises:
+            ValueError: If a character is not in the alphabet, with its offset.
+        """
+        codes = np.frombuffer(string.encode("utf-32-le"), dtype=np.uint32)
+        ids = self._ids[np.minimum(codes, len(self._ids) - 1)]
+        if len(ids) and ids.min() < 0:
+            offset = int(np.argmin(ids))
+            raise ValueError(
+                f"{type(self).__name__}.encode.string must hold {self._allowed()}, "
+                f"got {string[offset]!r} at offset {offset}; {self._fix}"
+            )
+        return ids
+
+    _fix = "add it to data.tokenizer.characters, or use text.tokenizers.characters.ByteTokenizer"
+
+    def _allowed(self) -> str:
+        return f"the {len(self.characters)} characters of its alphabet"
+
+    def _decode(self, ids: Integer[np.ndarray, " L"]) -> str:
+        return "".join(self.characters[i] for i in ids.tolist())
+
+
+class Text8Tokenizer(CharacterTokenizer):
+    """The 27 characters of text8: the blank, then a to z."""
+
+    def __init__(self) -> None:
+        super().__init__(" " + ascii_lowercase)
+
+    _fix = "spell numbers out and drop the rest as text8 does, or use a CharacterTokenizer"
+
+    def _allowed(self) -> str:
+        return "the blank and a to z"
