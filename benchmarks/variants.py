@@ -26,7 +26,7 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.training_step import SYMBOLS, make_network
-from genomics.data.cache import Genome
+from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
 from genomics.sequence.alphabet import BASES, reverse_complement
 from genomics.sequence.strands import STRANDS, both_strands

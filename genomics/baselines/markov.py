@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Int64, Integer, UInt8
 
 from genomics.sequence.alphabet import MASK_ID, reverse_complement
+from genomics.sequence.kmers import opposite_strand
 from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
 from seqdiff.likelihood import RowNats
 
@@ -240,9 +241,3 @@ def _words(block: np.ndarray, order: int) -> Iterator[tuple[np.ndarray, np.ndarr
         known[:, :j] = False
         known[:, j:] &= block[:, :-j] != MASK_ID
         yield codes, known
-
-
-def opposite_strand(count: Int64[np.ndarray, " words"]) -> Int64[np.ndarray, " words"]:
-    """Counts of the reverse complements: letters reversed, each replaced by 3 - letter."""
-    letters = (len(count).bit_length() - 1) // 2
-    return np.flip(count.reshape((4,) * letters).transpose()).ravel()

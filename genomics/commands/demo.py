@@ -69,8 +69,8 @@ def write_report(trained: Run) -> str:
     from genomics.commands import report as command
     from genomics.data.synthetic import SyntheticDataModule
     from genomics.io.fasta import write_fasta, write_samples
+    from genomics.io.motifs import consensus, write_motifs
     from genomics.sequence.alphabet import decode
-    from genomics.sequence.motifs import consensus, write_motifs
     from seqdiff.cli.sample import draw, save_trace
     from seqdiff.data.templates import Blanks
     from seqdiff.samplers import FirstHittingSampler, Recorder

@@ -12,11 +12,11 @@ from seqdiff.files import check_apart, check_parent, replacing
 if TYPE_CHECKING:
     import torch
 
-    from genomics.data.cache import Genome
+    from genomics.io.genome import Genome
+    from genomics.io.motifs import MotifScores
     from genomics.report.measures import Measured
     from genomics.report.page import Curves
     from genomics.report.sets import Rows, Sets
-    from genomics.sequence.motifs import MotifScores
     from seqdiff.data.dataset import Split
     from seqdiff.run.directory import Run
     from seqdiff.samplers import Sampler
@@ -92,9 +92,9 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(
             f"report.markov_order must be in 0..{MAX_ORDER}, got {args.markov_order}; 5 is usual"
         )
-    from genomics.data.cache import load_genome
+    from genomics.io.genome import load_genome
+    from genomics.io.motifs import read_motifs
     from genomics.report.sets import read_samples
-    from genomics.sequence.motifs import read_motifs
 
     samples = read_samples(args.samples)
     motifs = None if args.motifs is None else read_motifs(args.motifs)

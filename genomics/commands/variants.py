@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
             "a masked-marginal score has no draws"
         )
     from genomics.commands.opening import choose_window, load_dna_run
-    from genomics.data.cache import load_genome
+    from genomics.io.genome import load_genome
     from genomics.sequence.strands import hides
     from genomics.variants.table import Scoring, survey, write_table
     from seqdiff.cli.terminal import choose_device

@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from genomics.data.cache import Genome, describe_names, load_genome
 from genomics.data.leaks import HoldOut, shared_records, without_leaks
 from genomics.data.splits import split_by_label
 from genomics.data.windows import WindowDataModule
 from genomics.io.bed import read_intervals
+from genomics.io.genome import Genome, describe_names, load_genome
 from genomics.io.labels import LabelTable
 from genomics.sequence.intervals import (
     OffEnd,

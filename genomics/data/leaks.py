@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from genomics.data.cache import Genome
 from genomics.data.splits import (
     check_fractions,
     split_by_chromosome,
@@ -18,6 +17,7 @@ from genomics.data.splits import (
     split_by_label,
 )
 from genomics.io.bed import read_intervals
+from genomics.io.genome import Genome
 from genomics.sequence.alphabet import MASK_ID, reverse_complement
 from genomics.sequence.intervals import Regions, Windows, merge, overlaps
 from seqdiff.data.dataset import SPLITS, Split

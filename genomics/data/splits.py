@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from genomics.data.cache import describe_names
-from genomics.io.bed import Interval
-from genomics.sequence.intervals import Regions, merge, tile
+from genomics.io.genome import describe_names
+from genomics.sequence.intervals import Interval, Regions, merge, tile
 from seqdiff.data.dataset import SPLITS, Split
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float64, Int64, Integer, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
 from genomics.baselines.markov import baselines, interpolated_baseline
-from genomics.data.cache import Genome, describe_names
+from genomics.io.genome import Genome, describe_names
 from genomics.sequence.alphabet import MASK_ID, DNATokenizer, reverse_complement
 from genomics.sequence.intervals import Windows, merge, tile
 from seqdiff.data.datamodule import SequenceDataModule

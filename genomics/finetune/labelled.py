@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from genomics.io.bed import Interval
 from genomics.sequence.alphabet import reverse_complement
-from genomics.sequence.intervals import Regions, overlaps
+from genomics.sequence.intervals import Interval, Regions, overlaps
 from genomics.sequence.kmers import join
 from genomics.sequence.matches import shares_word
 

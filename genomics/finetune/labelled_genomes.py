@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import yaml
 
-from genomics.io.bed import Interval
 from genomics.io.fasta import check_file
 from genomics.io.indexed import IndexedFasta
+from genomics.sequence.intervals import Interval
 
 _ENDINGS = ("", ".bgz", ".gz")
 _MITOCHONDRIAL = ("M", "MT")

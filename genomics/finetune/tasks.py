@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from genomics.data.cache import describe_names
 from genomics.finetune.labelled import LabelledTask, Row, either_strand, gather, number_classes
 from genomics.finetune.labelled_files import (
     check_link,
@@ -18,6 +17,7 @@ from genomics.finetune.labelled_files import (
     table_stem,
 )
 from genomics.finetune.labelled_genomes import ClassGenome, find_genomes, read_metadata
+from genomics.io.genome import describe_names
 
 Form = Literal["folders", "intervals", "splits", "table"]
 

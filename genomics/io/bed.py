@@ -5,55 +5,13 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from genomics.data.cache import Genome, describe_names
 from genomics.io.fasta import check_file, is_gzip
+from genomics.io.genome import Genome, describe_names
+from genomics.sequence.intervals import Interval
 
 STRANDS = ("+", "-", ".")
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A stretch of a chromosome, 0-based half-open.
-
-    Attributes:
-        chrom: Chromosome name.
-        start: First base.
-        end: One past the last base.
-        name: The row's label, for instance its split; empty when it has none.
-        strand: '+', '-', or '.' when it has none. ``IndexedFasta.fetch`` reads on it; data modules,
-            which read the plus strand or either at random, do not look at it.
-    """
-
-    chrom: str
-    start: int
-    end: int
-    name: str = ""
-    strand: str = "."
-
-    def __post_init__(self) -> None:
-        """Check the interval.
-
-        Raises:
-            ValueError: If it is empty, reversed or negative, or the strand is not one.
-        """
-        if self.start < 0:
-            raise ValueError(
-                f"Interval.start must not be negative, got {self.start}; "
-                "BED is 0-based, the first base is 0"
-            )
-        if self.start >= self.end:
-            raise ValueError(
-                f"Interval.start must be below end, got [{self.start}, {self.end}); "
-                "BED is half-open, one base is [p, p + 1)"
-            )
-        if self.strand not in STRANDS:
-            raise ValueError(
-                f"Interval.strand must be one of {', '.join(STRANDS)}, got {self.strand!r}; "
-                "check the column order"
-            )
 
 
 def read_bed(

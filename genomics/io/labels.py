@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from genomics.data.cache import describe_names
 from genomics.io.fasta import check_file
+from genomics.io.genome import describe_names
 from seqdiff.types import NO_LABEL
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Float64, Int64, UInt8
 from scipy.stats import ks_2samp
 
 from genomics.baselines.discriminator import WORD, discriminator_auroc, kmer_frequencies
+from genomics.io.motifs import MotifScores, count_hits
 from genomics.report.sets import Sets
 from genomics.report.windows import MIN_LENGTH, Rows
 from genomics.sequence.alphabet import MASK_ID, reverse_complement
@@ -24,7 +25,6 @@ from genomics.sequence.kmers import (
     pearson,
 )
 from genomics.sequence.matches import Overlap, overlap
-from genomics.sequence.motifs import MotifScores, count_hits
 
 _DIVERSITY_WORD = 12
 

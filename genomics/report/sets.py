@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from genomics.baselines.markov import MarkovModel
-from genomics.data.cache import Genome
 from genomics.data.windows import WindowDataset
 from genomics.io.fasta import read_templates
+from genomics.io.genome import Genome
 from genomics.report.windows import MIN_LENGTH, Rows, cut_windows
 from genomics.sequence.alphabet import encode
 from genomics.sequence.intervals import merge

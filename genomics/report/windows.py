@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from genomics.data.cache import Genome
 from genomics.data.windows import WindowDataset
 from genomics.finetune.labelled import SHARED_BASES
+from genomics.io.genome import Genome
 from genomics.sequence.alphabet import MASK_ID
 from genomics.sequence.intervals import merge
 from genomics.sequence.matches import shares_word

@@ -12,8 +12,6 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from genomics.io.bed import Interval
-
 OffEnd = Literal["shift", "drop", "pad"]
 
 # Chromosomes laid on one line this far apart, so that one sort and one search serve them all.
@@ -184,3 +182,45 @@ def extended_windows(
 def _on_a_line(regions: Regions) -> tuple[np.ndarray, np.ndarray]:
     shift = regions.chrom * _SPACING
     return shift + regions.start, shift + regions.end
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A stretch of a chromosome, 0-based half-open.
+
+    Attributes:
+        chrom: Chromosome name.
+        start: First base.
+        end: One past the last base.
+        name: The row's label, for instance its split; empty when it has none.
+        strand: '+', '-', or '.' when it has none. ``IndexedFasta.fetch`` reads on it; data modules,
+            which read the plus strand or either at random, do not look at it.
+    """
+
+    chrom: str
+    start: int
+    end: int
+    name: str = ""
+    strand: str = "."
+
+    def __post_init__(self) -> None:
+        """Check the interval.
+
+        Raises:
+            ValueError: If it is empty, reversed or negative, or the strand is not one.
+        """
+        if self.start < 0:
+            raise ValueError(
+                f"Interval.start must not be negative, got {self.start}; "
+                "BED is 0-based, the first base is 0"
+            )
+        if self.start >= self.end:
+            raise ValueError(
+                f"Interval.start must be below end, got [{self.start}, {self.end}); "
+                "BED is half-open, one base is [p, p + 1)"
+            )
+        if self.strand not in STRANDS:
+            raise ValueError(
+                f"Interval.strand must be one of {', '.join(STRANDS)}, got {self.strand!r}; "
+                "check the column order"
+            )

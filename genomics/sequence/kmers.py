@@ -9,7 +9,6 @@ import scipy.sparse as sp
 from jaxtyping import Float64, Int64, UInt8
 from scipy.spatial.distance import jensenshannon
 
-from genomics.baselines.markov import opposite_strand
 from genomics.sequence.alphabet import MASK_ID
 
 MAX_K = 6
@@ -174,3 +173,9 @@ def kmer_shares(sequences: Sequence[UInt8[np.ndarray, " _"]], k: int) -> sp.csr_
     counts = count_kmers_of_each(sequences, k)
     totals = np.asarray(counts.sum(axis=1)).ravel()
     return sp.csr_matrix(sp.diags(1 / np.maximum(totals, 1)) @ counts)
+
+
+def opposite_strand(count: Int64[np.ndarray, " words"]) -> Int64[np.ndarray, " words"]:
+    """Counts of the reverse complements: letters reversed, each replaced by 3 - letter."""
+    letters = (len(count).bit_length() - 1) // 2
+    return np.flip(count.reshape((4,) * letters).transpose()).ravel()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from genomics.data.cache import Genome
+from genomics.io.genome import Genome
 from genomics.io.vcf import Variant, read_vcf
 from genomics.variants.effects import LikelihoodRatio, likelihood_ratios, masked_marginals
 from genomics.variants.windows import Refusal, allele_windows, refusal

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, UInt8
 
-from genomics.data.cache import Genome, describe_names
+from genomics.io.genome import Genome, describe_names
 from genomics.io.vcf import Variant
 from genomics.sequence.alphabet import BASES, MASK_ID, decode, encode
 

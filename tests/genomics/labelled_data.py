@@ -7,8 +7,8 @@ import numpy as np
 
 from genomics.finetune.labelled import Labelled, LabelledTask, Row
 from genomics.finetune.tasks import Reading, find_tasks, load_tasks
-from genomics.io.bed import Interval
 from genomics.sequence.alphabet import decode, encode
+from genomics.sequence.intervals import Interval
 
 HEADER = "id,region,start,end,strand\n"
 #         0123456789

@@ -2,7 +2,8 @@ import gzip
 
 import pytest
 
-from genomics.io.bed import Interval, read_bed
+from genomics.io.bed import read_bed
+from genomics.sequence.intervals import Interval
 
 
 def bed(tmp_path, text):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from Bio import bgzf
 
-from genomics.data.cache import Genome, load_genome
+from genomics.io.genome import Genome, load_genome
 from genomics.sequence.alphabet import decode, encode
 from seqdiff.files import cache_folder, content_digest
 
@@ -36,7 +36,7 @@ def test_an_unknown_record_is_named(fasta):
 def test_the_second_opening_parses_nothing(fasta, monkeypatch):
     path = fasta(TEXT)
     load_genome(path)
-    monkeypatch.setattr("genomics.data.cache.read_encoded", None)
+    monkeypatch.setattr("genomics.io.genome.read_encoded", None)
     assert decode(load_genome(path).ids) == "ACGTNACGTTTN"
 
 
@@ -106,7 +106,7 @@ def test_a_bad_file_leaves_nothing_behind(fasta, cache):
 def test_two_processes_may_encode_the_same_file(fasta, cache):
     path = fasta(">a\n" + "ACGTTGCAAN" * 300_000 + "\n")
     code = (
-        "import sys; from genomics.data.cache import load_genome; g = load_genome(sys.argv[1]); "
+        "import sys; from genomics.io.genome import load_genome; g = load_genome(sys.argv[1]); "
         "print(g.ids[:20].tolist(), int(g.lengths[0]), int(g.ids.sum()))"
     )
     start = [sys.executable, "-c", code, str(path)]
@@ -119,7 +119,7 @@ def test_two_processes_may_encode_the_same_file(fasta, cache):
 
 def test_a_full_disk_leaves_no_half_written_cache(fasta, cache):
     path = fasta(">a\n" + "ACGT" * 500_000 + "\n")
-    code = "import sys; from genomics.data.cache import load_genome; load_genome(sys.argv[1])"
+    code = "import sys; from genomics.io.genome import load_genome; load_genome(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)],
         capture_output=True,
@@ -133,7 +133,7 @@ def test_a_full_disk_leaves_no_half_written_cache(fasta, cache):
 
 def test_too_little_space_is_noticed_before_the_work(fasta, monkeypatch):
     usage = type("Usage", (), {"free": 10})
-    monkeypatch.setattr("genomics.data.cache.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("genomics.io.genome.shutil.disk_usage", lambda _: usage)
     with pytest.raises(OSError, match=r"needs at least 21 bytes .* has 10; free some space or set"):
         load_genome(fasta(TEXT))
 

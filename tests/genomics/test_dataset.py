@@ -3,8 +3,8 @@ import pickle
 import numpy as np
 import pytest
 
-from genomics.data.cache import Genome, load_genome
 from genomics.data.windows import WindowDataset
+from genomics.io.genome import Genome, load_genome
 from genomics.sequence.alphabet import decode, encode
 from genomics.sequence.intervals import Regions, Windows, tile
 from seqdiff.data.dataset import EvaluationSet, TrainingStream

@@ -4,10 +4,11 @@ import os
 import pytest
 from Bio import bgzf
 
-from genomics.data.cache import load_genome
-from genomics.io.bed import Interval, read_bed
+from genomics.io.bed import read_bed
+from genomics.io.genome import load_genome
 from genomics.io.indexed import IndexedFasta
 from genomics.sequence.alphabet import AMBIGUOUS, encode, reverse_complement
+from genomics.sequence.intervals import Interval
 from tests.genomics.conftest import random_dna
 
 TEXT = b">a\nACGTN\nacgt\n>b\nTTR\n"

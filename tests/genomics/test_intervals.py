@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from genomics.io.bed import Interval
-from genomics.sequence.intervals import Regions, extended_windows, merge, overlaps, tile
+from genomics.sequence.intervals import Interval, Regions, extended_windows, merge, overlaps, tile
 
 
 def regions(*rows):

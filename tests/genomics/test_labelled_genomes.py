@@ -6,8 +6,8 @@ import pytest
 
 from genomics.finetune.labelled import seen
 from genomics.finetune.labelled_genomes import ClassGenome
-from genomics.io.bed import Interval
 from genomics.sequence.alphabet import decode, encode, reverse_complement
+from genomics.sequence.intervals import Interval
 from seqdiff.cli.app import main
 from tests.genomics.labelled_data import GENOME, HEADER, interval_task, load, spelt, write
 

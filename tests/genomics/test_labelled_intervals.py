@@ -9,9 +9,9 @@ import pytest
 from genomics.finetune.labelled_files import read_intervals, read_table
 from genomics.finetune.labelled_genomes import ClassGenome
 from genomics.finetune.tasks import find_tasks
-from genomics.io.bed import Interval
 from genomics.io.indexed import IndexedFasta
 from genomics.sequence.alphabet import encode
+from genomics.sequence.intervals import Interval
 from tests.genomics.labelled_data import (
     GENOME,
     HEADER,

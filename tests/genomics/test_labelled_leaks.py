@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from genomics.finetune.labelled import SHARED_BASES, Labelled, LabelledTask, seen, seen_in_task
-from genomics.io.bed import Interval
 from genomics.sequence.alphabet import encode, reverse_complement
+from genomics.sequence.intervals import Interval
 from tests.genomics.labelled_data import data
 
 # What training has seen

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.data.cache import Genome
 from genomics.data.datamodules import FastaDataModule
 from genomics.data.leaks import shared_records
+from genomics.io.genome import Genome
 from genomics.sequence.alphabet import decode, encode, reverse_complement
 from genomics.sequence.intervals import Regions
 from seqdiff.cli.app import main

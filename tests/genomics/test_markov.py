@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from genomics.baselines.markov import MarkovModel, baselines, interpolated_baseline
-from genomics.data.cache import load_genome
 from genomics.data.entropy import window_entropy
 from genomics.data.sources import MarkovGenome
+from genomics.io.genome import load_genome
 from genomics.sequence.alphabet import reverse_complement
 from seqdiff.experts import BackoffModel, ContextCounts
 from seqdiff.likelihood import ratio_error

@@ -7,15 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from genomics.io.motifs import MotifScores, consensus, count_hits, read_motifs, write_motifs
 from genomics.sequence.alphabet import encode, reverse_complement
-from genomics.sequence.motifs import (
-    MotifScores,
-    consensus,
-    consensus_matrix,
-    count_hits,
-    read_motifs,
-    write_motifs,
-)
+from genomics.sequence.motifs import consensus_matrix
 
 JASPAR = """>MA1.1\tFIRST
 A [ 10 0 0 5 ]
@@ -91,7 +85,7 @@ def test_four_fifths_of_the_best_score_is_a_hit(bits: float) -> None:
 
 
 def test_hits_of_many_motifs_of_several_widths(monkeypatch) -> None:
-    monkeypatch.setattr("genomics.sequence.motifs._BLOCK", 37)
+    monkeypatch.setattr("genomics.io.motifs._BLOCK", 37)
     generator = np.random.default_rng(0)
     motifs = [
         MotifScores(str(i), np.log2(4 * generator.dirichlet([0.3] * 4, size=width) + 1e-3))

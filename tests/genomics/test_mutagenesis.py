@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from genomics.data.cache import Genome
+from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
 from genomics.sequence.alphabet import BASES, encode, reverse_complement
 from genomics.variants.effects import masked_marginals

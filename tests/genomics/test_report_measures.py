@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
+from genomics.io.motifs import MotifScores
 from genomics.report.measures import Measured, distinct_rows, distinct_words, gc_content, measure
 from genomics.report.page import About, Curves, numbers
 from genomics.report.sets import Sets
 from genomics.sequence.alphabet import decode, encode, reverse_complement
 from genomics.sequence.kmers import join
-from genomics.sequence.motifs import MotifScores
 from tests.genomics import report_oracles as plain
 
 LENGTHS = [50, 60, 70, 45, 80, 30, 66, 52, 41, 75]

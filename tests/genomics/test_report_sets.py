@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.data.cache import Genome, load_genome
 from genomics.data.synthetic import SyntheticDataModule
 from genomics.data.windows import WindowDataset
 from genomics.io.fasta import write_fasta
+from genomics.io.genome import Genome, load_genome
 from genomics.report import windows
 from genomics.report.sets import build_sets
 from genomics.report.windows import RealWindows, cut_windows

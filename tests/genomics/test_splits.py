@@ -10,8 +10,7 @@ from genomics.data.splits import (
     split_by_fraction,
     split_by_label,
 )
-from genomics.io.bed import Interval
-from genomics.sequence.intervals import Regions, overlaps
+from genomics.sequence.intervals import Interval, Regions, overlaps
 from seqdiff.data.dataset import SPLITS
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from genomics.data.cache import Genome
+from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
 from genomics.sequence import strands
 from genomics.sequence.alphabet import decode, encode, reverse_complement

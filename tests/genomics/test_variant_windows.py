@@ -2,7 +2,7 @@
 
 import pytest
 
-from genomics.data.cache import Genome
+from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
 from genomics.sequence.alphabet import decode, encode
 from genomics.variants.windows import allele_windows, refusal

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from Bio import bgzf
 
-from genomics.data.cache import load_genome
+from genomics.io.genome import load_genome
 from genomics.io.vcf import Variant, read_vcf
 from genomics.sequence.alphabet import decode
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genomics.data.cache import load_genome
+from genomics.io.genome import load_genome
 from genomics.io.vcf import read_vcf
 from genomics.variants.windows import refusal
 from seqdiff.cli.app import main, parse

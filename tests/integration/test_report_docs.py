@@ -36,9 +36,9 @@ def test_the_keys_are_those_of_the_json() -> None:
 def test_the_limits_are_those_of_the_code() -> None:
     from genomics.commands import report as command
     from genomics.finetune.labelled import SHARED_BASES
+    from genomics.io.motifs import HIT_SHARE
     from genomics.report import windows
     from genomics.report.sets import MIN_SAMPLES
-    from genomics.sequence.motifs import HIT_SHARE
 
     for text in (
         f"at least {MIN_SAMPLES}\nsequences of at least {windows.MIN_LENGTH} bases",

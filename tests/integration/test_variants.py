@@ -14,8 +14,8 @@ import pytest
 from genomics.commands import embed as embed_command
 from genomics.commands import ism as ism_command
 from genomics.commands import variants as variants_command
-from genomics.data.cache import Genome
 from genomics.io.fasta import write_fasta
+from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
 from genomics.sequence.alphabet import encode
 from genomics.variants.effects import likelihood_ratios

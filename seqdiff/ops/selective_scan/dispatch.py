@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from seqdiff.ops.reference import selective_scan_reference
 from seqdiff.ops.selective_scan.cuda import choose_for_cuda, require_triton
 from seqdiff.ops.selective_scan.inputs import ScanInputs, check_scan_inputs
+from seqdiff.ops.selective_scan.reference import selective_scan_reference
 
 BACKENDS = ("auto", "reference", "cpu", "triton", "mamba_ssm")
 
