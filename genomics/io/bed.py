@@ -11,8 +11,6 @@ from genomics.io.fasta import check_file, is_gzip
 from genomics.io.genome import Genome, describe_names
 from genomics.sequence.intervals import Interval
 
-STRANDS = ("+", "-", ".")
-
 
 def read_bed(
     path: str | Path,

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,14 +20,13 @@ from genomics.sequence.alphabet import BASES, MASK_ID
 from genomics.sequence.kmers import join
 from seqdiff.files import write_bytes
 
+if TYPE_CHECKING:
+    from Bio.motifs import Motif
+
 # A hit scores at least this share of the best score there is: `matchPWM(min.score = "80%")` of
 # Bioconductor's Biostrings.
 HIT_SHARE = 0.8
-
-
 _PSEUDO_SHARE = 0.01  # of equally frequent bases, mixed in so that no score is infinite
-
-
 _ROUNDING = 1e-9  # of sums of scores, in bits
 
 

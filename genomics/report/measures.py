@@ -17,11 +17,11 @@ from genomics.sequence.alphabet import MASK_ID, reverse_complement
 from genomics.sequence.kmers import (
     MAX_K,
     Spectra,
-    both_strands,
     count_kmers,
     count_kmers_of_each,
     join,
     js_divergence,
+    merge_strands,
     pearson,
 )
 from genomics.sequence.matches import Overlap, overlap
@@ -128,7 +128,7 @@ def measure(
         "samples": np.array([len(row) for row in sets.others["samples"]]),
         "training rows": sets.training_lengths,
     }
-    spectra = {name: both_strands(count_kmers(join(rows))) for name, rows in every.items()}
+    spectra = {name: merge_strands(count_kmers(join(rows))) for name, rows in every.items()}
     gc = {name: gc_content(rows) for name, rows in every.items()}
     on_progress()
     table = None if motifs is None else _motif_table(motifs, every)

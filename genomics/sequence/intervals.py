@@ -219,8 +219,11 @@ class Interval:
                 f"Interval.start must be below end, got [{self.start}, {self.end}); "
                 "BED is half-open, one base is [p, p + 1)"
             )
-        if self.strand not in STRANDS:
+        if self.strand not in STRAND_SYMBOLS:
             raise ValueError(
-                f"Interval.strand must be one of {', '.join(STRANDS)}, got {self.strand!r}; "
+                f"Interval.strand must be one of {', '.join(STRAND_SYMBOLS)}, got {self.strand!r}; "
                 "check the column order"
             )
+
+
+STRAND_SYMBOLS = ("+", "-", ".")

@@ -91,7 +91,7 @@ def _count_block(block: np.ndarray, eights: np.ndarray, counts: Spectra) -> None
         count += np.bincount(code[known], minlength=len(count))
 
 
-def both_strands(counts: Spectra) -> Spectra:
+def merge_strands(counts: Spectra) -> Spectra:
     """Add the counts of the reverse complement, so that a word counts as much as its opposite."""
     return tuple(count + opposite_strand(count) for count in counts)
 
