@@ -34,15 +34,15 @@ from benchmarks.peak_memory import high_water, in_fresh_process
 from benchmarks.transformer_step import shape
 from benchmarks.transformer_training import Shape, make_network
 from seqdiff.backbones import Transformer
-from seqdiff.backbones.transformer import block_pass
-from seqdiff.backbones.transformer import network as transformer
-from seqdiff.backbones.transformer.block_pass import (
+from seqdiff.backbones.transformer import (
     Pass,
+    block_pass,
     dense_pass,
     flex_pass,
     plain_pass,
     structured_pass,
 )
+from seqdiff.backbones.transformer import network as transformer
 from seqdiff.types import Inputs
 
 TOLERANCE = 1e-4

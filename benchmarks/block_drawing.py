@@ -9,11 +9,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser
-from seqdiff.samplers import FirstHittingSampler
-from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.draws import SeededDraws
-from seqdiff.samplers.growth import Growth, real_tokens
+from seqdiff.denoiser import Denoiser
+from seqdiff.samplers import Canvas, FirstHittingSampler, Growth, SeededDraws, real_tokens
 
 _PIECE = 4096
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.block_drawing import Drawing
 from benchmarks.common import Ratio, begin, make_parser, positive, print_table, refuse, write_json
 from seqdiff.backbones import BlockMamba
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers import BlockSampler, FirstHittingSampler
 

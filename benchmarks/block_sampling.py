@@ -19,7 +19,7 @@ from torch import Tensor
 from benchmarks.block_drawing import Drawing
 from benchmarks.common import Ratio, begin, make_parser, positive, print_table, refuse, write_json
 from seqdiff.backbones import BlockCache, Transformer
-from seqdiff.denoiser.discrete import Denoiser, Prefix
+from seqdiff.denoiser import Denoiser, Prefix
 from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers import FirstHittingSampler
 

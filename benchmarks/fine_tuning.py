@@ -25,9 +25,8 @@ from benchmarks.common import (
 )
 from benchmarks.training_step import SYMBOLS, loss_and_gradients, make_network
 from benchmarks.two_pass import mambapy_layer, two_pass_twin
-from genomics.finetune.classifier import SequenceClassifier
-from genomics.finetune.protocol import Recipe
-from genomics.sequence.alphabet import DNATokenizer
+from genomics.finetune import Recipe, SequenceClassifier
+from genomics.sequence import DNATokenizer
 from seqdiff.backbones import Caduceus
 
 TOLERANCE = 1e-3

@@ -21,8 +21,7 @@ from benchmarks.common import (
     require_same,
     write_json,
 )
-from genomics.sequence.alphabet import MASK_ID
-from genomics.sequence.kmers import MAX_K, Spectra, count_kmers
+from genomics.sequence import MASK_ID, MAX_K, Spectra, count_kmers
 
 TARGET = 100e6
 

@@ -32,9 +32,9 @@ from benchmarks.common import (
     require_same,
     write_json,
 )
-from genomics.data.datamodules import FastaDataModule
-from genomics.io.fasta import write_fasta
-from genomics.sequence.alphabet import decode
+from genomics.data import FastaDataModule
+from genomics.io import write_fasta
+from genomics.sequence import decode
 from seqdiff.rng import AUGMENT_STREAM, CounterNoise
 from seqdiff.types import Batch
 

@@ -28,7 +28,7 @@ from benchmarks.peak_memory import step_memory
 from benchmarks.scan import inputs, our_scan
 from benchmarks.training_step import TrainingStep, make_network
 from benchmarks.two_pass import mambapy_layer, two_pass_twin
-from seqdiff.ops.selective_scan.dispatch import selective_scan
+from seqdiff.ops.selective_scan import selective_scan
 
 LENGTHS = (1024, 4096, 16_384, 65_536, 131_072)
 MEMORY_LENGTHS = (1024, 2048, 4096, 8192)

@@ -36,7 +36,7 @@ import torch
 from scipy.stats import binom
 
 from benchmarks.common import RESULTS, machine
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import (
     Likelihood,
     StratifiedK,
@@ -45,7 +45,7 @@ from seqdiff.likelihood import (
     usual_estimator,
 )
 from seqdiff.objectives import DiscreteNELBO
-from seqdiff.run.directory import load_run
+from seqdiff.run import load_run
 from seqdiff.types import Batch, Inputs
 
 FOLDER = RESULTS / "objectives"

@@ -10,11 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from text.corpora.documents import Reading
-from text.corpora.preparation import prepare
-from text.corpora.sources import Files
-from text.tokenizers.characters import ByteTokenizer
-from text.tokenizers.subwords import GPT2Tokenizer
+from text.corpora import Files, Reading, prepare
+from text.tokenizers import ByteTokenizer, GPT2Tokenizer
 
 BYTES = "none"
 

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import print_table
 from benchmarks.training_step import TrainingStep
-from seqdiff.backbones.caduceus.config import CaduceusConfig
+from seqdiff.backbones.caduceus import CaduceusConfig
 
 MATRIX_PRODUCTS = {
     "aten::mm",

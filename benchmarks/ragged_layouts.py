@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqdiff.backbones.transformer.block_attention import attended_keys
-from seqdiff.backbones.transformer.packing import Layout, Packed, Padded, lay_out
+from seqdiff.backbones.transformer import Layout, Packed, Padded, attended_keys, lay_out
 
 Way = Callable[[Tensor, Tensor], Layout]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks.common import begin, make_parser, positive, print_table, write_json
 from benchmarks.training_step import SYMBOLS, make_network
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.samplers import (
     AncestralSampler,

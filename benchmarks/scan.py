@@ -26,7 +26,7 @@ from benchmarks.common import (
     require_same,
     write_json,
 )
-from seqdiff.ops.selective_scan.dispatch import selective_scan
+from seqdiff.ops.selective_scan import selective_scan
 
 Inputs = tuple[Tensor, ...]
 Scan = Callable[..., Tensor]

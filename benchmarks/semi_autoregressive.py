@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.common import Ratio, begin, make_parser, positive, print_table, write_json
 from seqdiff.backbones import Transformer
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.samplers import CachedAncestralSampler, SemiAutoregressiveSampler
 from seqdiff.types import Inputs

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from benchmarks.common import begin, make_parser, positive, print_table, write_json
-from seqdiff.objectives import ContinuousNELBO, WeightedMLM
-from seqdiff.objectives.time_sampling import VDM, Sobol, Stratified, Uniform
+from seqdiff.objectives import VDM, ContinuousNELBO, Sobol, Stratified, Uniform, WeightedMLM
 from seqdiff.rng import CounterNoise
-from seqdiff.run.directory import load_run
+from seqdiff.run import load_run
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.prepare_corpus import BYTES
-from text.corpora.documents import Reading, read_documents
+from text.corpora import Reading, read_documents
 
 _DATA = Path(os.environ.get("SEQDIFF_DATA", "."))
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from benchmarks.two_pass import our_name
 from seqdiff.backbones import Caduceus
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing
-from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups
+from seqdiff.training import OptimConfig, build_optimizer, decay_groups
 from seqdiff.types import Inputs
 
 SYMBOLS = 4

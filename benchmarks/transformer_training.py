@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Transformer
-from seqdiff.backbones.transformer.config import TransformerShape
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.backbones.transformer import TransformerShape
+from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import ContinuousNELBO
 from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
-from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups
+from seqdiff.training import OptimConfig, build_optimizer, decay_groups
 from seqdiff.types import Batch
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from seqdiff.backbones import Caduceus
-from seqdiff.backbones.caduceus.config import CaduceusConfig
+from seqdiff.backbones.caduceus import CaduceusConfig
 
 # The other side's parameter names and ours.
 _RENAMED = (("fwd.in_proj", "in_proj"), ("fwd.out_proj", "out_proj"), ("conv1d.", "conv_"))

@@ -26,15 +26,11 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.training_step import SYMBOLS, make_network
-from genomics.io.genome import Genome
-from genomics.io.vcf import Variant
-from genomics.sequence.alphabet import BASES, reverse_complement
-from genomics.sequence.strands import STRANDS, both_strands
-from genomics.variants.effects import likelihood_ratios, masked_marginals
-from genomics.variants.windows import AlleleWindows, allele_windows
-from seqdiff.denoiser.discrete import Denoiser
-from seqdiff.likelihood import SmallK
-from seqdiff.likelihood.estimator import PassNoise
+from genomics.io import Genome, Variant
+from genomics.sequence import BASES, STRANDS, both_strands, reverse_complement
+from genomics.variants import AlleleWindows, allele_windows, likelihood_ratios, masked_marginals
+from seqdiff.denoiser import Denoiser
+from seqdiff.likelihood import PassNoise, SmallK
 from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear

@@ -30,7 +30,7 @@ from benchmarks.common import (
 from benchmarks.peak_memory import high_water, in_fresh_process
 from benchmarks.transformer_step import GPT2_VOCABULARY, shape
 from benchmarks.transformer_training import Shape, TransformerStep, make_network
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.types import Batch, Inputs
 

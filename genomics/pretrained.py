@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from seqdiff.backbones import Backbone, Caduceus
-from seqdiff.backbones.caduceus.config import CaduceusConfig
+from seqdiff.backbones.caduceus import CaduceusConfig
 from seqdiff.files import names_files
 from seqdiff.types import Inputs
 
@@ -81,7 +81,7 @@ class PublishedCaduceus(Backbone):
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """See ``seqdiff.run.config_files.Located``."""
+        """See ``seqdiff.run.Located``."""
         return argument == "checkpoint" and names_files(value)
 
     @property

@@ -12,12 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser
-from seqdiff.denoiser.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
-from seqdiff.parameterization import Subs, scores_from_law
-from seqdiff.parameterization.score import before_the_end
-from seqdiff.process import Absorbing, DiscreteProcess, Gaussian
-from seqdiff.process.gaussian import scales
+from seqdiff.denoiser import Denoiser, GaussianDenoiser, Level, NoisyEmbeddings
+from seqdiff.parameterization import Subs, before_the_end, scores_from_law
+from seqdiff.process import Absorbing, DiscreteProcess, Gaussian, scales
 from seqdiff.types import Batch
 
 Weight = Float[Tensor, " B"] | Float[Tensor, "B L"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float64, UInt8
 
-from genomics.sequence.kmers import count_kmers_of_each, opposite_strand
+from genomics.sequence import count_kmers_of_each, opposite_strand
 
 WORD = 4
 FOLDS = 5

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64, Integer, UInt8
 
-from genomics.sequence.alphabet import MASK_ID, reverse_complement
-from genomics.sequence.kmers import opposite_strand
+from genomics.sequence import MASK_ID, opposite_strand, reverse_complement
 from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
 from seqdiff.likelihood import RowNats
 

@@ -12,9 +12,9 @@ from seqdiff.cli.commands import command_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from genomics.data.synthetic import SyntheticDataModule
+    from genomics.data import SyntheticDataModule
     from seqdiff.likelihood import Likelihood
-    from seqdiff.run.directory import Run
+    from seqdiff.run import Run
 
 help = "train on a synthetic genome and compare with its true entropy"
 
@@ -36,12 +36,11 @@ def run(args: argparse.Namespace) -> None:
     """
     from rich.console import Console
 
-    from genomics.data.synthetic import SyntheticDataModule
+    from genomics.data import SyntheticDataModule
     from seqdiff.cli.likelihood_table import estimate
     from seqdiff.cli.train import fit
     from seqdiff.likelihood import StratifiedK
-    from seqdiff.run.config import parse_run
-    from seqdiff.run.directory import load_run, start_run
+    from seqdiff.run import load_run, parse_run, start_run
 
     parsed = parse_run(args.config, [] if args.output is None else ["--output", str(args.output)])
     wanted = f"{SyntheticDataModule.__module__}.{SyntheticDataModule.__qualname__}"
@@ -67,12 +66,11 @@ def write_report(trained: Run) -> str:
         What was written and what to run next.
     """
     from genomics.commands import report as command
-    from genomics.data.synthetic import SyntheticDataModule
-    from genomics.io.fasta import write_fasta, write_samples
-    from genomics.io.motifs import consensus, write_motifs
-    from genomics.sequence.alphabet import decode
+    from genomics.data import SyntheticDataModule
+    from genomics.io import consensus, write_fasta, write_motifs, write_samples
+    from genomics.sequence import decode
     from seqdiff.cli.sample import draw, save_trace
-    from seqdiff.data.templates import Blanks
+    from seqdiff.data import Blanks
     from seqdiff.samplers import FirstHittingSampler, Recorder
 
     data, directory = trained.datamodule, trained.directory
@@ -107,7 +105,7 @@ def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
     """
     from rich.table import Table
 
-    from genomics.data.entropy import entropy_rate
+    from genomics.data import entropy_rate
 
     window, rate = data.source_entropy(), entropy_rate(data.source)
     bound, bound_error = result.bits_per_token, result.bits_per_token_error

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from seqdiff.backbones import Backbone
-    from seqdiff.run.directory import Run
+    from seqdiff.run import Run
 
 help = "write the hidden states of each record of a FASTA file, averaged over strands"
 
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> None:
     check_parent("embed.out", args.out)
     check_apart("embed.out", args.out, {"--fasta": args.fasta})
     from genomics.commands.opening import load_dna_run
-    from genomics.io.records import read_ids
-    from seqdiff.backbones.layers import require_layer
+    from genomics.io import read_ids
+    from seqdiff.backbones import require_layer
     from seqdiff.cli.terminal import choose_device
 
     trained = load_dna_run("embed", args.directory, choose_device(args.device))
@@ -109,7 +109,7 @@ def _check_records(trained: Run, fasta: Path, records: dict[str, np.ndarray], po
     Raises:
         ValueError: If there is one.
     """
-    from genomics.io.records import require_known
+    from genomics.io import require_known
 
     most = trained.max_length
     for name, ids in records.items():
@@ -128,8 +128,8 @@ def _embed(
     """One vector a record, or one a base; records of one length share a call."""
     import numpy as np
 
-    from genomics.finetune.embeddings import embed
-    from genomics.sequence.alphabet import MASK_ID
+    from genomics.finetune import embed
+    from genomics.sequence import MASK_ID
     from seqdiff.cli.terminal import progress
 
     alike: dict[int, list[int]] = {}

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
             breaks.
         ValueError: If the name or the checksum is none, or the file has another checksum.
     """
-    from genomics.io.downloads import fetch
+    from genomics.io import fetch
 
     check_folder("fetch.out", args.out)
     from seqdiff.cli.terminal import progress

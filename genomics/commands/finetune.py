@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genomics.finetune.protocol import (
+from genomics.finetune import (
     BASELINES,
     BATCH_SIZES,
     CONJOIN,
@@ -22,8 +22,7 @@ from seqdiff.cli.terminal import add_device, check_count
 from seqdiff.files import check_folder, write_bytes
 
 if TYPE_CHECKING:
-    from genomics.finetune.grid import Cell, Grid, Ledger
-    from genomics.finetune.labelled import LabelledTask
+    from genomics.finetune import Cell, Grid, LabelledTask, Ledger
 
 help = "fine-tune DNA networks on labelled sequences, beside trained baselines"
 
@@ -114,7 +113,7 @@ def run(args: argparse.Namespace) -> None:
             diverged; then the table is written all the same.
     """
     _check(args)
-    from genomics.finetune.tasks import Reading, find_tasks, load_tasks
+    from genomics.finetune import Reading, find_tasks, load_tasks
     from seqdiff.extras import require_extra
 
     require_extra("sklearn", "finetune", "genomics")
@@ -122,12 +121,14 @@ def run(args: argparse.Namespace) -> None:
     tasks = load_tasks(find_tasks(args.data), reading)
     from rich.console import Console
 
-    from genomics.finetune.grid import Ledger, cells, run_cells
-    from genomics.finetune.models import load_models
-    from genomics.finetune.table import (
+    from genomics.finetune import (
         NOTES,
+        Ledger,
         build_tables,
+        cells,
         list_diverged,
+        load_models,
+        run_cells,
         summarise,
         to_json,
         to_markdown,
@@ -191,7 +192,7 @@ def _check_names(names: list[str]) -> None:
 
 
 def _grid(args: argparse.Namespace) -> Grid:
-    from genomics.finetune.grid import Grid
+    from genomics.finetune import Grid
 
     several = ("lr", "batch_size", "strategy", "conjoin", "baselines")
     unique = {name: list(dict.fromkeys(getattr(args, name))) for name in several}
@@ -210,7 +211,7 @@ def _grid(args: argparse.Namespace) -> Grid:
 
 def _notes(tasks: list[LabelledTask], grid: Grid) -> list[str]:
     """Say of each task how it is split, and how many sequences are cut."""
-    from genomics.finetune.grid import reading_length
+    from genomics.finetune import reading_length
 
     notes = []
     for task in tasks:

@@ -47,10 +47,9 @@ def run(args: argparse.Namespace) -> None:
     import numpy as np
 
     from genomics.commands.opening import choose_window, load_dna_run
-    from genomics.io.records import read_ids, require_known
-    from genomics.sequence.alphabet import MASK_ID, decode
-    from genomics.sequence.strands import hides
-    from genomics.variants.mutagenesis import mutation_effects
+    from genomics.io import read_ids, require_known
+    from genomics.sequence import MASK_ID, decode, hides
+    from genomics.variants import mutation_effects
     from seqdiff.cli.terminal import choose_device, progress
     from seqdiff.files import replacing
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from genomics.sequence.alphabet import DNATokenizer
+from genomics.sequence import DNATokenizer
 from seqdiff.cli.sample import guide
-from seqdiff.run.directory import Run, load_run
+from seqdiff.run import Run, load_run
 
 
 def load_dna_run(command: str, directory: Path, device: torch.device) -> Run:

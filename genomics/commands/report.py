@@ -12,15 +12,11 @@ from seqdiff.files import check_apart, check_parent, replacing
 if TYPE_CHECKING:
     import torch
 
-    from genomics.io.genome import Genome
-    from genomics.io.motifs import MotifScores
-    from genomics.report.measures import Measured
-    from genomics.report.page import Curves
-    from genomics.report.sets import Rows, Sets
-    from seqdiff.data.dataset import Split
-    from seqdiff.run.directory import Run
-    from seqdiff.samplers import Sampler
-    from seqdiff.samplers.trace import Trace
+    from genomics.io import Genome, MotifScores
+    from genomics.report import Curves, Measured, Rows, Sets
+    from seqdiff.data import Split
+    from seqdiff.run import Run
+    from seqdiff.samplers import Sampler, Trace
 
 help = "compare samples of DNA with real, shuffled and Markov sequence, on one page"
 
@@ -86,15 +82,14 @@ def run(args: argparse.Namespace) -> None:
     for path in (args.out, args.out.with_suffix(".json")):
         check_parent("report.out", path)
         check_apart("report.out", path, given)
-    from genomics.baselines.markov import MAX_ORDER
+    from genomics.baselines import MAX_ORDER
 
     if not 0 <= args.markov_order <= MAX_ORDER:
         raise ValueError(
             f"report.markov_order must be in 0..{MAX_ORDER}, got {args.markov_order}; 5 is usual"
         )
-    from genomics.io.genome import load_genome
-    from genomics.io.motifs import read_motifs
-    from genomics.report.sets import read_samples
+    from genomics.io import load_genome, read_motifs
+    from genomics.report import read_samples
 
     samples = read_samples(args.samples)
     motifs = None if args.motifs is None else read_motifs(args.motifs)
@@ -127,9 +122,7 @@ def report(
     Raises:
         ValueError: If the run is no run of DNA, or the reference is too short.
     """
-    from genomics.report.measures import measure
-    from genomics.report.page import read_curves
-    from genomics.report.sets import build_sets
+    from genomics.report import build_sets, measure, read_curves
     from seqdiff.cli.sample import open_run
     from seqdiff.cli.terminal import progress
 
@@ -147,7 +140,7 @@ def report(
         length = min(len(samples[0]), data.context_length or len(samples[0]))
         trace = draw_trace(trained, sampler, length, args.seed)
         drawn = f"One sequence of {length:,} bases, drawn for this page by {trace.sampler}."
-    from genomics.report.figures import draw_all
+    from genomics.report import draw_all
 
     figures = draw_all(measured, trace, 0, curves)
     _write(args, sets, measured, curves, figures, drawn)
@@ -159,7 +152,7 @@ def check_dna(trained: Run) -> None:
     Raises:
         ValueError: If that is what it is.
     """
-    from genomics.sequence.alphabet import DNATokenizer
+    from genomics.sequence import DNATokenizer
 
     if trained.tokenizer.fingerprint != DNATokenizer().fingerprint:
         raise ValueError(
@@ -175,8 +168,8 @@ def read_dna_trace(path: Path) -> Trace:
         FileNotFoundError: If there is no such file.
         ValueError: If it is no trace, or one of something else.
     """
-    from genomics.sequence.alphabet import BASES
-    from seqdiff.samplers.trace import read_trace
+    from genomics.sequence import BASES
+    from seqdiff.samplers import read_trace
 
     trace = read_trace(path)
     if trace.symbols != (*BASES, "N"):
@@ -189,11 +182,10 @@ def read_dna_trace(path: Path) -> Trace:
 
 def draw_trace(trained: Run, sampler: Sampler, length: int, seed: int) -> Trace:
     """Draw one sequence and keep every step."""
-    from genomics.sequence.alphabet import BASES
+    from genomics.sequence import BASES
     from seqdiff.cli.sample import draw, fit_sampler
-    from seqdiff.data.templates import Blanks
-    from seqdiff.samplers import Recorder
-    from seqdiff.samplers.protocol import sampler_name
+    from seqdiff.data import Blanks
+    from seqdiff.samplers import Recorder, sampler_name
 
     fitted = fit_sampler(sampler, trained, stop=None, extrapolate=False)
     recorder = Recorder()
@@ -225,7 +217,7 @@ def _write(
     """Write both files or neither, after everything has been made."""
     import json
 
-    from genomics.report.page import About, numbers, write_page
+    from genomics.report import About, numbers, write_page
 
     lengths = [len(row) for row in sets.real]
     span = (

@@ -13,7 +13,7 @@ from seqdiff.files import check_apart, check_parent
 
 if TYPE_CHECKING:
     from seqdiff.likelihood import Estimator
-    from seqdiff.run.directory import Run
+    from seqdiff.run import Run
 
 help = "score the variants of a VCF file: likelihood ratio and masked-marginal score, both strands"
 
@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> None:
             "a masked-marginal score has no draws"
         )
     from genomics.commands.opening import choose_window, load_dna_run
-    from genomics.io.genome import load_genome
-    from genomics.sequence.strands import hides
-    from genomics.variants.table import Scoring, survey, write_table
+    from genomics.io import load_genome
+    from genomics.sequence import hides
+    from genomics.variants import Scoring, survey, write_table
     from seqdiff.cli.terminal import choose_device
 
     trained = load_dna_run("variants", args.directory, choose_device(args.device))

@@ -1,1 +1,5 @@
 """Data modules for DNA: genome windows, splits, synthetic genomes."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

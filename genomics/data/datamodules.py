@@ -12,18 +12,9 @@ from jaxtyping import Int64
 from genomics.data.leaks import HoldOut, shared_records, without_leaks
 from genomics.data.splits import split_by_label
 from genomics.data.windows import WindowDataModule
-from genomics.io.bed import read_intervals
-from genomics.io.genome import Genome, describe_names, load_genome
-from genomics.io.labels import LabelTable
-from genomics.sequence.intervals import (
-    OffEnd,
-    Regions,
-    Windows,
-    check_tiling,
-    extended_windows,
-    tile,
-)
-from seqdiff.data.dataset import SPLITS, Split
+from genomics.io import Genome, LabelTable, describe_names, load_genome, read_intervals
+from genomics.sequence import OffEnd, Regions, Windows, check_tiling, extended_windows, tile
+from seqdiff.data import SPLITS, Split
 
 Windowing = Literal["leak_free", "reference"]
 

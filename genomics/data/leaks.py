@@ -16,11 +16,9 @@ from genomics.data.splits import (
     split_by_fraction,
     split_by_label,
 )
-from genomics.io.bed import read_intervals
-from genomics.io.genome import Genome
-from genomics.sequence.alphabet import MASK_ID, reverse_complement
-from genomics.sequence.intervals import Regions, Windows, merge, overlaps
-from seqdiff.data.dataset import SPLITS, Split
+from genomics.io import Genome, read_intervals
+from genomics.sequence import MASK_ID, Regions, Windows, merge, overlaps, reverse_complement
+from seqdiff.data import SPLITS, Split
 
 _CHUNK_BASES = 1 << 22
 

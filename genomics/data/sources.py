@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float64, Int64, Integer, UInt8
 
-from genomics.sequence.alphabet import MASK_ID
-from genomics.sequence.motifs import PlantedMotif
+from genomics.sequence import MASK_ID, PlantedMotif
 
 MAX_ORDER = 5
 

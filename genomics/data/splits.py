@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from genomics.io.genome import describe_names
-from genomics.sequence.intervals import Interval, Regions, merge, tile
-from seqdiff.data.dataset import SPLITS, Split
+from genomics.io import describe_names
+from genomics.sequence import Interval, Regions, merge, tile
+from seqdiff.data import SPLITS, Split
 
 
 def split_by_label(intervals: Sequence[Interval], names: Sequence[str]) -> dict[Split, Regions]:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt8
 
-from genomics.baselines.markov import baselines, interpolated_baseline
+from genomics.baselines import baselines, interpolated_baseline
 from genomics.data.entropy import Entropy, window_entropy
 from genomics.data.sources import MarkovGenome
-from genomics.sequence.alphabet import MASK_ID, DNATokenizer
-from genomics.sequence.motifs import PlantedMotif, consensus_matrix
-from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.data.dataset import SPLITS, SequenceDataset, Split
+from genomics.sequence import MASK_ID, DNATokenizer, PlantedMotif, consensus_matrix
+from seqdiff.data import SPLITS, SequenceDataModule, SequenceDataset, Split
 from seqdiff.likelihood import RowNats
 
 

@@ -10,12 +10,10 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64, Integer, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
-from genomics.baselines.markov import baselines, interpolated_baseline
-from genomics.io.genome import Genome, describe_names
-from genomics.sequence.alphabet import MASK_ID, DNATokenizer, reverse_complement
-from genomics.sequence.intervals import Windows, merge, tile
-from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.data.dataset import SPLITS, SequenceDataset, Split
+from genomics.baselines import baselines, interpolated_baseline
+from genomics.io import Genome, describe_names
+from genomics.sequence import MASK_ID, DNATokenizer, Windows, merge, reverse_complement, tile
+from seqdiff.data import SPLITS, SequenceDataModule, SequenceDataset, Split
 from seqdiff.files import names_files
 from seqdiff.likelihood import RowNats
 from seqdiff.types import NO_LABEL
@@ -150,7 +148,7 @@ class WindowDataModule(SequenceDataModule):
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """See ``seqdiff.run.config_files.Located``."""
+        """See ``seqdiff.run.Located``."""
         return argument in _FILES and names_files(value)
 
     def __init__(

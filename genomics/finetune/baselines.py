@@ -14,8 +14,7 @@ from genomics.finetune.classifier import measure_both
 from genomics.finetune.fitting import check_finite, fit, hold_out, predict, shuffled
 from genomics.finetune.labelled import Labelled, LabelledTask
 from genomics.finetune.protocol import Baseline
-from genomics.sequence.alphabet import MASK_ID
-from genomics.sequence.kmers import kmer_shares
+from genomics.sequence import MASK_ID, kmer_shares
 from seqdiff.extras import require_extra
 
 KMERS = (3, 4, 5, 6)

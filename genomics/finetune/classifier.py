@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from genomics.finetune.labelled import Labelled
 from genomics.finetune.protocol import Conjoin, Pooling
-from genomics.sequence.alphabet import MASK_ID
+from genomics.sequence import MASK_ID
 from seqdiff.backbones import Backbone
 from seqdiff.extras import require_extra
-from seqdiff.samplers.conjoining import read_back
+from seqdiff.samplers import read_back
 from seqdiff.types import Inputs
 
 

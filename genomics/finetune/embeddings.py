@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32, UInt8
 
-from genomics.sequence.alphabet import reverse_complement
+from genomics.sequence import reverse_complement
 from seqdiff.backbones import Backbone
 from seqdiff.types import Inputs
 

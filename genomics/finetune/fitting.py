@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from genomics.finetune.classifier import batches
 from genomics.finetune.labelled import Labelled, LabelledTask
-from seqdiff.training.classifying import learn_pass
+from seqdiff.training import learn_pass
 
 EVAL_BATCH = 256
 

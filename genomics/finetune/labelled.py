@@ -10,10 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from genomics.sequence.alphabet import reverse_complement
-from genomics.sequence.intervals import Interval, Regions, overlaps
-from genomics.sequence.kmers import join
-from genomics.sequence.matches import shares_word
+from genomics.sequence import Interval, Regions, join, overlaps, reverse_complement, shares_word
 
 
 class Row(NamedTuple):

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from genomics.finetune.labelled import Row
 from genomics.finetune.labelled_genomes import ClassGenome
-from genomics.io.fasta import check_file
-from genomics.sequence.alphabet import encode
-from genomics.sequence.intervals import Interval
+from genomics.io import check_file
+from genomics.sequence import Interval, encode
 
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 INTERVAL_COLUMNS = ("id", "region", "start", "end", "strand")

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import yaml
 
-from genomics.io.fasta import check_file
-from genomics.io.indexed import IndexedFasta
-from genomics.sequence.intervals import Interval
+from genomics.io import IndexedFasta, check_file
+from genomics.sequence import Interval
 
 _ENDINGS = ("", ".bgz", ".gz")
 _MITOCHONDRIAL = ("M", "MT")

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import torch
 
 from genomics.pretrained import PublishedCaduceus
-from genomics.sequence.alphabet import BASES, DNATokenizer
-from seqdiff.backbones import Backbone
-from seqdiff.backbones.hub import CONFIG_FILE, WEIGHTS_FILE
+from genomics.sequence import BASES, DNATokenizer
+from seqdiff.backbones import CONFIG_FILE, WEIGHTS_FILE, Backbone
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,7 @@ def _open_hub(path: Path) -> _Opened:
 
 
 def _open_run(path: Path) -> _Opened:
-    from seqdiff.run.config import instantiate, parse_run
-    from seqdiff.run.directory import load_run
+    from seqdiff.run import instantiate, load_run, parse_run
 
     loaded = load_run(path)
     wanted = DNATokenizer().fingerprint

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
+from seqdiff.training import OptimConfig, build_optimizer, decay_groups, lr_factor
 
 LRS = (1e-3, 2e-3)
 BATCH_SIZES = (128, 256)

@@ -23,7 +23,7 @@ from genomics.finetune.fitting import (
 from genomics.finetune.labelled import LabelledTask
 from genomics.finetune.probe import Pooled, fit_probe, pool_task
 from genomics.finetune.protocol import Plan
-from genomics.sequence.alphabet import DNATokenizer
+from genomics.sequence import DNATokenizer
 from seqdiff.backbones import Backbone
 
 Pool = Callable[[SequenceClassifier, LabelledTask, Plan], Pooled]

@@ -17,7 +17,7 @@ from genomics.finetune.labelled_files import (
     table_stem,
 )
 from genomics.finetune.labelled_genomes import ClassGenome, find_genomes, read_metadata
-from genomics.io.genome import describe_names
+from genomics.io import describe_names
 
 Form = Literal["folders", "intervals", "splits", "table"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from genomics.io.fasta import check_file, is_gzip
 from genomics.io.genome import Genome, describe_names
-from genomics.sequence.intervals import Interval
+from genomics.sequence import Interval
 
 
 def read_bed(

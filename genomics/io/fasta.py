@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from genomics.sequence.alphabet import ENCODE_TABLE, UPPER_TABLE, check_encoded, encode
+from genomics.sequence import ENCODE_TABLE, UPPER_TABLE, check_encoded, encode
 from seqdiff.files import replacing
 
 _CHUNK = 1 << 22

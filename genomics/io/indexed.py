@@ -13,8 +13,7 @@ import pyfaidx
 
 from genomics.io.fasta import check_bgzf_end, check_file, is_bgzip, is_gzip, read_encoded
 from genomics.io.genome import describe_names, make_cache_folder
-from genomics.sequence.alphabet import ENCODE_TABLE, check_encoded
-from genomics.sequence.intervals import Interval
+from genomics.sequence import ENCODE_TABLE, Interval, check_encoded
 
 # What pyfaidx and Bio.bgzf raise for files that are no FASTA, and for damaged blocks.
 _UNSOUND = (

@@ -16,8 +16,7 @@ import torch
 from jaxtyping import Float64, Int64, UInt8
 
 from genomics.io.fasta import check_file, is_gzip
-from genomics.sequence.alphabet import BASES, MASK_ID
-from genomics.sequence.kmers import join
+from genomics.sequence import BASES, MASK_ID, join
 from seqdiff.files import write_bytes
 
 if TYPE_CHECKING:

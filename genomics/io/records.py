@@ -6,19 +6,19 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.data.reader import Record
+from seqdiff.data import Record
 
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import UInt8
 
-    from seqdiff.data.tokenizer import Tokenizer
+    from seqdiff.data import Tokenizer
 
 help = "FASTA file, plain, gzip or bgzip; N and IUPAC codes are given, not counted"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.data.reader.Reader``."""
+    """See ``seqdiff.data.Reader``."""
     parser.add_argument(
         "--rc",
         choices=("none", "mean"),
@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read(path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Record]:
-    """See ``seqdiff.data.reader.Reader``.
+    """See ``seqdiff.data.Reader``.
 
     Raises:
         ValueError: If the model is not one of DNA, or for what ``read_encoded`` refuses.
     """
-    from genomics.sequence.alphabet import DNATokenizer
+    from genomics.sequence import DNATokenizer
 
     if tokenizer.fingerprint != DNATokenizer().fingerprint:
         raise ValueError(
@@ -72,7 +72,7 @@ def require_known(owner: str, path: Path, records: dict[str, UInt8[np.ndarray, "
     Raises:
         ValueError: If there is one.
     """
-    from genomics.sequence.alphabet import MASK_ID
+    from genomics.sequence import MASK_ID
 
     for name, ids in records.items():
         if not (ids != MASK_ID).any():
@@ -87,7 +87,7 @@ def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:
 
     So both strands of a sequence get the same noise, letter by letter.
     """
-    from genomics.sequence.alphabet import reads_backwards, reverse_complement
+    from genomics.sequence import reads_backwards, reverse_complement
 
     opposite, mirrored = reverse_complement(ids), reads_backwards(ids)
     content, other = (opposite, ids) if mirrored else (ids, opposite)

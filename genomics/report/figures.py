@@ -15,11 +15,9 @@ from matplotlib.ticker import MaxNLocator
 
 from genomics.report.measures import Measure, Measured
 from genomics.report.page import Curves
-from genomics.sequence.alphabet import BASES
-from genomics.sequence.kmers import MAX_K, Spectra
-from seqdiff.plots.colors import Colors
-from seqdiff.plots.film import develop
-from seqdiff.samplers.trace import Trace
+from genomics.sequence import BASES, MAX_K, Spectra
+from seqdiff.plots import Colors, develop
+from seqdiff.samplers import Trace
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType

@@ -9,22 +9,24 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 from scipy.stats import ks_2samp
 
-from genomics.baselines.discriminator import WORD, discriminator_auroc, kmer_frequencies
-from genomics.io.motifs import MotifScores, count_hits
+from genomics.baselines import WORD, discriminator_auroc, kmer_frequencies
+from genomics.io import MotifScores, count_hits
 from genomics.report.sets import Sets
 from genomics.report.windows import MIN_LENGTH, Rows
-from genomics.sequence.alphabet import MASK_ID, reverse_complement
-from genomics.sequence.kmers import (
+from genomics.sequence import (
+    MASK_ID,
     MAX_K,
+    Overlap,
     Spectra,
     count_kmers,
     count_kmers_of_each,
     join,
     js_divergence,
     merge_strands,
+    overlap,
     pearson,
+    reverse_complement,
 )
-from genomics.sequence.matches import Overlap, overlap
 
 _DIVERSITY_WORD = 12
 

@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from genomics.report.measures import Measure, Measured, MotifTable
-from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.data.dataset import Split
+from seqdiff.data import SequenceDataModule, Split
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from genomics.baselines.markov import MarkovModel
-from genomics.data.windows import WindowDataset
-from genomics.io.fasta import read_templates
-from genomics.io.genome import Genome
+from genomics.baselines import MarkovModel
+from genomics.data import WindowDataset
+from genomics.io import Genome, read_templates
 from genomics.report.windows import MIN_LENGTH, Rows, cut_windows
-from genomics.sequence.alphabet import encode
-from genomics.sequence.intervals import merge
-from genomics.sequence.kmers import join
-from genomics.sequence.shuffle import dinucleotide_shuffle
-from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.data.dataset import SequenceDataset
+from genomics.sequence import dinucleotide_shuffle, encode, join, merge
+from seqdiff.data import SequenceDataModule, SequenceDataset
 
 MIN_SAMPLES = 10  # two of each fold of the discriminator
 _BLOCK_ROWS = 4096

@@ -9,13 +9,11 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from genomics.data.windows import WindowDataset
-from genomics.finetune.labelled import SHARED_BASES
-from genomics.io.genome import Genome
-from genomics.sequence.alphabet import MASK_ID
-from genomics.sequence.intervals import merge
-from genomics.sequence.matches import shares_word
-from seqdiff.data.dataset import SequenceDataset
+from genomics.data import WindowDataset
+from genomics.finetune import SHARED_BASES
+from genomics.io import Genome
+from genomics.sequence import MASK_ID, merge, shares_word
+from seqdiff.data import SequenceDataset
 
 MIN_LENGTH = 20  # the words whose containment is measured
 # Bases of windows that are looked up in the training sequence: at a time, and altogether.

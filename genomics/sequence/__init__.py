@@ -1,1 +1,5 @@
 """DNA as ids: the alphabet, strands, intervals, k-mers, motifs, shuffles."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

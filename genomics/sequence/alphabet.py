@@ -156,7 +156,7 @@ def _look_up(table: np.ndarray, ids: np.ndarray, owner: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DNATokenizer:
-    """One id a base; the DNA domain's ``seqdiff.data.tokenizer.Tokenizer``."""
+    """One id a base; the DNA domain's ``seqdiff.data.Tokenizer``."""
 
     @property
     def vocab_size(self) -> int:
@@ -170,11 +170,11 @@ class DNATokenizer:
 
     @property
     def complement(self) -> Sequence[int]:
-        """A with T, C with G: ``seqdiff.data.tokenizer.StrandTokenizer``."""
+        """A with T, C with G: ``seqdiff.data.StrandTokenizer``."""
         return _COMPLEMENT[:MASK_ID].tolist()
 
     def allowed(self, string: str) -> Bool[np.ndarray, "L 4"]:
-        """Read an IUPAC pattern, see ``allowed``: ``seqdiff.data.tokenizer.ConstraintTokenizer``.
+        """Read an IUPAC pattern, see ``allowed``: ``seqdiff.data.ConstraintTokenizer``.
 
         Raises:
             ValueError: If a letter is not an IUPAC nucleotide code.

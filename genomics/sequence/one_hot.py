@@ -72,7 +72,7 @@ class OneHotOracle:
 
 @dataclass(frozen=True)
 class OracleClassifier:
-    """An oracle as a ``seqdiff.samplers.guidance_classifier.Classifier`` of ids.
+    """An oracle as a ``seqdiff.samplers.Classifier`` of ids.
 
     Rows come with masks, which the oracle sees as N: it should have seen such.
 
@@ -98,7 +98,7 @@ class OracleClassifier:
 
 @dataclass(frozen=True)
 class RelaxedOracleClassifier:
-    """An oracle as a ``seqdiff.samplers.guidance_classifier.RelaxedClassifier``, with a gradient.
+    """An oracle as a ``seqdiff.samplers.RelaxedClassifier``, with a gradient.
 
     Attributes:
         oracle: What to ask; it must be differentiable.

@@ -16,7 +16,7 @@ from genomics.sequence.alphabet import (
     reads_backwards,
     reverse_complement,
 )
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing, Blockwise, LeftToRight
 from seqdiff.types import Batch, Inputs
 

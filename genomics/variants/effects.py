@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from genomics.sequence.strands import STRANDS, both_strands, device_of, masked_log_probs
+from genomics.sequence import STRANDS, both_strands, device_of, masked_log_probs
 from genomics.variants.windows import AlleleWindows
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import Estimator, Likelihood, contrast
 
 

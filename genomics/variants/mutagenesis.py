@@ -7,9 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float64, UInt8
 
-from genomics.sequence.alphabet import BASES, MASK_ID
-from genomics.sequence.strands import masked_log_probs
-from seqdiff.denoiser.discrete import Denoiser
+from genomics.sequence import BASES, MASK_ID, masked_log_probs
+from seqdiff.denoiser import Denoiser
 
 
 def mutation_effects(

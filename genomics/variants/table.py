@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from genomics.io.genome import Genome
-from genomics.io.vcf import Variant, read_vcf
+from genomics.io import Genome, Variant, read_vcf
 from genomics.variants.effects import LikelihoodRatio, likelihood_ratios, masked_marginals
 from genomics.variants.windows import Refusal, allele_windows, refusal
 from seqdiff.cli.score import MISSING
 from seqdiff.cli.terminal import progress
 from seqdiff.files import replacing
 from seqdiff.likelihood import Estimator
-from seqdiff.run.directory import Run
+from seqdiff.run import Run
 
 COLUMNS = (
     *("chrom", "pos", "id", "ref", "alt", "line"),

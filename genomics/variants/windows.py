@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, UInt8
 
-from genomics.io.genome import Genome, describe_names
-from genomics.io.vcf import Variant
-from genomics.sequence.alphabet import BASES, MASK_ID, decode, encode
+from genomics.io import Genome, Variant, describe_names
+from genomics.sequence import BASES, MASK_ID, decode, encode
 
 _LETTERS = set(BASES)
 

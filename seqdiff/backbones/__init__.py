@@ -7,14 +7,18 @@ from seqdiff.backbones.base import (
     RunTokens,
     TokenizedBackbone,
 )
-from seqdiff.backbones.caduceus.autoregressive import AutoregressiveMamba
-from seqdiff.backbones.caduceus.block_diffusion import BlockMamba
-from seqdiff.backbones.caduceus.network import Caduceus
-from seqdiff.backbones.transformer.autoregressive import AutoregressiveTransformer
-from seqdiff.backbones.transformer.network import Transformer
-from seqdiff.backbones.transformer.published import PublishedTransformer
+from seqdiff.backbones.caduceus import AutoregressiveMamba, BlockMamba, Caduceus
+from seqdiff.backbones.hub import CONFIG_FILE, WEIGHTS_FILE, check_tokens
+from seqdiff.backbones.layers import require_layer
+from seqdiff.backbones.transformer import (
+    AutoregressiveTransformer,
+    PublishedTransformer,
+    Transformer,
+)
 
 __all__ = [
+    "CONFIG_FILE",
+    "WEIGHTS_FILE",
     "AutoregressiveMamba",
     "AutoregressiveTransformer",
     "Backbone",
@@ -26,4 +30,6 @@ __all__ = [
     "RunTokens",
     "TokenizedBackbone",
     "Transformer",
+    "check_tokens",
+    "require_layer",
 ]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from seqdiff.ops.rms_norm.dispatch import rms_norm
+from seqdiff.ops.rms_norm import rms_norm
 
 NormKind = Literal["rms", "layer"]
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from seqdiff.backbones.layers import exempt_from_decay, require_positive
-from seqdiff.ops.bimamba.directions import Direction, mamba_both_ways, mamba_direction
+from seqdiff.ops.bimamba import Direction, mamba_both_ways, mamba_direction
 
 Combine = Literal["add", "ew_multiply"]
 

@@ -9,10 +9,10 @@ File formats are added alike:
 - ``seqdiff.templates``, for ``sample --infill``: the name is a file suffix without its first dot
   (``fa``, ``fa.gz``), the object a ``TemplateReader``;
 - ``seqdiff.readers``, to score: the name is the flag that takes the file, the object a
-  ``seqdiff.data.reader.Reader``.
+  ``seqdiff.data.Reader``.
 
 Benchmarks are added in the group ``seqdiff.suites``, for ``evaluate --suite``: the name is that of
-the suite, the object a ``seqdiff.data.suite.Suite``.
+the suite, the object a ``seqdiff.data.Suite``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from seqdiff.likelihood import Estimator
-    from seqdiff.run.directory import Run
+    from seqdiff.run import Run
 
 # Spelled out, so that --help imports nothing slow; a test compares them with the classes.
 BY_MASKS = ("bernoulli-time", "exact-k", "stratified-k")

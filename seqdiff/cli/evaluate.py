@@ -13,9 +13,9 @@ from seqdiff.cli.terminal import add_device, check_count, check_seed
 from seqdiff.files import check_parent, write_bytes
 
 if TYPE_CHECKING:
-    from seqdiff.data.suite import Suite
+    from seqdiff.data import Suite
     from seqdiff.likelihood import Estimator
-    from seqdiff.run.directory import Run
+    from seqdiff.run import Run
 
 help = "bound the likelihood of a split or of a suite's sets, with its standard error"
 
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> None:
         check_parent("evaluate.json", args.json)
     estimator = choose_estimator("evaluate", args)
     from seqdiff.cli.terminal import choose_device
-    from seqdiff.data.suite import find_suite
+    from seqdiff.data import find_suite
     from seqdiff.likelihood import check_budget
-    from seqdiff.run.directory import load_run
+    from seqdiff.run import load_run
 
     check_budget(estimator, num_tokens=1, target_se=args.target_se, max_nfe=args.max_nfe)
     suite = None if args.suite is None else find_suite(args.suite)
@@ -144,7 +144,7 @@ def _evaluate_suite(
         lines_below,
         open_sets,
     )
-    from seqdiff.data.suite import UnfitSet
+    from seqdiff.data import UnfitSet
 
     sets, missing = open_sets(suite, trained, args.suite_folder)
     budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}

@@ -11,9 +11,9 @@ from rich.table import Table
 from scipy.special import stdtrit
 
 from seqdiff.cli.terminal import progress
-from seqdiff.data.datamodule import SequenceDataModule, Split
+from seqdiff.data import SequenceDataModule, Split
 from seqdiff.likelihood import Estimator, Likelihood, RowNats, check_budget, evaluate
-from seqdiff.run.directory import Run
+from seqdiff.run import Run
 from seqdiff.types import Batch
 
 _FITTED_ON: dict[Split, tuple[str, ...]] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from seqdiff.files import check_parent, replacing
 
 if TYPE_CHECKING:
-    from seqdiff.samplers.trace import Trace
+    from seqdiff.samplers import Trace
 
 help = "draw how a sampler filled in a sequence, from what seqdiff sample --trace kept"
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
             f"plot.out must end in one of {', '.join(_FORMATS)}, got {args.out}; rename it"
         )
     check_parent("plot.out", args.out)
-    from seqdiff.samplers.trace import read_trace
+    from seqdiff.samplers import read_trace
 
     trace = read_trace(args.trace)
     row = choose_row(trace, args.row)
@@ -49,8 +49,7 @@ def run(args: argparse.Namespace) -> None:
         if args.out.suffix == ".gif":
             _film(temporary, trace, row)
         else:
-            from seqdiff.plots.still import write_figure
-            from seqdiff.plots.trace import draw_trace
+            from seqdiff.plots import draw_trace, write_figure
 
             write_figure(temporary, draw_trace(trace, row))
     print(f"{args.out}: {trace.names[row]}, {trace.num_steps[row] + 1} states")
@@ -76,7 +75,7 @@ def choose_row(trace: Trace, wanted: str) -> int:
 def _film(path: Path, trace: Trace, row: int) -> None:
     """Write a movie under a bar."""
     from seqdiff.cli.terminal import progress
-    from seqdiff.plots.movie import film_trace
+    from seqdiff.plots import film_trace
 
     with progress() as bar:
         task = bar.add_task("frames", total=None)

@@ -18,12 +18,9 @@ from torch import Tensor
 
 from seqdiff.cli.commands import find_template_reader, find_writer
 from seqdiff.cli.terminal import add_device, check_count, check_guidance, check_seed, progress
-from seqdiff.data.templates import Templates
-from seqdiff.data.tokenizer import StrandTokenizer, Tokenizer
+from seqdiff.data import StrandTokenizer, Templates, Tokenizer
 from seqdiff.files import check_apart, check_parent, replacing
-from seqdiff.run.directory import Run, load_run
-from seqdiff.run.sampler_config import build_sampler, choose_sampler
-from seqdiff.run.start import CONFIG_NAME
+from seqdiff.run import CONFIG_NAME, Run, build_sampler, choose_sampler, load_run
 from seqdiff.samplers import (
     BlockClassifierFree,
     BlockSampler,
@@ -34,9 +31,8 @@ from seqdiff.samplers import (
 )
 
 if TYPE_CHECKING:
-    from seqdiff.data.templates import Templates
-    from seqdiff.data.tokenizer import Tokenizer
-    from seqdiff.run.directory import Run
+    from seqdiff.data import Templates, Tokenizer
+    from seqdiff.run import Run
     from seqdiff.samplers import Recorder, Sampler
 
 
@@ -103,8 +99,7 @@ def read_given(args: argparse.Namespace, run: Run, sampler: Sampler) -> Template
         ValueError: If a sequence is longer than the model's context, the file is not sound, the
             motifs do not fit, or the run's tokenizer knows no patterns.
     """
-    from seqdiff.data.motifs import Motif, Scaffolds
-    from seqdiff.data.templates import Blanks, Records
+    from seqdiff.data import Blanks, Motif, Records, Scaffolds
 
     if args.infill is not None:
         records = find_template_reader(args.infill)(args.infill)
@@ -249,8 +244,7 @@ def save_trace(
     """
     import numpy as np
 
-    from seqdiff.samplers.protocol import sampler_name
-    from seqdiff.samplers.trace import write_trace
+    from seqdiff.samplers import sampler_name, write_trace
 
     symbols = [tokenizer.decode(np.array([i])) for i in range(tokenizer.vocab_size + 1)]
     name = sampler_name(type(sampler))
@@ -619,7 +613,7 @@ def run(args: argparse.Namespace) -> None:
     if args.trace is not None:
         check_trace(args.trace, args.out)
     from seqdiff.cli.terminal import choose_device
-    from seqdiff.samplers.trace import Recorder, check_room
+    from seqdiff.samplers import Recorder, check_room
 
     device = choose_device(args.device)
     if args.length is not None:

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _describe(name: str) -> None:
     """Print what a sampler does and what its options mean."""
-    from seqdiff.run.sampler_config import choose_sampler, list_options
+    from seqdiff.run import choose_sampler, list_options
 
     cls = choose_sampler(name)
     about = (inspect.getdoc(cls) or "").partition("Attributes:")[0]

@@ -18,10 +18,10 @@ import torch
 
 from seqdiff.cli.estimation import add_estimator, choose_estimator, suit
 from seqdiff.cli.terminal import add_device, check_count, check_seed, progress
-from seqdiff.data.reader import Reader, Record, find_readers
+from seqdiff.data import Reader, Record, find_readers
 from seqdiff.files import check_apart, check_parent, write_bytes
 from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
-from seqdiff.run.directory import Run
+from seqdiff.run import Run
 from seqdiff.types import Batch
 
 # What R and pandas read as a missing value.
@@ -283,7 +283,7 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.cli.sample import guide
     from seqdiff.cli.terminal import choose_device
     from seqdiff.likelihood import check_budget
-    from seqdiff.run.directory import load_run
+    from seqdiff.run import load_run
 
     budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
     check_budget(estimator, num_tokens=1, **budget, owner="score")

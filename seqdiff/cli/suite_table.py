@@ -11,9 +11,9 @@ from rich import box
 from rich.table import Table
 
 from seqdiff.cli.likelihood_table import estimate_batches
-from seqdiff.data.suite import MissingSet, Suite, SuiteSet, UnfitSet
+from seqdiff.data import MissingSet, Suite, SuiteSet, UnfitSet
 from seqdiff.likelihood import Estimator
-from seqdiff.run.directory import Run
+from seqdiff.run import Run
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from seqdiff.cli.commands import command_line
-from seqdiff.run.presets import PRESETS
+from seqdiff.run import PRESETS
 
 help = "train what a YAML file describes, or go on with a run"
 
@@ -41,8 +41,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def run(args: argparse.Namespace) -> None:
     """See ``Command``."""
-    from seqdiff.run.config import parse_run, run_parser
-    from seqdiff.run.directory import resume_run, start_run
+    from seqdiff.run import parse_run, resume_run, run_parser, start_run
 
     if args.keys:
         run_parser().print_help()
@@ -70,7 +69,7 @@ def fit(directory: Path, start: Callable[[], Path]) -> None:
         KeyboardInterrupt: With the command that goes on, if the user or a SIGTERM stops it.
     """
     from seqdiff.cli.terminal import quieten_lightning
-    from seqdiff.training.callbacks import CHECKPOINT_NAME
+    from seqdiff.training import CHECKPOINT_NAME
 
     quieten_lightning()
     try:

@@ -16,11 +16,11 @@ from rich.text import Text
 
 from seqdiff.cli.terminal import add_device
 from seqdiff.files import check_apart, check_parent, replacing, write_bytes
-from seqdiff.training.clipping import Interval, Variances
+from seqdiff.training import Interval, Variances
 
 if TYPE_CHECKING:
-    from seqdiff.run.directory import Run
-    from seqdiff.training.clipping import ClippedEstimates, Interval, Variances
+    from seqdiff.run import Run
+    from seqdiff.training import ClippedEstimates, Interval, Variances
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from seqdiff.cli.terminal import choose_device
-    from seqdiff.run.directory import load_run
+    from seqdiff.run import load_run
 
     trained = load_run(args.directory, device=choose_device(args.device))
     estimates = _estimates(trained)
@@ -186,8 +186,7 @@ def run(args: argparse.Namespace) -> None:
     )
     Console().print(build_grid(report, f"{args.directory}, {args.split} split"))
     if args.out is not None:
-        from seqdiff.plots.still import write_figure
-        from seqdiff.plots.variance import draw_variances
+        from seqdiff.plots import draw_variances, write_figure
 
         with replacing(args.out) as temporary:
             write_figure(temporary, draw_variances(found, report.title, report.unit, in_use))
@@ -223,7 +222,7 @@ def _estimates(run: Run) -> ClippedEstimates:
     """
     from seqdiff.objectives import BlockNELBO
     from seqdiff.rng import CounterNoise
-    from seqdiff.training.clipping import ClippedEstimates
+    from seqdiff.training import ClippedEstimates
 
     objective = run.config.objective
     if run.denoiser.context != "block":
@@ -240,9 +239,7 @@ def _estimates(run: Run) -> ClippedEstimates:
 def _in_use(run: Run) -> tuple[Interval | None, int]:
     """The interval that the run trained in at last, if in any, and from which step on."""
     from seqdiff.objectives import BlockNELBO
-    from seqdiff.training.clipped_search import BETA, OMEGA
-    from seqdiff.training.clipping import Interval
-    from seqdiff.training.trainer import METRICS_NAME, last_logged
+    from seqdiff.training import BETA, METRICS_NAME, OMEGA, Interval, last_logged
 
     objective = run.config.objective
     if not isinstance(objective, BlockNELBO):
@@ -272,7 +269,7 @@ def _gradient(run: Run, estimates: ClippedEstimates, args: argparse.Namespace) -
     import numpy as np
 
     from seqdiff.cli.terminal import progress
-    from seqdiff.training.clipping import Variances
+    from seqdiff.training import Variances
 
     device = next(run.denoiser.parameters()).device
     loader = run.datamodule.training_loader(args.split)

@@ -1,1 +1,5 @@
 """From a domain's sequences to batches of tokens."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

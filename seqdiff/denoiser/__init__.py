@@ -1,1 +1,23 @@
 """Denoisers: a backbone, a process and a parameterization behind one call."""
+
+from seqdiff.denoiser.discrete import (
+    Adjust,
+    Denoiser,
+    Needs,
+    Prefix,
+    check_label,
+    usual_parameterization,
+)
+from seqdiff.denoiser.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
+
+__all__ = [
+    "Adjust",
+    "Denoiser",
+    "GaussianDenoiser",
+    "Level",
+    "Needs",
+    "NoisyEmbeddings",
+    "Prefix",
+    "check_label",
+    "usual_parameterization",
+]

@@ -18,20 +18,20 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from seqdiff.backbones.base import Backbone, BlockCache
+from seqdiff.backbones import Backbone, BlockCache
 from seqdiff.parameterization import (
     Categorical,
     Law,
     LeaveOneOut,
     Parameterization,
     Subs,
+    before_the_end,
     evidence_added,
     evidence_removed,
     law_from_scores,
     log_softmax,
     scores_from_law,
 )
-from seqdiff.parameterization.score import before_the_end
 from seqdiff.process import (
     Absorbing,
     Blockwise,

@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
-from seqdiff.backbones.base import Backbone
+from seqdiff.backbones import Backbone
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.parameterization import Parameterization
-from seqdiff.process import Gaussian
-from seqdiff.process.gaussian import log_signal, scales
+from seqdiff.process import Gaussian, log_signal, scales
 from seqdiff.types import Batch, Inputs
 
 _UNITS = 64

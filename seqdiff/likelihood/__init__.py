@@ -4,7 +4,7 @@ from seqdiff.likelihood.blocks import BlockBound
 from seqdiff.likelihood.chain import ChainRule
 from seqdiff.likelihood.choice import ESTIMATORS, fit, usual_contrast, usual_estimator
 from seqdiff.likelihood.contrast import contrast
-from seqdiff.likelihood.estimator import Convention, Estimator
+from seqdiff.likelihood.estimator import Convention, Estimator, PassNoise
 from seqdiff.likelihood.evaluation import check_budget, evaluate
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, SmallK, StratifiedK
 from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
@@ -29,6 +29,7 @@ __all__ = [
     "GaussianIntegral",
     "ImportanceWeightedOrders",
     "Likelihood",
+    "PassNoise",
     "RandomOrderChain",
     "RowNats",
     "SmallK",

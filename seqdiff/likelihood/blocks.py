@@ -11,11 +11,10 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from seqdiff.blocks import cut, join, num_blocks, spread
-from seqdiff.denoiser.discrete import Needs
+from seqdiff.denoiser import Needs
 from seqdiff.likelihood.estimator import Convention, PassNoise, Query, QueryEstimator, constant
 from seqdiff.likelihood.masks import BernoulliTime, ExactK, StratifiedK
-from seqdiff.process import Blockwise, Process
-from seqdiff.process.blockwise import check_block_size
+from seqdiff.process import Blockwise, Process, check_block_size
 from seqdiff.types import Batch
 
 

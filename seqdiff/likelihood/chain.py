@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Needs
+from seqdiff.denoiser import Needs
 from seqdiff.likelihood.estimator import PassNoise, Query, QueryEstimator, constant
 from seqdiff.process import LeftToRight, Process
 from seqdiff.types import Batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood.blocks import BlockBound
 from seqdiff.likelihood.chain import ChainRule
 from seqdiff.likelihood.estimator import Estimator

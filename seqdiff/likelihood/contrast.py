@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood.choice import fit, usual_contrast
 from seqdiff.likelihood.estimator import Estimator, PassNoise
 from seqdiff.likelihood.masks import SmallK

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser, Needs
+from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import weighted
 from seqdiff.process import Process
 from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise, standard_normal

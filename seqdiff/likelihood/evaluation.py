@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood.choice import fit, usual_estimator
 from seqdiff.likelihood.estimator import Estimator, PassNoise, require_at_least
 from seqdiff.likelihood.masks import StratifiedK

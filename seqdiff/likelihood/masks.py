@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Needs
+from seqdiff.denoiser import Needs
 from seqdiff.likelihood.estimator import (
     Convention,
     PassNoise,
@@ -25,8 +25,7 @@ from seqdiff.likelihood.estimator import (
     mean_and_variance,
     require_at_least,
 )
-from seqdiff.process import Absorbing, Process
-from seqdiff.process.base import small_times
+from seqdiff.process import Absorbing, Process, small_times
 from seqdiff.types import Batch
 
 # Both ends that published evaluations cut off: the least time, and what a schedule leaves visible.

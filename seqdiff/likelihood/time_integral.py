@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser, Needs
-from seqdiff.denoiser.gaussian import GaussianDenoiser
+from seqdiff.denoiser import Denoiser, GaussianDenoiser, Needs
 from seqdiff.likelihood.estimator import Estimator, PassNoise, constant
 from seqdiff.losses import (
     continuous_terms,

@@ -8,10 +8,12 @@ from seqdiff.objectives.cross_entropy import CrossEntropy
 from seqdiff.objectives.discrete import DiscreteNELBO
 from seqdiff.objectives.gaussian import GaussianVLB
 from seqdiff.objectives.masked_lm import MaskedLM
+from seqdiff.objectives.time_sampling import VDM, Sobol, Stratified, TimeSampler, Uniform
 from seqdiff.objectives.validation import validation_objective
 from seqdiff.objectives.weighted_mlm import WeightedMLM
 
 __all__ = [
+    "VDM",
     "Autoregressive",
     "BlockNELBO",
     "ContinuousNELBO",
@@ -20,6 +22,10 @@ __all__ = [
     "GaussianVLB",
     "MaskedLM",
     "Objective",
+    "Sobol",
+    "Stratified",
+    "TimeSampler",
+    "Uniform",
     "WeightedMLM",
     "validation_objective",
 ]

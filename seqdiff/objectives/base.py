@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser, Needs
+from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import has_reconstruction, prior_terms, reconstruction_terms
 from seqdiff.process import DiscreteProcess
 from seqdiff.rng import MASK_STREAM, RECONSTRUCTION_STREAM, CounterNoise

@@ -10,7 +10,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from seqdiff.blocks import num_blocks, spread
-from seqdiff.denoiser.discrete import Denoiser, Needs
+from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import masked_terms
 from seqdiff.objectives.base import Objective, position_noise
 from seqdiff.objectives.time_sampling import TimeSampler, Uniform

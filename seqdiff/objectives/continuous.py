@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser, Needs
+from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import continuous_terms
 from seqdiff.objectives.base import Objective, add_ends, corrupted
 from seqdiff.objectives.time_sampling import TimeSampler, Uniform

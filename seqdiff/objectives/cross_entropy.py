@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser, Needs
+from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import full_terms, masked_terms
 from seqdiff.objectives.base import Objective, corrupted
 from seqdiff.objectives.time_sampling import TimeSampler

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser, Needs
-from seqdiff.denoiser.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
+from seqdiff.denoiser import Denoiser, GaussianDenoiser, Level, Needs, NoisyEmbeddings
 from seqdiff.losses import gaussian_prior, gaussian_reconstruction, gaussian_terms
 from seqdiff.objectives.base import Objective, add_on_some_rows
 from seqdiff.objectives.time_sampling import TimeSampler, Uniform

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser, Needs
+from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import weighted
 from seqdiff.objectives.base import Objective, position_noise
 from seqdiff.process import Absorbing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.objectives.base import Objective
 from seqdiff.objectives.continuous import ContinuousNELBO
 from seqdiff.objectives.discrete import DiscreteNELBO

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from seqdiff.blocks import cut, num_blocks, spread
-from seqdiff.denoiser.discrete import Denoiser, Needs
+from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import masked_terms
 from seqdiff.objectives.base import Objective, position_noise
 from seqdiff.process import Absorbing, Blockwise

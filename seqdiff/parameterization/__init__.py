@@ -12,7 +12,7 @@ from seqdiff.parameterization.base import (
 from seqdiff.parameterization.categorical import Categorical
 from seqdiff.parameterization.leave_one_out import Full, LeaveOneOut
 from seqdiff.parameterization.mask_column import MaskColumn
-from seqdiff.parameterization.score import Score
+from seqdiff.parameterization.score import Score, before_the_end
 from seqdiff.parameterization.subs import Subs
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Parameterization",
     "Score",
     "Subs",
+    "before_the_end",
     "evidence_added",
     "evidence_removed",
     "law_from_scores",

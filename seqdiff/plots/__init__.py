@@ -1,1 +1,5 @@
 """Pictures: figures from data, the only place that imports matplotlib."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

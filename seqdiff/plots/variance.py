@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from seqdiff.plots.colors import PALETTE
 from seqdiff.plots.trace import ink
-from seqdiff.training.clipping import Interval, Variances
+from seqdiff.training import Interval, Variances
 
 _SCALE = "viridis"
 _LEAST, _IN_USE = PALETTE[3], PALETTE[4]

@@ -1,9 +1,9 @@
 """Forward processes: how clean tokens turn into noise, and what that implies for the way back."""
 
 from seqdiff.process.absorbing import Absorbing
-from seqdiff.process.base import Context, DiscreteProcess, Interpolating, Process
-from seqdiff.process.blockwise import Blockwise
-from seqdiff.process.gaussian import Gaussian
+from seqdiff.process.base import Context, DiscreteProcess, Interpolating, Process, small_times
+from seqdiff.process.blockwise import Blockwise, check_block_size
+from seqdiff.process.gaussian import Gaussian, log_signal, posterior, scales
 from seqdiff.process.hybrid import Hybrid
 from seqdiff.process.left_to_right import LeftToRight
 from seqdiff.process.uniform import Uniform
@@ -19,4 +19,9 @@ __all__ = [
     "LeftToRight",
     "Process",
     "Uniform",
+    "check_block_size",
+    "log_signal",
+    "posterior",
+    "scales",
+    "small_times",
 ]

@@ -20,19 +20,15 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 
 from seqdiff.backbones import Backbone
-from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.data.tokenizer import ReservingTokenizer
-from seqdiff.denoiser.discrete import usual_parameterization
-from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective
-from seqdiff.objectives.time_sampling import TimeSampler
+from seqdiff.data import ReservingTokenizer, SequenceDataModule
+from seqdiff.denoiser import usual_parameterization
+from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective, TimeSampler
 from seqdiff.parameterization import Parameterization
-from seqdiff.process import Blockwise, Process
-from seqdiff.process.blockwise import check_block_size
+from seqdiff.process import Blockwise, Process, check_block_size
 from seqdiff.run.config_files import Content, config_files, one_line, read_config, unquote
 from seqdiff.run.presets import PRESETS, find_preset
 from seqdiff.schedules import NoiseSchedule
-from seqdiff.training.optim import OptimConfig
-from seqdiff.training.trainer import TrainerConfig
+from seqdiff.training import OptimConfig, TrainerConfig
 
 ParsedRun = Namespace
 

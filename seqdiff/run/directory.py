@@ -20,23 +20,22 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
-from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.data.dataset import SequenceDataset
-from seqdiff.data.tokenizer import Tokenizer, token_names
-from seqdiff.denoiser.discrete import Denoiser
-from seqdiff.denoiser.gaussian import GaussianDenoiser
+from seqdiff.data import SequenceDataModule, SequenceDataset, Tokenizer, token_names
+from seqdiff.denoiser import Denoiser, GaussianDenoiser
 from seqdiff.files import check_folder, write_bytes
 from seqdiff.process import Absorbing, Blockwise, Gaussian, Process
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
 from seqdiff.run.start import CONFIG_NAME, start_weights
-from seqdiff.samplers.draws import row_seeds
-from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
-from seqdiff.training.module import DiffusionModule
-from seqdiff.training.trainer import build_trainer, is_first_process
-from seqdiff.training.weights import (
+from seqdiff.samplers import row_seeds
+from seqdiff.training import (
+    CHECKPOINT_NAME,
+    WEIGHTS_NAME,
+    DiffusionModule,
     Progress,
+    build_trainer,
     encode_weights,
+    is_first_process,
     load_weights,
     read_progress,
     weights_digest,

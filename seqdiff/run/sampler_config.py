@@ -14,8 +14,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from jsonargparse import ArgumentParser
 
 from seqdiff.run.config_files import one_line
-from seqdiff.samplers import Sampler, find_sampler, named_samplers
-from seqdiff.samplers.protocol import sampler_name
+from seqdiff.samplers import Sampler, find_sampler, named_samplers, sampler_name
 
 _KINDS: dict[object, str] = {
     int: "an integer",

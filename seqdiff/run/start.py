@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from seqdiff.data.tokenizer import Tokenizer
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.data import Tokenizer
+from seqdiff.denoiser import Denoiser
 from seqdiff.run.config import parse_run
-from seqdiff.training.callbacks import WEIGHTS_NAME
-from seqdiff.training.weights import (
+from seqdiff.training import (
     MODEL,
+    WEIGHTS_NAME,
     check_prediction,
     check_weights,
     read_purpose,

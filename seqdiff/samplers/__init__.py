@@ -8,7 +8,9 @@ from seqdiff.samplers.adaptive import (
     ThresholdSampler,
 )
 from seqdiff.samplers.block import BlockSampler
-from seqdiff.samplers.conjoining import Conjoined
+from seqdiff.samplers.canvas import Canvas
+from seqdiff.samplers.conjoining import Conjoined, read_back
+from seqdiff.samplers.draws import SeededDraws, row_seeds
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.gaussian import GaussianSampler
 from seqdiff.samplers.grid import (
@@ -17,6 +19,7 @@ from seqdiff.samplers.grid import (
     TauLeapingSampler,
     TweedieSampler,
 )
+from seqdiff.samplers.growth import Growth, real_tokens
 from seqdiff.samplers.guidance import BlockClassifierFree, ClassifierFree, Guidance
 from seqdiff.samplers.guidance_classifier import (
     Classifier,
@@ -26,7 +29,7 @@ from seqdiff.samplers.guidance_classifier import (
 )
 from seqdiff.samplers.left_to_right import LeftToRightSampler
 from seqdiff.samplers.predictor_corrector import GibbsSampler, PredictorCorrectorSampler
-from seqdiff.samplers.protocol import Sampler, find_sampler, named_samplers
+from seqdiff.samplers.protocol import Sampler, find_sampler, named_samplers, sampler_name
 from seqdiff.samplers.remask import (
     RemaskCapSampler,
     RemaskConfSampler,
@@ -35,13 +38,14 @@ from seqdiff.samplers.remask import (
 )
 from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import Particles, SMCSampler
-from seqdiff.samplers.trace import Recorder
+from seqdiff.samplers.trace import Recorder, Trace, check_room, read_trace, write_trace
 
 __all__ = [
     "AncestralSampler",
     "BlockClassifierFree",
     "BlockSampler",
     "CachedAncestralSampler",
+    "Canvas",
     "Classifier",
     "ClassifierFree",
     "ConfidenceSampler",
@@ -53,6 +57,7 @@ __all__ = [
     "FirstOrderClassifierBased",
     "GaussianSampler",
     "GibbsSampler",
+    "Growth",
     "Guidance",
     "LeftToRightSampler",
     "MarginSampler",
@@ -66,10 +71,19 @@ __all__ = [
     "RemaskRescaleSampler",
     "SMCSampler",
     "Sampler",
+    "SeededDraws",
     "SemiAutoregressiveSampler",
     "TauLeapingSampler",
     "ThresholdSampler",
+    "Trace",
     "TweedieSampler",
+    "check_room",
     "find_sampler",
     "named_samplers",
+    "read_back",
+    "read_trace",
+    "real_tokens",
+    "row_seeds",
+    "sampler_name",
+    "write_trace",
 ]

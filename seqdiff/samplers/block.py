@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from seqdiff.denoiser.discrete import Denoiser, Needs
+from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.checks import check_numbers

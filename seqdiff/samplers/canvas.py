@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser, Prefix
-from seqdiff.parameterization import scores_from_law
-from seqdiff.parameterization.score import before_the_end
+from seqdiff.denoiser import Denoiser, Prefix
+from seqdiff.parameterization import before_the_end, scores_from_law
 from seqdiff.process import Absorbing, Blockwise, DiscreteProcess
 from seqdiff.samplers.draws import Draws
 from seqdiff.types import Inputs

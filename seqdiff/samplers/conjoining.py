@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.samplers.guidance import DerivedDenoiser
 from seqdiff.types import Inputs
 

@@ -9,10 +9,8 @@ from itertools import pairwise
 from jaxtyping import Float64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Needs
-from seqdiff.denoiser.gaussian import GaussianDenoiser, NoisyEmbeddings
-from seqdiff.process import Gaussian
-from seqdiff.process.gaussian import posterior, scales
+from seqdiff.denoiser import GaussianDenoiser, Needs, NoisyEmbeddings
+from seqdiff.process import Gaussian, posterior, scales
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.grid import GridSampler
 

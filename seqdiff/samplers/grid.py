@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Needs
+from seqdiff.denoiser import Needs
 from seqdiff.losses import has_reconstruction
-from seqdiff.parameterization.score import before_the_end
+from seqdiff.parameterization import before_the_end
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
 from seqdiff.samplers.canvas import Canvas, Reshape
 from seqdiff.samplers.decoding import DecodingSampler, reshape_law

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from seqdiff.blocks import cut
-from seqdiff.denoiser.discrete import Prefix
+from seqdiff.denoiser import Prefix
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.protocol import Sampler
 from seqdiff.types import Inputs

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-from seqdiff.backbones.base import BlockCache
-from seqdiff.denoiser.discrete import Adjust, Denoiser, Prefix, check_label
+from seqdiff.backbones import BlockCache
+from seqdiff.denoiser import Adjust, Denoiser, Prefix, check_label
 from seqdiff.parameterization import Law, log_softmax
 from seqdiff.types import NO_LABEL, Inputs
 

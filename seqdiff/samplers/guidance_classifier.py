@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Adjust, Denoiser
+from seqdiff.denoiser import Adjust, Denoiser
 from seqdiff.samplers.guidance import Guidance
 from seqdiff.types import Inputs
 

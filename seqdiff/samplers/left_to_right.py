@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Needs
+from seqdiff.denoiser import Needs
 from seqdiff.process import LeftToRight
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import DecodingSampler

@@ -9,7 +9,7 @@ from itertools import pairwise
 from jaxtyping import Float64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Needs
+from seqdiff.denoiser import Needs
 from seqdiff.process import Absorbing, Hybrid, Uniform
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.grid import AncestralSampler

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser, Needs
+from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.process import Absorbing
 from seqdiff.samplers.canvas import Canvas, StepCallback
 from seqdiff.samplers.checks import check_request

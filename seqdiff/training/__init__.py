@@ -1,1 +1,5 @@
 """Training with Lightning: the module, the optimiser, the callbacks, the run directory."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

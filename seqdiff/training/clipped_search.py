@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.utils.data import DataLoader
 
-from seqdiff.data.datamodule import SequenceDataModule
+from seqdiff.data import SequenceDataModule
 from seqdiff.objectives import BlockNELBO
 from seqdiff.training.callbacks import EMA
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import BlockNELBO
 from seqdiff.rng import CounterNoise
 from seqdiff.training.module import drop_labels

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import Objective, validation_objective
 from seqdiff.rng import LABEL_STREAM, CounterNoise
 from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor, lr_scales

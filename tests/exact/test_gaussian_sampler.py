@@ -147,7 +147,7 @@ def test_one_step_of_the_code_is_the_written_kernel(
     def normals(self: object, where: Tensor, dim: int, step: int) -> Tensor:
         return torch.full((int(where.sum()), dim), next(given), dtype=torch.float64)
 
-    monkeypatch.setattr("seqdiff.samplers.draws.SeededDraws.normals", normals)
+    monkeypatch.setattr("seqdiff.samplers.SeededDraws.normals", normals)
     original = GaussianDenoiser.forward
 
     def watch(self: GaussianDenoiser, inputs: NoisyEmbeddings, where: Tensor) -> Tensor:

@@ -173,9 +173,9 @@ def test_a_run_on_other_letters_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("All happy families are alike.\n" * 40)
     config = {
         "data": {
-            "class_path": "text.corpora.datamodule.TextDataModule",
+            "class_path": "text.corpora.TextDataModule",
             "init_args": {
-                "tokenizer": {"class_path": "text.tokenizers.characters.ByteTokenizer"},
+                "tokenizer": {"class_path": "text.tokenizers.ByteTokenizer"},
                 "train": str(tmp_path / "t.txt"),
                 "document": "line",
                 "length": 16,

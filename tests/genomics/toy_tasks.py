@@ -92,7 +92,7 @@ def run_config(folder: Path, **backbone: object) -> dict[str, object]:
     sizes = {"d_model": 8, "n_layer": 1, "d_state": 2}
     return {
         "data": {
-            "class_path": "genomics.data.datamodules.FastaDataModule",
+            "class_path": "genomics.data.FastaDataModule",
             "init_args": {"fasta": str(folder / "g.fa"), "length": 64, "batch_size": 2},
         },
         "backbone": {"class_path": "seqdiff.backbones.Caduceus", "init_args": sizes | backbone},

@@ -133,10 +133,7 @@ def test_demo_prints_truth_gap_and_baselines(tmp_path: Path, capsys) -> None:
 def test_demo_refuses_data_without_a_known_entropy(tmp_path: Path, capsys) -> None:
     config = str(CONFIGS / "experiment" / "genomics" / "fasta.yaml")
     assert main(["demo", config, "--output", str(tmp_path / "run")]) == 2
-    assert (
-        "must have data.class_path genomics.data.synthetic.SyntheticDataModule"
-        in capsys.readouterr().err
-    )
+    assert "must have data.class_path genomics.data.SyntheticDataModule" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     assert main(["demo", str(tmp_path / "nope.yaml")]) == 2
     assert "error: CONFIG must be an existing file, got" in capsys.readouterr().err

@@ -47,7 +47,7 @@ def table_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "base": str(Path(__file__).parents[2] / "configs/base.yaml"),
         "output": str(folder / "run"),
         "data": {
-            "class_path": "genomics.data.synthetic.SyntheticDataModule",
+            "class_path": "genomics.data.SyntheticDataModule",
             "init_args": {"length": LENGTH, "num_train": 32},
         },
         "backbone": {"class_path": f"{__name__}.TableNet"},

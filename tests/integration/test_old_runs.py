@@ -83,7 +83,7 @@ def test_from_the_weights_alone_it_would_go_on_otherwise(tmp_path: Path) -> None
 BASE = """
 schedule: {class_path: seqdiff.schedules.LogLinear}
 objective: {class_path: seqdiff.training.objectives.ContinuousNELBO}
-data: {class_path: genomics.data.synthetic.SyntheticDataModule, init_args: {length: 8}}
+data: {class_path: genomics.data.SyntheticDataModule, init_args: {length: 8}}
 backbone: {class_path: seqdiff.backbones.Transformer,
            init_args: {d_model: 8, n_layer: 1, n_heads: 1}}
 """

@@ -160,7 +160,7 @@ def test_a_tokenizer_beside_it_must_be_the_runs(
     hub = tmp_path / "hub"
     build(num_embeddings=11, num_logits=11, time_conditioned=False).float().to_hub(hub)
     command = make(hub, tmp_path / "run", "--trainer.max_steps=0")
-    command += ["--data.tokenizer=text.tokenizers.characters.CharacterTokenizer"]
+    command += ["--data.tokenizer=text.tokenizers.CharacterTokenizer"]
     command += [f"--data.tokenizer.characters={LETTERS}"]
     (hub / name).write_text(LISTS[name]([*LETTERS[:8], "j", "i", "[MASK]"]))
     said = fails(command)
@@ -228,7 +228,7 @@ def test_what_does_not_fit_is_one_line_and_leaves_nothing(
     hub: Path, tmp_path: Path, fails: Callable[[list[str]], str]
 ) -> None:
     command = make(hub, tmp_path / "run", "--trainer.max_steps=0")
-    tokenizer = "--data.tokenizer=text.tokenizers.characters.Text8Tokenizer"
+    tokenizer = "--data.tokenizer=text.tokenizers.Text8Tokenizer"
     said = fails([*command, tokenizer])
     assert f"embed the tokens of data.tokenizer and the mask, 28, got 257 in {hub}" in said
     said = fails([*command, "--trainer.max_steps=-1"])

@@ -51,7 +51,7 @@ SETTINGS = {
     },
 }
 OBJECTIVES = {
-    "ContinuousNELBO": {"time_sampler": {"class_path": "seqdiff.objectives.time_sampling.Sobol"}},
+    "ContinuousNELBO": {"time_sampler": {"class_path": "seqdiff.objectives.Sobol"}},
     "DiscreteNELBO": {"num_steps": 20},
 }
 

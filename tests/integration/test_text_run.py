@@ -129,7 +129,7 @@ def test_sentences_a_row_are_trained_and_scored(corpus: Path, tmp_path: Path) ->
 
 def test_the_tokenizer_stands_in_the_run(corpus: Path, tmp_path: Path, fails) -> None:
     run = tmp_path / "run"
-    characters = ["--data.tokenizer=text.tokenizers.characters.CharacterTokenizer"]
+    characters = ["--data.tokenizer=text.tokenizers.CharacterTokenizer"]
     characters += ["--data.tokenizer.characters=abcd\n", "--trainer.max_steps=1"]
     assert main(train(corpus, run, *characters)) == 0
     config = yaml.safe_load((run / "run.yaml").read_text())
@@ -184,14 +184,14 @@ BAD = [
     (
         "a.txt",
         b"x",
-        ("--data.tokenizer=text.tokenizers.subwords.GPT2Tokenizer",),
+        ("--data.tokenizer=text.tokenizers.GPT2Tokenizer",),
         "cache/tokenizers/gpt2",
     ),
     (
         "a.txt",
         b"x",
         (
-            "--data.tokenizer=text.tokenizers.subwords.BertTokenizer",
+            "--data.tokenizer=text.tokenizers.BertTokenizer",
             "--data.tokenizer.vocabulary=/no",
         ),
         "BertTokenizer.vocabulary must be a folder with vocab.txt, got /no; check the path",
@@ -199,7 +199,7 @@ BAD = [
     (
         "a.txt",
         b"ab\nC\n",
-        ("--data.tokenizer=text.tokenizers.characters.Text8Tokenizer",),
+        ("--data.tokenizer=text.tokenizers.Text8Tokenizer",),
         "a.txt: document 2: Text8Tokenizer.encode.string must hold the blank and a to z, got 'C'",
     ),
     ("a.txt", b"x", ("--data.document=page",), "page"),

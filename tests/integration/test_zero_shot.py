@@ -250,7 +250,7 @@ def test_a_set_that_the_run_cannot_spell_is_listed_and_the_others_go_on(
     """A run on the characters of PTB, of the documents of training and no others."""
     mended = [DETOKENIZERS["ptb"](line) for line in PTB]
     alphabet = "".join(sorted(set("".join([*mended, "sentence to train on, short 0123456789"]))))
-    flags = ["--data.tokenizer=text.tokenizers.characters.CharacterTokenizer"]
+    flags = ["--data.tokenizer=text.tokenizers.CharacterTokenizer"]
     flags.append(f"--data.tokenizer.characters={alphabet}")
     run, copies = train(tmp_path, folder, *flags), tmp_path / "copies"
     copies.mkdir()

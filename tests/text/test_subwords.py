@@ -144,9 +144,9 @@ def test_noise_of_a_run_does_not_draw_reserved_entries(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("a b\n" * 50)
     for preset, states in (("udlm", {1, 2, 3, 5, 6}), ("gidd", {1, 2, 3, 5, 6, 7})):
         (tmp_path / "c.yaml").write_text(
-            "data: {class_path: text.corpora.datamodule.TextDataModule, init_args: {"
+            "data: {class_path: text.corpora.TextDataModule, init_args: {"
             f"train: {tmp_path / 't.txt'}, length: 8, "
-            "tokenizer: {class_path: text.tokenizers.subwords.BertTokenizer, init_args: {vocabulary: "
+            "tokenizer: {class_path: text.tokenizers.BertTokenizer, init_args: {vocabulary: "
             f"{tmp_path / 'vocab.txt'}}}}}}}}}\n"
             "backbone: {class_path: seqdiff.backbones.Transformer, init_args: "
             "{d_model: 8, n_layer: 1, n_heads: 1}}\n"

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import torch
     from rich.table import Table
 
-    from seqdiff.run.directory import Run
+    from seqdiff.run import Run
     from seqdiff.samplers import Sampler
-    from text.evaluation.generative_perplexity import GenerativePerplexity
+    from text.evaluation import GenerativePerplexity
 
 _NUM = 64
 _OPTIONS = ("num_samples", "length", "extrapolate", "sampler", "seed")
@@ -111,7 +111,7 @@ class Drawing:
         if args.length is not None:
             check_count(f"{owner}.length", args.length)
         from seqdiff.cli.sample import check_context, check_memory, fit_sampler, open_run
-        from text.corpora.datamodule import TextDataModule
+        from text.corpora import TextDataModule
 
         run, sampler = open_run(args.samples, args.sampler, args.flags, device)
         if not isinstance(run.datamodule, TextDataModule):
@@ -129,7 +129,7 @@ class Drawing:
     def draw(self, batch_size: int) -> list[str]:
         """Draw the samples, ``batch_size`` at a time, on which they do not depend."""
         from seqdiff.cli.sample import draw
-        from seqdiff.data.templates import Blanks
+        from seqdiff.data import Blanks
 
         blanks = Blanks(self.num, self.length, self.run.process.unknown_id)
         drawn = draw(self.run, self.sampler, blanks, seed=self.seed, batch_size=batch_size)
@@ -137,7 +137,7 @@ class Drawing:
 
     def __str__(self) -> str:
         """What was drawn, for the title of a report."""
-        from seqdiff.samplers.protocol import sampler_name
+        from seqdiff.samplers import sampler_name
 
         unit = self.run.datamodule.token_name
         name = sampler_name(type(self.sampler))
@@ -185,8 +185,7 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from seqdiff.cli.terminal import choose_device, progress
-    from text.evaluation.generative_perplexity import generative_perplexity, windows
-    from text.evaluation.judge import Judge
+    from text.evaluation import Judge, generative_perplexity, windows
 
     device, title = choose_device(args.device), str(args.samples)
     drawing = None if texts else Drawing.open("generative-perplexity", args, device)
@@ -217,7 +216,7 @@ def _read(args: argparse.Namespace) -> list[str]:
             f"generative-perplexity.samples must be a run directory or a file, got {args.samples}, "
             "which is neither; check the path"
         )
-    from text.corpora.samples import read_samples
+    from text.corpora import read_samples
 
     texts = read_samples("generative-perplexity.samples", args.samples)
     refuse_drawing("generative-perplexity", args)

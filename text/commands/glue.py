@@ -12,9 +12,8 @@ from seqdiff.cli.terminal import add_device, check_count
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from text.evaluation.glue import Outcome
-    from text.evaluation.glue_tasks import Example, Task
-    from text.pretrained.bert import BertBackbone
+    from text.evaluation import Example, Outcome, Task
+    from text.pretrained import BertBackbone
 
 help = "fine-tune a BERT, before or after masked diffusion, on a task of GLUE and measure it"
 
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="RUN_OR_DIR",
-        help="run whose backbone is a text.pretrained.bert.BertBackbone, or a BERT checkpoint itself",
+        help="run whose backbone is a text.pretrained.BertBackbone, or a BERT checkpoint itself",
     )
     parser.add_argument("--task", choices=_TASKS, required=True)
     for split in ("train", "dev"):
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     for lr in args.lr:
         if not 0 < lr < math.inf:
             raise ValueError(f"glue.lr must be above 0, got {lr}; 3e-5 is usual")
-    from text.evaluation.glue_tasks import TASKS, read_task
+    from text.evaluation import TASKS, read_task
 
     task = TASKS[args.task]
     train, dev = (read_task(f"glue.{s}", task, getattr(args, s)) for s in ("train", "dev"))
@@ -86,8 +85,8 @@ def _outcomes(
 ) -> list[Outcome]:
     """Fine-tune for every rate and seed, under a bar."""
     from seqdiff.cli.terminal import progress
-    from text.evaluation.glue import Recipe, encode, fine_tune, summarise
-    from text.pretrained.models import load_tokenizer
+    from text.evaluation import Recipe, encode, fine_tune, summarise
+    from text.pretrained import load_tokenizer
 
     owner = f"glue.model: the checkpoint of {args.model}, for its tokenizer,"
     tokenizer = load_tokenizer(owner, backbone.checkpoint)
@@ -115,18 +114,17 @@ def _outcomes(
 
 def _backbone(name: str) -> BertBackbone:
     """Take the BERT out of a run, or load a checkpoint as it is."""
-    from text.pretrained.bert import BertBackbone
-    from text.pretrained.models import load_config
+    from text.pretrained import BertBackbone, load_config
 
     if not (Path(name) / "run.yaml").is_file():
         size = load_config("glue.model", name).vocab_size
         return BertBackbone(name, num_embeddings=size + 1, num_logits=size)
-    from seqdiff.run.directory import load_run
+    from seqdiff.run import load_run
 
     backbone = load_run(name).denoiser.backbone
     if not isinstance(backbone, BertBackbone):
         raise ValueError(
-            f"glue.model must be a run on text.pretrained.bert.BertBackbone, got {name} on "
+            f"glue.model must be a run on text.pretrained.BertBackbone, got {name} on "
             f"{type(backbone).__name__}; train one, or give a BERT checkpoint"
         )
     return backbone

@@ -8,8 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Int64, UInt64
 
-from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.data.dataset import SPLITS, Split
+from seqdiff.data import SPLITS, SequenceDataModule, Split
 from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
 from seqdiff.files import names_files
 from seqdiff.likelihood import RowNats
@@ -19,9 +18,11 @@ from text.corpora.rows import DocumentRows, Layout, WrappedRows, describe_rows
 from text.corpora.shards import TokenStore
 from text.corpora.sources import Part, Source, find_part, published_split
 from text.corpora.splits import check_documents, check_shares, check_sources, deal
-from text.evaluation.ngrams import NGramModel
-from text.tokenizers import subwords  # noqa: F401  (its classes are choices once imported)
-from text.tokenizers.characters import TextTokenizer
+from text.evaluation import NGramModel
+from text.tokenizers import (
+    TextTokenizer,
+    subwords,  # noqa: F401  (its classes are choices once imported)
+)
 
 LongDocuments = Literal["refuse", "truncate", "split"]
 
@@ -126,7 +127,7 @@ class TextDataModule(SequenceDataModule):
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """See ``seqdiff.run.config_files.Located``."""
+        """See ``seqdiff.run.Located``."""
         return argument in SPLITS and names_files(value)
 
     @property

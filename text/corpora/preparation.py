@@ -24,7 +24,7 @@ from seqdiff.progress import Bar
 from text.corpora.detokenizers import DETOKENIZERS, VERSION
 from text.corpora.shards import TokenStore, open_shard, write_shard
 from text.corpora.sources import Source
-from text.tokenizers.characters import TextTokenizer, digest
+from text.tokenizers import TextTokenizer, digest
 
 
 class UnspellableError(ValueError):

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.data.dataset import Split
+from seqdiff.data import Split
 from seqdiff.files import cache_folder
 from text.corpora.documents import Edges, mend_edges
 from text.extra import require
-from text.pretrained.models import only_what_is_here, short, why_offline
+from text.pretrained import only_what_is_here, short, why_offline
 
 if TYPE_CHECKING:
     from datasets import Dataset

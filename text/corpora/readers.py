@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.data.reader import Record
+from seqdiff.data import Record
 from text.corpora.documents import UNITS, Reading, kind, read_named
 
 if TYPE_CHECKING:
-    from seqdiff.data.tokenizer import Tokenizer
+    from seqdiff.data import Tokenizer
 
 
 @dataclass(frozen=True)
 class TextReader:
-    """A ``seqdiff.data.reader.Reader`` of one kind of file.
+    """A ``seqdiff.data.Reader`` of one kind of file.
 
     Attributes:
         flag: That takes the file.
@@ -56,7 +56,7 @@ class TextReader:
         """
         import numpy as np
 
-        from text.tokenizers.characters import TextTokenizer
+        from text.tokenizers import TextTokenizer
 
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from seqdiff.data.dataset import SequenceDataset
+from seqdiff.data import SequenceDataset
 from text.corpora.shards import TokenStore
-from text.tokenizers.characters import TextTokenizer
+from text.tokenizers import TextTokenizer
 
 
 @dataclass(frozen=True)

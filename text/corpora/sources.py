@@ -10,7 +10,7 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.data.dataset import Split
+from seqdiff.data import Split
 from seqdiff.files import content_digest
 from text.corpora.detokenizers import DETOKENIZERS
 from text.corpora.documents import SUFFIXES, Reading, kind, read_documents

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 from jaxtyping import Int8, UInt64
 
-from seqdiff.data.dataset import Split
+from seqdiff.data import Split
 from seqdiff.files import content_digest, make_cache_folder
 from text.corpora.sources import Files, Part, Source
 

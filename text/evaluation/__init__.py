@@ -1,1 +1,5 @@
 """Evaluation of text models: zero-shot suites, GLUE, generative perplexity."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

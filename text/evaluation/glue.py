@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor, nn
 
-from seqdiff.training.classifying import learn_pass
+from seqdiff.training import learn_pass
 from text.evaluation.glue_tasks import Example, Task
 from text.extra import require
 

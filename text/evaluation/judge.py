@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import nn
 
-from text.pretrained.models import load_model, load_tokenizer
+from text.pretrained import load_model, load_tokenizer
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The seven sets of the published zero-shot perplexities, as a ``seqdiff.data.suite.Suite``.
+"""The seven sets of the published zero-shot perplexities, as a ``seqdiff.data.Suite``.
 
 Source of the sets and the numbers: Sahoo et al. 2024, arXiv:2406.07524, section 5.1. Models were
 trained on OpenWebText, so that none of the sets is in their training data.
@@ -12,18 +12,26 @@ from pathlib import Path
 
 import numpy as np
 
-from seqdiff.data.datamodule import SequenceDataModule
-from seqdiff.data.dataset import Split
-from seqdiff.data.suite import MissingSet, SuiteSet, UnfitSet
-from text.corpora.datamodule import TextDataModule
-from text.corpora.detokenizers import DETOKENIZERS
-from text.corpora.documents import SUFFIXES, Reading
-from text.corpora.preparation import UnspellableError, prepare
-from text.corpora.published import PUBLISHED, load_from_hub, local_copy
-from text.corpora.rows import DocumentRows, Layout, WrappedRows
-from text.corpora.sources import Files, Part, published_part
-from text.pretrained.models import short, why_offline
-from text.tokenizers.subwords import GPT2Tokenizer
+from seqdiff.data import MissingSet, SequenceDataModule, Split, SuiteSet, UnfitSet
+from text.corpora import (
+    DETOKENIZERS,
+    PUBLISHED,
+    SUFFIXES,
+    DocumentRows,
+    Files,
+    Layout,
+    Part,
+    Reading,
+    TextDataModule,
+    UnspellableError,
+    WrappedRows,
+    load_from_hub,
+    local_copy,
+    prepare,
+    published_part,
+)
+from text.pretrained import short, why_offline
+from text.tokenizers import GPT2Tokenizer
 
 MODELS = ("AR", "SEDD", "MDLM")
 _LENGTH = 1024
@@ -67,7 +75,7 @@ SETS = (
 
 
 class ZeroShot:
-    """See ``seqdiff.data.suite.Suite``.
+    """See ``seqdiff.data.Suite``.
 
     Documents are mended by the detokenizers of the corpora, and cut into rows as the run's own.
     """

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from seqdiff.backbones import Backbone, RunTokens
-from seqdiff.backbones.hub import check_tokens
+from seqdiff.backbones import Backbone, RunTokens, check_tokens
 from seqdiff.files import names_files
 from seqdiff.types import Inputs
 from text.pretrained.models import build_model, load_model, load_tokenizer
@@ -100,7 +99,7 @@ class BertBackbone(Backbone):
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """See ``seqdiff.run.config_files.Located``."""
+        """See ``seqdiff.run.Located``."""
         return argument == "checkpoint" and names_files(value)
 
     @property

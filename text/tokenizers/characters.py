@@ -18,7 +18,7 @@ Ids = Sequence[int] | Integer[np.ndarray, " L"]
 
 
 class TextTokenizer(ABC):
-    """A ``seqdiff.data.tokenizer.Tokenizer`` of text, with what goes around a document.
+    """A ``seqdiff.data.Tokenizer`` of text, with what goes around a document.
 
     It travels to other processes by pickle: what it reads from files it reads again there.
 
@@ -73,7 +73,7 @@ class TextTokenizer(ABC):
         """Read a template, in which ``[MASK]`` is a token to fill and ``[MASK:20]`` are twenty.
 
         The pieces of text between them are encoded one by one, without a frame. See
-        ``seqdiff.data.tokenizer.ConstraintTokenizer``.
+        ``seqdiff.data.ConstraintTokenizer``.
 
         Raises:
             ValueError: If a character has no id, or there are no tokens to fill in a ``[MASK:0]``.
@@ -215,7 +215,7 @@ class CharacterTokenizer(TextTokenizer):
             )
         return ids
 
-    _fix = "add it to data.tokenizer.characters, or use text.tokenizers.characters.ByteTokenizer"
+    _fix = "add it to data.tokenizer.characters, or use text.tokenizers.ByteTokenizer"
 
     def _allowed(self) -> str:
         return f"the {len(self.characters)} characters of its alphabet"

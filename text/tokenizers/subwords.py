@@ -16,7 +16,7 @@ from jaxtyping import Integer
 
 from seqdiff.files import cache_folder
 from text.extra import require
-from text.pretrained.models import short, why_offline
+from text.pretrained import short, why_offline
 from text.tokenizers.characters import TextTokenizer, digest
 
 if TYPE_CHECKING:
@@ -188,17 +188,17 @@ class SubwordTokenizer(TextTokenizer):
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """See ``seqdiff.run.config_files.Located``; a folder without the files may be a hub's name."""
+        """See ``seqdiff.run.Located``; a folder without the files may be a hub's name."""
         return argument == "vocabulary" and is_local(value, cls.layouts)
 
     @property
     def ids(self) -> dict[str, int]:
-        """See ``seqdiff.data.tokenizer.VocabularyTokenizer``."""
+        """See ``seqdiff.data.VocabularyTokenizer``."""
         return self._loaded.ids
 
     @property
     def reserved_ids(self) -> tuple[int, ...]:
-        """See ``seqdiff.data.tokenizer.ReservingTokenizer``."""
+        """See ``seqdiff.data.ReservingTokenizer``."""
         published = self.known.get(self.vocabulary)
         return self._loaded.reserved if published is None else published.reserved
 

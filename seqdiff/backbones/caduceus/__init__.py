@@ -1,1 +1,8 @@
 """Caduceus: configuration, network, block diffusion, autoregressive twin and hub format."""
+
+from seqdiff.backbones.caduceus.autoregressive import AutoregressiveMamba
+from seqdiff.backbones.caduceus.block_diffusion import BlockMamba
+from seqdiff.backbones.caduceus.config import CaduceusConfig
+from seqdiff.backbones.caduceus.network import Caduceus
+
+__all__ = ["AutoregressiveMamba", "BlockMamba", "Caduceus", "CaduceusConfig"]

@@ -19,7 +19,7 @@ from seqdiff.backbones.layers import (
     shifted,
 )
 from seqdiff.backbones.mamba import MambaConfig, SelectiveSSM, project_in, project_out
-from seqdiff.ops.selective_scan.dispatch import BACKENDS
+from seqdiff.ops.selective_scan import BACKENDS
 from seqdiff.types import Inputs
 
 

@@ -24,8 +24,8 @@ from seqdiff.backbones.layers import (
     require_positive,
 )
 from seqdiff.backbones.mamba import MambaConfig, project_in, project_out
-from seqdiff.ops.bimamba.blocks import Borders, mamba_borders, mamba_from, mamba_through, no_borders
-from seqdiff.ops.selective_scan.dispatch import BACKENDS
+from seqdiff.ops.bimamba import Borders, mamba_borders, mamba_from, mamba_through, no_borders
+from seqdiff.ops.selective_scan import BACKENDS
 from seqdiff.types import Inputs
 
 

@@ -17,7 +17,7 @@ from seqdiff.backbones.caduceus.config import CaduceusConfig, Variant
 from seqdiff.backbones.caduceus.hub import read_config, read_weights, write_hub
 from seqdiff.backbones.layers import LabelEmbedding, Norm, NormKind, SigmaEmbedding, require_choice
 from seqdiff.backbones.mamba import BiMamba, Combine, MambaConfig
-from seqdiff.ops.selective_scan.dispatch import BACKENDS
+from seqdiff.ops.selective_scan import BACKENDS
 from seqdiff.types import Inputs
 
 

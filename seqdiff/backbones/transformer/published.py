@@ -70,7 +70,7 @@ class PublishedTransformer(Transformer):
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """See ``seqdiff.run.config_files.Located``."""
+        """See ``seqdiff.run.Located``."""
         return argument == "checkpoint" and names_files(value)
 
     @property

@@ -28,7 +28,7 @@ def saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, i
 
 
 class GradientRoom(NamedTuple):
-    """Where a kernel puts gradients, see `seqdiff.ops.selective_scan.cpu_buffers.Gradients`."""
+    """Where a kernel puts gradients, see `seqdiff.ops.selective_scan.Gradients`."""
 
     inputs: list[Tensor]
     maps: list[Tensor]

@@ -119,14 +119,14 @@ def test_another_vocabulary_and_another_network_are_refused(
 def train_on_text(tmp_path: Path, checkpoint: Path, vocabulary: Path, lowercase: bool) -> list[str]:
     (tmp_path / "a.txt").write_text("the dog is good .\n" * 9 + "a film was bad .\n" * 9)
     options = {"vocabulary": str(vocabulary), "lowercase": lowercase}
-    tokenizer = {"class_path": "text.tokenizers.subwords.BertTokenizer", "init_args": options}
+    tokenizer = {"class_path": "text.tokenizers.BertTokenizer", "init_args": options}
     data = {"tokenizer": tokenizer, "length": 8, "train": str(tmp_path / "a.txt"), "batch_size": 2}
     backbone = {"checkpoint": str(checkpoint)}
     content = {
         **BASE,
         "output": str(tmp_path / "run"),
-        "data": {"class_path": "text.corpora.datamodule.TextDataModule", "init_args": data},
-        "backbone": {"class_path": "text.pretrained.bert.BertBackbone", "init_args": backbone},
+        "data": {"class_path": "text.corpora.TextDataModule", "init_args": data},
+        "backbone": {"class_path": "text.pretrained.BertBackbone", "init_args": backbone},
         "trainer": {**BASE["trainer"], "max_steps": 1, "val_check_interval": None},
     }
     data["split"] = [1.0, 0.0, 0.0]
@@ -160,7 +160,7 @@ def test_masked_diffusion_goes_on_from_the_checkpoint_which_may_then_go(
         "output": str(tmp_path / "run"),
         "data": {"class_path": f"{HERE}.WordData"},
         "backbone": {
-            "class_path": "text.pretrained.bert.BertBackbone",
+            "class_path": "text.pretrained.BertBackbone",
             "init_args": {"checkpoint": str(folder)},
         },
         "objective": {"class_path": f"seqdiff.objectives.{objective}"},

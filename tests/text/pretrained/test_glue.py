@@ -240,7 +240,7 @@ def test_a_run_and_a_checkpoint_go_through_the_same_table(
         "output": str(tmp_path / "run"),
         "data": {"class_path": f"{HERE}.WordData"},
         "backbone": {
-            "class_path": "text.pretrained.bert.BertBackbone",
+            "class_path": "text.pretrained.BertBackbone",
             "init_args": {"checkpoint": str(checkpoint)},
         },
         "trainer": {**BASE["trainer"], "max_steps": 2},
@@ -275,7 +275,7 @@ def test_bad_arguments(checkpoint: Path, command, files, fails, flags, said) -> 
 
 
 def test_a_run_on_another_network_is_refused(trained: Path, command, files, fails) -> None:
-    assert "must be a run on text.pretrained.bert.BertBackbone, got" in fails(
+    assert "must be a run on text.pretrained.BertBackbone, got" in fails(
         [*command, str(trained), *files]
     )
 
@@ -289,7 +289,7 @@ def test_a_run_whose_checkpoint_is_gone_says_whose_it_was(
         "output": str(run),
         "data": {"class_path": f"{HERE}.WordData"},
         "backbone": {
-            "class_path": "text.pretrained.bert.BertBackbone",
+            "class_path": "text.pretrained.BertBackbone",
             "init_args": {"checkpoint": str(folder)},
         },
         "trainer": {**BASE["trainer"], "max_steps": 0},

@@ -1,0 +1,7 @@
+from .discriminator import WORD as WORD
+from .discriminator import discriminator_auroc as discriminator_auroc
+from .discriminator import kmer_frequencies as kmer_frequencies
+from .markov import MAX_ORDER as MAX_ORDER
+from .markov import MarkovModel as MarkovModel
+from .markov import baselines as baselines
+from .markov import interpolated_baseline as interpolated_baseline

@@ -1,0 +1,12 @@
+from .figures import draw_all as draw_all
+from .measures import Measured as Measured
+from .measures import measure as measure
+from .page import About as About
+from .page import Curves as Curves
+from .page import numbers as numbers
+from .page import read_curves as read_curves
+from .page import write_page as write_page
+from .sets import Rows as Rows
+from .sets import Sets as Sets
+from .sets import build_sets as build_sets
+from .sets import read_samples as read_samples

@@ -1,0 +1,17 @@
+from .datamodule import TextDataModule as TextDataModule
+from .detokenizers import DETOKENIZERS as DETOKENIZERS
+from .documents import SUFFIXES as SUFFIXES
+from .documents import Reading as Reading
+from .documents import read_documents as read_documents
+from .preparation import UnspellableError as UnspellableError
+from .preparation import prepare as prepare
+from .published import PUBLISHED as PUBLISHED
+from .published import load_from_hub as load_from_hub
+from .published import local_copy as local_copy
+from .rows import DocumentRows as DocumentRows
+from .rows import Layout as Layout
+from .rows import WrappedRows as WrappedRows
+from .samples import read_samples as read_samples
+from .sources import Files as Files
+from .sources import Part as Part
+from .sources import published_part as published_part

@@ -1,0 +1,14 @@
+from .generative_perplexity import GenerativePerplexity as GenerativePerplexity
+from .generative_perplexity import generative_perplexity as generative_perplexity
+from .generative_perplexity import windows as windows
+from .glue import Outcome as Outcome
+from .glue import Recipe as Recipe
+from .glue import encode as encode
+from .glue import fine_tune as fine_tune
+from .glue import summarise as summarise
+from .glue_tasks import TASKS as TASKS
+from .glue_tasks import Example as Example
+from .glue_tasks import Task as Task
+from .glue_tasks import read_task as read_task
+from .judge import Judge as Judge
+from .ngrams import NGramModel as NGramModel
