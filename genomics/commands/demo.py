@@ -69,7 +69,8 @@ def write_report(trained: Run) -> str:
     from genomics.data import SyntheticDataModule
     from genomics.io import consensus, write_fasta, write_motifs, write_samples
     from genomics.sequence import decode
-    from seqdiff.cli.sample import draw, save_trace
+    from seqdiff.cli.drawing import draw
+    from seqdiff.cli.sample import save_trace
     from seqdiff.data import Blanks
     from seqdiff.samplers import FirstHittingSampler, Recorder
 

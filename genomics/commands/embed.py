@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.cli.terminal import add_device, check_count
+from seqdiff.cli.options import add_device, check_count
 from seqdiff.extras import require_extra
 from seqdiff.files import check_apart, check_parent, replacing
 

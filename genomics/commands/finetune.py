@@ -18,7 +18,7 @@ from genomics.finetune import (
     SEEDS,
     STRATEGIES,
 )
-from seqdiff.cli.terminal import add_device, check_count
+from seqdiff.cli.options import add_device, check_count
 from seqdiff.files import check_folder, write_bytes
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from seqdiff.cli.terminal import add_device, check_count
+from seqdiff.cli.options import add_device, check_count
 from seqdiff.files import check_apart, check_parent
 
 help = "in-silico mutagenesis: an (L, 4) matrix of masked-marginal effects for each record"

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from genomics.sequence import DNATokenizer
-from seqdiff.cli.sample import guide
+from seqdiff.cli.drawing import guide
 from seqdiff.run import Run, load_run
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.cli.terminal import add_device, check_seed
+from seqdiff.cli.options import add_device, check_seed
 from seqdiff.files import check_apart, check_parent, replacing
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def report(
         ValueError: If the run is no run of DNA, or the reference is too short.
     """
     from genomics.report import build_sets, measure, read_curves
-    from seqdiff.cli.sample import open_run
+    from seqdiff.cli.drawing import open_run
     from seqdiff.cli.terminal import progress
 
     trained, sampler = open_run(args.directory, None, [], device)
@@ -183,7 +183,7 @@ def read_dna_trace(path: Path) -> Trace:
 def draw_trace(trained: Run, sampler: Sampler, length: int, seed: int) -> Trace:
     """Draw one sequence and keep every step."""
     from genomics.sequence import BASES
-    from seqdiff.cli.sample import draw, fit_sampler
+    from seqdiff.cli.drawing import draw, fit_sampler
     from seqdiff.data import Blanks
     from seqdiff.samplers import Recorder, sampler_name
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from seqdiff.cli.terminal import add_device, check_count, check_seed
+from seqdiff.cli.options import add_device, check_count, check_seed
 from seqdiff.files import check_apart, check_parent
 
 if TYPE_CHECKING:

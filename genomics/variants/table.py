@@ -11,7 +11,7 @@ from pathlib import Path
 from genomics.io import Genome, Variant, read_vcf
 from genomics.variants.effects import LikelihoodRatio, likelihood_ratios, masked_marginals
 from genomics.variants.windows import Refusal, allele_windows, refusal
-from seqdiff.cli.score import MISSING
+from seqdiff.cli.scoring import MISSING
 from seqdiff.cli.terminal import progress
 from seqdiff.files import replacing
 from seqdiff.likelihood import Estimator

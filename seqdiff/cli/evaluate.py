@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqdiff.cli.estimation import add_estimator, choose_estimator, suit
-from seqdiff.cli.terminal import add_device, check_count, check_seed
+from seqdiff.cli.options import add_device, check_count, check_seed
 from seqdiff.files import check_parent, write_bytes
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def _evaluate_split(args: argparse.Namespace, trained: Run, estimator: Estimator
     """Print the table of a split beside baselines; give what JSON says of it."""
     from rich.console import Console
 
+    from seqdiff.cli.drawing import choose_labels
     from seqdiff.cli.likelihood_table import build_table, compare, counted, estimate
-    from seqdiff.cli.sample import choose_labels
 
     split = args.split or "test"
     budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}

@@ -1,139 +1,19 @@
-"""What ``seqdiff variance`` says of the intervals it has compared."""
+"""``seqdiff variance``."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
-from seqdiff.cli.terminal import add_device
+from seqdiff.cli.options import add_device
 from seqdiff.files import check_apart, check_parent, replacing, write_bytes
-from seqdiff.training import Interval, Variances
 
 if TYPE_CHECKING:
     from seqdiff.run import Run
     from seqdiff.training import ClippedEstimates, Interval, Variances
-
-
-@dataclass(frozen=True)
-class Report:
-    """Variances and what they are of.
-
-    Attributes:
-        what: ``loss`` or ``gradient``.
-        found: The variances.
-        in_use: The interval that the run trained in at last; ``None`` if in none.
-        since: From which step on.
-        block_size: Tokens of a block.
-        batch_size: Rows of a batch.
-    """
-
-    what: str
-    found: Variances
-    in_use: Interval | None
-    since: int
-    block_size: int
-    batch_size: int
-
-    @property
-    def unit(self) -> str:
-        """Of the variances."""
-        return "nats² per token²" if self.what == "loss" else "squared norm, nats² per token²"
-
-    @property
-    def title(self) -> str:
-        """What was measured on how much."""
-        batches = f"{self.found.num_batches} batches of {self.batch_size} rows"
-        return f"variance of the training {self.what}, blocks of {self.block_size}, {batches}"
-
-    def content(self) -> dict[str, object]:
-        """Give what a JSON file says of it."""
-        errors = self.found.standard_errors
-        rows = [
-            {
-                **interval._asdict(),
-                "variance": float(self.found.values[i]),
-                "standard_error": None if errors is None else float(errors[i]),
-            }
-            for i, interval in enumerate(self.found.intervals)
-        ]
-        return {
-            "of": self.what,
-            "unit": self.unit,
-            "block_size": self.block_size,
-            "batches": self.found.num_batches,
-            "batch_size": self.batch_size,
-            "least": self.found.intervals[self.found.least]._asdict(),
-            "in_use": None if self.in_use is None else self.in_use._asdict(),
-            "intervals": rows,
-        }
-
-
-def build_grid(report: Report, title: str) -> Table:
-    """Lay the variances out for a terminal: a row for each beta, a column for each width.
-
-    Args:
-        report: Of a run.
-        title: Above the table.
-    """
-    found = report.found
-    above, below = Text(f"{title}\n{report.title}"), Text("\n".join(_notes(report)))
-    table = Table(title=above, caption=below, box=SIMPLE_HEAD, pad_edge=False)
-    widths = sorted({round(omega - beta, 2) for beta, omega in found.intervals})
-    table.add_column("beta", justify="right", no_wrap=True)
-    for width in widths:
-        table.add_column(f"width {width:g}", justify="right", overflow="fold")
-    scale = _scale(found)
-    cells = {
-        (interval.beta, round(interval.omega - interval.beta, 2)): _cell(found, i, scale)
-        for i, interval in enumerate(found.intervals)
-    }
-    for beta in sorted({interval.beta for interval in found.intervals}):
-        table.add_row(f"{beta:g}", *(cells.get((beta, width), "") for width in widths))
-    return table
-
-
-def _scale(found: Variances) -> int:
-    """The power of ten of the least, so that cells are short."""
-    least = float(found.values[found.least])
-    return math.floor(math.log10(least)) if least > 0 else 0
-
-
-def _cell(found: Variances, number: int, scale: int) -> str:
-    errors, unit = found.standard_errors, 10.0**scale
-    error = "" if errors is None else f" ±{_plain(errors[number] / unit, 1)}"
-    text = f"{_plain(found.values[number] / unit, 3)}{error}"
-    return f"[bold]{text}*[/bold]" if number == found.least else text
-
-
-def _plain(number: float, digits: int) -> str:
-    """Round to significant digits, without an exponent where there is room."""
-    return f"{float(f'{number:.{digits}g}'):g}"
-
-
-def _notes(report: Report) -> list[str]:
-    found = report.found
-    least = found.intervals[found.least]
-    ratio = found.values[found.least] / found.values[-1]
-    notes = [
-        f"in 1e{_scale(found)} {report.unit}",
-        "masked shares are uniform on [beta, beta + width]",
-        f"* least: {least}, {ratio:.3g} times that of the whole interval",
-        "with beta 0 the true variance is infinite: these are of the batches alone",
-    ]
-    if found.standard_errors is not None:
-        notes.append("± SE is over batches, the same for all intervals, draws included")
-    if report.in_use is None:
-        return [*notes, "the run was trained in none: it masked exact numbers of tokens"]
-    return [*notes, f"the run trained in {report.in_use} from step {report.since} on"]
 
 
 help = "compare clipped intervals of masked shares by the variance of what training estimates"
@@ -173,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from seqdiff.cli.terminal import choose_device
+    from seqdiff.cli.variance_table import Report, build_grid
     from seqdiff.run import load_run
 
     trained = load_run(args.directory, device=choose_device(args.device))

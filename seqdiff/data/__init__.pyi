@@ -1,5 +1,4 @@
 from .datamodule import SequenceDataModule as SequenceDataModule
-from .datamodule import Split as Split
 from .dataset import SPLITS as SPLITS
 from .dataset import SequenceDataset as SequenceDataset
 from .dataset import Split as Split

@@ -9,7 +9,7 @@ import yaml
 
 from seqdiff.cli import sample as drawing
 from seqdiff.cli.app import main
-from seqdiff.cli.sample import find_symbol
+from seqdiff.cli.drawing import find_symbol
 from seqdiff.data.templates import Blanks
 from seqdiff.run.directory import load_run
 from seqdiff.samplers import BlockSampler, FirstHittingSampler

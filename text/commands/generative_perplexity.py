@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.cli.terminal import add_device, check_count, check_seed
+from seqdiff.cli.options import add_device, check_count, check_seed
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +110,8 @@ class Drawing:
         check_seed(f"{owner}.seed", seed)
         if args.length is not None:
             check_count(f"{owner}.length", args.length)
-        from seqdiff.cli.sample import check_context, check_memory, fit_sampler, open_run
+        from seqdiff.cli.drawing import check_memory, fit_sampler, open_run
+        from seqdiff.cli.sample import check_context
         from text.corpora import TextDataModule
 
         run, sampler = open_run(args.samples, args.sampler, args.flags, device)
@@ -128,7 +129,7 @@ class Drawing:
 
     def draw(self, batch_size: int) -> list[str]:
         """Draw the samples, ``batch_size`` at a time, on which they do not depend."""
-        from seqdiff.cli.sample import draw
+        from seqdiff.cli.drawing import draw
         from seqdiff.data import Blanks
 
         blanks = Blanks(self.num, self.length, self.run.process.unknown_id)

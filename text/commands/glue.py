@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.cli.terminal import add_device, check_count
+from seqdiff.cli.options import add_device, check_count
 
 if TYPE_CHECKING:
     from rich.table import Table

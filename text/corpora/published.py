@@ -46,7 +46,7 @@ class Published:
         config: Its configuration there.
         splits: What the hub calls the splits that it has.
         column: That holds the text.
-        edges: Of a document, see ``text.corpora.documents.mend_edges``: as a row of the hub has them, so
+        edges: Of a document, see ``documents.mend_edges``: as a row of the hub has them, so
             that a copy in any kind of file is the same text.
         detokenizer: That mends it, by name.
         slices: Splits of ours that are parts of theirs.

@@ -42,7 +42,7 @@ class Cut(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the scan reads, as ``seqdiff.ops.selective_scan.dispatch`` names it; delta passes softplus."""
+    """What the scan reads, named as in ``selective_scan``; delta passes softplus."""
 
     u: Tensor
     delta: Tensor

@@ -240,7 +240,7 @@ def block_scan_backward(
 ):  # fmt: skip
     """Take tasks from the counter until none is left, and fill the gradients.
 
-    Arguments as in `block_scan_forward` and `seqdiff.ops.selective_scan.cpu_backward.scan_backward`.
+    Arguments as in `block_scan_forward` and `selective_scan.cpu_backward.scan_backward`.
     ``flows`` are the gradients of the borders: filled where blocks begin anew; if through, given,
     and to the first is added what reaches it through the row. ``d_out`` of size 0 is zero;
     ``d_initial`` is overwritten with what is of no use.

@@ -54,7 +54,7 @@ def selective_scan(
         reverse: Read from right to left, so equal to flipping every sequence, scanning and
             flipping back; the last state is then the one after position 0.
         backend: ``"auto"`` takes the CPU kernel for CPU tensors, and for CUDA ones what
-            `seqdiff.ops.selective_scan.cuda` says: mamba_ssm's or Triton's; ``"reference"``, ``"cpu"``,
+            `selective_scan.cuda` says: mamba_ssm's or Triton's; ``"reference"``, ``"cpu"``,
             ``"triton"`` or ``"mamba_ssm"`` insist.
 
     Returns:

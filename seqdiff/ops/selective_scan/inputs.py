@@ -11,7 +11,7 @@ from seqdiff.ops.dtypes import FLOATS, compute_dtype
 
 
 class ScanInputs(NamedTuple):
-    """The arguments of one selective scan, in the shapes that `seqdiff.ops.selective_scan.dispatch` names.
+    """The arguments of one selective scan, in the shapes that `selective_scan` names.
 
     Attributes:
         u: Input ``(Bt, D, L)``.
