@@ -7,7 +7,7 @@ import re
 from importlib import import_module
 from os.path import abspath
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import yaml
 from jsonargparse import Namespace
@@ -16,6 +16,20 @@ _PROCESS, _OLD_OBJECTIVES = "seqdiff.process", "seqdiff.training."
 # What only older files hold: options, and objectives that said which process a run has.
 _OLD_OPTIONS = {"block_size", "share"}
 _WITH_A_PROCESS = ("Autoregressive", "BlockWeightedMLM")
+# Modules whose classes older files name, and where those classes are now.
+_MOVED = {
+    "genomics.alphabet": "genomics.sequence",
+    "genomics.datamodules": "genomics.data",
+    "genomics.motifs": "genomics.sequence",
+    "genomics.published": "genomics.pretrained",
+    "genomics.sources": "genomics.data",
+    "genomics.synthetic": "genomics.data",
+    "seqdiff.data.datamodule": "seqdiff.data",
+    "seqdiff.time_sampling": "seqdiff.objectives",
+    "text.bert": "text.pretrained",
+    "text.datamodule": "text.corpora",
+    "text.subwords": "text.tokenizers",
+}
 _QUOTED = re.compile(r"""(["'])([\[{].*[\]}])\1""")
 
 
@@ -70,16 +84,34 @@ def read_config(path: Path) -> Content:
     Args:
         path: From ``config_files``.
     """
-    content = yaml.safe_load(path.read_text())
+    written = yaml.safe_load(path.read_text())
+    content = _moved(written)
     preset = content.get("preset")
-    if not _is_old(content):
-        backbone = content.get("backbone")
-        options = backbone.get("init_args") if isinstance(backbone, dict) else None
-        return Content(str(path), preset, "time_conditioned" in (options or {}))
+    if not _is_old(content) and content == written:
+        return Content(str(path), preset, _says_time(content))
     for key in ("backbone", "data"):
         if isinstance(content.get(key), str) and (path.parent / content[key]).is_file():
             content[key] = str((path.parent / content[key]).resolve())
-    return Content(json.dumps(_modern(content)), preset)
+    modern = _modern(content) if _is_old(content) else content
+    return Content(json.dumps(modern), preset, _says_time(content))
+
+
+def _says_time(content: dict[str, object]) -> bool:
+    """Whether a file says if the network has a time input."""
+    return "time_conditioned" in _options_of(content.get("backbone"))
+
+
+def _moved(value: Any) -> Any:
+    """Replace the class paths of classes that have moved."""
+    if isinstance(value, list):
+        return [_moved(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    new = {key: _moved(one) for key, one in value.items()}
+    module, _, name = _class_of(value).rpartition(".")
+    if module in _MOVED:
+        new["class_path"] = f"{_MOVED[module]}.{name}"
+    return new
 
 
 def _is_old(content: dict[str, object]) -> bool:

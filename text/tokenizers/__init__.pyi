@@ -5,3 +5,5 @@ from .characters import TextTokenizer as TextTokenizer
 from .characters import digest as digest
 from .subwords import BertTokenizer as BertTokenizer
 from .subwords import GPT2Tokenizer as GPT2Tokenizer
+from .subwords import JSONTokenizer as JSONTokenizer
+from .subwords import SubwordTokenizer as SubwordTokenizer
