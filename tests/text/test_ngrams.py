@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text.evaluation.ngrams import NGramModel
+from text.corpora.ngrams import NGramModel
 
 K = 3
 

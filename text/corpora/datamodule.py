@@ -18,7 +18,7 @@ from text.corpora.rows import DocumentRows, Layout, WrappedRows, describe_rows
 from text.corpora.shards import TokenStore
 from text.corpora.sources import Part, Source, find_part, published_split
 from text.corpora.splits import check_documents, check_shares, check_sources, deal
-from text.evaluation import NGramModel
+from text.corpora.ngrams import NGramModel
 from text.tokenizers import (
     TextTokenizer,
     subwords,  # noqa: F401  (its classes are choices once imported)

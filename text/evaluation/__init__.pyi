@@ -11,4 +11,3 @@ from .glue_tasks import Example as Example
 from .glue_tasks import Task as Task
 from .glue_tasks import read_task as read_task
 from .judge import Judge as Judge
-from .ngrams import NGramModel as NGramModel
