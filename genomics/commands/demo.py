@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.run import load_run, parse_run, start_run
 
     parsed = parse_run(args.config, [] if args.output is None else ["--output", str(args.output)])
-    wanted = f"{SyntheticDataModule.__module__}.{SyntheticDataModule.__qualname__}"
+    wanted = "genomics.data.SyntheticDataModule"
     if parsed["data"]["class_path"] != wanted:
         raise ValueError(
             f"demo.config must have data.class_path {wanted}, got {parsed['data']['class_path']}; "

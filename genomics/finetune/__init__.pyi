@@ -9,6 +9,7 @@ from .grid import run_cells as run_cells
 from .labelled import SHARED_BASES as SHARED_BASES
 from .labelled import LabelledTask as LabelledTask
 from .models import load_models as load_models
+from .plan import Recipe as Recipe
 from .protocol import BASELINES as BASELINES
 from .protocol import BATCH_SIZES as BATCH_SIZES
 from .protocol import CONJOIN as CONJOIN
@@ -18,7 +19,6 @@ from .protocol import LRS as LRS
 from .protocol import POOLING as POOLING
 from .protocol import SEEDS as SEEDS
 from .protocol import STRATEGIES as STRATEGIES
-from .protocol import Recipe as Recipe
 from .table import NOTES as NOTES
 from .table import build_tables as build_tables
 from .table import list_diverged as list_diverged

@@ -18,14 +18,13 @@ from genomics.finetune.baselines import CNN_BATCH, CNN_LR, run_baseline
 from genomics.finetune.fitting import DivergedError, hold_out, num_learned
 from genomics.finetune.labelled import LabelledTask, seen_in_task
 from genomics.finetune.models import Pretrained
+from genomics.finetune.plan import Plan, Recipe
 from genomics.finetune.probe import PoolOnce
 from genomics.finetune.protocol import (
     DEFAULT_LENGTH,
     Baseline,
     Conjoin,
-    Plan,
     Pooling,
-    Recipe,
     Strategy,
     published_length,
 )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from genomics.finetune.classifier import SequenceClassifier, batches
 from genomics.finetune.fitting import EVAL_BATCH, Fitted, check_finite, fit, split_rows
 from genomics.finetune.labelled import Labelled, LabelledTask
-from genomics.finetune.protocol import Plan
+from genomics.finetune.plan import Plan
 
 
 @dataclass(frozen=True)

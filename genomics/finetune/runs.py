@@ -21,8 +21,8 @@ from genomics.finetune.fitting import (
     shuffled,
 )
 from genomics.finetune.labelled import LabelledTask
+from genomics.finetune.plan import Plan
 from genomics.finetune.probe import Pooled, fit_probe, pool_task
-from genomics.finetune.protocol import Plan
 from genomics.sequence import DNATokenizer
 from seqdiff.backbones import Backbone
 

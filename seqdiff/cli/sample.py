@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from seqdiff.cli.commands import find_template_reader, find_writer
 from seqdiff.cli.options import add_device, check_count, check_guidance, check_seed
 from seqdiff.files import check_apart, check_parent, replacing
@@ -168,6 +166,8 @@ def save_trace(
     Raises:
         OSError: If the file cannot be written.
     """
+    import numpy as np
+
     from seqdiff.samplers import sampler_name, write_trace
 
     symbols = [tokenizer.decode(np.array([i])) for i in range(tokenizer.vocab_size + 1)]

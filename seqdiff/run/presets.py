@@ -29,7 +29,7 @@ def _of(name: str, **options: object) -> dict[str, object]:
     return {"class_path": f"seqdiff.{name}", "init_args": options}
 
 
-_SPREAD = {"time_sampler": _of("time_sampling.Sobol")}
+_SPREAD = {"time_sampler": _of("objectives.Sobol")}
 _LINEAR = {"schedule": _of("schedules.LogLinear")}
 
 

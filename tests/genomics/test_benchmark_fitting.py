@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from genomics.finetune import fitting
 from genomics.finetune.fitting import DivergedError, fit, hold_out, shuffled
 from genomics.finetune.labelled import Labelled, LabelledTask
-from genomics.finetune.protocol import Recipe
+from genomics.finetune.plan import Recipe
 from tests.genomics.toy_tasks import draw, toy
 
 TRUTH = np.array([0, 1, 0, 1])

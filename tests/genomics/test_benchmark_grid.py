@@ -13,8 +13,9 @@ from genomics.finetune.classifier import SequenceClassifier
 from genomics.finetune.grid import Cell, Grid, cells, reading_length
 from genomics.finetune.labelled import Labelled, LabelledTask
 from genomics.finetune.models import Pretrained
+from genomics.finetune.plan import Plan, Recipe
 from genomics.finetune.probe import Pooled
-from genomics.finetune.protocol import BASELINES, CONJOIN, Conjoin, Plan, Recipe
+from genomics.finetune.protocol import BASELINES, CONJOIN, Conjoin
 from genomics.finetune.runs import run_backbone
 from tests.genomics.toy_tasks import draw, pretrained, small, unseen
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from genomics.finetune.classifier import SequenceClassifier, pad
 from genomics.finetune.fitting import DivergedError, split_rows
 from genomics.finetune.labelled import LabelledTask
+from genomics.finetune.plan import Plan, Recipe
 from genomics.finetune.probe import Pooled, fit_probe, pool_task
-from genomics.finetune.protocol import STRATEGIES, Conjoin, Plan, Recipe, Strategy
+from genomics.finetune.protocol import STRATEGIES, Conjoin, Strategy
 from genomics.finetune.runs import run_backbone
 from genomics.sequence.alphabet import DNATokenizer
 from seqdiff.types import Inputs

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from seqdiff.cli import sample as drawing
+from seqdiff.cli import drawing
 from seqdiff.cli.app import main
 from seqdiff.cli.drawing import find_symbol
 from seqdiff.data.templates import Blanks

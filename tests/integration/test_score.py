@@ -13,7 +13,7 @@ from rich.progress import Progress
 from scipy.stats import t
 
 from genomics.io.fasta import write_fasta
-from seqdiff.cli import score as scoring
+from seqdiff.cli import scoring
 from seqdiff.cli.app import main
 from seqdiff.likelihood import FixedOrder, evaluate
 from seqdiff.run.directory import load_run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.progress import Progress
 
-from seqdiff.cli import sample as drawing
+from seqdiff.cli import drawing
 from seqdiff.cli.app import main
 from seqdiff.cli.commands import command_line
 from seqdiff.cli.terminal import quieten_lightning

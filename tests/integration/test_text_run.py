@@ -242,8 +242,8 @@ def test_real_text(real_data: Path, tmp_path: Path) -> None:
     assert model["bits_per_token"] + 5 * model["bits_per_token_error"] < composition
 
 
-TOKENIZERS = ["subwords.BertTokenizer", "subwords.GPT2Tokenizer", "subwords.JSONTokenizer"]
-TOKENIZERS += [f"tokenizers.{name}Tokenizer" for name in ("Byte", "Character", "Text8")]
+TOKENIZERS = [f"subwords.{name}Tokenizer" for name in ("Bert", "GPT2", "JSON")]
+TOKENIZERS += [f"characters.{name}Tokenizer" for name in ("Byte", "Character", "Text8")]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_misspelt_tokenizer_is_answered_by_the_choices(
     assert said in message
     choices = message.partition("; choose from ")[2].split(", ")
     if "choose from" in said:
-        assert {f"text.{name}" for name in TOKENIZERS} <= set(choices)
+        assert {f"text.tokenizers.{name}" for name in TOKENIZERS} <= set(choices)
         assert not {
             name for name in choices if name.endswith((".TextTokenizer", ".SubwordTokenizer"))
         }

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.progress import Progress
 
-from seqdiff.cli import sample as drawing
+from seqdiff.cli import drawing
 from seqdiff.cli.app import main
 from seqdiff.plots.film import develop
 from seqdiff.run.directory import Run, load_run

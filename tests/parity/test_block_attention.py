@@ -104,7 +104,7 @@ def test_under_autocast() -> None:
 
 FLEX = """
 import torch
-from seqdiff.backbones.block_pass import dense_pass, flex_pass
+from seqdiff.backbones.transformer.block_pass import dense_pass, flex_pass
 from tests.parity.test_block_attention import EXACT, LABEL, gap, numbers
 from tests.small_transformers import build
 

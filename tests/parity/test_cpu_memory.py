@@ -9,7 +9,7 @@ SCRIPT = """
 import resource, torch
 from seqdiff.ops.selective_scan import selective_scan
 if {broken}:
-    import ctypes, seqdiff.ops.cpu_runtime
+    import ctypes, seqdiff.ops.cpu_simd.runtime
     # Where glibc starts from; left alone, it moves the threshold with what a process happens to do.
     seqdiff.ops.cpu_simd.runtime.keep_freed_memory = lambda: ctypes.CDLL(None).mallopt(-3, 1 << 17)
 u = torch.randn(4, 1024, 256).mT.requires_grad_()

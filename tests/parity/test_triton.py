@@ -215,7 +215,7 @@ def build(self, *args, grid, warmup, **options):
     print(self.__name__, len(kernel.asm["cubin"]) > 0)
 
 JITFunction.run = build
-import seqdiff.ops.triton_conv_op, seqdiff.ops.triton_scan_op
+import seqdiff.ops.causal_conv.triton, seqdiff.ops.selective_scan.triton
 seqdiff.ops.selective_scan.triton.SPAN = 2  # the unrolled part, so that this test is short
 u = torch.ones(2, 70, 40, dtype=torch.bfloat16).mT.requires_grad_()
 A, v, m = -torch.ones(40, 4), torch.ones(40), torch.ones(2, 1, 4, 70)

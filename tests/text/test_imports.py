@@ -9,13 +9,14 @@ CODE = """
 import sys
 import seqdiff.data.datamodule  # Lightning brings some of them along where they are installed
 before = set(sys.modules)
-import text.datamodule, text.readers, text.writers, text.published, text.subwords
+import text.corpora.datamodule, text.corpora.readers, text.corpora.samples
+import text.corpora.published, text.tokenizers.subwords
 extra = {"tokenizers", "datasets", "pyarrow", "transformers", "huggingface_hub"}
 print(sorted(extra & (set(sys.modules) - before)))
 """
 FAST = """
 import sys
-import text.readers, text.writers
+import text.corpora.readers, text.corpora.samples
 print(sorted({"torch", "numpy"} & set(sys.modules)))
 """
 

@@ -203,10 +203,10 @@ def test_a_damaged_manifest_costs_no_tokenising(lines, cache, monkeypatch) -> No
 CODE = """
 import sys, time
 from pathlib import Path
-import text.preparation as preparation
-import text.encoding as encoding
+import text.corpora.preparation as preparation
+import text.corpora.preparation as encoding
 from text.corpora import find_part
-from text.documents import Reading
+from text.corpora.documents import Reading
 from text.tokenizers import ByteTokenizer
 
 class Slow(ByteTokenizer):

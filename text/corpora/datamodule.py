@@ -13,12 +13,12 @@ from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
 from seqdiff.files import names_files
 from seqdiff.likelihood import RowNats
 from text.corpora.documents import UNITS, Reading, Unit
+from text.corpora.ngrams import NGramModel
 from text.corpora.preparation import prepare
 from text.corpora.rows import DocumentRows, Layout, WrappedRows, describe_rows
 from text.corpora.shards import TokenStore
 from text.corpora.sources import Part, Source, find_part, published_split
 from text.corpora.splits import check_documents, check_shares, check_sources, deal
-from text.corpora.ngrams import NGramModel
 from text.tokenizers import (
     TextTokenizer,
     subwords,  # noqa: F401  (its classes are choices once imported)

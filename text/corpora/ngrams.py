@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
+
 from seqdiff.experts import Block
 
 

@@ -1,6 +1,3 @@
-from .generative_perplexity import GenerativePerplexity as GenerativePerplexity
-from .generative_perplexity import generative_perplexity as generative_perplexity
-from .generative_perplexity import windows as windows
 from .glue import Outcome as Outcome
 from .glue import Recipe as Recipe
 from .glue import encode as encode
@@ -11,3 +8,6 @@ from .glue_tasks import Example as Example
 from .glue_tasks import Task as Task
 from .glue_tasks import read_task as read_task
 from .judge import Judge as Judge
+from .perplexity import GenerativePerplexity as GenerativePerplexity
+from .perplexity import generative_perplexity as generative_perplexity
+from .perplexity import windows as windows

@@ -25,10 +25,10 @@ from seqdiff.ops.bimamba.directions import (
     mamba_direction,
     one_kind_on_cpu,
 )
-from seqdiff.ops.causal_conv import BACKENDS as CONV_BACKENDS
-from seqdiff.ops.causal_conv import causal_conv1d
+from seqdiff.ops.causal_conv.dispatch import BACKENDS as CONV_BACKENDS
+from seqdiff.ops.causal_conv.dispatch import causal_conv1d
 from seqdiff.ops.dtypes import compute_dtype
-from seqdiff.ops.selective_scan import selective_scan
+from seqdiff.ops.selective_scan.dispatch import selective_scan
 
 
 class Borders(NamedTuple):

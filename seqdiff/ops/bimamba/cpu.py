@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from seqdiff.ops.bimamba.directions import Direction
-from seqdiff.ops.causal_conv import run_conv, run_conv_backward
-from seqdiff.ops.selective_scan import run_scan, run_scan_backward
+from seqdiff.ops.causal_conv.cpu import run_conv, run_conv_backward
+from seqdiff.ops.selective_scan.cpu import run_scan, run_scan_backward
 
 
 def mamba_both_ways_cpu(
@@ -75,7 +75,7 @@ def _one_way(
 
 @_both_ways.register_fake
 def _both_ways_fake(xz, weights, padding, mirrored, keep):
-    from seqdiff.ops.selective_scan import saved_shape
+    from seqdiff.ops.selective_scan.cpu_buffers import saved_shape
 
     batch, length, width = xz.shape
     half = len(weights) // 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba import njit
 
 from seqdiff.ops.bimamba.cpu_block_cuts import Cuts, count_cuts, find_cut
-from seqdiff.ops.causal_conv import CHUNK, filter_at, gather, through_silu
+from seqdiff.ops.causal_conv.cpu_kernels import CHUNK, filter_at, gather, through_silu
 from seqdiff.ops.cpu_simd.tasks import next_task
 from seqdiff.ops.cpu_simd.tiles import (
     buffer,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from seqdiff.ops.selective_scan import CHUNK
+from seqdiff.ops.selective_scan.cpu_blocks import CHUNK
 
 
 class Cuts(NamedTuple):

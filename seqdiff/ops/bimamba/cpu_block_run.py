@@ -11,14 +11,9 @@ from torch import Tensor
 from seqdiff.blocks import num_blocks
 from seqdiff.ops.cpu_simd.runtime import block_conv_kernel, block_scan_kernel, run_tasks, view
 from seqdiff.ops.cpu_simd.vectors import LANES
-from seqdiff.ops.selective_scan import (
-    CHUNK,
-    TILES,
-    add_up,
-    gradient_room,
-    saved_shape,
-    scan_arguments,
-)
+from seqdiff.ops.selective_scan.cpu import scan_arguments
+from seqdiff.ops.selective_scan.cpu_blocks import CHUNK, TILES
+from seqdiff.ops.selective_scan.cpu_buffers import add_up, gradient_room, saved_shape
 
 
 class Cut(NamedTuple):

@@ -23,31 +23,37 @@ from seqdiff.ops.cpu_simd.tasks import next_task
 from seqdiff.ops.cpu_simd.tiles import buffer
 from seqdiff.ops.cpu_simd.vectors import LANES, add, full_like, load, store
 from seqdiff.ops.cpu_simd.wide import WIDE, load_rows, load_wide, store_rows
-from seqdiff.ops.selective_scan import (
+from seqdiff.ops.selective_scan.cpu_backward import (
+    add_all_products,
+    close_tile_back,
+    open_tile_back,
+    replay,
+    reverse,
+)
+from seqdiff.ops.selective_scan.cpu_blocks import (
     CHUNK,
     TILES,
-    Gradients,
     Scan,
-    add_all_products,
-    advance,
-    close_tile,
-    close_tile_back,
-    copy_vectors,
     count_groups,
     count_together,
     make_maps,
-    make_room,
-    make_sums,
-    make_tile,
-    open_tile,
-    open_tile_back,
     place,
     read_chunk,
     read_maps,
-    replay,
-    reverse,
+)
+from seqdiff.ops.selective_scan.cpu_buffers import (
+    Gradients,
+    make_sums,
+    make_tile,
     write_maps,
     write_sums,
+)
+from seqdiff.ops.selective_scan.cpu_forward import (
+    advance,
+    close_tile,
+    copy_vectors,
+    make_room,
+    open_tile,
 )
 
 # Numba passes intrinsics their first argument, the typing context, by itself.

@@ -17,7 +17,8 @@ from seqdiff.ops.bimamba.cpu_block_run import (
 )
 from seqdiff.ops.bimamba.cpu_block_tails import gather_tails, spread_tails
 from seqdiff.ops.bimamba.directions import Direction
-from seqdiff.ops.selective_scan import CHUNK, saved_shape
+from seqdiff.ops.selective_scan.cpu_blocks import CHUNK
+from seqdiff.ops.selective_scan.cpu_buffers import saved_shape
 
 _WEIGHTS = len(Direction._fields)
 

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from seqdiff.ops.causal_conv import BACKENDS as CONV_BACKENDS
-from seqdiff.ops.causal_conv import causal_conv1d
-from seqdiff.ops.selective_scan import selective_scan
+from seqdiff.ops.causal_conv.dispatch import BACKENDS as CONV_BACKENDS
+from seqdiff.ops.causal_conv.dispatch import causal_conv1d
+from seqdiff.ops.selective_scan.dispatch import selective_scan
 
 
 class Direction(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seqdiff.ops.causal_conv.reference import causal_conv1d_reference
 from seqdiff.ops.dtypes import FLOATS
-from seqdiff.ops.selective_scan import has_triton, require_triton
+from seqdiff.ops.selective_scan.cuda import has_triton, require_triton
 
 BACKENDS = ("auto", "reference", "cpu", "triton")
 

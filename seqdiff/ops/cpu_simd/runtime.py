@@ -41,7 +41,8 @@ def _arrays(dtype: torch.dtype, *ranks: int) -> list[types.Array]:
 @functools.cache
 def scan_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """``"scan_forward"`` or ``"scan_backward"`` compiled for a dtype."""
-    from seqdiff.ops.selective_scan import scan_backward, scan_forward
+    from seqdiff.ops.selective_scan.cpu_backward import scan_backward
+    from seqdiff.ops.selective_scan.cpu_forward import scan_forward
 
     scalar = types.float32 if dtype == torch.float32 else types.float64
     saved = types.Array(scalar, 4, "C")
@@ -59,7 +60,7 @@ def scan_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
 @functools.cache
 def conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """``"conv_forward"`` or ``"conv_backward"`` compiled for a dtype."""
-    from seqdiff.ops.causal_conv import conv_backward, conv_forward
+    from seqdiff.ops.causal_conv.cpu_kernels import conv_backward, conv_forward
 
     inputs = [*_arrays(dtype, 3, 2, 2), types.boolean]
     if name == "conv_forward":
@@ -71,7 +72,7 @@ def conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
 @functools.cache
 def block_scan_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """``"block_scan_forward"`` or ``"block_scan_backward"`` compiled for a dtype."""
-    from seqdiff.ops.bimamba import block_scan_backward, block_scan_forward
+    from seqdiff.ops.bimamba.cpu_block_scan import block_scan_backward, block_scan_forward
 
     scalar = types.float32 if dtype == torch.float32 else types.float64
     saved = types.Array(scalar, 4, "C")
@@ -87,7 +88,7 @@ def block_scan_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
 @functools.cache
 def block_conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """``"block_conv_forward"`` or ``"block_conv_backward"`` compiled for a dtype."""
-    from seqdiff.ops.bimamba import block_conv_backward, block_conv_forward
+    from seqdiff.ops.bimamba.cpu_block_conv import block_conv_backward, block_conv_forward
 
     inputs = [*_arrays(dtype, 3, 2, 2), types.boolean, types.int64, types.int64]
     if name == "block_conv_forward":
@@ -99,7 +100,7 @@ def block_conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
 @functools.cache
 def norm_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """``"norm_forward"`` or ``"norm_backward"`` compiled for a dtype."""
-    from seqdiff.ops.rms_norm import norm_backward, norm_forward
+    from seqdiff.ops.rms_norm.cpu_kernels import norm_backward, norm_forward
 
     scalar = types.float32 if dtype == torch.float32 else types.float64
     matrix, vector = types.Array(scalar, 2, "C"), types.Array(scalar, 1, "C")

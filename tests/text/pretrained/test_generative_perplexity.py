@@ -10,9 +10,9 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
-from text.evaluation import generative_perplexity as module
-from text.evaluation.generative_perplexity import generative_perplexity, unigram_entropy, windows
+from text.evaluation import perplexity as module
 from text.evaluation.judge import Judge
+from text.evaluation.perplexity import generative_perplexity, unigram_entropy, windows
 
 
 def run(judge: Judge, samples: list[np.ndarray], batch_size: int, **changed):

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from seqdiff.commands import Command
 from transformers import GPT2Config
 
 from seqdiff import extras
 from seqdiff.cli import app
 from seqdiff.cli.app import main
+from seqdiff.cli.commands import Command
 from tests.integration.conftest import Entry
 from tests.text.pretrained.tiny_bert import save_bert
 from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
 from text.commands import generative_perplexity as sample_quality
 from text.commands.generative_perplexity import build_table, conventions
-from text.evaluation.generative_perplexity import generative_perplexity, unigram_entropy
 from text.evaluation.judge import Judge
+from text.evaluation.perplexity import generative_perplexity, unigram_entropy
 from text.pretrained import models
 
 
