@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from genomics.report import Curves, Measured, Rows, Sets
     from seqdiff.data import Split
     from seqdiff.run import Run
-    from seqdiff.samplers import Sampler, Trace
+    from seqdiff.samplers import Sampler
+    from seqdiff.trace import Trace
 
 help = "compare samples of DNA with real, shuffled and Markov sequence, on one page"
 
@@ -169,7 +170,7 @@ def read_dna_trace(path: Path) -> Trace:
         ValueError: If it is no trace, or one of something else.
     """
     from genomics.sequence import BASES
-    from seqdiff.samplers import read_trace
+    from seqdiff.trace import read_trace
 
     trace = read_trace(path)
     if trace.symbols != (*BASES, "N"):

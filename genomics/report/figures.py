@@ -17,7 +17,7 @@ from genomics.report.measures import Measure, Measured
 from genomics.report.page import Curves
 from genomics.sequence import BASES, MAX_K, Spectra
 from seqdiff.plots import Colors, develop
-from seqdiff.samplers import Trace
+from seqdiff.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from seqdiff.files import check_parent, replacing
 
 if TYPE_CHECKING:
-    from seqdiff.samplers import Trace
+    from seqdiff.trace import Trace
 
 help = "draw how a sampler filled in a sequence, from what seqdiff sample --trace kept"
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
             f"plot.out must end in one of {', '.join(_FORMATS)}, got {args.out}; rename it"
         )
     check_parent("plot.out", args.out)
-    from seqdiff.samplers import read_trace
+    from seqdiff.trace import read_trace
 
     trace = read_trace(args.trace)
     row = choose_row(trace, args.row)

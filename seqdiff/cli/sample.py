@@ -168,7 +168,8 @@ def save_trace(
     """
     import numpy as np
 
-    from seqdiff.samplers import sampler_name, write_trace
+    from seqdiff.samplers import sampler_name
+    from seqdiff.trace import write_trace
 
     symbols = [tokenizer.decode(np.array([i])) for i in range(tokenizer.vocab_size + 1)]
     name = sampler_name(type(sampler))

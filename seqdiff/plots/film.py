@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
-from seqdiff.samplers import Trace
+from seqdiff.trace import Trace
 
 
 @dataclass(frozen=True)

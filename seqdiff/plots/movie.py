@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from seqdiff.plots.colors import Colors, spell
 from seqdiff.plots.film import Film, develop
 from seqdiff.plots.trace import ink, share_label, title
-from seqdiff.samplers import Trace
+from seqdiff.trace import Trace
 
 MAX_FRAMES, MAX_CELLS = 150, 16_384
 _MAX_LETTERS = 600

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from seqdiff.plots.colors import Colors, spell
 from seqdiff.plots.film import Film, develop
-from seqdiff.samplers import Trace
+from seqdiff.trace import Trace
 
 MAX_STEPS, MAX_POSITIONS = 1024, 1024  # about as many as the image has dots
 _MAX_LETTERS = (52, 72)  # steps and positions whose letters can still be read

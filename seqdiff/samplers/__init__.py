@@ -30,6 +30,7 @@ from seqdiff.samplers.guidance_classifier import (
 from seqdiff.samplers.left_to_right import LeftToRightSampler
 from seqdiff.samplers.predictor_corrector import GibbsSampler, PredictorCorrectorSampler
 from seqdiff.samplers.protocol import Sampler, find_sampler, named_samplers, sampler_name
+from seqdiff.samplers.recorder import Recorder, check_room
 from seqdiff.samplers.remask import (
     RemaskCapSampler,
     RemaskConfSampler,
@@ -38,7 +39,6 @@ from seqdiff.samplers.remask import (
 )
 from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import Particles, SMCSampler
-from seqdiff.samplers.trace import Recorder, Trace, check_room, read_trace, write_trace
 
 __all__ = [
     "AncestralSampler",
@@ -75,15 +75,12 @@ __all__ = [
     "SemiAutoregressiveSampler",
     "TauLeapingSampler",
     "ThresholdSampler",
-    "Trace",
     "TweedieSampler",
     "check_room",
     "find_sampler",
     "named_samplers",
     "read_back",
-    "read_trace",
     "real_tokens",
     "row_seeds",
     "sampler_name",
-    "write_trace",
 ]

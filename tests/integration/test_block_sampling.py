@@ -13,7 +13,7 @@ from seqdiff.cli.drawing import find_symbol
 from seqdiff.data.templates import Blanks
 from seqdiff.run.directory import load_run
 from seqdiff.samplers import BlockSampler, FirstHittingSampler
-from seqdiff.samplers.trace import read_trace
+from seqdiff.trace import read_trace
 from tests.integration import test_labelled_run as labelled
 from tests.integration.conftest import Entry, write_config
 from tests.integration.toy_domain import RingTokenizer

@@ -8,7 +8,7 @@ from PIL import Image, ImageSequence
 
 from seqdiff.plots import movie
 from seqdiff.plots.movie import Screen, film_trace, wrap
-from seqdiff.samplers.trace import Trace
+from seqdiff.trace import Trace
 from tests.integration.traces import AGAIN, MASK, A, C, G, T, record, small_trace
 
 

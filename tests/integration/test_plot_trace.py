@@ -19,7 +19,7 @@ from seqdiff.plots.colors import Colors, spell
 from seqdiff.plots.film import spread
 from seqdiff.plots.trace import MAX_POSITIONS, MAX_STEPS, draw_trace, ink
 from seqdiff.samplers import Recorder
-from seqdiff.samplers.trace import Trace, write_trace
+from seqdiff.trace import Trace, write_trace
 from tests.integration.traces import AGAIN, MASK, A, C, G, T, record, small_trace
 
 ROOT = Path(__file__).parents[2]

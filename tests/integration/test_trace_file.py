@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from seqdiff.samplers import Recorder
-from seqdiff.samplers.trace import Trace, read_trace, write_trace
+from seqdiff.trace import Trace, read_trace, write_trace
 
 
 @pytest.mark.parametrize("count", [2, 256, 257, 70_000])

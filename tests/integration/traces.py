@@ -3,7 +3,7 @@
 import torch
 
 from seqdiff.samplers import Recorder
-from seqdiff.samplers.trace import Trace
+from seqdiff.trace import Trace
 
 A, C, G, T = (0, 158, 115), (0, 114, 178), (230, 159, 0), (213, 94, 0)
 MASK, AGAIN = (230, 230, 230), (85, 85, 85)

@@ -205,7 +205,7 @@ import sys, time
 from pathlib import Path
 import text.corpora.preparation as preparation
 import text.corpora.preparation as encoding
-from text.corpora import find_part
+from text.corpora.sources import find_part
 from text.corpora.documents import Reading
 from text.tokenizers import ByteTokenizer
 

@@ -183,9 +183,7 @@ def test_a_hub_name_without_network(command, fails, one_sample, monkeypatch) -> 
     assert "got 'openai-community/no-such-model' (no network: huggingface.co is not found)" in said
     assert "hub does not hold it either: fetch it elsewhere and give its folder" in said
     said = fails([*command, one_sample, "--model", "./no/such"])
-    assert (
-        "must be a model's folder or a name on the models, got './no/such'; check the path" in said
-    )
+    assert "must be a model's folder or a name on the hub, got './no/such'; check the path" in said
 
 
 def test_a_model_that_looks_ahead_judges_nothing(tmp_path, command, fails, one_sample) -> None:

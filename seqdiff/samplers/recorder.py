@@ -1,0 +1,126 @@
+"""A callback that keeps what a sampler did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt32
+from torch import Tensor
+
+from seqdiff.trace import Trace
+
+# Each position changes at least once: its row, its place, the step and the token.
+_BYTES_PER_TOKEN = 16
+
+
+def check_room(sequences: int, length: int) -> None:
+    """Refuse, before slow work, a trace that cannot fit; remasking needs more.
+
+    Args:
+        sequences: All that will be drawn.
+        length: Tokens in each.
+
+    Raises:
+        ValueError: If there is not even room for one change of each token.
+    """
+    try:
+        np.empty((sequences, length, _BYTES_PER_TOKEN), dtype=np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise ValueError(
+            f"sample.trace must fit in memory, got {sequences:,} sequences of {length:,} tokens; "
+            "lower --num or --length, or leave --trace out"
+        ) from error
+
+
+class Recorder:
+    """Keeps every state of every row: give it to ``Sampler.sample`` as its callback.
+
+    Call ``start`` before each batch, and ``trace`` after the last. Steps that a sampler takes back
+    are forgotten: of ``SMCSampler`` the steps of the samples are kept, not of other particles.
+    """
+
+    def __init__(self) -> None:
+        self._batches: list[_Batch] = []
+        self._last = torch.empty((0, 0), dtype=torch.int64)
+
+    def start(self, x_init: Int[Tensor, "B L"], rows: Sequence[int]) -> None:
+        """Begin a batch.
+
+        Args:
+            x_init: What ``sample`` is given.
+            rows: Which of all sequences these are, from 0. Batches may come in any order and
+                differ in length.
+        """
+        self._last = x_init.to(torch.int64, copy=True)
+        numbers = np.asarray(rows, dtype=np.uint32)
+        self._batches.append(_Batch(x_init.cpu().numpy().astype(np.uint32), numbers))
+
+    def __call__(self, step: int, x_t: Int[Tensor, "B L"]) -> None:
+        """See ``Sampler.sample``."""
+        batch = self._batches[-1]
+        if step <= len(batch.changes):
+            del batch.changes[step - 1 :]
+            self._last = torch.from_numpy(batch.state().astype(np.int64)).to(x_t.device)
+        where = (x_t != self._last).nonzero()
+        token = x_t[where[:, 0], where[:, 1]]
+        self._last[where[:, 0], where[:, 1]] = token
+        found = torch.cat([where, token[:, None]], dim=-1).cpu().numpy().astype(np.uint32)
+        batch.changes.append(found)
+        assert len(batch.changes) == step
+
+    def trace(self, *, sampler: str, names: Sequence[str], symbols: Sequence[str]) -> Trace:
+        """Give what was kept.
+
+        Args:
+            sampler: Name of the sampler.
+            names: Of all sequences, in order.
+            symbols: What the ids ``0..K`` decode to, the mask's included.
+        """
+        assert sum(len(b.rows) for b in self._batches) == len(names)  # or ``start`` was forgotten
+        width = max(batch.x_init.shape[1] for batch in self._batches)
+        x_init = np.full((len(names), width), len(symbols) - 1, dtype=np.uint32)
+        lengths, num_steps = np.zeros((2, len(names)), dtype=np.int64)
+        for batch in self._batches:
+            length = batch.x_init.shape[1]
+            x_init[batch.rows, :length] = batch.x_init
+            lengths[batch.rows] = length
+            num_steps[batch.rows] = len(batch.changes)
+        none = np.empty((0, 3), dtype=np.uint32)
+        found = np.concatenate([none, *(part for b in self._batches for part in b.numbered())])
+        steps = [np.arange(len(b.changes), dtype=np.uint32) + 1 for b in self._batches]
+        counts = [len(part) for b in self._batches for part in b.changes]
+        step = np.repeat(np.concatenate(steps), counts)
+        order = np.argsort(found[:, 0], kind="stable")
+        row, position, token = found[order].T
+        about = (sampler, tuple(names), tuple(symbols))
+        return Trace(*about, x_init, lengths, num_steps, row, step[order], position, token)
+
+
+@dataclass
+class _Batch:
+    """What is kept of a batch.
+
+    Attributes:
+        x_init: Where it began.
+        rows: Which sequences it holds.
+        changes: For each step the row of the batch, position and token of each change.
+    """
+
+    x_init: UInt32[np.ndarray, "B L"]
+    rows: UInt32[np.ndarray, " B"]
+    changes: list[UInt32[np.ndarray, "c 3"]] = field(default_factory=list)
+
+    def state(self) -> UInt32[np.ndarray, "B L"]:
+        """The tokens after all changes."""
+        tokens = self.x_init.copy()
+        for part in self.changes:
+            row, position, token = part.T
+            tokens[row, position] = token
+        return tokens
+
+    def numbered(self) -> list[UInt32[np.ndarray, "c 3"]]:
+        """The changes with sequences in place of rows of the batch."""
+        return [np.column_stack((self.rows[part[:, 0]], part[:, 1:])) for part in self.changes]
