@@ -8,13 +8,12 @@ import pytest
 import torch
 from rich.progress import Progress
 
-from seqdiff import trace as recorder
 from seqdiff.cli import drawing
 from seqdiff.cli.app import main
 from seqdiff.plots.film import develop
 from seqdiff.run.directory import Run, load_run
 from seqdiff.run.sampler_config import build_sampler
-from seqdiff.samplers import FirstHittingSampler, Recorder
+from seqdiff.samplers import FirstHittingSampler, Recorder, recorder
 from seqdiff.trace import read_trace
 
 pytestmark = pytest.mark.usefixtures("toy_writer")
