@@ -118,7 +118,8 @@ def test_import_loads_no_compiler_and_torch_compile_keeps_one_graph():
     """In a process of its own: the shape checker of these tests cannot be traced."""
     program = (
         "import sys, torch\n"
-        "from seqdiff.ops import causal_conv1d, selective_scan\n"
+        "from seqdiff.ops.causal_conv import causal_conv1d\n"
+        "from seqdiff.ops.selective_scan import selective_scan\n"
         "assert 'numba' not in sys.modules\n"
         "def loss(u, A, m, w):\n"
         "    x = causal_conv1d(u, w, activation='silu', reverse=True)\n"
