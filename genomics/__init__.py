@@ -1,1 +1,1 @@
-"""DNA: the alphabet, FASTA and BED files, data modules, sources and baselines."""
+"""DNA: sequences, file formats, data modules, baselines, variants, fine-tuning and reports."""

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written under a temporary name, then renamed."""
+"""Files that are written whole or not at all, and the cache of what is derived from files."""
 
 from __future__ import annotations
 

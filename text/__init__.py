@@ -1,1 +1,1 @@
-"""Text: tokenizers over the ids of the core."""
+"""Text: tokenizers, corpora, pretrained models and evaluation."""

@@ -1,1 +1,1 @@
-"""The command-line commands of this domain."""
+"""The commands that genomics adds to the command line."""

@@ -1,4 +1,4 @@
-"""Keeping what is evaluated out of training: windows of one genome, records of several."""
+"""Keep what is evaluated out of training: held-out regions, overlaps, shared records."""
 
 from __future__ import annotations
 

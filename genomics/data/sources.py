@@ -1,4 +1,13 @@
-"""Tables of Markov chains over DNA: one row a context, by base-4 code, first letter leading."""
+"""Synthetic genomes whose distribution is known exactly.
+
+A Markov chain of order k emits the background. Its transition table has one row for each context of
+k bases, indexed by the context's base-4 code, first base leading. At every background position a
+motif may start instead: its bases come from its position weight matrix, on either strand with
+probability 1/2. The background then resumes with the last k bases as its context, motif or not. The
+hidden state (background, or a position within a motif) is a Markov chain of its own, so the forward
+algorithm gives the probability of a sequence exactly (Rabiner 1989, Proc. IEEE 77:257, section
+III.A); the context is read off the bases.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of a genome as rows of tokens."""
+"""Windows of a genome as rows of tokens, and the base class of the data modules that read them."""
 
 from __future__ import annotations
 

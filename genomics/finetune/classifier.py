@@ -1,4 +1,4 @@
-"""Sequences of any lengths as padded batches."""
+"""A classifier on top of a backbone, the padded batches that it reads, and its metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Results as JSON lines: what is there is not run again."""
+"""The grid of a benchmark and the ledger of its results.
+
+The grid runs over networks, tasks, learning rates, batch sizes, seeds and baselines. The ledger
+holds one JSON line for each result; a result that is in it is not computed again.
+"""
 
 from __future__ import annotations
 

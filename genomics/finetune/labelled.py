@@ -1,4 +1,4 @@
-"""Labelled sequences: one record for every form that benchmarks come in."""
+"""Labelled sequences: one record type for all formats, and test rows seen in training."""
 
 from __future__ import annotations
 

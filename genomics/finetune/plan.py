@@ -1,4 +1,4 @@
-"""What is done with a backbone, and how it is optimised."""
+"""Plans of fine-tuning: which parameters are trained, and how they are optimised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the tasks of a benchmark folder, whichever form they have."""
+"""Find the tasks of a benchmark folder and load them, whichever format they have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals and the BED files that hold them."""
+"""Read BED files."""
 
 from __future__ import annotations
 

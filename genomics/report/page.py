@@ -1,4 +1,7 @@
-"""What training logged, beside the floors that a model has to come below."""
+"""The report as one HTML page, with its training curves, and as JSON.
+
+The page needs no network, no script and no wide screen.
+"""
 
 from __future__ import annotations
 

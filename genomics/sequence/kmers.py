@@ -1,4 +1,4 @@
-"""k-mer spectra: every word of 1 to 6 bases, counted in one pass over an array."""
+"""Counts of k-mers: spectra of 1 to 6 bases in one pass, and one sparse row for each sequence."""
 
 from __future__ import annotations
 

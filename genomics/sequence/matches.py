@@ -1,7 +1,9 @@
-"""The suffix automaton of some sequences: every stretch of them in linear time and memory.
+"""Longest exact matches between generated sequences and a training text, on either strand.
 
-Source: Blumer et al. 1985, Theoretical Computer Science 40:31; of several sequences at once, Blumer
-et al. 1987, Journal of the ACM 34:578.
+The suffix automaton of the sequences holds all their substrings in linear time and memory.
+
+Source: Blumer et al. 1985, Theoretical Computer Science 40:31; for several sequences at once,
+Blumer et al. 1987, Journal of the ACM 34:578.
 """
 
 from __future__ import annotations

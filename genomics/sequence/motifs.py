@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float64
 
 from genomics.sequence.alphabet import BASES, IUPAC
-
-if TYPE_CHECKING:
-    pass
 
 
 def consensus_matrix(consensus: str, fidelity: float) -> Float64[np.ndarray, "w 4"]:

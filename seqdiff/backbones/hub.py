@@ -1,4 +1,4 @@
-"""What every published format shares: a folder with config.json and model.safetensors."""
+"""Published formats: read config.json and model.safetensors, and compare their tokens with a run."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The command line: one module for each group of commands."""
+"""The command line: one module for each command, and what commands share."""

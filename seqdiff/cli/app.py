@@ -211,7 +211,3 @@ def _explain(error: Exception) -> str | None:
     elif not isinstance(error, _EXPECTED):
         return None
     return " ".join(text.split()) or type(error).__name__
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -79,7 +79,7 @@ def command_line(*arguments: str | Path) -> str:
         arguments: What follows the program's name, unquoted.
     """
     called = Path(sys.argv[0])
-    program = [sys.executable, "-m", "seqdiff.cli.app"]
+    program = [sys.executable, "-m", "seqdiff.cli"]
     if called.name == "seqdiff":
         found = shutil.which("seqdiff")
         on_path = found is not None and Path(found).resolve() == called.resolve()

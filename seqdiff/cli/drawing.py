@@ -1,4 +1,4 @@
-"""Open a run and draw from it: the slow half of ``seqdiff sample``."""
+"""Open a run and draw sequences from it, for ``sample`` and other commands; slow to import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and their checks."""
+"""Arguments that several commands share, and their checks, which come before slow imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How many passes to make, so that a target or a budget is kept without a bias."""
+"""Run an estimator over sequences until the errors are small enough or a budget is spent.
+
+The number of passes is chosen in stages, so that stopping does not bias the estimate.
+"""
 
 from __future__ import annotations
 

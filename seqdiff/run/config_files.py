@@ -1,4 +1,4 @@
-"""Configuration files and the files they build on."""
+"""Configuration files: the files they build on, and what older versions called keys and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What samplers share that let the network's own certainty choose what to reveal next."""
+"""Samplers in which the network's certainty chooses which tokens to unmask in a step."""
 
 from __future__ import annotations
 

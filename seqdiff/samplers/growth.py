@@ -1,4 +1,4 @@
-"""When a row that grows block by block ends before it is full."""
+"""Rows that grow block by block: the cached states of their clean blocks, and when a row ends."""
 
 from __future__ import annotations
 

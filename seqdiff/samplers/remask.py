@@ -1,4 +1,4 @@
-"""Remasking (ReMDM): revealed tokens may be hidden again, and the mask rate stays what it was."""
+"""Remasking (ReMDM): unmasked tokens may be masked again while the mask rate stays what it was."""
 
 from __future__ import annotations
 

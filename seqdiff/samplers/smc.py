@@ -1,4 +1,4 @@
-"""What a reward must be: a function of rows of ids that gives one number a row."""
+"""Sequential Monte Carlo: sampling from a model tilted by a reward, without training."""
 
 from __future__ import annotations
 

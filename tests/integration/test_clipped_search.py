@@ -188,7 +188,7 @@ def test_two_processes_find_what_one_finds(config: Path, tmp_path: Path) -> None
     flags = [*SEARCH, "--trainer.max_steps", "4", "--trainer.val_check_interval", "2"]
     flags[1] = "tests.integration.toy_domain.ToyBlockNet"
     alone = train(config, tmp_path / "alone", *flags)
-    command = [sys.executable, "-m", "seqdiff.cli.app", "train", str(config), *flags]
+    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), *flags]
     command += ["--output", str(tmp_path / "together"), "--data.init_args.batch_size", "4"]
     command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -30,7 +30,7 @@ def test_two_processes_equal_one(config: Path, tmp_path: Path) -> None:
     """
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert main(["train", str(config), *FLAGS, "--output", str(alone)]) == 0
-    command = [sys.executable, "-m", "seqdiff.cli.app", "train", str(config), *FLAGS]
+    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), *FLAGS]
     command += ["--output", str(together), "--data.init_args.batch_size", "4"]
     command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

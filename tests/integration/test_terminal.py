@@ -70,7 +70,7 @@ def test_train_says_what_is_next(config: Path, tmp_path: Path, capsys) -> None:
 def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
     """Lightning in a fresh process, with a validation and loader processes to remark on."""
     flags = ["--trainer.val_check_interval=3", "--data.num_workers=1"]
-    command = [sys.executable, "-m", "seqdiff.cli.app", "train", str(config), *flags]
+    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 1
@@ -78,7 +78,7 @@ def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
 
 def test_dropping_the_average_on_resume_says_nothing(config: Path, tmp_path: Path) -> None:
     assert main(["train", str(config)]) == 0
-    command = [sys.executable, "-m", "seqdiff.cli.app", "train", "--resume", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "seqdiff.cli", "train", "--resume", str(tmp_path / "run")]
     command += ["--ema_decay=null", "--trainer.max_steps=8"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

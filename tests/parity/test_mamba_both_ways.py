@@ -4,12 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiff.ops.bimamba.directions import (
-    Direction,
-    check_direction,
-    mamba_both_ways,
-    mamba_direction,
-)
+from seqdiff.ops.bimamba.directions import mamba_both_ways, mamba_direction
+from seqdiff.ops.bimamba.inputs import Direction, check_direction
 
 RTOL = {torch.float32: 3e-5, torch.float64: 1e-11}
 

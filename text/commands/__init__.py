@@ -1,1 +1,1 @@
-"""The command-line commands of this domain."""
+"""The commands that text adds to the command line."""

@@ -1,4 +1,4 @@
-"""Samples that a run draws to be judged, in place of a file of samples."""
+"""``seqdiff generative-perplexity``."""
 
 from __future__ import annotations
 

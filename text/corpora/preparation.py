@@ -1,4 +1,8 @@
-"""Tokenise blocks of documents in parallel processes, each block into a shard of its own."""
+"""Tokenise a corpus once, in parallel, into shards that are found again by the corpus's content.
+
+The shards of an interrupted preparation stay, and the next preparation makes the missing ones. One
+process at a time prepares a corpus; others wait for it and use its shards.
+"""
 
 from __future__ import annotations
 

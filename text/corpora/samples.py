@@ -1,6 +1,7 @@
-"""Samples as a person reads them: each under a line with its name, and an empty line after it.
+"""Samples and templates in text files: one a line, one JSON object a line, or a listing.
 
-A sample may hold line breaks, empty lines and even lines like those with names: such a line gets
+A listing is for reading: each sample stands under a line with its name, and an empty line follows
+it. A sample may hold line breaks, empty lines and even lines that look like names. Such a line gets
 one ``>`` more in front (the quoting of mboxrd), so that a listing is read back to the same samples.
 """
 

@@ -1,4 +1,4 @@
-"""Dealing documents to train, valid and test by a hash of their text."""
+"""Assign documents to splits by a hash of their text, and reject splits that share a text."""
 
 from __future__ import annotations
 

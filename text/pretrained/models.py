@@ -1,4 +1,4 @@
-"""Whether the hub can be asked at all, found out before its client tries for half a minute."""
+"""Load models of transformers from a folder or the hub: strictly, and from safetensors alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the files of a vocabulary are: a folder, the cache, or the hub."""
+"""Subword tokenizers from published vocabulary files, through the ``tokenizers`` library."""
 
 from __future__ import annotations
 

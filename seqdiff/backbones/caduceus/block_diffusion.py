@@ -1,6 +1,7 @@
-"""Caduceus' blocks on rows that are cut into blocks of tokens: clean ones, and those that follow.
+"""Block diffusion with Caduceus: what precedes a block is kept as one state and a few tokens.
 
-Wherever a mixer's two directions share projections and are added.
+This needs a mixer whose two directions share their projections and are added. The memory of the
+cache does not grow with the number of tokens before a block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The fields of a published Caduceus's config.json."""
+"""The published Caduceus format: config.json and model.safetensors in one folder.
+
+Facts of the format: the two strands of a ``ps`` row are one vector of twice the width; its norms
+sit one module deeper unless they are fused with the addition before them, and fused norms swap the
+strands before each block; tensors that share storage may be written once, under any of their names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One layer of Caduceus."""
+"""Caduceus: bidirectional Mamba blocks, optionally equivariant to the reverse complement."""
 
 from __future__ import annotations
 

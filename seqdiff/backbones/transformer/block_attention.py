@@ -1,4 +1,10 @@
-"""Who may attend to whom: True where a query, a row of the mask, may see a key, a column."""
+"""Attention of block diffusion: its masks, and a form without its empty parts.
+
+A query sees the clean blocks before its own, and its own block. The structured form works on chunks
+of whole blocks. All chunks before a query's chunk are visible, so attention to them needs no mask;
+attention within the chunk does. The two parts are joined by their normalisers, as in Dao et al.
+2022, arXiv:2205.14135, section 3.1. The gradient of each part needs only what the whole gives.
+"""
 
 from __future__ import annotations
 

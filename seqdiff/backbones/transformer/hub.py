@@ -1,4 +1,10 @@
-"""The fields of a published MDLM's or BD3-LM's config.json."""
+"""The published MDLM and BD3-LM formats: config.json and model.safetensors in one folder.
+
+Facts of the format: every tensor has the prefix ``backbone.``; the rotary frequencies may be
+stored, though they follow from the width; the head scores the whole vocabulary, mask included. A
+BD3-LM whose ``var_min`` is true also holds, without the prefix, the interval of mask fractions that
+it was trained on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are turned by their place."""
+"""Layers of transformers: rotary positions, norms, blocks, heads and embedded tokens."""
 
 from __future__ import annotations
 

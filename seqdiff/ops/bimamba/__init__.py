@@ -1,7 +1,8 @@
 """Mamba in both directions and over rows cut into blocks, as fused operators."""
 
 from seqdiff.ops.bimamba.blocks import Borders, mamba_borders, mamba_from, mamba_through, no_borders
-from seqdiff.ops.bimamba.directions import Direction, mamba_both_ways, mamba_direction
+from seqdiff.ops.bimamba.directions import mamba_both_ways, mamba_direction
+from seqdiff.ops.bimamba.inputs import Direction
 
 __all__ = [
     "Borders",

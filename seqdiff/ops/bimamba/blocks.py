@@ -19,12 +19,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from seqdiff.blocks import cut, join, num_blocks
-from seqdiff.ops.bimamba.directions import (
-    Direction,
-    check_direction,
-    mamba_direction,
-    one_kind_on_cpu,
-)
+from seqdiff.ops.bimamba.directions import mamba_direction
+from seqdiff.ops.bimamba.inputs import Direction, check_direction, one_kind_on_cpu
 from seqdiff.ops.causal_conv.dispatch import BACKENDS as CONV_BACKENDS
 from seqdiff.ops.causal_conv.dispatch import causal_conv1d
 from seqdiff.ops.dtypes import compute_dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seqdiff.ops.bimamba.directions import Direction
+from seqdiff.ops.bimamba.inputs import Direction
 from seqdiff.ops.causal_conv.cpu import run_conv, run_conv_backward
 from seqdiff.ops.selective_scan.cpu import run_scan, run_scan_backward
 

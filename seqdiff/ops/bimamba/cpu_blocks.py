@@ -16,7 +16,7 @@ from seqdiff.ops.bimamba.cpu_block_run import (
     run_block_scan_backward,
 )
 from seqdiff.ops.bimamba.cpu_block_tails import gather_tails, spread_tails
-from seqdiff.ops.bimamba.directions import Direction
+from seqdiff.ops.bimamba.inputs import Direction
 from seqdiff.ops.selective_scan.cpu_blocks import CHUNK
 from seqdiff.ops.selective_scan.cpu_buffers import saved_shape
 

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from seqdiff.ops.bimamba.inputs import Direction, check_direction, one_kind_on_cpu
 from seqdiff.ops.causal_conv.dispatch import BACKENDS as CONV_BACKENDS
 from seqdiff.ops.causal_conv.dispatch import causal_conv1d
 from seqdiff.ops.selective_scan.dispatch import selective_scan
-
-
-class Direction(NamedTuple):
-    """The weights of one direction: D channels, rank R, N states, a filter of width W.
-
-    Attributes:
-        conv_weight: Filter ``(D, W)``.
-        conv_bias: Its bias ``(D,)``.
-        x_proj: From channels to step-size rank, B and C ``(R + 2 N, D)``.
-        dt_proj: From the rank to each channel's step size ``(D, R)``.
-        dt_bias: Bias of the step size before softplus ``(D,)``.
-        A: Decay rates ``(D, N)``.
-        D: Skip weight ``(D,)``.
-    """
-
-    conv_weight: Tensor
-    conv_bias: Tensor | None
-    x_proj: Tensor
-    dt_proj: Tensor
-    dt_bias: Tensor
-    A: Tensor
-    D: Tensor
 
 
 def mamba_direction(
@@ -125,61 +101,3 @@ def mamba_both_ways(
     y_fwd = mamba_direction(xz, fwd, padding, reverse=mirrored, backend=backend)
     y_rev = mamba_direction(xz, rev, padding, reverse=not mirrored, backend=backend)
     return y_fwd + y_rev
-
-
-def check_direction(
-    xz: Tensor, weights: Direction, padding: Tensor | None, *, gated: bool = True
-) -> None:
-    """Refuse what the kernels cannot run, naming the argument.
-
-    Args:
-        xz: Input and gate side by side.
-        weights: The direction's.
-        padding: Of the shape of ``xz`` without channels.
-        gated: Whether there is a gate.
-
-    Raises:
-        ValueError: A shape is wrong, or a tensor lies on another device than ``xz``.
-    """
-    parts = 2 if gated else 1
-    if xz.ndim != 3 or xz.shape[1] < 1 or xz.shape[2] % parts:
-        raise ValueError(
-            f"mamba_direction.xz must have shape (batch, length >= 1, {parts} * channels), "
-            f"got {tuple(xz.shape)}"
-        )
-    channels = xz.shape[2] // parts
-    taps, rank, states = (
-        m.shape[-1] if m.ndim == 2 else 0 for m in (weights.conv_weight, weights.dt_proj, weights.A)
-    )
-    expected = {
-        "conv_weight": (channels, max(1, taps)),
-        "conv_bias": (channels,),
-        "dt_proj": (channels, max(1, rank)),
-        "dt_bias": (channels,),
-        "A": (channels, max(1, states)),
-        "D": (channels,),
-        "x_proj": (rank + 2 * states, channels),
-        "padding": tuple(xz.shape[:2]),
-    }
-    found = {**weights._asdict(), "padding": padding}
-    for name, shape in expected.items():
-        tensor = found[name]
-        if tensor is None:
-            continue
-        if tensor.shape != shape:
-            raise ValueError(
-                f"mamba_direction.{name} must have shape {shape} for xz of {tuple(xz.shape)}, "
-                f"got {tuple(tensor.shape)}"
-            )
-        if tensor.device != xz.device:
-            raise ValueError(
-                f"mamba_direction.{name} must be on xz's device {xz.device}, got {tensor.device}; "
-                "move it there"
-            )
-
-
-def one_kind_on_cpu(xz: Tensor, *others: Tensor | None) -> bool:
-    """Whether the CPU's operators take these tensors as they are."""
-    kinds = {t.dtype for t in (xz, *others) if t is not None}
-    plain = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
-    return xz.device.type == "cpu" and plain and not torch.is_autocast_enabled("cpu")

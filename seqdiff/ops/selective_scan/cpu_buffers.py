@@ -1,4 +1,4 @@
-"""How much the CPU scan keeps and where its kernels put gradients, before rows are summed."""
+"""Buffers of the CPU scan: what its forward pass keeps and where its kernels put gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernel ``backend="auto"`` takes on a CUDA device."""
+"""CUDA backends of the scan: which one ``backend="auto"`` takes, and the kernel of mamba_ssm."""
 
 from __future__ import annotations
 
