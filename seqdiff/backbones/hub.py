@@ -1,4 +1,4 @@
-"""Published formats: read config.json and model.safetensors, and compare their tokens with a run."""
+"""Published formats: config.json and model.safetensors, and whether their tokens are the run's."""
 
 from __future__ import annotations
 
