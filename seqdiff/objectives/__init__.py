@@ -20,6 +20,7 @@ __all__ = [
     "CrossEntropy",
     "DiscreteNELBO",
     "GaussianVLB",
+    "Importance",
     "MaskedLM",
     "Objective",
     "Sobol",

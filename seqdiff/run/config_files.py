@@ -24,7 +24,6 @@ _MOVED = {
     "genomics.published": "genomics.pretrained",
     "genomics.sources": "genomics.data",
     "genomics.synthetic": "genomics.data",
-    "seqdiff.data.datamodule": "seqdiff.data",
     "seqdiff.time_sampling": "seqdiff.objectives",
     "text.bert": "text.pretrained",
     "text.datamodule": "text.corpora",

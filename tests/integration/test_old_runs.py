@@ -7,6 +7,7 @@ of each: nats of every row of the test split, samples, and losses when it went o
 import csv
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from seqdiff.objectives import (
     WeightedMLM,
 )
 from seqdiff.process import Absorbing, Blockwise, LeftToRight, Process
+from seqdiff.run.config_files import read_config
 from seqdiff.run.directory import load_run
 from seqdiff.samplers import AncestralSampler, BlockSampler
 from seqdiff.schedules import LogLinear
@@ -125,3 +127,42 @@ def test_files_with_the_names_of_before_mean_what_they_meant(
     assert main(["train", str(tmp_path / "old.yaml"), "--trainer.max_steps", "0"]) == 0
     run = load_run(tmp_path / "run")
     assert run.process == process and run.config.objective == objective
+
+
+MOVED = {
+    "genomics.alphabet.DNATokenizer": "genomics.sequence.DNATokenizer",
+    "genomics.datamodules.FastaDataModule": "genomics.data.FastaDataModule",
+    "genomics.datamodules.HG38DataModule": "genomics.data.HG38DataModule",
+    "genomics.motifs.PlantedMotif": "genomics.sequence.PlantedMotif",
+    "genomics.published.PublishedCaduceus": "genomics.pretrained.PublishedCaduceus",
+    "genomics.sources.MarkovGenome": "genomics.data.MarkovGenome",
+    "genomics.synthetic.ConsensusMotif": "genomics.data.ConsensusMotif",
+    "genomics.synthetic.SyntheticDataModule": "genomics.data.SyntheticDataModule",
+    "genomics.synthetic.SyntheticGenome": "genomics.data.SyntheticGenome",
+    "seqdiff.time_sampling.Importance": "seqdiff.objectives.Importance",
+    "seqdiff.time_sampling.Sobol": "seqdiff.objectives.Sobol",
+    "seqdiff.time_sampling.Stratified": "seqdiff.objectives.Stratified",
+    "seqdiff.time_sampling.Uniform": "seqdiff.objectives.Uniform",
+    "seqdiff.time_sampling.VDM": "seqdiff.objectives.VDM",
+    "text.bert.BertBackbone": "text.pretrained.BertBackbone",
+    "text.datamodule.TextDataModule": "text.corpora.TextDataModule",
+    "text.subwords.BertTokenizer": "text.tokenizers.BertTokenizer",
+    "text.subwords.GPT2Tokenizer": "text.tokenizers.GPT2Tokenizer",
+    "text.subwords.JSONTokenizer": "text.tokenizers.JSONTokenizer",
+    # These modules are rooms now, with the same classes.
+    "text.tokenizers.ByteTokenizer": "text.tokenizers.ByteTokenizer",
+    "text.tokenizers.CharacterTokenizer": "text.tokenizers.CharacterTokenizer",
+    "text.tokenizers.Text8Tokenizer": "text.tokenizers.Text8Tokenizer",
+}
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_classes_that_moved_are_found_by_their_old_paths(old: str, tmp_path: Path) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text(yaml.safe_dump({"data": {"init_args": {"source": [{"class_path": old}]}}}))
+    argument = read_config(file).argument
+    read = yaml.safe_load(file.read_text() if argument == str(file) else argument)
+    path = read["data"]["init_args"]["source"][0]["class_path"]
+    assert path == MOVED[old]
+    module, _, name = path.rpartition(".")
+    assert isinstance(getattr(import_module(module), name), type)
