@@ -8,7 +8,14 @@ from seqdiff.objectives.cross_entropy import CrossEntropy
 from seqdiff.objectives.discrete import DiscreteNELBO
 from seqdiff.objectives.gaussian import GaussianVLB
 from seqdiff.objectives.masked_lm import MaskedLM
-from seqdiff.objectives.time_sampling import VDM, Sobol, Stratified, TimeSampler, Uniform
+from seqdiff.objectives.time_sampling import (
+    VDM,
+    Importance,
+    Sobol,
+    Stratified,
+    TimeSampler,
+    Uniform,
+)
 from seqdiff.objectives.validation import validation_objective
 from seqdiff.objectives.weighted_mlm import WeightedMLM
 
