@@ -1,3 +1,4 @@
+from .bed import read_bed as read_bed
 from .bed import read_intervals as read_intervals
 from .downloads import fetch as fetch
 from .fasta import check_file as check_file

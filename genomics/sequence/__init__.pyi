@@ -32,6 +32,9 @@ from .matches import overlap as overlap
 from .matches import shares_word as shares_word
 from .motifs import PlantedMotif as PlantedMotif
 from .motifs import consensus_matrix as consensus_matrix
+from .one_hot import OneHotOracle as OneHotOracle
+from .one_hot import OracleClassifier as OracleClassifier
+from .one_hot import OracleReward as OracleReward
 from .shuffle import dinucleotide_shuffle as dinucleotide_shuffle
 from .strands import STRANDS as STRANDS
 from .strands import both_strands as both_strands
