@@ -1,10 +1,10 @@
-"""Rooms: other rooms import from a room's door, and every door says what lives behind it."""
+"""Packages are rooms: code outside imports what ``__init__`` exports, not the modules inside."""
 
 import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-# Commands are opened by entry points and by each other. Kernels share kernels, which Numba inlines.
+# Entry points and other commands import single modules of these packages.
 _OPEN = {"seqdiff", "genomics", "text", "seqdiff.cli", "genomics.commands", "text.commands"}
 
 
@@ -17,13 +17,14 @@ def _modules() -> dict[str, Path]:
     return found
 
 
-def _trespasses(importer: str, source: str, modules: dict[str, Path]) -> list[str]:
-    """Imports that reach past the door of another room."""
+def _deep_imports(importer: str, source: str, modules: dict[str, Path]) -> list[str]:
+    """List the imports of single modules inside another room."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.ImportFrom) or node.module not in modules:
             continue
         room = node.module.rpartition(".")[0]
+        # Kernels use kernels of other folders, which Numba inlines.
         inside = room.startswith("seqdiff.ops.") and importer.startswith("seqdiff.ops.")
         behind = modules[node.module].name != "__init__.py" and room not in _OPEN
         if behind and not inside and not f"{importer}.".startswith(f"{room}."):
@@ -31,23 +32,23 @@ def _trespasses(importer: str, source: str, modules: dict[str, Path]) -> list[st
     return found
 
 
-def test_other_rooms_import_from_the_door() -> None:
+def test_code_outside_a_room_imports_from_its_init() -> None:
     modules = _modules()
     found = [
         line
         for name, path in modules.items()
-        for line in _trespasses(name, path.read_text(), modules)
+        for line in _deep_imports(name, path.read_text(), modules)
     ]
     assert not found, "\n".join(found)
 
 
-def test_a_trespass_is_found() -> None:
+def test_a_deep_import_is_found() -> None:
     source = "from genomics.io.fasta import read_encoded"
-    assert _trespasses("genomics.data.leaks", source, _modules())
-    assert not _trespasses("genomics.io.bed", source, _modules())
+    assert _deep_imports("genomics.data.leaks", source, _modules())
+    assert not _deep_imports("genomics.io.bed", source, _modules())
 
 
-def test_every_door_says_what_lives_there() -> None:
-    doors = [path for path in _modules().values() if path.name == "__init__.py"]
-    for door in doors:
-        assert ast.get_docstring(ast.parse(door.read_text())), f"{door} has no docstring"
+def test_every_room_says_what_it_holds() -> None:
+    inits = [path for path in _modules().values() if path.name == "__init__.py"]
+    for init in inits:
+        assert ast.get_docstring(ast.parse(init.read_text())), f"{init} has no docstring"
