@@ -2,12 +2,12 @@ from .config import instantiate as instantiate
 from .config import parse_run as parse_run
 from .config import run_parser as run_parser
 from .config_files import Located as Located
+from .directory import CONFIG_NAME as CONFIG_NAME
 from .directory import Run as Run
 from .directory import load_run as load_run
-from .directory import resume_run as resume_run
-from .directory import start_run as start_run
 from .presets import PRESETS as PRESETS
 from .sampler_config import build_sampler as build_sampler
 from .sampler_config import choose_sampler as choose_sampler
 from .sampler_config import list_options as list_options
-from .start import CONFIG_NAME as CONFIG_NAME
+from .start import resume_run as resume_run
+from .start import start_run as start_run

@@ -1,4 +1,4 @@
-"""Estimate a likelihood and lay it out beside baselines, for ``evaluate`` and other subcommands."""
+"""Estimate the likelihood of a split and lay it out beside baselines."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from rich.table import Table
 from scipy.special import stdtrit
 
-from seqdiff.cli.terminal import progress
 from seqdiff.data import SequenceDataModule, Split
 from seqdiff.likelihood import Estimator, Likelihood, RowNats, check_budget, evaluate
-from seqdiff.run import Run
+from seqdiff.progress import progress
+from seqdiff.run.directory import Trained
 from seqdiff.types import Batch
 
 _FITTED_ON: dict[Split, tuple[str, ...]] = {
@@ -69,7 +69,7 @@ class Comparison:
 
 
 def estimate(
-    run: Run,
+    run: Trained,
     split: Split,
     *,
     estimator: Estimator,
@@ -104,7 +104,7 @@ def estimate(
 
 
 def estimate_batches(
-    run: Run,
+    run: Trained,
     batches: Iterable[Batch],
     total: int,
     title: str,
@@ -140,7 +140,7 @@ def estimate_batches(
         )
 
 
-def _check_longest(run: Run, split: Split, estimator: Estimator, max_nfe: int) -> None:
+def _check_longest(run: Trained, split: Split, estimator: Estimator, max_nfe: int) -> None:
     """Read all rows once, to refuse before the first network call what a later one would."""
     rows = run.datamodule.evaluation_loader(split)
     counts = torch.cat([batch.loss_mask.sum(dim=-1) for batch in rows])

@@ -1,4 +1,4 @@
-"""Score records one by one, and lay the scores out as a table, for ``score``."""
+"""Score sequences one by one, and lay the scores out as a table."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from seqdiff.cli.terminal import progress
 from seqdiff.data import Record
 from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
-from seqdiff.run import Run
+from seqdiff.progress import progress
+from seqdiff.run.directory import Trained
 from seqdiff.types import Batch
 
 # What R and pandas read as a missing value.
@@ -66,7 +66,7 @@ class _Reading:
 
 
 def score_records(
-    run: Run,
+    run: Trained,
     records: Sequence[Record],
     *,
     estimator: Estimator,
@@ -139,7 +139,7 @@ def _read(record: Record, unknown_id: int) -> list[_Reading]:
     return readings
 
 
-def _check_lengths(readings: list[_Reading], run: Run) -> None:
+def _check_lengths(readings: list[_Reading], run: Trained) -> None:
     """Refuse what the network cannot take; say how many are beyond what it has learnt to see.
 
     Args:
