@@ -170,7 +170,7 @@ class SequenceDataModule(ABC):
             pin_memory=torch.cuda.is_available(),
         )
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027  a subclass may have nothing to build
         """Build caches; called by one process per machine before the others open a dataset."""
 
 
