@@ -23,7 +23,6 @@ from seqdiff.training.weights import (
 from seqdiff.types import Batch
 
 
-
 def _denoiser(module: LightningModule) -> nn.Module:
     assert isinstance(module, DiffusionModule)
     return module.denoiser

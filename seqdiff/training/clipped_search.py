@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 from seqdiff.objectives import BlockNELBO
 from seqdiff.training.callbacks import EMA
-from seqdiff.training.data import DataLoaders
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances
+from seqdiff.training.data import DataLoaders
 from seqdiff.training.module import DiffusionModule
 from seqdiff.types import Batch
 
