@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     from seqdiff.cli.likelihood_table import estimate
     from seqdiff.cli.train import fit
     from seqdiff.likelihood import StratifiedK
-    from seqdiff.run import load_run, parse_run, start_run
+    from seqdiff.run import load, parse_run, start_run
 
     parsed = parse_run(args.config, [] if args.output is None else ["--output", str(args.output)])
     wanted = "genomics.data.SyntheticDataModule"
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
             "for data without a known entropy use: seqdiff train, seqdiff evaluate"
         )
     fit(parsed["output"], partial(start_run, parsed))
-    trained = load_run(parsed["output"])
+    trained = load(parsed["output"])
     data = trained.datamodule
     assert isinstance(data, SyntheticDataModule)
     result = estimate(trained, "test", estimator=StratifiedK(_EVALUATIONS), seed=_SEED)

@@ -31,6 +31,7 @@ class SequenceDataModule(ABC):
 
     Attributes:
         token_name: What reports call a token; a subclass may say ``base`` or ``word``.
+        file_suffix: Of the file format that samples are printed in.
         tokenizer: Maps the domain's strings to ids and back.
         batch_size: Training examples per device and forward pass.
         eval_batch_size: Validation and test examples per device and forward pass.
@@ -43,6 +44,7 @@ class SequenceDataModule(ABC):
     """
 
     token_name: str = "token"
+    file_suffix: str = "txt"
 
     def __init__(
         self,

@@ -150,11 +150,13 @@ class Drawn(NamedTuple):
         sequences: Decoded.
         lengths: Tokens of each.
         clamped: Draws whose probabilities had to be scaled down, from a sampler that counts them.
+        sampler: What drew them.
     """
 
     sequences: list[str]
     lengths: list[int]
     clamped: int | None = None
+    sampler: Sampler | None = None
 
 
 def draw(
@@ -221,7 +223,7 @@ def draw(
                 sequences[number] = run.tokenizer.decode(row[:end])
             done += len(numbers)
             bar.update(task, completed=done)
-    return Drawn(sequences, lengths, clamped)
+    return Drawn(sequences, lengths, clamped, sampler)
 
 
 def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:

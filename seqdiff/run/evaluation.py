@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
+from rich.console import Console
 from rich.table import Table
 from scipy.special import stdtrit
 
@@ -261,6 +263,56 @@ def build_table(found: Comparison, title: str, data: SequenceDataModule, split: 
         error = _spell(gap.bits_per_token_error)
         table.add_row(f"model - {gap.baseline}", f"{gap.bits_per_token:+.4f}", error)
     return table
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The likelihood of a split beside baselines; prints as a table.
+
+    Attributes:
+        comparison: The numbers.
+        run: The run's name.
+        data: Of the run.
+        split: What was evaluated.
+    """
+
+    comparison: Comparison
+    run: str
+    data: SequenceDataModule
+    split: Split
+
+    @property
+    def rows(self) -> list[Row]:
+        """The model's line, then those of the baselines."""
+        return [self.comparison.model, *self.comparison.baselines]
+
+    @property
+    def table(self) -> Table:
+        """The table for a terminal."""
+        title = f"{self.run}, {self.split} split"
+        return build_table(self.comparison, title, self.data, self.split)
+
+    def content(self) -> dict[str, object]:
+        """Give what a JSON file says of it."""
+        found = self.comparison
+        return {
+            "run": self.run,
+            "split": self.split,
+            "estimator": found.estimator.name,
+            "convention": found.estimator.convention,
+            "counted": counted(self.data.token_name, found.labels),
+            "notes": self.data.counting,
+            "rows": [vars(row) for row in self.rows],
+            "difference": None if found.difference is None else vars(found.difference),
+            "error_degrees": found.degrees,
+        }
+
+    def __repr__(self) -> str:
+        """The table, as on a terminal."""
+        console = Console(width=100, file=io.StringIO())
+        with console.capture() as capture:
+            console.print(self.table)
+        return capture.get().rstrip()
 
 
 def _interval_note(degrees: int) -> tuple[str, ...]:

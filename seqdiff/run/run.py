@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ import torch
 from jaxtyping import Float
 from typing_extensions import Self
 
-from seqdiff.backbones import CONFIG_FILE
+from seqdiff.backbones import CONFIG_FILE, read_json
 from seqdiff.data import Blanks, Motif, Record, Records, Scaffolds, Split, Templates
-from seqdiff.files import read_json
 from seqdiff.likelihood import check_budget
 from seqdiff.process import Absorbing
 from seqdiff.run.config import RunConfig
@@ -220,9 +220,7 @@ class Run(Trained):
             check_context("sample.length", longest, run, sampler, extrapolate=extrapolate)
         batch_size = choose_batch(run, max(templates.lengths), batch_size)
         seed = draw_seed() if seed is None else seed
-        return draw(
-            run, sampler, templates, seed=seed, batch_size=batch_size, recorder=recorder
-        )._replace(sampler=sampler)
+        return draw(run, sampler, templates, seed=seed, batch_size=batch_size, recorder=recorder)
 
     def score(
         self,
@@ -368,7 +366,7 @@ class Run(Trained):
             raise ValueError(f"sample.sampler {name}: {error}") from error
 
 
-def load_run(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
+def load(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
     """Load a run directory, or the hub folder of a published network. Nothing is unpickled.
 
     Args:
@@ -412,11 +410,40 @@ def _load_hub(directory: Path, device: torch.device | str) -> Trained:
 def draw_seed() -> int:
     """Draw a seed for a call without one, and print it."""
     seed = secrets.randbelow(2**32)
-    _say(f"seqdiff: seed {seed}")
+    print(f"seqdiff: seed {seed}", file=sys.stderr)
     return seed
 
 
-def _say(line: str) -> None:
-    import sys
+def train(config: Path | str, *flags: str) -> Run:
+    """Train what a configuration file describes, and load the run.
 
-    print(line, file=sys.stderr)
+    Args:
+        config: A YAML file.
+        flags: Keys that override the file, as on the command line: ``"--optim.lr", "1e-3"``.
+
+    Raises:
+        FileExistsError: If the run directory already holds a run.
+        ValueError: If the configuration does not fit together.
+    """
+    from seqdiff.run.config import parse_run
+    from seqdiff.run.start import quieten_lightning, start_run
+
+    quieten_lightning()
+    return load(start_run(parse_run(Path(config), flags)))
+
+
+def resume(directory: Path | str, *flags: str) -> Run:
+    """Continue training a run as if it had never stopped, and load it.
+
+    Args:
+        directory: The run directory.
+        flags: Keys to override, for example ``"--trainer.max_steps", "20000"``.
+
+    Raises:
+        FileNotFoundError: If there is nothing to resume.
+        ValueError: If the checkpoint does not fit, or the run is already finished.
+    """
+    from seqdiff.run.start import quieten_lightning, resume_run
+
+    quieten_lightning()
+    return load(resume_run(Path(directory), flags))

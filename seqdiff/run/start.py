@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
@@ -33,6 +35,13 @@ from seqdiff.training import (
     read_progress,
     read_purpose,
     read_weights,
+)
+
+
+_NOISE = (
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+    r"The '\w+' does not have many workers",
+    r"Be aware that when using `ckpt_path`, callbacks .*: \[('(EMA|Timer)'(, )?)+\]",
 )
 
 
@@ -269,3 +278,10 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
     fix = "give both runs the same backbone, and as many outputs and time inputs"
     check_weights(owner, denoiser.state_dict(), weights, to_fit="the backbone", fix=fix)
     denoiser.load_state_dict(weights)
+
+
+def quieten_lightning() -> None:
+    """Silence what Lightning tells developers of a Trainer; its warnings to users stay."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in _NOISE:
+        warnings.filterwarnings("ignore", message=message, module="lightning")

@@ -11,7 +11,7 @@ from seqdiff.cli import drawing
 from seqdiff.cli.app import main
 from seqdiff.cli.drawing import find_symbol
 from seqdiff.data.templates import Blanks
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.samplers import BlockSampler, FirstHittingSampler
 from seqdiff.trace import read_trace
 from tests.integration import test_labelled_run as labelled
@@ -176,7 +176,7 @@ def test_the_bar_looks_at_all_tokens_now_and_then(run: Path, monkeypatch) -> Non
     )
     monkeypatch.setattr(drawing, "progress", lambda: contextlib.nullcontext(bar))
     monkeypatch.setattr(drawing, "time", SimpleNamespace(monotonic=lambda: 5.0))
-    trained = load_run(run)
+    trained = load(run)
     blanks = Blanks(2, 24, trained.process.unknown_id)
     for sampler in (BlockSampler(), BlockSampler(FirstHittingSampler(1))):
         updates.clear()

@@ -16,7 +16,7 @@ from genomics.io.fasta import write_fasta
 from seqdiff.cli import scoring
 from seqdiff.cli.app import main
 from seqdiff.likelihood import FixedOrder, evaluate
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.types import Batch
 from tests.integration.toy_domain import ALPHABET, ToyNet
 
@@ -71,7 +71,7 @@ def test_scores_of_a_domain_from_outside(
     assert [row["counted"] for row in table] == ["8", "5", "6", "0", "8"]
     estimates = ("nats", "bits/token", "standard_error", "low", "high")
     assert [table[3][key] for key in estimates] == ["NA"] * 5 and table[3]["nfe"] == "0"
-    run = load_run(trained)
+    run = load(trained)
     for number, row in enumerate(table):
         ids = torch.from_numpy(
             run.tokenizer.encode(rings.read_text().splitlines()[number].split()[1])
@@ -124,7 +124,7 @@ def test_readings_are_averaged_with_independent_errors(
     one_way = read(out)
     assert main(score(trained, rings, out, "--both_ways")) == 0
     both = read(out)
-    run = load_run(trained)
+    run = load(trained)
     lines = [line.split()[1] for line in rings.read_text().splitlines()]
     for number in (0, 1, 2, 4):
         forward = run.tokenizer.encode(lines[number])

@@ -23,7 +23,7 @@ from genomics.variants.mutagenesis import mutation_effects
 from genomics.variants.windows import allele_windows
 from seqdiff.cli.app import main
 from seqdiff.likelihood import SmallK
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "experiment" / "genomics" / "demo.yaml"
@@ -98,7 +98,7 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
     for row in table:
         if row["status"] != "scored":
             assert row["llr"] == row["marginal"] == "NA"
-    loaded, genome = load_run(run), Genome.from_records({"c": encode(CHROM)})
+    loaded, genome = load(run), Genome.from_records({"c": encode(CHROM)})
     effects = mutation_effects(loaded.denoiser, encode(CHROM), window=12)
     for row in scored:
         variant = Variant(0, "c", int(row["pos"]), ".", row["ref"], row["alt"])
@@ -200,7 +200,7 @@ def test_mutagenesis(run, files, fails, tmp_path: Path) -> None:
     found = np.load(out)
     assert found["names"].tolist() == ["one", "two"]
     assert found["sequences"].tolist() == ["ACGTN", CHROM]
-    loaded = load_run(run)
+    loaded = load(run)
     want = mutation_effects(loaded.denoiser, encode(CHROM), window=12)
     np.testing.assert_allclose(found["effect_1"], want, rtol=0, atol=1e-5)
     assert found["effect_0"].shape == (5, 4) and np.isnan(found["effect_0"][4]).all()

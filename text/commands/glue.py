@@ -119,9 +119,9 @@ def _backbone(name: str) -> BertBackbone:
     if not (Path(name) / "run.yaml").is_file():
         size = load_config("glue.model", name).vocab_size
         return BertBackbone(name, num_embeddings=size + 1, num_logits=size)
-    from seqdiff.run import load_run
+    from seqdiff.run import load
 
-    backbone = load_run(name).denoiser.backbone
+    backbone = load(name).denoiser.backbone
     if not isinstance(backbone, BertBackbone):
         raise ValueError(
             f"glue.model must be a run on text.pretrained.BertBackbone, got {name} on "
