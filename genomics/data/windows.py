@@ -181,8 +181,8 @@ class WindowDataModule(SequenceDataModule):
         del split
         return self.fasta
 
-    def prepare_data(self) -> None:
-        """Lightning's hook, called by one process a machine: encode the files into the cache."""
+    def prepare(self) -> None:
+        """Encode the files into the cache."""
         self._build()
 
     def dataset(self, split: Split) -> WindowDataset:

@@ -130,7 +130,7 @@ def test_labels_that_training_never_sees(pair, fasta, table, held_out, by, messa
     names, file = [*LABELS, "silencer"], table(lines)
     data = FastaDataModule(source, 32, labels=names, label_file=file, **keys)
     with pytest.raises(ValueError, match=message) as caught:
-        data.prepare_data()
+        data.prepare()
     assert "\n" not in str(caught.value)
 
 
