@@ -18,8 +18,8 @@ from .samplers import RemaskCapSampler as RemaskCapSampler
 from .samplers import RemaskConfSampler as RemaskConfSampler
 from .samplers import RemaskLoopSampler as RemaskLoopSampler
 from .samplers import RemaskRescaleSampler as RemaskRescaleSampler
-from .samplers import SMCSampler as SMCSampler
 from .samplers import SemiAutoregressiveSampler as SemiAutoregressiveSampler
+from .samplers import SMCSampler as SMCSampler
 from .samplers import TauLeapingSampler as TauLeapingSampler
 from .samplers import ThresholdSampler as ThresholdSampler
 from .samplers import TweedieSampler as TweedieSampler

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from genomics.sequence import DNATokenizer
-from seqdiff.cli.drawing import guide
-from seqdiff.run import Run, load
+from seqdiff.run import Run, guide, load
 
 
 def load_dna_run(command: str, directory: Path, device: torch.device) -> Run:

@@ -11,11 +11,10 @@ from pathlib import Path
 from genomics.io import Genome, Variant, read_vcf
 from genomics.variants.effects import LikelihoodRatio, likelihood_ratios, masked_marginals
 from genomics.variants.windows import Refusal, allele_windows, refusal
-from seqdiff.cli.scoring import MISSING
-from seqdiff.cli.terminal import progress
 from seqdiff.files import replacing
 from seqdiff.likelihood import Estimator
-from seqdiff.run import Run
+from seqdiff.progress import progress
+from seqdiff.run import MISSING, Run
 
 COLUMNS = (
     *("chrom", "pos", "id", "ref", "alt", "line"),

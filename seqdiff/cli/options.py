@@ -44,7 +44,9 @@ def join(owner: str, flags: Sequence[str]) -> list[str]:
     while words:
         word = words.pop(0)
         if not _is_key(word):
-            raise ValueError(f"{owner}: unrecognized argument {word!r}; see: seqdiff {owner} --help")
+            raise ValueError(
+                f"{owner}: unrecognized argument {word!r}; see: seqdiff {owner} --help"
+            )
         if "=" not in word and words and not words[0].startswith("--"):
             word += "=" + words.pop(0)
         joined.append(word)

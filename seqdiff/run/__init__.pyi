@@ -17,7 +17,9 @@ from .embedding import check_readable as check_readable
 from .embedding import embed as embed
 from .embedding import states as states
 from .estimators import EstimatorOptions as EstimatorOptions
+from .estimators import choose_estimator as choose_estimator
 from .evaluation import Evaluation as Evaluation
+from .evaluation import estimate as estimate
 from .presets import PRESETS as PRESETS
 from .run import Run as Run
 from .run import draw_seed as draw_seed

@@ -29,7 +29,6 @@ from seqdiff.samplers import (
 )
 from seqdiff.trace import write_trace
 
-
 AnyRun = TypeVar("AnyRun", bound=Trained)
 
 

@@ -35,7 +35,9 @@ class FillTable:
         import pandas as pd
 
         return pd.DataFrame(
-            self.probabilities, index=pd.Index(self.positions, name="position"), columns=self.symbols
+            self.probabilities,
+            index=pd.Index(self.positions, name="position"),
+            columns=self.symbols,
         )
 
     def __repr__(self) -> str:

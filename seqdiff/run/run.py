@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from typing_extensions import Self
 
 from seqdiff.backbones import CONFIG_FILE, read_json
 from seqdiff.data import Blanks, Motif, Record, Records, Scaffolds, Split, Templates
@@ -29,7 +28,6 @@ from seqdiff.run.drawing import (
     draw,
     fit_sampler,
     guide,
-    open_sampler,
     usual_sampler,
 )
 from seqdiff.run.embedding import check_readable, embed

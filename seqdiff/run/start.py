@@ -37,7 +37,6 @@ from seqdiff.training import (
     read_weights,
 )
 
-
 _NOISE = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     r"The '\w+' does not have many workers",

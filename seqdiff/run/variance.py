@@ -203,7 +203,9 @@ def _loss(run: Trained, estimates: ClippedEstimates, split: Split, num_batches: 
     return estimates.variances(torch.stack(rows))
 
 
-def _gradient(run: Trained, estimates: ClippedEstimates, split: Split, num_batches: int) -> Variances:
+def _gradient(
+    run: Trained, estimates: ClippedEstimates, split: Split, num_batches: int
+) -> Variances:
     device = next(run.denoiser.parameters()).device
     loader = run.datamodule.training_loader(split)
     batches = [batch.to(device) for batch in islice(loader, num_batches)]

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from seqdiff.cli.drawing import find_symbol
 
 from seqdiff.cli import drawing
 from seqdiff.cli.app import main
-from seqdiff.cli.drawing import find_symbol
 from seqdiff.data.templates import Blanks
 from seqdiff.run import load
 from seqdiff.samplers import BlockSampler, FirstHittingSampler

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from seqdiff.cli.commands import Command, command_line
 
 from seqdiff.cli import app
 from seqdiff.cli.app import main
-from seqdiff.cli.commands import Command, command_line
 from seqdiff.run.config import instantiate, parse_run
 from seqdiff.training import trainer
 from seqdiff.training.callbacks import EMA, RunCheckpoint

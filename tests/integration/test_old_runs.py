@@ -25,8 +25,8 @@ from seqdiff.objectives import (
     WeightedMLM,
 )
 from seqdiff.process import Absorbing, Blockwise, LeftToRight, Process
-from seqdiff.run.config_files import read_config
 from seqdiff.run import load
+from seqdiff.run.config_files import read_config
 from seqdiff.samplers import AncestralSampler, BlockSampler
 from seqdiff.schedules import LogLinear
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from seqdiff.cli.app import main
 from seqdiff.likelihood import evaluate
-from seqdiff.run.config import instantiate, parse_run
 from seqdiff.run import load
+from seqdiff.run.config import instantiate, parse_run
 from tests.integration.conftest import TOY
 from tests.integration.toy_domain import ALPHABET
 

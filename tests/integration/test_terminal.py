@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from rich.progress import Progress
+from seqdiff.cli.commands import command_line
+from seqdiff.cli.terminal import quieten_lightning
 
 from seqdiff.cli import drawing
 from seqdiff.cli.app import main
-from seqdiff.cli.commands import command_line
-from seqdiff.cli.terminal import quieten_lightning
 
 ROOT = Path(__file__).parents[2]
 

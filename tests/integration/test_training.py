@@ -15,8 +15,8 @@ from seqdiff.cli.app import main
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.objectives import WeightedMLM
 from seqdiff.rng import CounterNoise
-from seqdiff.run.config import instantiate, parse_run
 from seqdiff.run import load
+from seqdiff.run.config import instantiate, parse_run
 from seqdiff.training import OptimConfig, lr_factor
 from seqdiff.training.module import DiffusionModule
 from tests.integration.toy_domain import ToyData

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from seqdiff.cli.commands import Command
 from transformers import GPT2Config
 
 from seqdiff import extras
 from seqdiff.cli import app
 from seqdiff.cli.app import main
-from seqdiff.cli.commands import Command
 from tests.integration.conftest import Entry
 from tests.text.pretrained.tiny_bert import save_bert
 from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
