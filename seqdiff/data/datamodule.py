@@ -1,4 +1,4 @@
-"""The door between a domain and the core: a data module with a tokenizer."""
+"""What a domain gives the core: a data module with a tokenizer and datasets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
-from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from seqdiff.data.dataset import (
@@ -22,7 +21,7 @@ from seqdiff.likelihood import RowNats
 from seqdiff.types import Batch
 
 
-class SequenceDataModule(LightningDataModule, ABC):
+class SequenceDataModule(ABC):
     """Loads a domain's sequences; a subclass implements ``dataset`` and no loader.
 
     The constructor is cheap and touches no file, so that a run can be described, checked and
@@ -64,7 +63,6 @@ class SequenceDataModule(LightningDataModule, ABC):
         Raises:
             ValueError: If a batch size is less than 1 or ``num_workers`` is negative.
         """
-        super().__init__()
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
@@ -78,8 +76,6 @@ class SequenceDataModule(LightningDataModule, ABC):
                     f"{type(self).__name__}.{name} must be at least {least}, "
                     f"got {getattr(self, name)}; set data.{name}"
                 )
-        self._start = 0
-        self._start_step: int | None = None
 
     @property
     def counting(self) -> tuple[str, ...]:
@@ -174,49 +170,8 @@ class SequenceDataModule(LightningDataModule, ABC):
             pin_memory=torch.cuda.is_available(),
         )
 
-    @property
-    def position(self) -> int:
-        """Examples of the stream that have entered an optimiser step."""
-        if self._start_step is None or self.trainer is None:
-            return self._start
-        steps = self.trainer.global_step - self._start_step
-        examples = self.batch_size * self.trainer.world_size * self.trainer.accumulate_grad_batches
-        return self._start + steps * examples
-
-    def train_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook: the stream from where the run stands."""
-        if self.trainer is None:
-            raise ValueError(
-                f"{type(self).__name__}.train_dataloader must be called by a Trainer, got none; "
-                "call training_loader() instead"
-            )
-        self._start, self._start_step = self.position, self.trainer.global_step
-        return self.training_loader(
-            rank=self.trainer.global_rank, world_size=self.trainer.world_size, start=self._start
-        )
-
-    def val_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook: this device's share of the validation split."""
-        return self._share("valid")
-
-    def test_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook: this device's share of the test split."""
-        return self._share("test")
-
-    def _share(self, split: Split) -> DataLoader[Batch]:
-        if self.trainer is None:
-            return self.evaluation_loader(split)
-        return self.evaluation_loader(
-            split, rank=self.trainer.global_rank, world_size=self.trainer.world_size
-        )
-
-    def state_dict(self) -> dict[str, int]:
-        """Lightning's hook: the position goes into the checkpoint."""
-        return {"position": self.position}
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Lightning's hook: continue from the checkpoint's position."""
-        self._start, self._start_step = state_dict["position"], None
+    def prepare(self) -> None:  # noqa: B027  a subclass may have nothing to build
+        """Build caches; called by one process per machine before the others open a dataset."""
 
 
 class EvaluationBatches(Sampler[list[int]]):

@@ -37,6 +37,7 @@ from seqdiff.training import (
     encode_weights,
     is_first_process,
     load_weights,
+    loaders,
     read_progress,
     weights_digest,
 )
@@ -266,8 +267,9 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         log_every_n_steps=config.trainer.log_every_n_steps,
         label_dropout=config.label_dropout,
     )
+    data = loaders(config.data)
     checkpoint = directory / CHECKPOINT_NAME if resume else None
-    done = Progress() if checkpoint is None else read_progress(checkpoint, module, config.data)
+    done = Progress() if checkpoint is None else read_progress(checkpoint, module, data)
     _sign(parsed, config.data.tokenizer, None if checkpoint is None else done.step)
     trainer = build_trainer(
         config.trainer,
@@ -284,7 +286,7 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         if config.trainer.val_check_interval is not None:
             config.data.dataset("valid")
     ours = not torch.distributed.is_initialized()
-    trainer.fit(module, datamodule=config.data, ckpt_path=checkpoint, weights_only=True)
+    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     if ours and torch.distributed.is_initialized():
         # Its threads may abort an interpreter that ends before them (pytorch/pytorch#190489), and
         # Lightning ends only NCCL's.

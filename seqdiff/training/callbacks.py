@@ -14,10 +14,13 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from seqdiff.files import write_bytes
 from seqdiff.training.module import DiffusionModule
-from seqdiff.training.weights import AVERAGE_PREFIX, encode_weights
+from seqdiff.training.weights import (
+    AVERAGE_PREFIX,
+    CHECKPOINT_NAME,
+    WEIGHTS_NAME,
+    encode_weights,
+)
 from seqdiff.types import Batch
-
-CHECKPOINT_NAME, WEIGHTS_NAME = "last.ckpt", "model.safetensors"
 
 
 def _denoiser(module: LightningModule) -> nn.Module:

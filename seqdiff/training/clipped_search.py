@@ -13,10 +13,10 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.utils.data import DataLoader
 
-from seqdiff.data import SequenceDataModule
 from seqdiff.objectives import BlockNELBO
 from seqdiff.training.callbacks import EMA
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances
+from seqdiff.training.data import DataLoaders
 from seqdiff.training.module import DiffusionModule
 from seqdiff.types import Batch
 
@@ -112,9 +112,9 @@ class ClippedScheduleSearch(Callback):
     def _batches(self, trainer: Trainer) -> Iterator[Batch]:
         """This device's parts of the same global batches each time."""
         if self._loader is None:
-            data = trainer.datamodule  # type: ignore[attr-defined]
-            assert isinstance(data, SequenceDataModule)
-            self._loader = data.training_loader(
+            loaders = trainer.datamodule  # type: ignore[attr-defined]
+            assert isinstance(loaders, DataLoaders)
+            self._loader = loaders.data.training_loader(
                 "valid", rank=trainer.global_rank, world_size=trainer.world_size
             )
         return islice(self._loader, self.num_batches)

@@ -14,7 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import Objective, validation_objective
 from seqdiff.rng import LABEL_STREAM, CounterNoise
-from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor, lr_scales
+from seqdiff.training.config import OptimConfig
+from seqdiff.training.optim import build_optimizer, decay_groups, lr_factor, lr_scales
 from seqdiff.types import NO_LABEL, Batch
 
 _VALIDATION_SEED = 0

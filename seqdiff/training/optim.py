@@ -4,66 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from torch import nn
 from torch.optim import AdamW
 
-
-@dataclass(frozen=True)
-class OptimConfig:
-    """AdamW and its learning rate.
-
-    Attributes:
-        lr: Learning rate after warm-up.
-        weight_decay: Decay of the matrices; see ``decay_groups``.
-        betas: AdamW's averaging coefficients.
-        eps: AdamW's epsilon.
-        warmup_steps: Optimiser steps of linear warm-up; the first step already moves.
-        schedule: After the warm-up, ``constant`` or half a ``cosine`` down to ``min_lr``.
-        min_lr: Where the cosine ends, at the run's last step.
-    """
-
-    lr: float = 3e-4
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    warmup_steps: int = 0
-    schedule: Literal["constant", "cosine"] = "constant"
-    min_lr: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ValueError: If a value is outside its range.
-        """
-        for name, common in (("lr", 3e-4), ("eps", 1e-8)):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"OptimConfig.{name} must be positive, got {getattr(self, name)}; "
-                    f"{common} is common"
-                )
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(
-                f"OptimConfig.betas must be in [0, 1), got {self.betas}; (0.9, 0.999) is common"
-            )
-        if not 0 <= self.min_lr <= self.lr:
-            raise ValueError(
-                f"OptimConfig.min_lr must be in [0, lr = {self.lr}], got {self.min_lr}; lower it"
-            )
-        for name in ("weight_decay", "warmup_steps"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"OptimConfig.{name} must be finite and not negative, "
-                    f"got {getattr(self, name)}; 0 switches it off"
-                )
-        if self.schedule == "constant" and self.min_lr > 0:
-            raise ValueError(
-                f"OptimConfig.min_lr must be 0 with the constant schedule, got {self.min_lr}; "
-                "set optim.schedule=cosine"
-            )
+from seqdiff.training.config import OptimConfig
 
 
 def lr_factor(config: OptimConfig, step: int, max_steps: int) -> float:

@@ -7,9 +7,8 @@ import io
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -22,77 +21,13 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from seqdiff.files import replacing, write_bytes
 from seqdiff.training.callbacks import EMA, RunCheckpoint, Throughput
 from seqdiff.training.clipped_search import ClippedScheduleSearch
+from seqdiff.training.config import TrainerConfig
 from seqdiff.training.progress import StepBar
 from seqdiff.training.weights import Progress
 
-Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed", "64-true"]
 METRICS_NAME = "metrics.csv"
 _HEADER = ["step", "name", "value"]
 _NOTHING = Progress()
-
-
-@dataclass(frozen=True)
-class TrainerConfig:
-    """Arguments of ``lightning.pytorch.Trainer``, passed on unchanged.
-
-    Attributes:
-        max_steps: Optimiser steps of the run; 0 opens no data and keeps the network as it is
-            built, which makes a run of a published one.
-        max_time: Wall-clock limit, ``DD:HH:MM:SS``, over a run and its resumptions since it was
-            first set.
-        accelerator: ``cpu``, ``gpu``, ``auto``, ...
-        devices: Number of devices, their indices, or ``auto``.
-        num_nodes: Number of machines.
-        strategy: ``auto``, ``ddp``, ``fsdp``, ...
-        precision: Of the backbone; losses are in float32 or better.
-        accumulate_grad_batches: Batches per device and optimiser step.
-        gradient_clip_val: Largest gradient norm; null does not clip.
-        val_check_interval: Training batches between two validations; null never validates.
-        limit_val_batches: Most validation batches per device, or a share of them; null takes all.
-        log_every_n_steps: Optimiser steps between two log rows.
-        deterministic: Refuse operations that are not deterministic.
-        enable_progress_bar: Show a bar.
-    """
-
-    max_steps: int = 1000
-    max_time: str | None = None
-    accelerator: str = "auto"
-    devices: int | list[int] | str = 1
-    num_nodes: int = 1
-    strategy: str = "auto"
-    precision: Precision = "32-true"
-    accumulate_grad_batches: int = 1
-    gradient_clip_val: float | None = None
-    val_check_interval: int | None = None
-    limit_val_batches: int | float | None = None
-    log_every_n_steps: int = 10
-    deterministic: bool = False
-    enable_progress_bar: bool = True
-
-    def __post_init__(self) -> None:
-        """Check what Lightning would only report late.
-
-        Raises:
-            ValueError: If a value is outside its range.
-        """
-        counts = ("max_steps", "accumulate_grad_batches", "log_every_n_steps", "num_nodes")
-        for name in (*counts, "val_check_interval"):
-            value, least = getattr(self, name), 0 if name == "max_steps" else 1
-            if value is not None and value < least:
-                raise ValueError(
-                    f"TrainerConfig.{name} must be at least {least}, got {value}; "
-                    f"set trainer.{name}"
-                )
-        clip, limit = self.gradient_clip_val, self.limit_val_batches
-        if clip is not None and not clip > 0:
-            raise ValueError(
-                f"TrainerConfig.gradient_clip_val must be positive, got {clip}; null does not clip"
-            )
-        if limit is not None and not (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1):
-            raise ValueError(
-                "TrainerConfig.limit_val_batches must be a count of at least 1 or a share in "
-                f"(0, 1], got {limit}; null takes all"
-            )
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,8 +16,11 @@ from torch import Tensor
 
 from seqdiff.denoiser import Denoiser
 from seqdiff.parameterization import Parameterization
-from seqdiff.training.module import DiffusionModule
 
+if TYPE_CHECKING:
+    from seqdiff.training.module import DiffusionModule
+
+CHECKPOINT_NAME, WEIGHTS_NAME = "last.ckpt", "model.safetensors"
 AVERAGE_PREFIX = "average."
 MODEL = "model"  # a key of checkpoints, and of what weights are for
 # The key of that in the metadata of safetensors: two keys would be written in a random order.

@@ -11,7 +11,7 @@ from seqdiff.cli.app import main
 from seqdiff.run.directory import load_run
 from seqdiff.run.presets import PRESETS
 from seqdiff.schedules import Polynomial
-from seqdiff.training.callbacks import CHECKPOINT_NAME, WEIGHTS_NAME
+from seqdiff.training import CHECKPOINT_NAME, WEIGHTS_NAME
 
 TOY = "tests.integration.toy_domain"
 NETWORKS = {

@@ -17,8 +17,8 @@ from seqdiff.objectives import WeightedMLM
 from seqdiff.rng import CounterNoise
 from seqdiff.run.config import instantiate, parse_run
 from seqdiff.run.directory import load_run
+from seqdiff.training import OptimConfig, lr_factor
 from seqdiff.training.module import DiffusionModule
-from seqdiff.training.optim import OptimConfig, lr_factor
 from tests.integration.toy_domain import ToyData
 
 
