@@ -86,7 +86,7 @@ def rc_consistent(run: Run, sampler: Sampler) -> Run:
             f"sample.rc_consistent must be left out for {what[run.denoiser.context]}, which "
             "reads from left to right only; leave it out"
         )
-    if sampler.directed:
+    if sampler.order_dependent:
         raise ValueError(
             f"sample.rc_consistent must go with a sampler that treats both ends alike, got "
             f"{type(sampler).__name__}; leave --sampler out, or choose ancestral"

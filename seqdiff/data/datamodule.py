@@ -176,6 +176,31 @@ class SequenceDataModule(ABC):
         """Build caches; called by one process per machine before the others open a dataset."""
 
 
+class NoData(SequenceDataModule):
+    """A tokenizer without sequences: the data of a published network.
+
+    Args:
+        tokenizer: Of the network.
+        token_name: What reports call a token.
+        file_suffix: Of the file format that samples are printed in.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, token_name: str, file_suffix: str) -> None:
+        super().__init__(tokenizer, batch_size=1)
+        self.token_name, self.file_suffix = token_name, file_suffix
+
+    def dataset(self, split: Split) -> SequenceDataset:
+        """There is none.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            f"Run.datamodule must have a {split} split, got a published network without data; "
+            "make it a run with data: seqdiff train CONFIG --trainer.max_steps 0"
+        )
+
+
 class EvaluationBatches(Sampler[list[int]]):
     """One device's batches of a split: nothing dropped, nothing repeated, shares alike.
 
