@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from seqdiff.data import Tokenizer
 
+
 @dataclass(frozen=True, kw_only=True)
 class FastaReader:
     """A ``seqdiff.data.Reader`` of FASTA files.

@@ -10,7 +10,6 @@ from transformers import BertForMaskedLM
 from seqdiff.cli.app import main
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
-from seqdiff.run import load as load_run
 from seqdiff.types import Inputs
 from tests.integration.conftest import BASE
 from tests.text.pretrained.tiny_bert import MASK, SIZE, VOCAB, save_bert
@@ -170,7 +169,7 @@ def test_masked_diffusion_goes_on_from_the_checkpoint_which_may_then_go(
     config = tmp_path / "bert.yaml"
     config.write_text(yaml.safe_dump(content))
     assert main(["train", str(config)]) == 0
-    trained = load(tmp_path / "run").denoiser.backbone
+    trained = load_run(tmp_path / "run").denoiser.backbone
     before = dict(load(checkpoint).named_parameters())
     moved = {name: (w - before[name]).abs().max() for name, w in trained.named_parameters()}
     assert 0 < max(moved.values()) < 0.05, "a few steps from the published weights"
@@ -181,7 +180,7 @@ def test_masked_diffusion_goes_on_from_the_checkpoint_which_may_then_go(
     (tmp_path / "bert").rename(tmp_path / "gone")
     assert main(table) == 0 and capsys.readouterr().out == with_folder
     (tmp_path / "run").rename(tmp_path / "moved")
-    alone = load(tmp_path / "moved").denoiser.backbone
+    alone = load_run(tmp_path / "moved").denoiser.backbone
     assert isinstance(alone, BertBackbone) and alone.mask_token_id == MASK
     assert torch.equal(alone(Inputs(TOKENS)), trained(Inputs(TOKENS)))
     (tmp_path / "moved").rename(tmp_path / "run")
