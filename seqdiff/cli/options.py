@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-# Options that a command does not declare: keys of a configuration, or options of a sampler.
-Flag = Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]
+# What a command is called on, and options that it does not declare: keys of a configuration, or
+# options of a sampler.
+RunAndFlags = Annotated[str, Parameter(name="RUN", allow_leading_hyphen=True)]
+ConfigAndFlags = Annotated[str, Parameter(name="CONFIG", allow_leading_hyphen=True)]
 # Several values after one option: --lr 1e-3 2e-3.
 Several = Parameter(consume_multiple=True)
 FlatOptions = Parameter(name="*")
@@ -29,28 +32,37 @@ def respell(flags: Sequence[str]) -> list[str]:
     return words
 
 
-def join(owner: str, flags: Sequence[str]) -> list[str]:
-    """Write options as ``--key=value``, with underscores in keys.
+def part(owner: str, words: Sequence[str], name: str = "RUN") -> tuple[Path, list[str]]:
+    """Part what a command is called on from options that it does not declare.
 
     Args:
-        owner: The command, for the message.
-        flags: As typed.
+        owner: The command, for the messages.
+        words: As typed, without the options that it declares.
+        name: What it is called on.
+
+    Returns:
+        That, and the options as ``--key=value``, with underscores in keys.
 
     Raises:
-        ValueError: If a word is no option and follows none.
+        ValueError: If there is not exactly one word that is no option.
     """
-    joined: list[str] = []
-    words = respell(flags)
-    while words:
-        word = words.pop(0)
+    found: list[str] = []
+    flags: list[str] = []
+    left = respell(words)
+    while left:
+        word = left.pop(0)
         if not _is_key(word):
-            raise ValueError(
-                f"{owner}: unrecognized argument {word!r}; see: seqdiff {owner} --help"
-            )
-        if "=" not in word and words and not words[0].startswith("--"):
-            word += "=" + words.pop(0)
-        joined.append(word)
-    return joined
+            found.append(word)
+            continue
+        if "=" not in word and left and not left[0].startswith("--"):
+            word += "=" + left.pop(0)
+        flags.append(word)
+    if len(found) != 1:
+        got = ", ".join(map(repr, found)) or "none"
+        raise ValueError(
+            f"{owner} must be given one {name}, got {got}; see: seqdiff {owner} --help"
+        )
+    return Path(found[0]), flags
 
 
 def _is_key(word: str) -> bool:
@@ -65,6 +77,7 @@ def extend(function: Callable[..., Any], options: Mapping[str, type]) -> Callabl
         options: Dataclasses by argument name; each argument is ``None`` if none of its options was
             given.
     """
+    function.__dict__.pop("__signature__", None)
     signature = inspect.signature(function, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     added = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqdiff.cli.extensions import SampleOptions, find_template_reader, find_writer
-from seqdiff.cli.options import Flag, check_count, check_guidance, check_seed, extend, join
+from seqdiff.cli.options import RunAndFlags, check_count, check_guidance, check_seed, extend, part
 from seqdiff.files import check_apart, check_parent, replacing
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def sample(
-    run: Path,
-    /,
-    *flags: Flag,
+    *words: RunAndFlags,
     num: int = 10,
     length: int | None = None,
     infill: Path | None = None,
@@ -42,8 +40,7 @@ def sample(
     them.
 
     Args:
-        run: Run directory.
-        flags: Options of the sampler.
+        words: Run directory, and options of the sampler.
         num: Number of sequences; with --infill, for each record.
         length: Tokens in each; default: those of a training row.
         infill: File of templates to fill: known tokens stay. For DNA a FASTA file with N and IUPAC
@@ -67,12 +64,12 @@ def sample(
     Raises:
         ValueError: If an option, a file or the run cannot be used.
     """
+    run, options = part("sample", words)
     check_count("sample.num", num)
     if batch_size is not None:
         check_count("sample.batch_size", batch_size)
     check_seed("sample.seed", seed)
     check_guidance("sample.guidance", guidance)
-    options = join("sample", flags)
     given = [extra for extra in domains.values() if extra is not None]
     _check_given(length, infill, given)
     writer = None if out is None else find_writer(out)

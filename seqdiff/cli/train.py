@@ -8,13 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from seqdiff.cli.extensions import command_line
-from seqdiff.cli.options import Flag, respell
+from seqdiff.cli.options import ConfigAndFlags, respell
 
 
 def train(
-    config: Path | None = None,
-    /,
-    *flags: Flag,
+    *words: ConfigAndFlags,
     resume: Path | None = None,
     keys: bool = False,
 ) -> None:
@@ -25,14 +23,17 @@ def train(
     ar, mlm, plaid.
 
     Args:
-        config: YAML file.
-        flags: Keys of the configuration.
+        words: YAML file, and keys of the configuration.
         resume: Continue this run directory instead.
         keys: List the keys of a configuration instead.
 
     Raises:
         ValueError: If the configuration does not fit together.
     """
+    options = respell(words)
+    config = None
+    if options and not options[0].startswith("--"):
+        config, options = Path(options[0]), options[1:]
     given = [config is not None, resume is not None, keys]
     if sum(given) != 1:
         raise ValueError(
@@ -41,7 +42,6 @@ def train(
         )
     from seqdiff.run import parse_run, resume_run, run_parser, start_run
 
-    options = respell(flags)
     if keys:
         run_parser().print_help()
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,7 @@ class Reader(Protocol):
         ...
 
 
-def find_readers() -> dict[str, type[Reader]]:
-    """Load every installed reader, by the option that takes its file."""
+def find_readers() -> dict[str, type[Any]]:
+    """Load the class of every installed ``Reader``, by the option that takes its file."""
     found = sorted(entry_points(group="seqdiff.readers"), key=lambda entry: entry.name)
     return {entry.name: entry.load() for entry in found}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ class Run(Trained):
             f"{type(self.denoiser.backbone).__name__} of {size:,} parameters)"
         )
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> Run:
         """Move the network.
 
         Args:
@@ -184,7 +184,7 @@ class Run(Trained):
         stop: str | None = None,
         extrapolate: bool = False,
         batch_size: int | None = None,
-        modify: Callable[[Self, Sampler], Self] | None = None,
+        modify: Callable[[Run, Sampler], Run] | None = None,
         recorder: Recorder | None = None,
     ) -> Drawn:
         """Draw a sequence for each template, under a progress bar.

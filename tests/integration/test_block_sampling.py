@@ -6,12 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from seqdiff.cli.drawing import find_symbol
 
-from seqdiff.cli import drawing
 from seqdiff.cli.app import main
 from seqdiff.data.templates import Blanks
-from seqdiff.run import load
+from seqdiff.run import drawing, load
+from seqdiff.run.drawing import find_symbol
 from seqdiff.samplers import BlockSampler, FirstHittingSampler
 from seqdiff.trace import read_trace
 from tests.integration import test_labelled_run as labelled
@@ -216,10 +215,10 @@ def share(run: Path, out: Path, *flags: str) -> float:
 @pytest.fixture
 def fasta_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     from genomics.io import fasta
-    from seqdiff.cli import commands
+    from seqdiff.cli import extensions
 
     found = {"seqdiff.writers": [Entry("fa", fasta.write_samples)]}
-    monkeypatch.setattr(commands, "entry_points", lambda group: found[group])
+    monkeypatch.setattr(extensions, "entry_points", lambda group: found[group])
 
 
 def test_labels_steer_blocks(classes: Path, tmp_path: Path, fasta_writer: None, capsys) -> None:

@@ -260,7 +260,7 @@ def test_what_lightning_refuses_is_one_line(
 def test_an_impossible_run_directory_is_refused_before_a_network_is_built(
     config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("seqdiff.run.directory.instantiate")
+    monkeypatch.delattr("seqdiff.run.start.instantiate")
     (tmp_path / "taken").touch()
     message = fails(["train", str(config), f"--output={tmp_path}/taken"])
     assert "RunConfig.output must be a folder" in message

@@ -12,13 +12,10 @@ import torch
 import yaml
 from Bio import SeqIO
 
-from genomics.io import records
 from genomics.io.fasta import write_fasta
 from seqdiff.cli.app import main
-from seqdiff.data import reader
 from seqdiff.likelihood import evaluate
 from seqdiff.run import load
-from tests.integration.conftest import Entry
 
 CONFIG = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "fasta.yaml"
 SMALL = [
@@ -252,8 +249,6 @@ def test_configurations_that_do_not_fit(data: list[str], fails, tmp_path: Path) 
 def test_scores_are_given_the_label(
     labelled: Path, fails, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    installed = {"seqdiff.readers": [Entry("fasta", records)], "seqdiff.writers": []}
-    monkeypatch.setattr(reader, "entry_points", lambda group: installed[group])
     write_fasta(tmp_path / "x.fa", ["gc", "at"], ["GCCGGCGCCG" * 3, "ATTATAATTA" * 3])
     out = tmp_path / "s.tsv"
     score = ["score", str(labelled), f"--fasta={tmp_path / 'x.fa'}", f"--out={out}"]

@@ -8,10 +8,9 @@ import pytest
 import torch
 from rich.progress import Progress
 
-from seqdiff.cli import drawing
 from seqdiff.cli.app import main
 from seqdiff.plots.film import develop
-from seqdiff.run import Run, load
+from seqdiff.run import Run, drawing, load
 from seqdiff.run.sampler_config import build_sampler
 from seqdiff.samplers import FirstHittingSampler, Recorder, recorder
 from seqdiff.trace import read_trace

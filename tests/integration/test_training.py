@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import seqdiff.run.directory
+import seqdiff.run.start
 import seqdiff.training.callbacks
 import seqdiff.training.trainer
 from seqdiff.cli.app import main
@@ -125,7 +125,7 @@ def test_the_first_process_opens_the_data_before_lightning_starts_others(
     assert (split == "train") == (f"there is no {split}" in fails(command))
     command += ["--trainer.val_check_interval", "2"]
     assert f"there is no {split}" in fails(command)
-    monkeypatch.setattr(seqdiff.run.directory, "is_first_process", lambda: False)
+    monkeypatch.setattr(seqdiff.run.start, "is_first_process", lambda: False)
     assert "Lightning was started" in fails(command)
     assert not (tmp_path / "run").exists()
 

@@ -11,9 +11,6 @@ import anndata
 import numpy as np
 import pytest
 
-from genomics.commands import embed as embed_command
-from genomics.commands import ism as ism_command
-from genomics.commands import variants as variants_command
 from genomics.io.fasta import write_fasta
 from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
@@ -249,13 +246,6 @@ def test_anndata(run, files, fails, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(table.X, arrays["embeddings"])
     monkeypatch.setitem(sys.modules, "anndata", None)
     assert "pip install -e '.[genomics]'" in fails([*command, str(tmp_path / "e.h5ad")])
-
-
-@pytest.mark.parametrize("command", [variants_command, ism_command, embed_command])
-def test_they_are_commands(command) -> None:
-    from seqdiff.cli.commands import Command
-
-    assert isinstance(command, Command)
 
 
 def test_real_variants(run: Path, real_data: Path, tmp_path: Path, capsys) -> None:

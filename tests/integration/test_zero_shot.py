@@ -9,10 +9,10 @@ import jaxtyping
 import pytest
 import yaml
 
-from seqdiff.cli import suite_table
 from seqdiff.cli.app import main
 from seqdiff.likelihood import StratifiedK, evaluate
 from seqdiff.run import load
+from seqdiff.run import suites as suite_table
 from text.corpora.datamodule import TextDataModule
 from text.corpora.detokenizers import DETOKENIZERS
 from text.corpora.rows import WrappedRows

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from seqdiff.cli.options import Flag, check_count, check_seed, join
+from cyclopts import Parameter
+
+from seqdiff.cli.options import check_count, check_seed, part
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -13,13 +15,12 @@ if TYPE_CHECKING:
     from text.evaluation import GenerativePerplexity
 
 _OWNER = "generative-perplexity"
+SamplesAndFlags = Annotated[str, Parameter(name="RUN_OR_FILE", allow_leading_hyphen=True)]
 _NUM = 64
 
 
 def generative_perplexity(
-    samples: Path,
-    /,
-    *flags: Flag,
+    *words: SamplesAndFlags,
     num_samples: int | None = None,
     length: int | None = None,
     extrapolate: bool = False,
@@ -35,9 +36,8 @@ def generative_perplexity(
     NAME lists them.
 
     Args:
-        samples: Run directory to draw from; or a file: .txt with a sample per line or as seqdiff
-            sample writes it, or .jsonl with the key text.
-        flags: Options of the sampler.
+        words: Run directory to draw from, and options of the sampler; or a file: .txt with a sample
+            per line or as seqdiff sample writes it, or .jsonl with the key text.
         num_samples: Number of samples to draw from a run; default: 64.
         length: Tokens in each; default: those of a training row.
         extrapolate: Draw samples longer than the rows of training.
@@ -50,6 +50,7 @@ def generative_perplexity(
     Raises:
         ValueError: If the samples or the model cannot be used.
     """
+    samples, options = part(_OWNER, words, "RUN_OR_FILE")
     check_count(f"{_OWNER}.batch_size", batch_size)
     drawing = {
         "num_samples": num_samples,
@@ -58,7 +59,7 @@ def generative_perplexity(
         "sampler": sampler,
         "seed": seed,
     }
-    texts = [] if samples.is_dir() else _read(samples, join(_OWNER, flags), drawing)
+    texts = [] if samples.is_dir() else _read(samples, options, drawing)
     num = _NUM if num_samples is None else num_samples
     check_count(f"{_OWNER}.num_samples", num)
     check_seed(f"{_OWNER}.seed", seed)
@@ -86,7 +87,6 @@ def generative_perplexity(
     place, title = choose_device(device), str(samples)
     plan = None
     if not texts:
-        options = join(_OWNER, flags)
         check_sampler(samples, sampler, options)
         run = load(samples, device=place)
         built = open_sampler(run, sampler, options)
