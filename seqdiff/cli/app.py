@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points, version
 from typing import Any
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from seqdiff.cli.extensions import Command
 
@@ -85,17 +85,27 @@ def commands() -> dict[str, Command]:
     return found
 
 
-def build_app() -> App:
-    """Build the application of all commands; none is imported before it is called."""
+def build_app(only: str | None = None) -> App:
+    """Build the application; no command is imported before it is called.
+
+    Args:
+        only: Add this command alone, with the help of its function; ``None`` adds all, with a line
+            each.
+    """
     app = App(
         name="seqdiff",
         help="Discrete diffusion over token sequences: DNA, text, and domains of your own.",
         version=lambda: version("seqdiff"),
-        help_format="plaintext",
+        help_format="markdown",
+        default_parameter=Parameter(negative=()),
         result_action="return_value",
     )
     groups: dict[str, Group] = {}
     for command in commands().values():
+        if only is not None:
+            if command.name == only:
+                app.command(command.function, name=only)
+            continue
         order = _GROUPS.index(command.group) if command.group in _GROUPS else len(_GROUPS)
         group = groups.setdefault(command.group, Group(command.group, sort_key=order))
         app.command(command.function, name=command.name, group=group, help=command.help)
@@ -111,13 +121,13 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundAr
     Raises:
         ValueError: If they do not fit a command.
     """
+    name = arguments[0] if arguments and arguments[0] in commands() else None
     try:
-        function, bound, _ = build_app().parse_args(
+        function, bound, _ = build_app(name).parse_args(
             list(arguments), exit_on_error=False, print_error=False
         )
     except CycloptsError as error:
-        name = next((word for word in arguments if not word.startswith("-")), None)
-        where = f" {name}" if name in commands() else ""
+        where = "" if name is None else f" {name}"
         raise ValueError(f"{str(error).rstrip('.')}; see: seqdiff{where} --help") from error
     return function, bound
 

@@ -40,6 +40,8 @@ def train(
             "train must be given one of CONFIG, --resume RUN and --keys, got "
             f"{sum(given)} of them; see: seqdiff train --help"
         )
+    if keys and options:
+        raise ValueError(f"train.keys must be alone, got {' '.join(options)}; leave it out")
     from seqdiff.run import parse_run, resume_run, run_parser, start_run
 
     if keys:

@@ -204,7 +204,8 @@ def refuses(trained: Path, tmp_path: Path, fails, toy_writer, monkeypatch: pytes
     def check(said: str, *flags: str, template: str | None = None) -> None:
         if template is not None:
             Path("t.ring").write_text(template)
-        command = ["sample", str(trained), "--num=1", "--seed=1", "--out=x.ring", *flags]
+        num = [] if "--num=0" in flags else ["--num=1"]
+        command = ["sample", str(trained), *num, "--seed=1", "--out=x.ring", *flags]
         assert said in fails(command)
         assert not Path("x.ring").exists()
 
@@ -217,7 +218,6 @@ INFILL = "--infill=t.ring"
 @pytest.mark.parametrize(
     ("flags", "template", "said"),
     [
-        ([], None, "sample.length must be given without --infill, got none"),
         ([INFILL], None, "sample.infill must be an existing file, got t.ring"),
         (["--infill=t.fa"], None, "sample.infill must end in one of .ring, got t.fa; rename it"),
         ([INFILL, "--length=5"], "a -", "sample.length must be left out with --infill, got 5"),

@@ -158,7 +158,7 @@ def test_the_picture_is_written(blocks: Path, tmp_path: Path, suffix: str) -> No
         (["--out", "{}/no/a.png"], "variance.out must lie in an existing folder"),
         (["--json", "{}/no/a.json"], "variance.json must lie in an existing folder"),
         (["--out", "{}/a.svg", "--json", "{}/a.svg"], "must be another file than --json"),
-        (["--split", "all"], "invalid choice: 'all'"),
+        (["--split", "all"], 'Invalid value "all" for --split'),
         (["--device", "abacus"], "--device must be usable, got 'abacus'"),
     ],
 )
