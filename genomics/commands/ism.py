@@ -40,14 +40,14 @@ def ism(
 
     from genomics.commands.opening import choose_window, load_dna_run
     from genomics.io import read_ids, require_known
-    from genomics.sequence import MASK_ID, decode, hides
+    from genomics.sequence import MASK_ID, decode, can_mask
     from genomics.variants import mutation_effects
     from seqdiff.files import replacing
     from seqdiff.progress import progress
     from seqdiff.run import choose_device
 
     trained = load_dna_run("ism", run, choose_device(device))
-    if not hides(trained.denoiser):
+    if not can_mask(trained.denoiser):
         raise ValueError(
             "ism.directory must be a run of a process with masks alone, got the "
             f"{trained.denoiser.description}; seqdiff variants takes every process"

@@ -37,7 +37,7 @@ class FillTable:
         return pd.DataFrame(
             self.probabilities,
             index=pd.Index(self.positions, name="position"),
-            columns=self.symbols,
+            columns=pd.Index(self.symbols),
         )
 
     def __repr__(self) -> str:

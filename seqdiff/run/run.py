@@ -390,7 +390,7 @@ def _load_hub(directory: Path, device: torch.device | str) -> Trained:
     Raises:
         ValueError: If no installed domain knows such networks.
     """
-    kind = read_json(directory / CONFIG_FILE).get("model_type")
+    kind = str(read_json(directory / CONFIG_FILE).get("model_type"))
     known = {entry.name: entry for entry in entry_points(group="seqdiff.hubs")}
     if kind not in known:
         raise ValueError(

@@ -266,7 +266,7 @@ class Scores(Sequence[Score]):
         """Give a data frame with a row for each sequence."""
         import pandas as pd
 
-        return pd.DataFrame([self.cells(score) for score in self], columns=list(self.heading))
+        return pd.DataFrame([self.cells(score) for score in self], columns=pd.Index(self.heading))
 
     def to_tsv(self) -> str:
         """Spell the table, tab-separated, with a line of headings."""
