@@ -24,7 +24,7 @@ class Settings(NamedTuple):
     seeds: int
     strategy: list[str]
     conjoin: list[str]
-    pooling: str
+    pooling: Literal["real", "padded"]
     max_length: int | None
     scratch: bool
     baselines: list[str]

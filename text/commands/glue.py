@@ -63,6 +63,7 @@ def glue(
     ]
     place = choose_device(device)
     backbone = _backbone(model)
+    assert backbone.max_length is not None
     if not 4 <= max_length <= backbone.max_length:
         raise ValueError(
             f"glue.max_length must be in 4..{backbone.max_length}, the model's context, got "
