@@ -1,4 +1,4 @@
-"""``seqdiff score --fasta``: the records of a FASTA file, on one strand or on both."""
+"""The reader for ``seqdiff score --fasta``: records on one strand or on both."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def read(path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Rec
     """See ``seqdiff.data.Reader``.
 
     Raises:
-        ValueError: If the model is not one of DNA, or for what ``read_encoded`` refuses.
+        ValueError: If the run is not on DNA or the file is not valid.
     """
+    from genomics.io.fasta import read_ids
     from genomics.sequence import DNATokenizer
 
     if tokenizer.fingerprint != DNATokenizer().fingerprint:
@@ -44,49 +45,8 @@ def read(path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Rec
     return [_record(name, ids, both=both) for name, ids in read_ids(path).items()]
 
 
-def read_ids(path: Path) -> dict[str, UInt8[np.ndarray, " L"]]:
-    """Read the records of a FASTA file as ids ``0..4``, by name, in the order of the file.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: For what ``read_encoded`` refuses.
-    """
-    import numpy as np
-
-    from genomics.io.fasta import read_encoded
-
-    pieces: dict[str, list[bytes]] = {}
-    for name, piece in read_encoded(path):
-        pieces.setdefault(name, []).append(piece)
-    return {name: np.frombuffer(b"".join(parts), np.uint8) for name, parts in pieces.items()}
-
-
-def require_known(owner: str, path: Path, records: dict[str, UInt8[np.ndarray, " L"]]) -> None:
-    """Refuse records that hold nothing but N.
-
-    Args:
-        owner: Who has no use for them.
-        path: The file.
-        records: By name.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    from genomics.sequence import MASK_ID
-
-    for name, ids in records.items():
-        if not (ids != MASK_ID).any():
-            raise ValueError(
-                f"{path}: record {name!r}: {owner} must have a known base, got {len(ids):,} "
-                "unknown ones; remove the record"
-            )
-
-
 def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:
-    """Take the strand whose ids come first as the content, whichever the file holds.
-
-    So both strands of a sequence get the same noise, letter by letter.
-    """
+    """Use the strand that sorts first as the content, so that both strands get the same noise."""
     from genomics.sequence import reads_backwards, reverse_complement
 
     opposite, mirrored = reverse_complement(ids), reads_backwards(ids)

@@ -373,7 +373,7 @@ def conjoin(command: str, run: Run, sampler: Sampler) -> Run:
             f"{command}.rc_consistent must be left out for {what[run.denoiser.context]}, which "
             "reads from left to right only; leave it out"
         )
-    if sampler.directed:
+    if sampler.order_dependent:
         raise ValueError(
             f"{command}.rc_consistent must go with a sampler that treats both ends alike, got "
             f"{type(sampler).__name__}; leave --sampler out, or choose ancestral"

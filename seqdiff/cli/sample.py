@@ -110,7 +110,7 @@ def check_context(
     Raises:
         ValueError: If it is too long.
     """
-    seen = sampler.reach(length)
+    seen = sampler.context_length(length)
     unit = run.datamodule.token_name
     bound, learnt = run.max_length, run.datamodule.context_length
     window = min(limit for limit in (bound, learnt, seen) if limit is not None)

@@ -15,7 +15,7 @@ from seqdiff.process import LeftToRight
 from seqdiff.rng import CounterNoise
 from seqdiff.samplers import ClassifierFree, FirstHittingSampler, LeftToRightSampler
 from seqdiff.samplers import SemiAutoregressiveSampler as Windows
-from seqdiff.samplers.decoding import reshape_law
+from seqdiff.samplers.decoding import reshape
 from seqdiff.types import Batch, Inputs
 from tests.causal_worlds import CausalLookup, CausalNet, LookingLookup, LookingNet
 from tests.enumeration import Law, distance, joint_law, outcomes
@@ -106,7 +106,7 @@ class FromTheRight(LeftToRightSampler):
     def fill(self, canvas):
         for place in reversed(range(canvas.x_t.shape[1])):
             where = canvas.masked & (torch.arange(canvas.x_t.shape[1]) == place)
-            self._reveal(canvas, where, canvas.log_probs(where, torch.zeros(len(where)).double()))
+            self._draw(canvas, where, canvas.log_probs(where, torch.zeros(len(where)).double()))
             canvas.end_step()
 
 
@@ -119,7 +119,7 @@ class OneTooFar(LeftToRightSampler):
             here = canvas.masked & (torch.arange(canvas.x_t.shape[1]) == place)
             asked = torch.zeros_like(here)
             asked[:, min(place + 1, L - 1)] = True
-            self._reveal(canvas, here, canvas.log_probs(asked, torch.zeros(len(here)).double()))
+            self._draw(canvas, here, canvas.log_probs(asked, torch.zeros(len(here)).double()))
             canvas.end_step()
 
 
@@ -136,7 +136,7 @@ def test_a_sharpened_law_is_that_of_each_token() -> None:
         grown: Law = {}
         for x, chance in right.items():
             code = sum(token * 4 ** (place - 1 - i) for i, token in enumerate(x))
-            law = reshape_law(WORLD.tables[place][code][None].log_softmax(-1), **options).exp()[0]
+            law = reshape(WORLD.tables[place][code][None].log_softmax(-1), **options).exp()[0]
             grown |= {(*x, k): chance * p for k, p in enumerate(law.tolist()) if p > 0}
         right = grown
     found = outcomes(LeftToRightSampler(**options), MODEL, PROCESS.blank((1, L))[0])

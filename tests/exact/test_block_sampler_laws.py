@@ -15,7 +15,7 @@ from seqdiff.samplers import (
     FirstHittingSampler,
     Sampler,
 )
-from seqdiff.samplers.growth import Growth, StopRules
+from seqdiff.samplers.block import Growth, StopRules
 from tests import laws
 from tests.block_laws import by_blocks
 from tests.block_worlds import BlockLookup, BlockOracle, block_denoiser

@@ -26,7 +26,7 @@ from seqdiff.samplers import (
     TweedieSampler,
 )
 from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.decoding import reshape_law
+from seqdiff.samplers.decoding import reshape
 from seqdiff.types import Inputs
 from tests import laws
 from tests.enumeration import distance, outcomes
@@ -39,7 +39,7 @@ START = (K,) * L
 
 def reshaped(law: list[float], **options) -> list[float]:
     log_probs = torch.tensor([law], dtype=torch.float64).log()
-    return reshape_law(log_probs, **options).exp()[0].tolist()
+    return reshape(log_probs, **options).exp()[0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,10 @@ def test_padding_is_not_sampled_and_not_counted(padded: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 0.0}, "temperature must be above 0, got 0.0; 1 is the model's own law"),
+        (
+            {"temperature": 0.0},
+            "temperature must be above 0, got 0.0; 1 is the model's own distribution",
+        ),
         ({"temperature": -1.0}, "temperature must be above 0, got -1.0"),
         ({"temperature": math.nan}, "temperature must be above 0, got nan"),
         ({"temperature": math.inf}, "temperature must be above 0, got inf"),

@@ -142,7 +142,7 @@ class BrokenBatchNoise(FirstHittingSampler):
     def fill(self, canvas: Canvas) -> None:
         generator = torch.Generator().manual_seed(int(canvas.draws.seeds.sum()))
         noise = torch.rand(canvas.x_t.shape, dtype=torch.float64, generator=generator)
-        canvas.place(canvas.masked, (noise * K).long()[canvas.masked])
+        canvas.write(canvas.masked, (noise * K).long()[canvas.masked])
 
 
 def test_noise_of_the_whole_batch_would_be_found() -> None:

@@ -39,7 +39,7 @@ class ConstantSampler(Sampler):
 
     def fill(self, canvas: Canvas) -> None:
         masked = canvas.masked
-        canvas.place(masked, masked.sum().new_zeros(int(masked.sum())))
+        canvas.write(masked, masked.sum().new_zeros(int(masked.sum())))
         canvas.end_step()
 
 
@@ -144,7 +144,7 @@ def test_options_are_listed_with_default_and_meaning(capsys: pytest.CaptureFixtu
         "--reward a function that can be imported, as module.function; must be given Scores rows",
         "--num-particles an integer; default: 16",
         "--resampling one of systematic, multinomial; default: systematic",
-        "--top-k an integer; default: none Draw among the k likeliest letters only.",
+        "--top-k an integer; default: none Draw among the k most likely symbols only.",
     ):
         assert said in shown
     assert main(["samplers", "semi_autoregressive"]) == 0

@@ -151,8 +151,8 @@ def uses(sampler: Sampler, rows: int = 20, denoiser: Denoiser = DENOISER) -> Cou
 class SameLetters(PredictorCorrectorSampler):
     """The broken twin: a position that is drawn anew gets the letter's noise again."""
 
-    def _reveal(self, canvas, where, law, step=0):
-        super()._reveal(canvas, where, law)
+    def _draw(self, canvas, where, law, step=0):
+        super()._draw(canvas, where, law)
 
 
 HIDING = [*SAMPLERS[3:], RemaskRescaleSampler(6, eta=0.8), RemaskLoopSampler(20, eta=0.8)]
@@ -228,7 +228,7 @@ class StartAgain(AncestralSampler):
     def start(self, canvas):
         places = int(canvas.free.sum())
         prior = canvas.process.log_prior().expand(places, -1)
-        canvas.place(canvas.free, canvas.draws.letters(prior, canvas.free, 1))
+        canvas.write(canvas.free, canvas.draws.tokens(prior, canvas.free, 1))
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class SameNumber(GibbsSampler):
 
     def correct(self, canvas, s, draw):
         where = canvas.choose_one(draw)
-        canvas.place(where, canvas.draws.letters(canvas.marginal(where, s), where, draw))
+        canvas.write(where, canvas.draws.tokens(canvas.marginal(where, s), where, draw))
 
 
 @pytest.mark.parametrize(
@@ -262,21 +262,23 @@ def test_samplers_that_use_a_number_twice_are_found(twin: Sampler, denoiser: Den
 def test_cells_are_those_of_the_levels() -> None:
     draws, edges = SeededDraws(torch.tensor([4, 9, 2**61])), torch.tensor([1, 0.7, 0.7, 0.2, 0])
     edges = edges.double()
-    levels, cells = draws.levels(WHERE), draws.cells(edges, WHERE)
+    levels, cells = draws.unmask_times(WHERE), draws.unmask_steps(edges, WHERE)
     assert ((edges[cells] < levels) & (levels <= edges[cells - 1])).all()
     assert set(cells.unique().tolist()) == {1, 3, 4}, "an empty cell holds nothing"
     some = WHERE.clone()
     some[1, 2:] = False
-    assert torch.equal(draws.levels(some), torch.where(some, levels, 0.0))
-    assert torch.equal(draws.cells(edges, some), torch.where(some, cells, 0))
+    assert torch.equal(draws.unmask_times(some), torch.where(some, levels, 0.0))
+    assert torch.equal(draws.unmask_steps(edges, some), torch.where(some, cells, 0))
 
 
 def test_a_window_has_the_noise_of_its_place() -> None:
     draws = SeededDraws(torch.tensor([4, 9, 2**61]))
-    levels = draws.levels(WHERE)
-    assert torch.equal(draws.window(2).levels(WHERE[:, 2:]), levels[:, 2:])
-    assert torch.equal(draws.window(1).window(1).levels(WHERE[:, 2:]), levels[:, 2:])
-    assert not torch.equal(draws.levels(WHERE[:, 2:]), levels[:, 2:]), "the twin without an offset"
+    levels = draws.unmask_times(WHERE)
+    assert torch.equal(draws.window(2).unmask_times(WHERE[:, 2:]), levels[:, 2:])
+    assert torch.equal(draws.window(1).window(1).unmask_times(WHERE[:, 2:]), levels[:, 2:])
+    assert not torch.equal(draws.unmask_times(WHERE[:, 2:]), levels[:, 2:]), (
+        "the twin without an offset"
+    )
 
 
 def test_windows_of_semi_autoregressive_do_not_repeat_their_noise() -> None:

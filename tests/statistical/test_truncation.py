@@ -116,12 +116,12 @@ def test_the_reveal_rate_is_nominal(sampler: Sampler, nominal: float, slack: int
 
 def shrunk(self: SeededDraws, where: Tensor) -> Tensor:
     """The broken twin of levels that never reach 1: 28% of the first step's reveals are lost."""
-    return RIGHT["levels"](self, where) * 0.9994
+    return RIGHT["unmask_times"](self, where) * 0.9994
 
 
 def lifted(self: SeededDraws, where: Tensor) -> Tensor:
     """The broken twin of levels that never reach 0."""
-    return torch.where(where, 1 - (1 - RIGHT["levels"](self, where)) * 0.9994, 0.0)
+    return torch.where(where, 1 - (1 - RIGHT["unmask_times"](self, where)) * 0.9994, 0.0)
 
 
 def rare(self: SeededDraws, probability: Tensor, where: Tensor, step: int) -> Tensor:
@@ -129,7 +129,7 @@ def rare(self: SeededDraws, probability: Tensor, where: Tensor, step: int) -> Te
     return RIGHT["coins"](self, probability * 0.95, where, step)
 
 
-RIGHT = {"levels": SeededDraws.levels, "coins": SeededDraws.coins}
+RIGHT = {"unmask_times": SeededDraws.unmask_times, "coins": SeededDraws.coins}
 
 
 @every
@@ -137,7 +137,7 @@ RIGHT = {"levels": SeededDraws.levels, "coins": SeededDraws.coins}
 def test_draws_that_lose_reveals_are_found(
     sampler: Sampler, nominal: float, slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SeededDraws, "levels", shrunk)
+    monkeypatch.setattr(SeededDraws, "unmask_times", shrunk)
     monkeypatch.setattr(SeededDraws, "coins", rare)
     assert nominal * POSITIONS - first_step(sampler) > slack
 
@@ -158,7 +158,7 @@ def cells() -> Tensor:
     """How many of 100,000 evenly spaced levels fall into each of 500 steps."""
     where = torch.ones(ROWS, LENGTH, dtype=torch.bool)
     edges = torch.linspace(1, 0, STEPS + 1, dtype=torch.float64)
-    found = SeededDraws(torch.arange(ROWS)).cells(edges, where)
+    found = SeededDraws(torch.arange(ROWS)).unmask_steps(edges, where)
     return found.flatten().bincount(minlength=STEPS + 2)[1:]
 
 
@@ -167,7 +167,7 @@ def test_every_step_reveals_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     right = cells()
     assert (right[:-1] - NOMINAL * POSITIONS).abs().max() <= 1 and right[-1] == 0
     for twin, place in ((shrunk, 0), (lifted, -2)):
-        monkeypatch.setattr(SeededDraws, "levels", twin)
+        monkeypatch.setattr(SeededDraws, "unmask_times", twin)
         assert cells()[place] < 0.75 * NOMINAL * POSITIONS
 
 
@@ -181,7 +181,7 @@ def tails() -> dict[str, int]:
     """How many of the library's draws fall beyond a rate of 0.002."""
     draws = SeededDraws(torch.arange(DRAWS // 1024))
     where = torch.ones(DRAWS // 1024, 1024, dtype=torch.bool)
-    levels = draws.levels(where)
+    levels = draws.unmask_times(where)
     heads = draws.coins(torch.full(where.shape, NOMINAL, dtype=torch.float64), where, 3)
     counted = {"high": levels > 1 - NOMINAL, "low": levels <= NOMINAL, "coins": heads}
     return {name: int(found.sum()) for name, found in counted.items()}
@@ -192,9 +192,9 @@ def test_random_tails_have_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(low <= count <= high for count in tails().values())
     for rate in (6 / 7 * NOMINAL, 8 / 7 * NOMINAL):
         assert binom.cdf(low - 1, DRAWS, rate) + binom.sf(high, DRAWS, rate) > 0.999
-    monkeypatch.setattr(SeededDraws, "levels", shrunk)
+    monkeypatch.setattr(SeededDraws, "unmask_times", shrunk)
     assert tails()["high"] < low
-    monkeypatch.setattr(SeededDraws, "levels", lifted)
+    monkeypatch.setattr(SeededDraws, "unmask_times", lifted)
     assert tails()["low"] < low
 
 
