@@ -169,7 +169,7 @@ def forward_rows(work: Work, wanted: Tensor, options: Namespace) -> list[Row]:
     """Check and time the forward pass of every way on the CPU."""
     rows = []
     with mock.patch.object(
-        block_pass, "flex_attention", torch.compile(block_diffusion.flex_attention)
+        block_diffusion, "flex_attention", torch.compile(block_diffusion.flex_attention)
     ):
         for way in WAYS:
             what = f"{work.block_size}, forward of {way} and {BASELINE}"
