@@ -37,22 +37,6 @@ def negative_entropy(log_probs: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]
     return -torch.special.entr(log_probs.exp()).sum(dim=-1)
 
 
-def equal_steps(
-    start: Int64[Tensor, " B"], num_steps: int | None, step: int
-) -> Int64[Tensor, " B"]:
-    """Count that keeps steps as equal as possible, the smaller ones last.
-
-    Args:
-        start: Masked positions of each row at the start.
-        num_steps: Steps at most; ``None`` takes one position per step.
-        step: Steps done.
-    """
-    if num_steps is None:
-        return start.clamp_max(1)
-    steps = start.clamp(1, num_steps)
-    return -(-start * (step + 1) // steps) + (-start * step // steps)
-
-
 @dataclass(frozen=True)
 class AdaptiveSampler(Decoding, Sampler, ABC):
     """Predict all masked positions, choose some of them by their certainty, draw those.
@@ -96,6 +80,19 @@ class AdaptiveSampler(Decoding, Sampler, ABC):
         """
 
 
+def equal_steps(
+    self: ConfidenceSampler | MarginSampler | EntropySampler,
+    certainty: Float64[Tensor, "B L"],
+    start: Int64[Tensor, " B"],
+    step: int,
+) -> Int64[Tensor, " B"]:
+    """Count strategy that keeps the steps of a sampler as equal as possible, smaller ones last."""
+    if self.num_steps is None:
+        return start.clamp_max(1)
+    steps = start.clamp(1, self.num_steps)
+    return -(-start * (step + 1) // steps) + (-start * step // steps)
+
+
 @dataclass(frozen=True)
 class ConfidenceSampler(AdaptiveSampler):
     """Most confident position first (most likely symbol); not the model's distribution.
@@ -108,11 +105,7 @@ class ConfidenceSampler(AdaptiveSampler):
 
     num_steps: int | None = option(None, lambda value: value >= 1, *UNMASK_STEPS)
 
-    @override
-    def count(
-        self, certainty: Float64[Tensor, "B L"], start: Int64[Tensor, " B"], step: int
-    ) -> Int64[Tensor, " B"]:
-        return equal_steps(start, self.num_steps, step)
+    count = equal_steps
 
 
 @dataclass(frozen=True)
@@ -128,11 +121,7 @@ class MarginSampler(AdaptiveSampler):
     certainty = staticmethod(margin)
     num_steps: int | None = option(None, lambda value: value >= 1, *UNMASK_STEPS)
 
-    @override
-    def count(
-        self, certainty: Float64[Tensor, "B L"], start: Int64[Tensor, " B"], step: int
-    ) -> Int64[Tensor, " B"]:
-        return equal_steps(start, self.num_steps, step)
+    count = equal_steps
 
 
 @dataclass(frozen=True)
@@ -146,11 +135,7 @@ class EntropySampler(AdaptiveSampler):
     certainty = staticmethod(negative_entropy)
     num_steps: int | None = option(None, lambda value: value >= 1, *UNMASK_STEPS)
 
-    @override
-    def count(
-        self, certainty: Float64[Tensor, "B L"], start: Int64[Tensor, " B"], step: int
-    ) -> Int64[Tensor, " B"]:
-        return equal_steps(start, self.num_steps, step)
+    count = equal_steps
 
 
 @dataclass(frozen=True)

@@ -32,74 +32,6 @@ def unigram_entropy(tokens: Int64[Tensor, "B n"]) -> Float64[Tensor, " B"]:
     return math.log(max(1, tokens.shape[1])) - count.double().log().mean(dim=-1)
 
 
-@dataclass(frozen=True)
-class StopRules:
-    """The options of ``BlockSampler`` that end a row early."""
-
-    stop_id: int | None
-    min_entropy: float | None
-    entropy_window: int
-
-    def check(self, vocab_size: int) -> None:
-        """Check that rows of K symbols can end, and can go on.
-
-        Raises:
-            ValueError: If there is no such symbol, or no row can have the entropy.
-        """
-        if self.stop_id is not None and not 0 <= self.stop_id < vocab_size:
-            raise ValueError(
-                f"BlockSampler.stop_id must be in 0..{vocab_size - 1}, got {self.stop_id}; "
-                "the tokenizer's encode gives ids"
-            )
-        most = math.log(min(vocab_size, self.entropy_window))
-        if self.min_entropy is not None and self.min_entropy >= most:
-            raise ValueError(
-                f"BlockSampler.min_entropy must be below {most:.4g} nats, all that "
-                f"{self.entropy_window} tokens of {vocab_size} symbols can have, got "
-                f"{self.min_entropy}; lower it"
-            )
-
-    @property
-    def idle(self) -> bool:
-        """Whether there is no rule."""
-        return self.stop_id is None and self.min_entropy is None
-
-    @property
-    def tail(self) -> int:
-        """Tokens before the end of a row that the rules depend on."""
-        return 0 if self.min_entropy is None else self.entropy_window
-
-    def ends(
-        self,
-        tail: Int64[Tensor, "B n"],
-        drawn: Bool[Tensor, "B size"],
-        end: int,
-        earliest: Int64[Tensor, " B"],
-    ) -> Int64[Tensor, " B"]:
-        """Return the end of each row that ends with a finished block.
-
-        Args:
-            tail: Last tokens of the rows: the block and, if there are any, ``self.tail`` tokens.
-            drawn: Positions of the block that were not given.
-            end: Where the block ends.
-            earliest: Least number of tokens of each row.
-
-        Returns:
-            The number of tokens of each row; -1 for those that go on.
-        """
-        ends, size = torch.full_like(earliest, -1), drawn.shape[1]
-        if self.min_entropy is not None and end >= self.entropy_window:
-            low = unigram_entropy(tail[:, -self.entropy_window :]) < self.min_entropy
-            ends[low & (earliest <= end)] = end
-        if self.stop_id is not None:
-            number = torch.arange(end - size + 1, end + 1, device=ends.device)
-            hit = drawn & (tail[:, -size:] == self.stop_id)
-            hit &= (number >= earliest[:, None]) & (number > 1)
-            first = torch.where(hit, number, end + 1).amin(dim=-1)
-            ends = torch.where(first <= end, first, ends)
-        return ends
-
-
 @dataclass
 class Growth:
     """The rows of a canvas while they grow; complete rows leave.
@@ -189,20 +121,21 @@ class Growth:
             rows = self.rows[chosen]
             self.canvas.fill_block(rows, start, start + part, prefix, inner.fill)
 
-    def stop(self, block: int, rules: StopRules) -> None:
+    def stop(self, block: int, sampler: BlockSampler) -> None:
         """End the rows that stop with a block, and mask their tokens after the end.
 
         The step that finished the block is reported again, without those tokens.
 
         Args:
             block: Its number.
-            rules: Decide which rows stop.
+            sampler: Decides which rows stop.
         """
         rows = self.rows[self.open[self.rows, block]]
         start, x_t, free = block * self.size, self.canvas.x_t, self.canvas.free
         end = min(start + self.size, x_t.shape[1])
-        tail = x_t[rows, max(0, min(start, end - rules.tail)) : end]
-        found = rules.ends(tail, free[rows, start:end], end, self.earliest[rows])
+        window = 0 if sampler.min_entropy is None else sampler.entropy_window
+        tail = x_t[rows, max(0, min(start, end - window)) : end]
+        found = sampler.ends(tail, free[rows, start:end], end, self.earliest[rows])
         found = found.minimum(self.end[rows])
         ended = (found >= 0) & (found < self.end[rows])
         if not bool(ended.any()):
@@ -312,9 +245,10 @@ class BlockSampler(Sampler):
             ValueError: If the model is of another kind, the window does not hold two blocks,
                 padding is not at the end of rows, or a stop rule does not fit the symbols.
         """
-        size, rules = self.check(canvas.denoiser), self._rules
+        size = self.check(canvas.denoiser)
         end = real_tokens(canvas)
-        if not rules.idle:
+        stops = self.stop_id is not None or self.min_entropy is not None
+        if stops:
             canvas.length = end
         if not bool(canvas.masked.any()):
             return
@@ -325,25 +259,64 @@ class BlockSampler(Sampler):
             if growth.is_open(block):
                 growth.catch_up(block)
                 growth.fill(block, self.inner)
-                if not rules.idle:
-                    growth.stop(block, rules)
+                if stops:
+                    growth.stop(block, self)
 
     def check(self, denoiser: Denoiser) -> int:
         """Check that the options fit a model, and return the number of tokens of a block.
 
         Raises:
-            ValueError: See ``fill``.
+            ValueError: If the model is of another kind, the window does not hold two blocks, there
+                is no such stop symbol, or no row can have the entropy.
         """
         self.check_fit(denoiser)
-        size = denoiser.block_size
+        size, symbols = denoiser.block_size, denoiser.vocab_size
         if self.window is not None and self.window < 2 * size:
             raise ValueError(
                 f"BlockSampler.window must hold two blocks of {size} tokens, got {self.window}; "
                 "the length of the training rows is a good choice"
             )
-        self._rules.check(denoiser.vocab_size)
+        if self.stop_id is not None and not 0 <= self.stop_id < symbols:
+            raise ValueError(
+                f"BlockSampler.stop_id must be in 0..{symbols - 1}, got {self.stop_id}; "
+                "the tokenizer's encode gives ids"
+            )
+        most = math.log(min(symbols, self.entropy_window))
+        if self.min_entropy is not None and self.min_entropy >= most:
+            raise ValueError(
+                f"BlockSampler.min_entropy must be below {most:.4g} nats, all that "
+                f"{self.entropy_window} tokens of {symbols} symbols can have, got "
+                f"{self.min_entropy}; lower it"
+            )
         return size
 
-    @property
-    def _rules(self) -> StopRules:
-        return StopRules(self.stop_id, self.min_entropy, self.entropy_window)
+    def ends(
+        self,
+        tail: Int64[Tensor, "B n"],
+        drawn: Bool[Tensor, "B size"],
+        end: int,
+        earliest: Int64[Tensor, " B"],
+    ) -> Int64[Tensor, " B"]:
+        """Return the end of each row that ends with a finished block.
+
+        Args:
+            tail: Last tokens of the rows: those of the block, and ``entropy_window`` tokens if the
+                entropy matters and there are as many.
+            drawn: Positions of the block that were not given.
+            end: Where the block ends.
+            earliest: Least number of tokens of each row.
+
+        Returns:
+            The number of tokens of each row; -1 for those that go on.
+        """
+        ends, size = torch.full_like(earliest, -1), drawn.shape[1]
+        if self.min_entropy is not None and end >= self.entropy_window:
+            low = unigram_entropy(tail[:, -self.entropy_window :]) < self.min_entropy
+            ends[low & (earliest <= end)] = end
+        if self.stop_id is not None:
+            number = torch.arange(end - size + 1, end + 1, device=ends.device)
+            hit = drawn & (tail[:, -size:] == self.stop_id)
+            hit &= (number >= earliest[:, None]) & (number > 1)
+            first = torch.where(hit, number, end + 1).amin(dim=-1)
+            ends = torch.where(first <= end, first, ends)
+        return ends

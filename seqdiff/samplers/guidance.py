@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -24,6 +25,8 @@ from seqdiff.backbones import BlockCache
 from seqdiff.denoiser import Adjust, Denoiser, Prefix, check_label
 from seqdiff.parameterization import Law, log_softmax
 from seqdiff.types import NO_LABEL, Inputs
+
+_Ask = Callable[[Inputs, Tensor | None], Tensor]
 
 
 class DerivedDenoiser(Denoiser, ABC):
@@ -114,6 +117,8 @@ class Guidance(DerivedDenoiser, ABC):
             is not defined here.
     """
 
+    _plain_strengths: tuple[int, ...] = (0,)
+
     def __init__(self, denoiser: Denoiser, gamma: float) -> None:
         super().__init__(denoiser)
         check_gamma(type(self).__name__, gamma)
@@ -137,20 +142,67 @@ class Guidance(DerivedDenoiser, ABC):
 
     @property
     def _masks(self) -> bool:
-        """Whether predictions at masks are steered, not reverse steps."""
+        """Whether predictions at masks are guided, not reverse steps."""
         return not self.process.needs_time
 
     @property
-    @abstractmethod
     def _plain(self) -> bool:
         """Whether the strength is such that the other denoiser is called and nothing else."""
+        return self.gamma in self._plain_strengths
 
-    def _no_prediction(self) -> ValueError:
-        return ValueError(
-            f"{type(self).__name__} must be asked for reverse steps with the process "
-            f"{self.process.name}, where they are what is guided, got a call for a prediction; "
-            "sample by ancestral"
-        )
+    @override
+    def forward(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions columns"]:
+        if not (self._masks or self._plain):
+            raise ValueError(
+                f"{type(self).__name__} must be asked for reverse steps with the process "
+                f"{self.process.name}, where they are what is guided, got a call for a prediction; "
+                "sample by ancestral"
+            )
+        return self._guided(self.denoiser, inputs, where)
+
+    def log_probs(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """Predict the clean token; with uniform and hybrid noise, by the guided step to t = 0."""
+        if self._masks:
+            return super().log_probs(inputs, where)
+        return self._guided(self.denoiser.log_probs, inputs, where)
+
+    @override
+    def log_reverse(
+        self,
+        inputs: Inputs,
+        s: Float[Tensor, " B"],
+        where: Bool[Tensor, "B L"] | None = None,
+        *,
+        adjust: Adjust | None = None,
+    ) -> Float64[Tensor, "*positions states"]:
+        if self._masks:
+            return super().log_reverse(inputs, s, where, adjust=adjust)
+
+        def ask(rows: Inputs, asked: Tensor | None) -> Tensor:
+            copies = 2 if len(rows.tokens) > len(s) else 1
+
+            def adjust_each(log_probs: Tensor) -> Tensor:
+                assert adjust is not None
+                return torch.cat([adjust(part) for part in log_probs.chunk(copies)])
+
+            each = None if adjust is None else adjust_each
+            return self.denoiser.log_reverse(rows, torch.cat((s,) * copies), asked, adjust=each)
+
+        return self._guided(ask, inputs, where)
+
+    @abstractmethod
+    def _guided(self, ask: _Ask, inputs: Inputs, where: Tensor | None) -> Tensor:
+        """Return the guided distributions.
+
+        Args:
+            ask: Returns the distributions of the other denoiser for some rows and positions.
+            inputs: The rows.
+            where: The positions; ``None`` is all of them.
+        """
 
 
 class ClassifierFree(Guidance):
@@ -172,6 +224,8 @@ class ClassifierFree(Guidance):
         ValueError: If the network has no such class, or the strength is out of range.
     """
 
+    _plain_strengths = (0, 1)
+
     def __init__(self, denoiser: Denoiser, label: int, gamma: float = 1.0) -> None:
         super().__init__(denoiser, gamma)
         check_label(type(self).__name__, label, denoiser.num_classes)
@@ -184,80 +238,20 @@ class ClassifierFree(Guidance):
         passes = 1 if self._plain else 2
         return self.denoiser.evaluations(inputs, where) * passes
 
-    def forward(
-        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
-    ) -> Float[Tensor, "*positions columns"]:
-        """Predict, with the label and without.
-
-        Raises:
-            ValueError: If there is another label, or what is guided is the reverse step.
-        """
-        if self._plain:
-            return self.denoiser(self._one(inputs), where)
-        if not self._masks:
-            raise self._no_prediction()
-        rows, asked = self._both(inputs, where)
-        return mix(self.denoiser(rows, asked), self.gamma)
-
-    def log_probs(
-        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
-    ) -> Float[Tensor, "*positions K"]:
-        """Predict the clean token; with uniform and hybrid noise, by the guided step to t = 0."""
-        if self._masks:
-            return super().log_probs(inputs, where)
-        if self._plain:
-            return self.denoiser.log_probs(self._one(inputs), where)
-        rows, asked = self._both(inputs, where)
-        return mix(self.denoiser.log_probs(rows, asked), self.gamma)
-
     @override
-    def log_reverse(
-        self,
-        inputs: Inputs,
-        s: Float[Tensor, " B"],
-        where: Bool[Tensor, "B L"] | None = None,
-        *,
-        adjust: Adjust | None = None,
-    ) -> Float64[Tensor, "*positions states"]:
-        if self._masks:
-            return super().log_reverse(inputs, s, where, adjust=adjust)
-        if self._plain:
-            return self.denoiser.log_reverse(self._one(inputs), s, where, adjust=adjust)
-
-        def adjust_both(log_probs: Tensor) -> Tensor:
-            assert adjust is not None
-            return torch.cat([adjust(part) for part in log_probs.chunk(2)])
-
-        rows, asked = self._both(inputs, where)
-        both = None if adjust is None else adjust_both
-        steps = self.denoiser.log_reverse(rows, torch.cat((s, s)), asked, adjust=both)
-        return mix(steps, self.gamma)
-
-    @property
-    def _plain(self) -> bool:
-        return self.gamma in (0, 1)
-
-    def _one(self, inputs: Inputs) -> Inputs:
-        """Return the rows with the label, or without one if gamma is 0."""
-        self._check(inputs)
-        wanted = torch.full((len(inputs.tokens),), self.label, device=inputs.tokens.device)
-        return replace(inputs, label=None if self.gamma == 0 else wanted)
-
-    def _both(self, inputs: Inputs, where: Tensor | None) -> tuple[Inputs, Tensor | None]:
-        """Return the rows with the label, followed by the same rows without."""
-        self._check(inputs)
-        count = len(inputs.tokens)
-        twice = inputs.take(torch.arange(2 * count, device=inputs.tokens.device) % count)
-        wanted = torch.full((count,), self.label, device=inputs.tokens.device)
-        label = torch.cat((wanted, torch.full_like(wanted, NO_LABEL)))
-        return replace(twice, label=label), None if where is None else torch.cat((where, where))
-
-    def _check(self, inputs: Inputs) -> None:
+    def _guided(self, ask: _Ask, inputs: Inputs, where: Tensor | None) -> Tensor:
         if inputs.label is not None:
             raise ValueError(
                 f"ClassifierFree.inputs must have no label, since it has {self.label}, got "
                 f"one of shape {tuple(inputs.label.shape)}; guide one denoiser for each label"
             )
+        count = len(inputs.tokens)
+        wanted = torch.full((count,), self.label, device=inputs.tokens.device)
+        if self._plain:
+            return ask(replace(inputs, label=None if self.gamma == 0 else wanted), where)
+        twice = inputs.take(torch.arange(2 * count, device=inputs.tokens.device) % count)
+        rows = replace(twice, label=torch.cat((wanted, torch.full_like(wanted, NO_LABEL))))
+        return mix(ask(rows, None if where is None else torch.cat((where, where))), self.gamma)
 
 
 @runtime_checkable
@@ -319,56 +313,18 @@ class ClassifierBased(Guidance, ABC):
         ValueError: If the strength is out of range.
     """
 
-    def forward(
-        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
-    ) -> Float[Tensor, "*positions columns"]:
-        """Predict, with a classifier; a label is passed on to the denoiser that is steered.
-
-        Raises:
-            ValueError: If what is guided is the reverse step.
-        """
-        if self._plain:
-            return self.denoiser(inputs, where)
-        if not self._masks:
-            raise self._no_prediction()
-        asked_of = _chosen(inputs, where)
-        log_probs = self.denoiser(inputs, asked_of)
-        asked = self._asked(inputs, asked_of)
-        log_probs = _tilt(log_probs, asked[asked_of], self._log_wanted(inputs, asked, log_probs))
-        return log_probs if where is not None else log_probs.view(*inputs.tokens.shape, -1)
-
-    def log_probs(
-        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
-    ) -> Float[Tensor, "*positions K"]:
-        """Predict the clean token; with uniform and hybrid noise, by the guided step to t = 0."""
-        if self._masks:
-            return super().log_probs(inputs, where)
-        log_probs = self.denoiser.log_probs(inputs, _chosen(inputs, where))
-        return self._tilted(log_probs, inputs, where)
-
     @override
-    def log_reverse(
-        self,
-        inputs: Inputs,
-        s: Float[Tensor, " B"],
-        where: Bool[Tensor, "B L"] | None = None,
-        *,
-        adjust: Adjust | None = None,
-    ) -> Float64[Tensor, "*positions states"]:
-        if self._masks:
-            return super().log_reverse(inputs, s, where, adjust=adjust)
-        step = self.denoiser.log_reverse(inputs, s, _chosen(inputs, where), adjust=adjust)
-        return self._tilted(step, inputs, where)
-
-    @property
-    def _plain(self) -> bool:
-        return self.gamma == 0
-
-    def _tilted(self, log_probs: Tensor, inputs: Inputs, where: Tensor | None) -> Tensor:
-        """Multiply the distributions at all requested positions by p(wanted)^gamma."""
-        if not self._plain:
-            worth = self._log_wanted(inputs, _chosen(inputs, where), log_probs)
-            log_probs = _tilt(log_probs, torch.ones_like(log_probs[:, 0], dtype=torch.bool), worth)
+    def _guided(self, ask: _Ask, inputs: Inputs, where: Tensor | None) -> Tensor:
+        if self._plain:
+            return ask(inputs, where)
+        chosen = _chosen(inputs, where)
+        log_probs = ask(inputs, chosen)
+        asked = self._asked(inputs, chosen) if self._masks else chosen
+        which = asked[chosen]
+        old = log_probs[which]
+        tilted = old + self._log_wanted(inputs, asked, log_probs)
+        tilted = torch.where(old.isfinite(), tilted, -torch.inf).log_softmax(dim=-1)
+        log_probs = log_probs.index_put((which,), tilted.to(log_probs.dtype))
         return log_probs if where is not None else log_probs.view(*inputs.tokens.shape, -1)
 
     def _asked(self, inputs: Inputs, where: Tensor | None) -> Tensor:
@@ -629,16 +585,3 @@ def _combine(parts: list[Tensor], gamma: float) -> Tensor:
 
 def _chosen(inputs: Inputs, where: Tensor | None) -> Tensor:
     return torch.ones_like(inputs.tokens, dtype=torch.bool) if where is None else where
-
-
-def _tilt(log_probs: Tensor, which: Tensor, worth: Tensor) -> Tensor:
-    """Add log-weights of symbols to some of the distributions, and normalise.
-
-    Args:
-        log_probs: Log-probabilities ``[N, k]``.
-        which: True for n of them, ``[N]``.
-        worth: In nats, ``[n, k]``; symbols of probability 0 keep it.
-    """
-    old = log_probs[which]
-    tilted = torch.where(old.isfinite(), old + worth, -torch.inf).log_softmax(dim=-1)
-    return log_probs.index_put((which,), tilted.to(log_probs.dtype))

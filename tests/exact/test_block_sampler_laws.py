@@ -15,7 +15,7 @@ from seqdiff.samplers import (
     FirstHittingSampler,
     Sampler,
 )
-from seqdiff.samplers.block import Growth, StopRules
+from seqdiff.samplers.block import Growth
 from tests import laws
 from tests.block_laws import by_blocks
 from tests.block_worlds import BlockLookup, BlockOracle, block_denoiser
@@ -198,13 +198,13 @@ def test_a_row_ends_when_it_is_monotonous(size: int, window: int) -> None:
 
 def test_a_stop_rule_that_looks_at_masks_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: one token further to the right, where nothing is drawn yet."""
-    real = StopRules.ends
+    real = BlockSampler.ends
 
     def shifted(self, tail, drawn, end, earliest):
         ahead = torch.cat((tail[:, 1:], torch.full_like(tail[:, :1], K)), dim=1)
         return real(self, ahead, drawn, end, earliest)
 
-    monkeypatch.setattr(StopRules, "ends", shifted)
+    monkeypatch.setattr(BlockSampler, "ends", shifted)
     with pytest.raises(AssertionError):
         test_a_row_ends_at_the_first_stop_symbol(2, FirstHittingSampler())
     with pytest.raises(AssertionError):

@@ -250,6 +250,12 @@ def test_a_cache_that_forgets_to_look_would_be_found(monkeypatch: pytest.MonkeyP
         test_cached_ancestral_is_ancestral_bit_for_bit(Linear(), {})
 
 
+def test_no_sampler_is_more_than_two_classes_below_the_base() -> None:
+    for cls in named_samplers().values():
+        if cls.__module__.startswith("seqdiff."):
+            assert sum(issubclass(base, Sampler) for base in cls.__mro__) <= 3, cls
+
+
 def test_every_sampler_has_a_line_that_says_what_it_does() -> None:
     assert len(ALL) == 17
     for sampler in ALL:
