@@ -221,7 +221,7 @@ def _blocks(rows: Rows) -> Iterator[np.ndarray]:
             if block.size and not 0 <= block.min() <= block.max() <= MASK_ID:
                 raise ValueError(
                     f"MarkovModel.rows must hold ids in 0..{MASK_ID}, "
-                    f"got {block.min()}..{block.max()}; encode with genomics.sequence.alphabet"
+                    f"got {block.min()}..{block.max()}; encode with genomics.sequence.encode"
                 )
             yield block
 

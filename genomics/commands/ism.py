@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> None:
 
     from genomics.commands.opening import choose_window, load_dna_run
     from genomics.io import read_ids, require_known
-    from genomics.sequence import MASK_ID, decode, hides
+    from genomics.sequence import MASK_ID, can_mask, decode
     from genomics.variants import mutation_effects
     from seqdiff.cli.terminal import choose_device, progress
     from seqdiff.files import replacing
 
     trained = load_dna_run("ism", args.directory, choose_device(args.device))
-    if not hides(trained.denoiser):
+    if not can_mask(trained.denoiser):
         raise ValueError(
             "ism.directory must be a run of a process with masks alone, got the "
             f"{trained.denoiser.description}; seqdiff variants takes every process"

@@ -77,13 +77,13 @@ def run(args: argparse.Namespace) -> None:
         )
     from genomics.commands.opening import choose_window, load_dna_run
     from genomics.io import load_genome
-    from genomics.sequence import hides
+    from genomics.sequence import can_mask
     from genomics.variants import Scoring, survey, write_table
     from seqdiff.cli.terminal import choose_device
 
     trained = load_dna_run("variants", args.directory, choose_device(args.device))
-    score = args.score or ("both" if hides(trained.denoiser) else "likelihood")
-    if score != "likelihood" and not hides(trained.denoiser):
+    score = args.score or ("both" if can_mask(trained.denoiser) else "likelihood")
+    if score != "likelihood" and not can_mask(trained.denoiser):
         raise ValueError(
             f"variants.score must be likelihood for the {trained.denoiser.description}, from which "
             f"no base can be hidden, got {score}; leave out --score"

@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from genomics.data.leaks import HoldOut, shared_records, without_leaks
-from genomics.data.splits import split_by_label
+from genomics.data.splits import HoldOut, shared_records, split_by_label, without_leaks
 from genomics.data.windows import WindowDataModule
 from genomics.io import Genome, describe_names, load_genome, read_intervals, read_text
 from genomics.sequence import OffEnd, Regions, Windows, check_tiling, extended_windows, tile

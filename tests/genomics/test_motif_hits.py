@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from genomics.data.sources import consensus_matrix
 from genomics.io.motifs import MotifScores, consensus, count_hits, read_motifs, write_motifs
 from genomics.sequence.alphabet import encode, reverse_complement
-from genomics.sequence.motifs import consensus_matrix
 
 JASPAR = """>MA1.1\tFIRST
 A [ 10 0 0 5 ]

@@ -133,7 +133,7 @@ MOVED = {
     "genomics.alphabet.DNATokenizer": "genomics.sequence.DNATokenizer",
     "genomics.datamodules.FastaDataModule": "genomics.data.FastaDataModule",
     "genomics.datamodules.HG38DataModule": "genomics.data.HG38DataModule",
-    "genomics.motifs.PlantedMotif": "genomics.sequence.PlantedMotif",
+    "genomics.motifs.PlantedMotif": "genomics.data.PlantedMotif",
     "genomics.published.PublishedCaduceus": "genomics.pretrained.PublishedCaduceus",
     "genomics.sources.MarkovGenome": "genomics.data.MarkovGenome",
     "genomics.synthetic.ConsensusMotif": "genomics.data.ConsensusMotif",
