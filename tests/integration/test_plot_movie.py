@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from seqdiff.plots import movie
-from seqdiff.plots.movie import Screen, film_trace, wrap
+from seqdiff.plots.trace import Screen, film_trace, wrap
 from seqdiff.trace import Trace
 from tests.integration.traces import AGAIN, MASK, A, C, G, T, record, small_trace
 
