@@ -5,7 +5,9 @@ from __future__ import annotations
 import tempfile
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from seqdiff.cli.extensions import SampleOptions, find_template_reader, find_writer
 from seqdiff.cli.options import RunAndFlags, check_count, check_guidance, check_seed, extend, part
@@ -27,7 +29,7 @@ def sample(
     sampler: str | None = None,
     label: str | None = None,
     guidance: float | None = None,
-    stop: str | None = None,
+    stop: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     extrapolate: bool = False,
     trace: Path | None = None,
     batch_size: int | None = None,

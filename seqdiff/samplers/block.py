@@ -42,9 +42,9 @@ class Growth:
         open: Which blocks hold masks.
         until: Number of blocks up to the last that holds masks.
         end: Tokens of each row.
-        earliest: Where each row may end at the earliest: after its last visible token.
+        earliest: Smallest allowed end of each row, after its last visible token.
         rows: The rows that still grow.
-        prefix: What the network keeps of those rows.
+        prefix: The network's state or cache of those rows.
         known: Number of blocks that it has read.
     """
 
@@ -125,10 +125,6 @@ class Growth:
         """End the rows that stop with a block, and mask their tokens after the end.
 
         The step that finished the block is reported again, without those tokens.
-
-        Args:
-            block: Its number.
-            sampler: Decides which rows stop.
         """
         rows = self.rows[self.open[self.rows, block]]
         start, x_t, free = block * self.size, self.canvas.x_t, self.canvas.free
@@ -177,12 +173,12 @@ def real_tokens(canvas: Canvas) -> Int64[Tensor, " B"]:
 class BlockSampler(Sampler):
     """For block diffusion: fills block after block given the clean ones before; any sampler inside.
 
-    The network keeps what it needs of finished blocks: a state, so that every block costs the same,
-    or as many tokens as its window holds. The work of the sampler itself for a block does not
+    Of finished blocks the network keeps a state, so that every block costs the same, or as many
+    tokens as its window holds. The work of the sampler itself for a block does not
     depend on the length of the row. Visible tokens may be anywhere: a prompt of any length, which
     may differ between rows, or gaps to fill. A block does not see the tokens to its right, so with
-    visible tokens there, each block follows the model's distribution given what is before it, not
-    given all that is visible. A row without masks leaves the batch. Source: Arriola et al. 2025,
+    visible tokens there, each block follows the model's distribution given the tokens before it,
+    not given all visible tokens. A row without masks leaves the batch. Source: Arriola et al. 2025,
     arXiv:2503.09573, section 3.
 
     A row may end before it is full; ``SampleOutput.length`` says where. It ends with the first stop
@@ -215,11 +211,6 @@ class BlockSampler(Sampler):
     entropy_window: int = option(256, lambda value: value >= 1, "be at least 1", "256 is published")
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If one is out of its range, or the inner sampler cannot fill a block.
-        """
         super().__post_init__()
         if not isinstance(self.inner, Sampler):
             raise ValueError(
@@ -242,8 +233,7 @@ class BlockSampler(Sampler):
         """Fill every masked position; steps are those of all blocks, one after the other.
 
         Raises:
-            ValueError: If the model is of another kind, the window does not hold two blocks,
-                padding is not at the end of rows, or a stop rule does not fit the symbols.
+            ValueError: See ``check``; or if padding is not at the end of rows.
         """
         size = self.check(canvas.denoiser)
         end = real_tokens(canvas)
@@ -303,7 +293,7 @@ class BlockSampler(Sampler):
             tail: Last tokens of the rows: those of the block, and ``entropy_window`` tokens if the
                 entropy matters and there are as many.
             drawn: Positions of the block that were not given.
-            end: Where the block ends.
+            end: End of the block.
             earliest: Least number of tokens of each row.
 
         Returns:

@@ -161,7 +161,7 @@ def test_what_does_not_fit_ends_in_one_line(
     assert "must be gaussian-integral" in fails(["evaluate", str(run), "--estimator=exact-k"])
     write_fasta(tmp_path / "g.fa", ["c"], ["ACGT"])
     embed = ["embed", str(run), f"--fasta={tmp_path / 'g.fa'}", f"--out={tmp_path / 'e.npz'}"]
-    assert "embed.directory must be a run whose network reads bases" in fails(embed)
+    assert "embed.run must have a network that reads tokens" in fails(embed)
     ism = ["ism", *embed[1:3], f"--out={tmp_path / 'i.npz'}"]
     assert "ism.directory must be a run of a process with masks alone, got the pro" in fails(ism)
     columns = "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"

@@ -9,7 +9,7 @@ import torch
 from rich.progress import Progress
 
 from seqdiff.cli.app import main
-from seqdiff.plots.film import develop
+from seqdiff.plots.trace import develop
 from seqdiff.run import Run, drawing, load
 from seqdiff.run.sampler_config import build_sampler
 from seqdiff.samplers import FirstHittingSampler, Recorder, recorder
