@@ -77,16 +77,18 @@ def finetune(
     fasta: Path | None = None,
     sequence_column: str | None = None,
     label_column: str | None = None,
-    lr: Annotated[list[float] | None, Several] = None,
-    batch_size: Annotated[list[int] | None, Several] = None,
+    lr: Annotated[tuple[float, ...], Several] = tuple(LRS),
+    batch_size: Annotated[tuple[int, ...], Several] = tuple(BATCH_SIZES),
     epochs: int = EPOCHS,
     seeds: int = SEEDS,
-    strategy: Annotated[list[Literal["full", "probe"]] | None, Several] = None,
-    conjoin: Annotated[list[Literal["none", "test", "train"]] | None, Several] = None,
+    strategy: Annotated[tuple[Literal["full", "probe"], ...], Several] = ("full",),
+    conjoin: Annotated[tuple[Literal["none", "test", "train"], ...], Several] = ("test",),
     pooling: Literal["real", "padded"] = "real",
     max_length: int | None = None,
     scratch: bool = False,
-    baselines: Annotated[list[Literal["majority", "length", "kmer", "cnn"]] | None, Several] = None,
+    baselines: Annotated[
+        tuple[Literal["majority", "length", "kmer", "cnn"], ...], Several
+    ] = BASELINES,
     device: str | None = None,
 ) -> None:
     """Fine-tune DNA networks on labelled sequences, beside trained baselines.
@@ -100,16 +102,16 @@ def finetune(
         fasta: Genome that interval tasks are cut from, or a folder of those in their metadata.yaml.
         sequence_column: Column of a table; default: the usual names.
         label_column: Column of a table; default: the usual names.
-        lr: Learning rates; default: 1e-3 2e-3.
-        batch_size: Batch sizes; default: 128 256.
+        lr: Learning rates.
+        batch_size: Batch sizes.
         epochs: Epochs, of which the best counts.
         seeds: Number of splits of train.
-        strategy: Train everything, or the head alone; default: full.
-        conjoin: When a network of one strand reads both (PS always does); default: test.
+        strategy: Train everything, or the head alone.
+        conjoin: When a network of one strand reads both (PS always does).
         pooling: Positions to average: padded fills rows with N and pools it, as published code.
         max_length: Bases read, from the middle of longer sequences; default: as published, or 1024.
         scratch: Add untrained networks of the same shapes.
-        baselines: Baselines to train; default: all. An empty list trains none.
+        baselines: Baselines to train; without a value none.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
@@ -118,16 +120,16 @@ def finetune(
     """
     settings = Settings(
         list(models),
-        list(LRS) if lr is None else lr,
-        list(BATCH_SIZES) if batch_size is None else batch_size,
+        list(lr),
+        list(batch_size),
         epochs,
         seeds,
-        ["full"] if strategy is None else list(strategy),
-        ["test"] if conjoin is None else list(conjoin),
+        list(strategy),
+        list(conjoin),
         pooling,
         max_length,
         scratch,
-        list(BASELINES) if baselines is None else list(baselines),
+        list(baselines),
     )
     settings.check(out)
     from genomics.finetune import Reading, find_tasks, load_tasks

@@ -40,7 +40,7 @@ def ism(
 
     from genomics.commands.opening import choose_window, load_dna_run
     from genomics.io import read_ids, require_known
-    from genomics.sequence import MASK_ID, decode, can_mask
+    from genomics.sequence import MASK_ID, can_mask, decode
     from genomics.variants import mutation_effects
     from seqdiff.files import replacing
     from seqdiff.progress import progress

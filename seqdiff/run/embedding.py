@@ -16,7 +16,7 @@ from seqdiff.types import Inputs
 
 
 def check_readable(
-    owner: str, run: Trained, rows: Mapping[str, Integer[np.ndarray, " L"]], *, pooled: bool
+    owner: str, run: Trained, rows: Mapping[str, np.ndarray], *, pooled: bool
 ) -> None:
     """Check that a network can read sequences, before slow work.
 
@@ -51,12 +51,12 @@ def check_readable(
 
 def embed(
     run: Trained,
-    rows: Sequence[Integer[np.ndarray, " L"]],
+    rows: Sequence[np.ndarray],
     *,
     layer: int | None,
     pooled: bool,
     batch_size: int,
-) -> list[Float32[np.ndarray, "*L H"]]:
+) -> list[np.ndarray]:
     """Give one vector for each sequence, or one for each position, under a progress bar.
 
     Only sequences of one length share a network call, so none is padded.

@@ -22,7 +22,7 @@ def glue(
     task: Literal["sst2", "cola", "rte"],
     train: Path,
     dev: Path,
-    lr: Annotated[list[float] | None, Several] = None,
+    lr: Annotated[tuple[float, ...], Several] = (2e-5, 3e-5, 5e-5),
     seeds: int = 3,
     epochs: int = 3,
     batch_size: int = 32,
@@ -36,7 +36,7 @@ def glue(
         task: Task of GLUE.
         train: Table of the training examples, .tsv.
         dev: Table of the dev examples, .tsv.
-        lr: Learning rates; default: 2e-5 3e-5 5e-5.
+        lr: Learning rates.
         seeds: Seeds for each learning rate.
         epochs: Epochs, of which the best on dev counts.
         batch_size: Examples of a step.
@@ -46,7 +46,7 @@ def glue(
     Raises:
         ValueError: If the model or a file cannot be used.
     """
-    rates = [2e-5, 3e-5, 5e-5] if lr is None else lr
+    rates = list(lr)
     for name, count in (("seeds", seeds), ("epochs", epochs), ("batch_size", batch_size)):
         check_count(f"glue.{name}", count)
     for rate in rates:
