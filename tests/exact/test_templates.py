@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from genomics.sequence.alphabet import DNATokenizer
-from seqdiff.data.motifs import Motif, Scaffolds
-from seqdiff.data.placements import Placements
-from seqdiff.data.templates import Blanks, Records, Template
+from seqdiff.data.templates import Blanks, Motif, Placements, Records, Scaffolds, Template
 from seqdiff.samplers import AncestralSampler, FirstHittingSampler
 from tests import laws
 from tests.enumeration import Law, distance, outcomes
