@@ -107,6 +107,7 @@ for block_size in (1, 4, 16, 70, 199):
 """
 
 
+@pytest.mark.slow
 def test_flex_attention_uncompiled() -> None:
     """Forward only, in a process of its own: dynamo cannot trace our shape checker."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", FLEX], check=True, cwd=ROOT)
