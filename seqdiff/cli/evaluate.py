@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from seqdiff.cli.options import FlatOptions, check_count, check_seed
 from seqdiff.files import check_parent, write_bytes
-from seqdiff.run.estimators import EstimatorOptions, choose_estimator, suit
+from seqdiff.run import EstimatorOptions, choose_estimator, suit
 
 if TYPE_CHECKING:
     from seqdiff.data import Suite

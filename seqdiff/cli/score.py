@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from seqdiff.cli.options import FlatOptions, check_count, check_seed, extend
 from seqdiff.data import Reader, find_readers
 from seqdiff.files import check_apart, check_parent, write_bytes
-from seqdiff.run.estimators import EstimatorOptions, choose_estimator
+from seqdiff.run import EstimatorOptions, choose_estimator
 
 _DEFAULTS = EstimatorOptions()
 

@@ -18,6 +18,7 @@ from .embedding import embed as embed
 from .embedding import states as states
 from .estimators import EstimatorOptions as EstimatorOptions
 from .estimators import choose_estimator as choose_estimator
+from .estimators import suit as suit
 from .evaluation import Evaluation as Evaluation
 from .evaluation import estimate as estimate
 from .presets import PRESETS as PRESETS
