@@ -1,0 +1,51 @@
+"""The convolution as a PyTorch operator, whichever kernel runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from seqdiff.ops.operators import compute_dtype, differentiable_operator
+
+
+def register_conv(
+    name: str,
+    outputs: Callable[..., Tensor],
+    gradients: Callable[..., tuple[Tensor, Tensor, Tensor]],
+) -> None:
+    """Register a backend.
+
+    Args:
+        name: Of the operator.
+        outputs: From x, the filter, its bias or None, whether SiLU follows and whether the filter
+            looks right, to the output.
+        gradients: From the same and the gradient of the output, to those of x, the filter and the
+            bias, which need not exist.
+    """
+
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
+    ) -> list[Tensor]:
+        return [outputs(x, weight, bias, silu, reverse)]
+
+    def backward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool, d_out: Tensor
+    ) -> list[Tensor]:
+        return [*gradients(x, weight, bias, silu, reverse, d_out)]
+
+    def backward_fake(x, weight, bias, silu, reverse, d_out):
+        dtype = compute_dtype(x, weight) if bias is None else bias.dtype
+        d_bias = weight.new_empty(weight.shape[0], dtype=dtype)
+        return [torch.empty_like(x), weight.new_empty(weight.shape), d_bias]
+
+    differentiable_operator(
+        name,
+        forward,
+        lambda x, weight, bias, silu, reverse: [torch.empty_like(x)],
+        backward,
+        backward_fake,
+        remember=lambda inputs, _: (inputs[:3], inputs[3:]),
+        differentiable=3,
+    )
