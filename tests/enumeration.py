@@ -1,4 +1,4 @@
-"""The exact law of a sampler's own code: run it once for every outcome of its random choices."""
+"""The exact distribution of a sampler: run its code for every outcome of its random choices."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Path:
 
 
 class GivenLetters(Draws):
-    """Rows that share their noise, which is given: letters at one quantile of every law."""
+    """All rows have the same given noise: symbols at one quantile of every distribution."""
 
     def __init__(self, quantile: float) -> None:
         self.quantile = quantile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -106,42 +106,6 @@ def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
     """
     parameter._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]
     return parameter
-
-
-def check_mamba_sizes(
-    owner: str,
-    *,
-    d_model: int,
-    n_layer: int,
-    num_embeddings: int,
-    num_logits: int,
-    num_classes: int | None,
-    norm: NormKind,
-    norm_eps: float,
-) -> None:
-    """Check what all Mamba networks are given, see ``Caduceus``.
-
-    Raises:
-        ValueError: If an argument is out of range.
-    """
-    sizes = {
-        "d_model": d_model,
-        "n_layer": n_layer,
-        "num_embeddings": num_embeddings,
-        "num_logits": num_logits,
-    }
-    if num_classes is not None:
-        sizes["num_classes"] = num_classes
-    for name, size in sizes.items():
-        require_positive(owner, name, size)
-    require_choice(owner, "norm", norm, get_args(NormKind))
-    if not norm_eps > 0:
-        raise ValueError(f"{owner}.norm_eps must be above 0, got {norm_eps}; 1e-5 is usual")
-    if num_logits > num_embeddings:
-        raise ValueError(
-            f"{owner}.num_logits must not exceed num_embeddings, whose first rows are the "
-            f"head; got {num_logits} > {num_embeddings}"
-        )
 
 
 def require_positive(owner: str, name: str, size: int) -> None:

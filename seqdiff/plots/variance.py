@@ -9,8 +9,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from seqdiff.plots.colors import PALETTE
-from seqdiff.plots.trace import ink
+from seqdiff.plots.colors import PALETTE, ink
 from seqdiff.training import Interval, Variances
 
 _SCALE = "viridis"

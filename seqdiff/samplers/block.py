@@ -125,10 +125,6 @@ class Growth:
         """End the rows that stop with a block, and mask their tokens after the end.
 
         The step that finished the block is reported again, without those tokens.
-
-        Args:
-            block: Its number.
-            sampler: Decides which rows stop.
         """
         rows = self.rows[self.open[self.rows, block]]
         start, x_t, free = block * self.size, self.canvas.x_t, self.canvas.free
@@ -215,11 +211,6 @@ class BlockSampler(Sampler):
     entropy_window: int = option(256, lambda value: value >= 1, "be at least 1", "256 is published")
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If one is out of its range, or the inner sampler cannot fill a block.
-        """
         super().__post_init__()
         if not isinstance(self.inner, Sampler):
             raise ValueError(
@@ -242,8 +233,7 @@ class BlockSampler(Sampler):
         """Fill every masked position; steps are those of all blocks, one after the other.
 
         Raises:
-            ValueError: If the model is of another kind, the window does not hold two blocks,
-                padding is not at the end of rows, or a stop rule does not fit the symbols.
+            ValueError: See ``check``; or if padding is not at the end of rows.
         """
         size = self.check(canvas.denoiser)
         end = real_tokens(canvas)

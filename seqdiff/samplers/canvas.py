@@ -249,13 +249,7 @@ class Canvas:
     def log_scores(
         self, where: Bool[Tensor, "B L"], t: Float64[Tensor, ""], shape: Reshape | None = None
     ) -> Float64[Tensor, "N states"]:
-        """Return the log-scores at some positions, see ``Denoiser.log_scores``.
-
-        Args:
-            where: Positions.
-            t: Present time.
-            shape: See ``reverse``.
-        """
+        """Return the log-scores at some positions at time t, see ``Denoiser.log_scores``."""
 
         def answer(inputs: Inputs, asked: Tensor) -> Tensor:
             if self.allowed is None and shape is None:
@@ -271,13 +265,7 @@ class Canvas:
     def marginal(
         self, where: Bool[Tensor, "B L"], s: Float64[Tensor, ""], shape: Reshape | None = None
     ) -> Float64[Tensor, "N states"]:
-        """Return the distribution of z_s at some positions given the other positions at s.
-
-        Args:
-            where: Positions.
-            s: Present time.
-            shape: See ``reverse``.
-        """
+        """Return the distribution of z_s at some positions given the other positions at s."""
 
         def answer(inputs: Inputs, asked: Tensor) -> Tensor:
             kept = self._adjusted(self.denoiser.log_loo(inputs, asked), where, shape)
@@ -286,11 +274,7 @@ class Canvas:
         return self._states(where, s, answer)
 
     def choose_one(self, step: int) -> Bool[Tensor, "B L"]:
-        """Choose one position of each row among those that are to be filled.
-
-        Args:
-            step: Distinguishes the draws of a row.
-        """
+        """Choose one position to fill of each row; ``step`` distinguishes the draws of a row."""
         rows = self.free.any(dim=-1).nonzero().squeeze(-1)
         equal = self.free[rows].double().log().log_softmax(dim=-1)
         first = torch.zeros_like(self.free)
@@ -414,15 +398,7 @@ class Canvas:
 
 
 def _check_chance(total: Float64[Tensor, " N"], where: Bool[Tensor, "B L"]) -> None:
-    """Check the distributions at the positions that are True.
-
-    Args:
-        total: Log of the total probability of the symbols.
-        where: The positions.
-
-    Raises:
-        ValueError: If it is that of 0, infinite or not a number.
-    """
+    """Raise ``ValueError`` if log-probabilities that should add up to 1 add up to 0 or NaN."""
     hopeless = ~total.isfinite()
     if bool(hopeless.any()):
         row, column = where.nonzero()[hopeless][0].tolist()

@@ -23,12 +23,9 @@ def split_queue(
     """Split the queue of positions of each row into steps of sizes as equal as possible.
 
     Args:
-        rank: Place in the queue, from 0.
+        rank: Place of each position in the queue, from 0.
         count: Length of each queue.
         num_steps: Steps at most; ``None`` takes one for each position.
-
-    Returns:
-        The step of each place, from 0.
     """
     if num_steps is None:
         return rank

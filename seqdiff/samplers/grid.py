@@ -37,7 +37,7 @@ class GridSampler(Decoding, Sampler, ABC):
     token before a step is made from it.
 
     Attributes:
-        num_steps: Steps from t = 1 to t = 0.
+        num_steps: Equal steps from t = 1 to t = 0.
         keeps_unmask_times: Whether a step unmasks a token with the probability that the process
             gives, if the model predicts the clean token.
         corrector_steps: Calls of ``correct`` after each step but the last.
@@ -165,9 +165,6 @@ class AncestralSampler(GridSampler):
     prediction in the place of x0. With masks, a position is unmasked in the step that holds its
     unmask time, which has probability (alpha_s - alpha_t) / (1 - alpha_t) in every step that finds
     it masked. Source: Sahoo et al. 2024, arXiv:2406.07524; Austin et al. 2021, arXiv:2107.03006.
-
-    Attributes:
-        num_steps: Steps; the distribution tends to the model's own like 1 / num_steps.
     """
 
     needs = Needs((DiscreteProcess,), ("loo", "full", "step"))
@@ -181,9 +178,6 @@ class CachedAncestralSampler(GridSampler):
     evaluations as it has masks, however fine the grid. The cache holds one prediction per mask.
     Source: Sahoo et al. 2024, arXiv:2406.07524, and Ou et al. 2024, arXiv:2406.03736; in the code
     of the former the whole batch has one cache.
-
-    Attributes:
-        num_steps: Steps; the distribution tends to the model's own like 1 / num_steps.
     """
 
     needs = Needs((Absorbing,), any_order=True)
@@ -201,9 +195,6 @@ class TweedieSampler(GridSampler):
     A step at one position is exact if the scores are; positions are drawn independently. Models
     that predict the clean token give scores too, and with those the sampler is ancestral. Source:
     Lou et al. 2024, arXiv:2310.16834, theorem 4.2.
-
-    Attributes:
-        num_steps: Steps; the distribution tends to the model's own like 1 / num_steps.
     """
 
     needs = Needs((Absorbing, Uniform, Hybrid), ("loo", "full", "score", "step"))
@@ -217,9 +208,6 @@ class TauLeapingSampler(GridSampler):
     Probabilities that add up to more than 1 are scaled down; ``SampleOutput.clamped`` counts such
     draws. The last step is the analytic one, so that no noise is left. Source: Campbell et al.
     2022, arXiv:2205.14987; Lou et al. 2024, arXiv:2310.16834, section 4.
-
-    Attributes:
-        num_steps: Steps; the distribution tends to the model's own like 1 / num_steps.
     """
 
     needs = Needs((DiscreteProcess,))
@@ -304,7 +292,6 @@ class GibbsSampler(GridSampler):
     whose informed correctors choose the positions; here they are uniform.
 
     Attributes:
-        num_steps: Steps; the distribution tends to the model's own like 1 / num_steps.
         corrector_steps: Positions drawn again after each predictor step but the last.
     """
 
@@ -475,11 +462,6 @@ class RemaskLoopSampler(GridSampler):
     alpha_on: float = option(0.9, *_FRACTION, "0.9 is published")
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If one is out of its range.
-        """
         super().__post_init__()
         ordered = self.t_off < self.t_on < 1
         requirement = f"be above t_off = {self.t_off} and below 1"

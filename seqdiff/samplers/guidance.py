@@ -73,15 +73,7 @@ class DerivedDenoiser(Denoiser, ABC):
 
 
 def check_gamma(owner: str, gamma: float) -> None:
-    """Check the strength of guidance.
-
-    Args:
-        owner: Class that has the option, for the message.
-        gamma: The strength.
-
-    Raises:
-        ValueError: If it is negative or not finite.
-    """
+    """Raise ``ValueError`` if the strength of guidance is negative or not finite."""
     if not 0 <= gamma < math.inf:
         raise ValueError(
             f"{owner}.gamma must be finite and at least 0, got {gamma}; "

@@ -33,12 +33,6 @@ class SemiAutoregressiveSampler(Sampler):
     inner: Sampler = field(default_factory=FirstHittingSampler)
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If window or stride is not an integer, the stride is not in 1..window, or
-                the inner sampler is not one of masked diffusion.
-        """
         super().__post_init__()
         if not isinstance(self.inner, Sampler):
             raise ValueError(

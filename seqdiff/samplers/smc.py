@@ -214,11 +214,6 @@ class SMCSampler(FirstHittingSampler):
     resampling: Resampling = "systematic"
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If one is out of its range.
-        """
         super().__post_init__()
         wanted = "be a function of ids [n, L]"
         require(self, callable(self.reward), "reward", wanted, "give one number a row")

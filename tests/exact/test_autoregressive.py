@@ -49,7 +49,7 @@ def test_the_objective_is_minus_log_p_of_a_law(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_context_and_unknown_symbols_are_given_and_never_count() -> None:
-    """Position 1 is context, position 2 unknown; the law of the others given those sums to 1."""
+    """Position 1 is context, position 2 unknown; p(the others given those) sums to 1."""
     loss_mask = torch.tensor([True, False, False, True])
     rows = torch.tensor([[a, 1, K, b] for a, b in itertools.product(range(K), repeat=2)])
     terms = Autoregressive().terms(MODEL, batch(rows, loss_mask), CounterNoise(0))
@@ -112,7 +112,7 @@ class FromTheRight(LeftToRightSampler):
 
 @dataclass(frozen=True)
 class OneTooFar(LeftToRightSampler):
-    """Broken: draws each token from the law of the next one."""
+    """Broken: draws each token from the distribution of the next one."""
 
     def fill(self, canvas):
         for place in range(canvas.x_t.shape[1]):

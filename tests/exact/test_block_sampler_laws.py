@@ -1,4 +1,4 @@
-"""Block diffusion's sampler, run for every outcome, against laws written down independently."""
+"""The sampler of block diffusion, run for every outcome, against independent enumeration."""
 
 import itertools
 from collections import defaultdict
@@ -154,7 +154,7 @@ def first_one(x: Tokens, earliest: int = 2) -> int:
 @each_size
 @each_inner
 def test_a_row_ends_at_the_first_stop_symbol(size: int, inner: Sampler) -> None:
-    """What is drawn before it has the law of rows that are drawn to their ends."""
+    """What is drawn before it has the distribution of rows that are drawn to their ends."""
     denoiser = lookup(size)
     found = outcomes(BlockSampler(inner, stop_id=1), denoiser, blank()).law
     whole = by_blocks(denoiser, inner, (K,) * L)

@@ -1,4 +1,4 @@
-"""What every sampler promises besides its law, each promise with a sampler that breaks it."""
+"""What every sampler guarantees besides its distribution, with broken samplers that fail."""
 
 import inspect
 import itertools
@@ -67,7 +67,7 @@ class Neighbours(TableBackbone):
 
 
 class TimedNeighbours(Neighbours):
-    """A network that depends on time: each has its favourite letter."""
+    """A network that depends on time: each has its favourite symbol."""
 
     def logits(self, inputs: Inputs) -> Tensor:
         assert inputs.t is not None
@@ -278,7 +278,7 @@ def test_a_single_step_and_the_smallest_temperature_fill_every_position(sampler:
 @every
 @pytest.mark.parametrize("options", [{"temperature": 0.01}, {"top_k": 1}, {"top_p": 0.5}], ids=str)
 def test_every_sampler_reshapes_what_it_draws(sampler: Sampler, options: dict) -> None:
-    """Of 3 letters only the likeliest that is allowed stays; the sampler without options differs.
+    """Of 3 symbols only the most likely that is allowed stays; the sampler without options differs.
 
     At temperature 0.01 another has a chance of e^-100.
     """

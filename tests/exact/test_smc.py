@@ -38,7 +38,7 @@ def tilted(law: Law, temperature: float) -> Law:
 
 
 def measure(sampler: SMCSampler, k: int, length: int) -> tuple[Law, Law]:
-    """The mean of the particles' unnormalised measure, over every outcome, and the sample's law."""
+    """Return the mean unnormalised measure of the particles, and the sample's distribution."""
     seen: list[Particles] = []
 
     class Recorded(type(sampler)):
@@ -165,7 +165,7 @@ class Ledger(SeededDraws):
 
 
 class SameLetters(Ledger):
-    """The broken twin: a letter that is drawn anew gets the same noise again."""
+    """The broken twin: a symbol that is drawn anew gets the same noise again."""
 
     def tokens(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
         return super().tokens(log_probs, where, 0)

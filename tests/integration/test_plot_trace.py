@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 
 from seqdiff.cli.app import main
 from seqdiff.plots import colors
-from seqdiff.plots.colors import Colors, spell
-from seqdiff.plots.film import spread
-from seqdiff.plots.trace import MAX_POSITIONS, MAX_STEPS, draw_trace, ink
+from seqdiff.plots.colors import Colors, ink, spell
+from seqdiff.plots.trace import MAX_POSITIONS, MAX_STEPS, draw_trace, spread
 from seqdiff.samplers import Recorder
 from seqdiff.trace import Trace, write_trace
 from tests.integration.traces import AGAIN, MASK, A, C, G, T, record, small_trace

@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from seqdiff.cli import drawing
 from seqdiff.cli.app import main
-from seqdiff.plots.film import develop
+from seqdiff.plots.trace import develop
 from seqdiff.run.directory import Run, load_run
 from seqdiff.run.sampler_config import build_sampler
 from seqdiff.samplers import FirstHittingSampler, Recorder, recorder

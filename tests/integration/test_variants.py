@@ -18,9 +18,7 @@ from genomics.io.fasta import write_fasta
 from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
 from genomics.sequence.alphabet import encode
-from genomics.variants.effects import likelihood_ratios
-from genomics.variants.mutagenesis import mutation_effects
-from genomics.variants.windows import allele_windows
+from genomics.variants.effects import allele_windows, likelihood_ratios, mutation_effects
 from seqdiff.cli.app import main
 from seqdiff.likelihood import SmallK
 from seqdiff.run.directory import load_run
@@ -79,11 +77,11 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
     assert "3 of 8 alleles scored, 5 not" in said and re.search(r"\d\/s; llr", said)
     assert "1 REF mismatches" in said and "upper bound, by small-k" in said
     problems = {
-        3: "ALT must be letters of ACGT, got '<DEL>'",
+        3: "ALT must consist of ACGT, got '<DEL>'",
         4: "REF A is G in the genome",
-        5: "ALT must be letters of ACGT, got '*'",
+        5: "ALT must consist of ACGT, got '*'",
         6: "POS lies outside c, which has 32 bases",
-        7: "REF must be letters of ACGT, got 'N'",
+        7: "REF must consist of ACGT, got 'N'",
     }
     for line, problem in problems.items():
         assert f"{files['vcf']}:{line}: not scored: {problem}" in " ".join(warned.split())

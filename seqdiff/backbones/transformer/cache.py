@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from seqdiff.backbones.transformer.block_pass import Layers
+from seqdiff.backbones.transformer.block_diffusion import Layers
 from seqdiff.backbones.transformer.layers import AdaptiveBlock, AdaptiveHead, CentredNorm, Rotary
 
 PIECE = 256
