@@ -99,16 +99,18 @@ def _arguments(
     return (*places, *cut.arguments(x.shape[2]), view(tails, x, 4))
 
 
-def _outputs(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
-    return run_conv(x, weight, bias, silu, Cut(x.shape[2], reverse), None)
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
+) -> list[Tensor]:
+    return [run_conv(x, weight, bias, silu, Cut(x.shape[2], reverse), None)]
 
 
-def _gradients(
+def _backward(
     x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool, d_out: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> list[Tensor]:
     dx, cut = torch.empty_like(x), Cut(x.shape[2], reverse)
     d_weight, d_bias, _ = run_conv_backward(x, weight, bias, silu, cut, None, d_out, dx, add=False)
-    return dx, d_weight, d_bias
+    return [dx, d_weight, d_bias]
 
 
-register_conv("causal_conv1d", _outputs, _gradients)
+register_conv("causal_conv1d", _forward, _backward)

@@ -11,29 +11,17 @@ from seqdiff.ops.operators import compute_dtype, differentiable_operator
 
 
 def register_conv(
-    name: str,
-    outputs: Callable[..., Tensor],
-    gradients: Callable[..., tuple[Tensor, Tensor, Tensor]],
+    name: str, forward: Callable[..., list[Tensor]], backward: Callable[..., list[Tensor]]
 ) -> None:
     """Register a backend.
 
     Args:
         name: Of the operator.
-        outputs: From x, the filter, its bias or None, whether SiLU follows and whether the filter
-            looks right, to the output.
-        gradients: From the same and the gradient of the output, to those of x, the filter and the
-            bias, which need not exist.
+        forward: From x, the filter, its bias or None, whether SiLU follows and whether the filter
+            looks right, to a list with the output.
+        backward: From the same and the gradient of the output, to the gradients of x, the filter
+            and the bias, which is ignored if there is no bias.
     """
-
-    def forward(
-        x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
-    ) -> list[Tensor]:
-        return [outputs(x, weight, bias, silu, reverse)]
-
-    def backward(
-        x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool, d_out: Tensor
-    ) -> list[Tensor]:
-        return [*gradients(x, weight, bias, silu, reverse, d_out)]
 
     def backward_fake(x, weight, bias, silu, reverse, d_out):
         dtype = compute_dtype(x, weight) if bias is None else bias.dtype

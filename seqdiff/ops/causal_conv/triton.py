@@ -52,17 +52,19 @@ def _options(weight: Tensor, dtype: torch.dtype, silu: bool, reverse: bool) -> d
     }
 
 
-def _outputs(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
+) -> list[Tensor]:
     out = torch.empty_like(x)
     options = _options(weight, compute_dtype(x, weight, bias), silu, reverse)
     arguments = [*strided(x, weight), bias, *strided(out), x.shape[1], x.shape[2]]
     launch(conv_outputs, _grid(x), x, arguments, options)
-    return out
+    return [out]
 
 
-def _gradients(
+def _backward(
     x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool, d_out: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> list[Tensor]:
     dtype, grid = compute_dtype(x, weight, bias), _grid(x)
     batch, channels, length = x.shape
     slope, dx = torch.empty_like(x, dtype=dtype), torch.empty_like(x)
@@ -75,7 +77,8 @@ def _gradients(
     finish = [*strided(slope, weight), None, *strided(dx), channels, length]
     launch(conv_outputs, grid, x, finish, _options(weight, dtype, False, not reverse))
     d_weight = d_weight.sum((0, 1)).mT.to(weight.dtype).contiguous()
-    return dx, d_weight, d_bias.sum((0, 1)).to(dtype if bias is None else bias.dtype)
+    d_bias = d_bias.sum((0, 1)).to(dtype if bias is None else bias.dtype)
+    return [dx, d_weight, d_bias]
 
 
-register_conv("causal_conv1d_triton", _outputs, _gradients)
+register_conv("causal_conv1d_triton", _forward, _backward)
