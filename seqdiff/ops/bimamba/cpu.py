@@ -105,11 +105,11 @@ def _columns(count: int, width: int, size: int) -> Iterator[tuple[int, int, slic
 
 
 def _ways(
-    length: int, weights: list[Tensor], block_size: int, through: bool, mirrored: bool
+    xz: Tensor, weights: list[Tensor], block_size: int, through: bool, mirrored: bool
 ) -> list[tuple[Direction, Cut, Cut]]:
     """The weights of each direction, and how it cuts rows for its convolution and its scan."""
     fwd = Direction(*weights[:_WEIGHTS])
-    conv = Cut(length if through else block_size, mirrored)
+    conv = Cut(xz.shape[1] if through else block_size, mirrored)
     ways = [(fwd, conv, Cut(block_size, mirrored, through))]
     if len(weights) > _WEIGHTS:
         back = Cut(block_size, not mirrored)
@@ -149,7 +149,7 @@ def _forward(
 ) -> list[Tensor]:
     """Output, borders' states and tails, then, if ``keep``, what each direction keeps."""
     batch, length, _ = xz.shape
-    ways = _ways(length, weights, block_size, through, mirrored)
+    ways = _ways(xz, weights, block_size, through, mirrored)
     fwd = ways[0][0]
     out = torch.empty_like(_halves(xz, fwd)[0]) if len(ways) > 1 else None
     ends, kept = xz.new_empty(0), []
@@ -178,7 +178,7 @@ def _forward(
 
 def _forward_fake(xz, weights, states, tails, padding, block_size, through, mirrored, keep):
     batch, length, _ = xz.shape
-    ways = _ways(length, weights, block_size, through, mirrored)
+    ways = _ways(xz, weights, block_size, through, mirrored)
     fwd, kept, count = ways[0][0], [], length // block_size + 1
     x = _halves(xz, fwd)[0]
     for own, _, _ in ways:
@@ -210,7 +210,7 @@ def _backward(
 ) -> list[Tensor]:
     """The gradients of ``xz``, of every weight, and of the given states and tails."""
     d_xz, grads, d_tails = torch.empty_like(xz), [], None
-    ways = _ways(xz.shape[1], weights, block_size, through, mirrored)
+    ways = _ways(xz, weights, block_size, through, mirrored)
     fwd, flows = ways[0][0], None
     if borders is not None:
         flows = empty_states(xz, len(xz), borders.shape[1], fwd.A)
@@ -272,7 +272,7 @@ def _maps_back(
 def _backward_fake(
     xz, weights, borders, tails, kept, padding, block_size, through, mirrored, *gradients
 ):
-    d_states = d_tails = xz.new_empty(0)
+    d_states, d_tails = xz.new_empty(0), xz.new_empty(0)
     if borders is not None:
         count = 1 if through else borders.shape[1]
         d_states = empty_states(xz, len(xz), count, weights[_WEIGHTS - 2])

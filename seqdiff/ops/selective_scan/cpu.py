@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seqdiff.blocks import num_blocks
 from seqdiff.ops.cpu_simd.cuts import Cut
 from seqdiff.ops.cpu_simd.runtime import run_tasks, view
 from seqdiff.ops.cpu_simd.vectors import LANES
@@ -91,12 +90,12 @@ class KernelInputs(NamedTuple):
         """How many tasks all rows have."""
         return self.u.shape[0] * self.groups * self.tasks_of_group
 
-    def saved_shape(self, size: int) -> tuple[int, int, int, int]:
+    def saved_shape(self, size: int | torch.SymInt) -> tuple:
         """Shape of the states inside blocks of some size, which the backward needs."""
         batch, _, length = self.u.shape
-        chunks = num_blocks(length, size) * ((size - 1) // CHUNK)
-        width = TILES * self.A.shape[1] * LANES
-        return (batch, chunks, self.groups * self.tasks_of_group, width) if chunks else (0, 0, 0, 0)
+        chunks = -(-length // size) * ((size - 1) // CHUNK)
+        rows, width = self.groups * self.tasks_of_group, TILES * self.A.shape[1] * LANES
+        return (batch, chunks, rows, width) if chunks else (0, 0, 0, 0)
 
     def arguments(self, cut: Cut) -> tuple:
         """What both kernels take first."""
@@ -270,7 +269,7 @@ def _backward(
     return [*grads, dz, d_bias, flows[:, 0].contiguous()]
 
 
-def _saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, ...]:
+def _saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple:
     return KernelInputs(u, u, A, B, C, None, None, None).saved_shape(u.shape[2])
 
 

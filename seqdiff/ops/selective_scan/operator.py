@@ -14,7 +14,7 @@ def register_scan(
     name: str,
     forward: Callable[..., list[Tensor]],
     backward: Callable[..., list[Tensor]],
-    saved_shape: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[int, ...]],
+    saved_shape: Callable[[Tensor, Tensor, Tensor, Tensor], tuple],
     *,
     states_adjacent: bool,
 ) -> None:

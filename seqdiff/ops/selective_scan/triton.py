@@ -225,7 +225,7 @@ def _sum_map(part: Tensor, m: Tensor) -> Tensor:
     return grouped.sum(2).mT.to(m.dtype)
 
 
-def _saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, ...]:
+def _saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple:
     return u.shape[0], ceil_div(u.shape[2], _chunk(u.shape[2])), *A.shape
 
 
