@@ -42,9 +42,9 @@ class Growth:
         open: Which blocks hold masks.
         until: Number of blocks up to the last that holds masks.
         end: Tokens of each row.
-        earliest: Where each row may end at the earliest: after its last visible token.
+        earliest: Smallest allowed end of each row, after its last visible token.
         rows: The rows that still grow.
-        prefix: What the network keeps of those rows.
+        prefix: The network's state or cache of those rows.
         known: Number of blocks that it has read.
     """
 
@@ -173,12 +173,12 @@ def real_tokens(canvas: Canvas) -> Int64[Tensor, " B"]:
 class BlockSampler(Sampler):
     """For block diffusion: fills block after block given the clean ones before; any sampler inside.
 
-    The network keeps what it needs of finished blocks: a state, so that every block costs the same,
-    or as many tokens as its window holds. The work of the sampler itself for a block does not
+    Of finished blocks the network keeps a state, so that every block costs the same, or as many
+    tokens as its window holds. The work of the sampler itself for a block does not
     depend on the length of the row. Visible tokens may be anywhere: a prompt of any length, which
     may differ between rows, or gaps to fill. A block does not see the tokens to its right, so with
-    visible tokens there, each block follows the model's distribution given what is before it, not
-    given all that is visible. A row without masks leaves the batch. Source: Arriola et al. 2025,
+    visible tokens there, each block follows the model's distribution given the tokens before it,
+    not given all visible tokens. A row without masks leaves the batch. Source: Arriola et al. 2025,
     arXiv:2503.09573, section 3.
 
     A row may end before it is full; ``SampleOutput.length`` says where. It ends with the first stop
@@ -293,7 +293,7 @@ class BlockSampler(Sampler):
             tail: Last tokens of the rows: those of the block, and ``entropy_window`` tokens if the
                 entropy matters and there are as many.
             drawn: Positions of the block that were not given.
-            end: Where the block ends.
+            end: End of the block.
             earliest: Least number of tokens of each row.
 
         Returns:

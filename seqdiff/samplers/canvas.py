@@ -1,4 +1,4 @@
-"""The rows that a sampler works on: what it may fill, what the network predicts, what that cost."""
+"""The rows that a sampler works on, the network's predictions for them, and their cost."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Canvas:
 
     @property
     def time(self) -> Float64[Tensor, " B"]:
-        """The time at which the expected masked fraction of each row is what it is now."""
+        """The time at which the expected masked fraction of each row is its present one."""
         real = torch.ones_like(self.free) if self.padding is None else ~self.padding
         fraction = self.masked.sum(dim=-1).double() / real.sum(dim=-1).clamp_min(1)
         return self.absorbing.schedule.inverse(1 - fraction)
@@ -199,7 +199,7 @@ class Canvas:
         """Restrict distributions to the allowed symbols and normalise them.
 
         Args:
-            log_probs: Of the positions in ``where``; columns beyond the K symbols stay.
+            log_probs: Distributions at the positions; columns beyond the K symbols stay.
             where: Positions.
 
         Raises:
@@ -370,9 +370,9 @@ class Canvas:
 
         Args:
             rows: The rows.
-            start: Where the prefix ends.
+            start: End of the prefix.
             end: At most a block later; none of the positions is padding.
-            prefix: That of these rows.
+            prefix: The prefix of these rows.
             fill: Fills the canvas of the block.
         """
         before = self.step

@@ -67,7 +67,7 @@ class Draws(ABC):
         """Toss a coin at each position that is True; False elsewhere.
 
         Args:
-            probability: Of True.
+            probability: Probability of True.
             where: The positions.
             step: Distinguishes the coins of one position.
         """

@@ -149,7 +149,7 @@ class Guidance(DerivedDenoiser, ABC):
         if not (self._masks or self._plain):
             raise ValueError(
                 f"{type(self).__name__} must be asked for reverse steps with the process "
-                f"{self.process.name}, where they are what is guided, got a call for a prediction; "
+                f"{self.process.name}, where guidance changes those, got a call for a prediction; "
                 "sample by ancestral"
             )
         return self._guided(self.denoiser, inputs, where)
@@ -208,7 +208,7 @@ class ClassifierFree(Guidance):
     the clean token leaves the unmask times alone.
 
     Args:
-        denoiser: Of a network that knows classes.
+        denoiser: Denoiser with a network that has classes.
         label: The class, for all rows.
         gamma: Strength.
 
@@ -454,7 +454,7 @@ class BlockClassifierFree(Denoiser):
     and to read as without guidance, unless gamma is 0 or 1.
 
     Args:
-        denoiser: Of a network that knows classes; must not be guided already.
+        denoiser: Denoiser with a network that has classes; must not be guided already.
         label: The class, for all rows.
         gamma: Strength, see ``ClassifierFree``.
 

@@ -41,7 +41,7 @@ class Weights:
     """Unnormalised weights since the last resampling, and the mean weights before.
 
     Attributes:
-        log_weights: Of each particle, in nats.
+        log_weights: Logarithm of the weight of each particle, in nats.
         log_normalizer: Sum of the logarithms of the mean weights at each resampling.
     """
 
@@ -101,8 +101,8 @@ class Swarm:
         canvas: The particles.
         times: The unmask time of each position; every particle has its own order.
         unmasked_in: The step in which each position is unmasked.
-        worth: What each particle was last weighted by, in nats.
-        weights: Of the particles.
+        worth: Logarithm of the last tilt of each particle, in nats.
+        weights: Weights of the particles.
     """
 
     owner: Canvas
@@ -175,12 +175,12 @@ class SMCSampler(FirstHittingSampler):
 
     N particles per row are unmasked as first-hitting does. Before each step but the first, each
     particle that still has masks gets drafts, in which the masks are filled in from the model's
-    prediction. The particle is weighted by ``exp(reward / reward_temperature)`` of the drafts,
-    divided by what it was weighted by before, and at the end by that of itself. The product of the
-    weights is that of importance sampling, so drafts only guide the search. All drafts of a row use
-    the same noise in every step, and differ only by what particles have unmasked. Particles are
-    resampled where their effective number falls below ``ess_threshold`` times N. The sample is one
-    of them, drawn by weight.
+    prediction. Its weight is multiplied by ``exp(reward / reward_temperature)`` of the drafts,
+    divided by the same factor of the step before; at the end the factor is that of the finished
+    row. The product is the weight of importance sampling, so drafts only guide the search. All
+    drafts of a row use the same noise in every step, and differ only by what particles have
+    unmasked. Particles are resampled where their effective number falls below ``ess_threshold``
+    times N. The sample is one of them, drawn by weight.
 
     The distribution tends to ``p(x) exp(reward(x) / reward_temperature) / Z`` like 1/N, where p is
     the distribution of ``FirstHittingSampler`` with the same options. For N = 1 it is p. The
@@ -193,7 +193,7 @@ class SMCSampler(FirstHittingSampler):
 
     Attributes:
         reward: Scores rows of ids ``[n, L]`` with one number each, ``[n]``. Higher is more likely,
-            and ``-inf`` is impossible. Padding holds what it held in ``x_init``.
+            and ``-inf`` is impossible. Padding is as in ``x_init``.
         reward_temperature: In units of the reward; the lower, the stronger the tilt.
         num_particles: N, for each row.
         ess_threshold: Fraction of N in [0, 1] below which particles are resampled; 0 never

@@ -18,7 +18,7 @@ class OptimConfig:
         weight_decay: Decay of the matrices; see ``decay_groups``.
         betas: AdamW's averaging coefficients.
         eps: AdamW's epsilon.
-        warmup_steps: Optimiser steps of linear warm-up; the first step already moves.
+        warmup_steps: Optimizer steps of linear warm-up; the first step already moves.
         schedule: After the warm-up, ``constant`` or half a ``cosine`` down to ``min_lr``.
         min_lr: Where the cosine ends, at the run's last step.
     """
@@ -69,7 +69,7 @@ class TrainerConfig:
     """Arguments of ``lightning.pytorch.Trainer``, passed on unchanged.
 
     Attributes:
-        max_steps: Optimiser steps of the run; 0 opens no data and keeps the network as it is
+        max_steps: Optimizer steps of the run; 0 opens no data and keeps the network as it is
             built, which makes a run of a published one.
         max_time: Wall-clock limit, ``DD:HH:MM:SS``, over a run and its resumptions since it was
             first set.
@@ -78,12 +78,12 @@ class TrainerConfig:
         num_nodes: Number of machines.
         strategy: ``auto``, ``ddp``, ``fsdp``, ...
         precision: Of the backbone; losses are in float32 or better.
-        accumulate_grad_batches: Batches per device and optimiser step.
+        accumulate_grad_batches: Batches per device and optimizer step.
         gradient_clip_val: Largest gradient norm; null does not clip.
         val_check_interval: Training batches between two validations; null never validates.
-        limit_val_batches: Most validation batches per device, or a share of them; null takes all.
-        log_every_n_steps: Optimiser steps between two log rows.
-        deterministic: Refuse operations that are not deterministic.
+        limit_val_batches: Most validation batches per device, or a fraction; null takes all.
+        log_every_n_steps: Optimizer steps between two log rows.
+        deterministic: Raise an error on operations that are not deterministic.
         enable_progress_bar: Show a bar.
     """
 
@@ -123,6 +123,6 @@ class TrainerConfig:
             )
         if limit is not None and not (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1):
             raise ValueError(
-                "TrainerConfig.limit_val_batches must be a count of at least 1 or a share in "
+                "TrainerConfig.limit_val_batches must be a count of at least 1 or a fraction in "
                 f"(0, 1], got {limit}; null takes all"
             )

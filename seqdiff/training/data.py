@@ -28,7 +28,7 @@ class DataLoaders(LightningDataModule):
 
     @property
     def position(self) -> int:
-        """Examples of the stream that have entered an optimiser step."""
+        """Examples of the stream that have entered an optimizer step."""
         if self._start_step is None or self.trainer is None:
             return self._start
         steps = self.trainer.global_step - self._start_step

@@ -12,15 +12,15 @@ from seqdiff.training.config import OptimConfig
 
 
 def lr_factor(config: OptimConfig, step: int, max_steps: int) -> float:
-    """The learning rate of optimiser step ``step`` (from 0), as a share of ``config.lr``.
+    """The learning rate of optimizer step ``step`` (from 0), as a fraction of ``config.lr``.
 
     Linear warm-up from ``1 / warmup_steps`` to 1, then constant, or a half cosine that reaches
     ``min_lr`` at ``max_steps`` (Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts).
 
     Args:
-        config: Shape and lengths.
-        step: Optimiser steps already done.
-        max_steps: Length of the run; only the cosine reads it.
+        config: Schedule and its lengths.
+        step: Optimizer steps already done.
+        max_steps: Length of the run; only the cosine depends on it.
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
@@ -77,12 +77,12 @@ def build_optimizer(
     groups: tuple[list[str], list[str]],
     scales: Mapping[str, float] | None = None,
 ) -> AdamW:
-    """Make AdamW over the two decay groups, divided by learning rate.
+    """Build AdamW over the two decay groups, divided by learning rate.
 
     Args:
         module: The network.
-        config: Rates.
-        groups: From ``decay_groups`` before a strategy shards the network, which hides its shapes.
+        config: Learning rate, decay and AdamW's constants.
+        groups: From ``decay_groups``, called before a strategy shards the network.
         scales: From ``lr_scales``, likewise.
 
     Raises:

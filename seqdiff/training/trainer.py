@@ -1,10 +1,9 @@
-"""Which of Lightning's Trainer arguments a run exposes, and the Trainer made from them."""
+"""The Trainer of a run, its metrics file and its checkpoint files."""
 
 from __future__ import annotations
 
 import csv
 import io
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -19,19 +18,16 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback, Timer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from seqdiff.files import replacing, write_bytes
-from seqdiff.training.callbacks import EMA, RunCheckpoint, Throughput
+from seqdiff.training.callbacks import EMA, RunCheckpoint, StepBar, Throughput
 from seqdiff.training.clipped_search import ClippedScheduleSearch
 from seqdiff.training.config import TrainerConfig
-from seqdiff.training.progress import StepBar
-from seqdiff.training.weights import Progress
+from seqdiff.training.weights import METRICS_HEADER, METRICS_NAME, Progress, rows_before
 
-METRICS_NAME = "metrics.csv"
-_HEADER = ["step", "name", "value"]
 _NOTHING = Progress()
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Saves whole checkpoints or none, and loads nothing but tensors and plain values."""
+    """Saves checkpoints atomically, and loads only tensors and plain values."""
 
     def save_checkpoint(
         self,
@@ -50,42 +46,45 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class MetricsFile(Logger):
-    """Appends ``step,name,value`` rows to a CSV file, one flush a log step."""
+    """Appends ``step,name,value`` rows to a CSV file at every log step.
+
+    Lightning's CSVLogger rewrites the file, has one column per metric, and cannot drop rows.
+    """
 
     def __init__(self, path: Path, *, first_step: int) -> None:
         """Open or continue a file.
 
         Args:
-            path: The file; it is not touched before the first row.
-            first_step: Rows of this step and later, left by a run that went on after its last
-                checkpoint, are dropped.
+            path: The file; it is not opened for writing before the first row.
+            first_step: Rows of this step and later are dropped; a run that stopped after its last
+                checkpoint leaves such rows.
 
         Raises:
-            ValueError: If the file holds something else.
+            ValueError: If the file is no metrics file.
         """
         super().__init__()
         self.path = path
-        self._kept = _rows_before(first_step, path) if first_step > 0 and path.exists() else []
+        self._kept = rows_before(first_step, path) if first_step > 0 and path.exists() else []
         self._ready = False
 
     @property
     def name(self) -> str:
-        """Lightning's name for it."""
+        """Name of the logger."""
         return "csv"
 
     @property
     def version(self) -> str:
-        """There is one version."""
+        """Empty, since there are no versions."""
         return ""
 
     def _prepare(self) -> None:
         with replacing(self.path) as temporary, temporary.open("w", newline="") as new:
-            csv.writer(new).writerows([_HEADER, *self._kept])
+            csv.writer(new).writerows([METRICS_HEADER, *self._kept])
         self._kept, self._ready = [], True
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append one row a metric."""
+        """Append one row per metric."""
         if not self._ready:
             self._prepare()
         with self.path.open("a", newline="") as file:
@@ -94,40 +93,7 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, object] | Namespace) -> None:
-        """The run's configuration is in run.yaml."""
-
-
-def last_logged(path: Path, name: str) -> tuple[int, float] | None:
-    """Look up the last step at which a run logged a metric, and its value.
-
-    Args:
-        path: A run's metrics file, which may be missing.
-        name: The metric.
-
-    Raises:
-        ValueError: If the file holds something else.
-    """
-    rows = _rows_before(sys.maxsize, path) if path.exists() else []
-    found = [(int(step), float(value)) for step, key, value in rows if key == name]
-    return found[-1] if found else None
-
-
-def _rows_before(step: int, path: Path) -> list[list[str]]:
-    """Read a metrics file; blank lines and a last line that a kill has torn are dropped."""
-    with path.open(newline="", errors="replace") as file:
-        rows = list(csv.reader(line for line in file if line.endswith("\n") and line.strip()))
-    if rows and rows[0] != _HEADER:
-        raise ValueError(
-            f"{path} must begin with {','.join(_HEADER)}, got {','.join(rows[0])!r}; "
-            "put that line back, or move the file"
-        )
-    for row in rows[1:]:
-        if len(row) != len(_HEADER) or not row[0].isdecimal():
-            raise ValueError(
-                f"{path} must hold rows of {','.join(_HEADER)}, got {','.join(row)!r}; "
-                "delete that line"
-            )
-    return [row for row in rows[1:] if int(row[0]) < step]
+        """Do nothing: the configuration is in run.yaml."""
 
 
 def build_trainer(
@@ -141,21 +107,21 @@ def build_trainer(
     done: Progress = _NOTHING,
     on_start: Callable[[], None] | None = None,
 ) -> Trainer:
-    """Make a Trainer that writes into a run directory.
+    """Build a Trainer that writes into a run directory.
 
     Args:
         config: Lightning's arguments.
         directory: The run directory.
-        ema_decay: Of the exported average; ``None`` exports the parameters.
-        checkpoint_every_n_steps: Optimiser steps between two savings.
-        tokenizer: Fingerprint of the tokenizer, kept with the weights.
-        search_batches: Of a ``ClippedScheduleSearch``; ``None`` does not search.
-        done: What the run has behind it.
-        on_start: Called by the first process once everything, also a checkpoint, is taken in.
+        ema_decay: Decay of the exported average; ``None`` exports the parameters.
+        checkpoint_every_n_steps: Optimizer steps between two savings.
+        tokenizer: Fingerprint of the tokenizer, saved with the weights.
+        search_batches: Batches of a ``ClippedScheduleSearch``; ``None`` does not search.
+        done: Progress of a run that is resumed.
+        on_start: Called by the first process when everything is loaded, also a checkpoint.
 
     Raises:
-        ValueError: If nothing is left to do, a search has no validation to follow, the metrics are
-            not its own, or Lightning refuses the arguments, say for a device that is not there.
+        ValueError: If nothing is left to do, there is a search without validation, the metrics file
+            is damaged, or Lightning rejects the arguments, for example a missing device.
     """
     ema = None if ema_decay is None else EMA(ema_decay)
     saving = RunCheckpoint(
@@ -201,7 +167,7 @@ def _watchers(config: TrainerConfig, on_start: Callable[[], None] | None) -> lis
 def _of_weights(
     ema: EMA | None, search_batches: int | None, every_n_batches: int | None
 ) -> list[Callback]:
-    """The average, and what is searched with it."""
+    """Build the average, and the search that uses it."""
     found: list[Callback] = [] if ema is None else [ema]
     if search_batches is not None:
         search = ClippedScheduleSearch(search_batches, every_n_batches=every_n_batches, ema=ema)
@@ -216,7 +182,7 @@ def _loggers(directory: Path, first_step: int) -> list[Logger]:
 
 
 def _check_left(config: TrainerConfig, done: Progress) -> None:
-    """Refuse a run that would stop before its first step."""
+    """Raise an error for a run that would stop before its first step."""
     if done.step >= config.max_steps:
         raise ValueError(
             f"resume.trainer.max_steps must exceed the {done.step} steps done, got "
@@ -233,5 +199,5 @@ def _check_left(config: TrainerConfig, done: Progress) -> None:
 
 
 def is_first_process() -> bool:
-    """Whether this is the only process, or the first of several that a strategy has launched."""
+    """Whether this is the only process, or the first one that a strategy launched."""
     return getattr(rank_zero_only, "rank", 0) == 0

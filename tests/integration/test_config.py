@@ -178,7 +178,10 @@ def _as_config(value: object) -> dict:
         (["--data.init_args.batch_size", "0"], "ToyData.batch_size must be at least 1, got 0"),
         (["--trainer.gradient_clip_val", "-1"], "gradient_clip_val must be positive, got -1.0"),
         (["--trainer.limit_val_batches", "-1"], "limit_val_batches must be a count of at least 1"),
-        (["--trainer.limit_val_batches", "1.5"], "or a share in (0, 1], got 1.5; null takes all"),
+        (
+            ["--trainer.limit_val_batches", "1.5"],
+            "or a fraction in (0, 1], got 1.5; null takes all",
+        ),
         (["--backbone.init_args.num_logits", "9"], "num_logits must not be set, got 9; drop it"),
         (["--backbone.num_embeddings=3"], "num_embeddings must not be set, got 3; drop it"),
         (["--trainer.strategy", "fsdp"], "RunConfig.ema_decay must be null with sharded weights"),

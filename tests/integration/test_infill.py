@@ -144,6 +144,7 @@ def _mean(straight: list[list[float]], back: list[list[float]]) -> list[list[flo
     ]
 
 
+@pytest.mark.slow
 def test_motifs_stand_where_they_should(table_run: Path, tmp_path: Path) -> None:
     """A loose motif of one letter: at each of two places half of the times, the rest by the law."""
     drawn = sample(table_run, tmp_path / "x.fa", "--length=3", "--motif=R@1", "--motif=C")

@@ -16,7 +16,7 @@ from seqdiff.losses import ctmc_nelbo, discrete_kl
 from seqdiff.run.directory import load_run
 from seqdiff.samplers import AncestralSampler, TauLeapingSampler
 from seqdiff.samplers.protocol import fitting_samplers, named_samplers
-from seqdiff.training.trainer import last_logged
+from seqdiff.training import last_logged
 from seqdiff.types import Inputs
 from tests.enumeration import distance
 from tests.noisy_worlds import Joint, World, chain, every_row, kernel, single_site

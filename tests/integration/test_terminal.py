@@ -76,6 +76,7 @@ def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_dropping_the_average_on_resume_says_nothing(config: Path, tmp_path: Path) -> None:
     assert main(["train", str(config)]) == 0
     command = [sys.executable, "-m", "seqdiff.cli", "train", "--resume", str(tmp_path / "run")]

@@ -58,7 +58,14 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+# One case of each kind; the others, which differ in sizes, are slow in the interpreter.
+QUICK = ("plain", "no_optional_inputs", "no_gate", "length_1", "two_blocks", "grouped_both")
+QUICK += ("two_blocks_a_group", "constant_both", "half_of_a_projection")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[pytest.mark.slow] if c not in QUICK else []) for c in CASES]
+)
 def test_scan_equals_reference(case):
     compare(reverse=True, **CASES[case])
 
