@@ -90,8 +90,11 @@ class KernelInputs(NamedTuple):
         """How many tasks all rows have."""
         return self.u.shape[0] * self.groups * self.tasks_of_group
 
-    def saved_shape(self, size: int | torch.SymInt) -> tuple:
-        """Shape of the states inside blocks of some size, which the backward needs."""
+    def saved_shape(self, size) -> tuple:
+        """Shape of the states inside blocks of ``size`` tokens, which the backward needs.
+
+        The size may be symbolic, as the length is under ``torch.compile``.
+        """
         batch, _, length = self.u.shape
         chunks = -(-length // size) * ((size - 1) // CHUNK)
         rows, width = self.groups * self.tasks_of_group, TILES * self.A.shape[1] * LANES
