@@ -30,15 +30,15 @@ class SequenceDataModule(ABC):
     even if the number of devices or the batch size has changed.
 
     Attributes:
-        token_name: What reports call a token; a subclass may say ``base`` or ``word``.
+        token_name: Name of a token in reports, for example ``base`` or ``word``.
         tokenizer: Maps the domain's strings to ids and back.
         batch_size: Training examples per device and forward pass.
         eval_batch_size: Validation and test examples per device and forward pass.
         num_workers: Loader processes per device; 0 loads in the training process.
         labels: Names of the classes of its examples, in the order of their numbers; ``None``
             without classes. A subclass whose dataset has labels sets it in its constructor.
-        context_length: Tokens of a training row: the longest that the model learns to see; ``None``
-            if not said. A subclass that knows it sets it in its constructor.
+        context_length: Tokens of a training row, the longest that the model learns; ``None``
+            if unknown. A subclass that knows it sets it in its constructor.
         seed: The run's seed, which fixes the order of the stream and the augmentation.
     """
 
@@ -79,28 +79,28 @@ class SequenceDataModule(ABC):
 
     @property
     def counting(self) -> tuple[str, ...]:
-        """Sentences for reports on how rows are cut and which positions count; may be none."""
+        """Sentences for reports: how rows are cut and which positions count."""
         return ()
 
     @abstractmethod
     def dataset(self, split: Split) -> SequenceDataset:
         """Open a split. Called more than once: keep what is slow to build.
 
-        Rows come in the order of what they are cut from, such as a genome or a text: standard
-        errors take neighbours to be alike, and rows far apart to be independent.
+        Rows come in the order of their source, such as a genome or a text: standard errors assume
+        that neighbours are similar and that distant rows are independent.
 
-        A run opens the training split before it trains. Check every split then, so that an hour of
-        training does not end in the news that there is nothing to test on.
+        A run opens the training split before it trains. Check every split then, so that an empty
+        test split is found before training and not after it.
 
         Raises:
             ValueError: If there is no such split, or it holds nothing.
         """
 
     def baselines(self, split: Split) -> dict[str, RowNats]:
-        """Score a split by cheap models, by name, to print beside an evaluation.
+        """Score a split by cheap models, by name, for comparison in an evaluation.
 
-        Every row of the split is scored, in its order, and each counts the tokens that its loss
-        mask counts, so that a model can be compared with a baseline row by row.
+        Every row of the split is scored, in its order, over the tokens of its loss mask, so that a
+        model can be compared with a baseline row by row.
         """
         del split
         return {}
@@ -123,7 +123,7 @@ class SequenceDataModule(ABC):
     def evaluation_loader(
         self, split: Split, *, rank: int = 0, world_size: int = 1
     ) -> DataLoader[Batch]:
-        """Read this device's share of a split, each example once over all devices.
+        """Read this device's part of a split; over all devices, each example once.
 
         Raises:
             ValueError: If the split is empty.
@@ -144,7 +144,7 @@ class SequenceDataModule(ABC):
         rank: int = 0,
         world_size: int = 1,
     ) -> DataLoader[Batch]:
-        """Read this device's share of some rows of a dataset, each once over all devices.
+        """Read this device's part of some rows of a dataset; over all devices, each row once.
 
         Args:
             dataset: Rows like those of ``dataset``, of this tokenizer.
@@ -152,10 +152,8 @@ class SequenceDataModule(ABC):
             rank: This device.
             world_size: Number of devices.
         """
-        shares = EvaluationBatches(
-            len(rows), self.eval_batch_size, rank=rank, world_size=world_size
-        )
-        batches = [[rows[place] for place in share] for share in shares]
+        parts = EvaluationBatches(len(rows), self.eval_batch_size, rank=rank, world_size=world_size)
+        batches = [[rows[place] for place in part] for part in parts]
         return self._loader(EvaluationSet(dataset), batches)
 
     def _loader(
@@ -175,7 +173,7 @@ class SequenceDataModule(ABC):
 
 
 class EvaluationBatches(Sampler[list[int]]):
-    """One device's batches of a split: nothing dropped, nothing repeated, shares alike.
+    """One device's batches of a split: nothing dropped, nothing repeated, equal parts.
 
     The examples are cut into as few rounds as the batch size allows, and each round into one
     nearly equal batch a device, so that every device runs the same number of batches (only with
@@ -185,7 +183,7 @@ class EvaluationBatches(Sampler[list[int]]):
     def __init__(
         self, num_examples: int, batch_size: int, *, rank: int = 0, world_size: int = 1
     ) -> None:
-        """Describe the share.
+        """Describe the part.
 
         Args:
             num_examples: Examples in the split.
@@ -209,5 +207,5 @@ class EvaluationBatches(Sampler[list[int]]):
 
 
 def _as_is(batch: Batch | list[Batch]) -> Batch | list[Batch]:
-    """Datasets answer a list of positions with a finished batch."""
+    """Return the batch unchanged: datasets return whole batches."""
     return batch

@@ -214,9 +214,9 @@ class Scaffolds(Templates):
         taken = {position for _, covered in placed for position in covered}
         self._placements = Placements(length, [len(allowed) for allowed in self._loose], taken)
         if not self._placements.count:
-            letters = sum(map(len, self._loose)) + len(taken)
+            symbols = sum(map(len, self._loose)) + len(taken)
             raise ValueError(
-                f"sample.motif must fit side by side within length {length}, got {letters} letters "
+                f"sample.motif must fit side by side within length {length}, got {symbols} symbols "
                 f"of {len(motifs)} motif{'s' * (len(motifs) > 1)}; raise --length, or leave one out"
             )
 

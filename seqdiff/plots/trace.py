@@ -20,7 +20,7 @@ from seqdiff.plots.colors import Colors, ink, spell
 from seqdiff.trace import Trace
 
 MAX_STEPS, MAX_POSITIONS = 1024, 1024  # about as many as the image has dots
-_READABLE = (52, 72)  # steps and positions whose letters can still be read
+_READABLE = (52, 72)  # steps and positions whose symbols are still readable
 MAX_FRAMES, MAX_CELLS = 150, 16_384
 _MAX_LETTERS = 600
 _SECONDS, _LAST_SECONDS, _DPI = 8, 2, 90
@@ -147,7 +147,7 @@ def share_label(what: str, drawn: int, count: int, of: str) -> str:
 def _write_letters(
     axes: Axes, film: Film, trace: Trace, picture: UInt8[np.ndarray, "F P 4"]
 ) -> None:
-    """Write each letter where it appears, and all in the last state, if there is room."""
+    """Write each symbol where it appears, and all in the last state, if there is room."""
     steps, positions = film.tokens.shape
     if steps > _READABLE[0] or positions > _READABLE[1]:
         return
@@ -264,9 +264,9 @@ class Screen:
 
 
 def wrap(picture: UInt8[np.ndarray, "F P 4"]) -> UInt8[np.ndarray, "F lines width 4"]:
-    """Break each state into lines, two and a half times as many letters as lines.
+    """Break each state into lines, two and a half times as many symbols as lines.
 
-    The width is a multiple of ten; what is left of the last line is transparent.
+    The width is a multiple of ten; the rest of the last line is transparent.
     """
     frames, count = picture.shape[:2]
     width = min(count, 10 * math.ceil(math.sqrt(2.5 * count) / 10))

@@ -1,4 +1,4 @@
-"""The heat map of how much an estimate varies under each interval of masked shares."""
+"""The heat map of the variance of an estimate under each interval of mask fractions."""
 
 from __future__ import annotations
 

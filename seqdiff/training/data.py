@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
-from seqdiff.data import SequenceDataModule, Split
+from seqdiff.data import SequenceDataModule
 from seqdiff.types import Batch
 
 
@@ -48,16 +48,9 @@ class DataLoaders(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Read this device's part of the validation split."""
-        return self._part("valid")
-
-    def test_dataloader(self) -> DataLoader[Batch]:
-        """Read this device's part of the test split."""
-        return self._part("test")
-
-    def _part(self, split: Split) -> DataLoader[Batch]:
         assert self.trainer is not None
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        return self.data.evaluation_loader(split, rank=rank, world_size=world_size)
+        return self.data.evaluation_loader("valid", rank=rank, world_size=world_size)
 
     def state_dict(self) -> dict[str, int]:
         """Give the position, for a checkpoint."""

@@ -150,9 +150,9 @@ def test_what_is_drawn_within_a_template_has_the_exact_law(pattern: str) -> None
     [
         (["ACGT@3"], 6, r"motif ACGT@3 must end within length 6, got an end at 7; raise --length"),
         (["RRR@0", "AAA@1", "Y@2"], 6, r"motif Y@2 must share a letter with RRR@0, AAA@1 at pos"),
-        (["ACGT", "ACG"], 6, r"motif must fit side by side within length 6, got 7 letters of 2 m"),
-        (["ACGTACG"], 6, r"within length 6, got 7 letters of 1 motif; raise --length"),
-        (["ACG@2", "TTT"], 7, r"motif must fit side by side within length 7, got 6 letters of 2"),
+        (["ACGT", "ACG"], 6, r"motif must fit side by side within length 6, got 7 symbols of 2 m"),
+        (["ACGTACG"], 6, r"within length 6, got 7 symbols of 1 motif; raise --length"),
+        (["ACG@2", "TTT"], 7, r"motif must fit side by side within length 7, got 6 symbols of 2"),
         (["AC-T"], 9, r"motif AC-T: .*'-' at offset 2"),
         (["A" * n for n in range(1, 30)], 999, r"^Placements\.widths must be few or alike, got 29"),
     ],

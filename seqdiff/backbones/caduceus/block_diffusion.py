@@ -1,7 +1,7 @@
-"""Block diffusion with Caduceus: what precedes a block is kept as one state and a few tokens.
+"""Block diffusion with Caduceus: a state and a few tokens represent everything before a block.
 
-This needs a mixer whose two directions share their projections and are added. The memory of the
-cache does not grow with the number of tokens before a block.
+This needs tied projections and directions that are added. The memory of the cache does not grow
+with the number of tokens before a block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seqdiff.types import Inputs
 
 
 def begin(layer: CaduceusBlock, batch: int) -> Borders:
-    """The border before the first token of a row.
+    """Return the border before the first token of a row.
 
     Args:
         layer: Norm and mixer.
@@ -38,14 +38,14 @@ def read_clean(
     start: Borders,
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> tuple[Float[Tensor, "B L D"], Borders]:
-    """Move clean tokens one layer up, each by all before it and its block's others.
+    """Run a layer on clean tokens; each depends on the earlier ones and on its block.
 
     Args:
         layer: Norm and mixer.
         x: Residual stream of whole blocks.
         block_size: Tokens of a block.
-        start: What the tokens before these left.
-        padding: True at positions after the last real one.
+        start: Border before the first of these tokens.
+        padding: True at padding, after the last real position.
 
     Returns:
         The residual stream and the borders of all blocks, see ``mamba_through``.
@@ -64,15 +64,7 @@ def read_borders(
     start: Borders,
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> Borders:
-    """Give the borders that ``read_clean`` gives, without moving the tokens.
-
-    Args:
-        layer: See ``read_clean``.
-        x: See ``read_clean``.
-        block_size: See ``read_clean``.
-        start: See ``read_clean``.
-        padding: See ``read_clean``.
-    """
+    """Return the borders of ``read_clean`` without the residual stream."""
     mixer, channels = layer.mixer, len(layer.mixer.fwd.D)
     proj = mixer.in_proj
     bias = None if proj.bias is None else proj.bias[:channels]
@@ -91,7 +83,7 @@ def read_noisy(
     borders: Borders,
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> Float[Tensor, "B L D"]:
-    """Move tokens one layer up, each by its block's others and the border before its block.
+    """Run a layer on noisy tokens; each depends on its block and the border before the block.
 
     Args:
         layer: See ``read_clean``.
@@ -107,19 +99,19 @@ def read_noisy(
     return x + project_out(mixer.out_proj, y, False, directions=2)
 
 
-PIECE = 1024  # tokens that are read at once, so that a long prompt takes no more memory
+PIECE = 1024  # tokens per pass, which bounds the memory of a long prompt
 
 
 @dataclass
 class StateCache:
-    """See ``BlockCache``; there is no gradient.
+    """The ``BlockCache`` of a ``BlockMamba``; there is no gradient.
 
     Attributes:
-        network: Whose cache it is.
+        network: The network.
         block_size: Tokens of a block.
         label: Class of each row.
-        borders: One a layer, each of one border.
-        length: Tokens that lie behind.
+        borders: One border for each layer.
+        length: Number of tokens so far.
     """
 
     network: BlockMamba
@@ -132,11 +124,11 @@ class StateCache:
     def empty(
         cls, network: BlockMamba, batch_size: int, block_size: int, label: Tensor | None
     ) -> StateCache:
-        """Begin rows.
+        """Make a cache without tokens.
 
         Args:
-            network: Whose cache it is.
-            batch_size: Rows.
+            network: The network.
+            batch_size: Number of rows.
             block_size: Tokens of a block.
             label: Class of each row.
         """
@@ -165,7 +157,7 @@ class StateCache:
 
     @torch.no_grad()
     def append(self, x0: Int[Tensor, "B l"]) -> None:
-        """Take in clean tokens after those behind: one or several whole blocks.
+        """Append clean tokens: one or several whole blocks.
 
         Args:
             x0: Ids in ``0..K``.
@@ -179,7 +171,7 @@ class StateCache:
         self.length += x0.shape[1]
 
     def _pass(self, x0: Tensor) -> None:
-        """Go on from the borders to the end of some tokens."""
+        """Advance the borders to the end of some tokens."""
         x, passed = self.network.labelled(self.network.embed(Inputs(x0)), self.label), []
         for layer, start in zip(self.network.stack, self.borders, strict=True):
             if layer is self.network.stack[-1]:
@@ -193,7 +185,7 @@ class StateCache:
         """Make a cache of some rows, in this order; a row may occur more than once.
 
         Args:
-            rows: Which.
+            rows: Row numbers.
         """
         borders = [Borders(*(part[rows] for part in layer)) for layer in self.borders]
         label = None if self.label is None else self.label[rows]
@@ -216,12 +208,12 @@ class StateCache:
 class BlockMamba(PlainMamba, _Bidirectional):
     """The network of ``Caduceus`` (``ph``), also as a network of blocks.
 
-    A block of noisy tokens is read in both directions. From left to right it begins with the state
-    of the scan, and the last inputs of the convolution, that the clean tokens before it left; from
-    right to left it knows nothing beyond its end. The clean tokens are read by the same network,
-    whose direction from left to right runs through the row while the other begins anew in every
-    block, so that neither depends on a later block. Time and memory grow linearly with the length,
-    and what has to be kept to go on does not grow at all.
+    A block of noisy tokens is read in both directions. From left to right, the scan starts from the
+    state and the last convolution inputs of the clean tokens before the block; from right to left,
+    it starts at the end of the block. The same network reads the clean tokens: its direction from
+    left to right runs through the row, and the other one restarts in every block, so that neither
+    depends on a later block. Time and memory grow linearly with the length; the cache has constant
+    size.
 
     Parameters have the names and shapes of ``Caduceus`` of variant ``ph`` with the same sizes,
     whose weights load strictly.

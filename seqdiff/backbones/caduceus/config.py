@@ -23,7 +23,7 @@ class CaduceusConfig:
         num_logits: Ids that are scored, the first ones.
         complement: Complement of every embedded id; None only for ``ph``.
         variant: ``ph`` (plain) or ``ps`` (equivariant to the reverse complement).
-        tied: Whether the directions share their input and output projections.
+        tied: Whether both directions use the same input and output projections.
         combine: How the directions meet.
         norm: Kind of norm.
         norm_eps: Added to the mean square.

@@ -208,7 +208,7 @@ class Caduceus(_Bidirectional):
             sigma.
         complement: Complement of every embedded id; needed for ``ps``.
         variant: ``ph`` or ``ps``.
-        tied: Share the input and output projections between the directions.
+        tied: Use the same input and output projections in both directions.
         combine: How the directions meet: ``add`` or ``ew_multiply``.
         norm: ``rms`` or ``layer``.
         norm_eps: Added to the mean square.

@@ -15,7 +15,7 @@ class TransformerShape:
     Attributes:
         d_model: Model width.
         n_layer: Number of blocks.
-        n_heads: Attention heads, which share the width.
+        n_heads: Number of attention heads, which divide the width evenly.
         dropout: Probability that an entry of a branch is dropped before it joins the residual
             stream, while training.
         max_length: Longest row.
@@ -37,7 +37,7 @@ class TransformerShape:
         """Check every field.
 
         Raises:
-            ValueError: If one is out of range, or the heads do not share the width in even parts.
+            ValueError: If one is out of range, or the heads do not divide the width evenly.
         """
         for name in ("d_model", "n_layer", "n_heads", "max_length", "num_embeddings", "num_logits"):
             require_positive(self.owner, name, getattr(self, name))

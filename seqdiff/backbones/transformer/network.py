@@ -201,9 +201,6 @@ class Transformer(_Stack):
     def condition(self, inputs: Inputs) -> Float[Tensor, "#B C"]:
         """Embed the noise level and the label: one vector for each row, or one for all.
 
-        Args:
-            inputs: See ``body``.
-
         Raises:
             ValueError: If a time-conditioned network gets no ``sigma``.
         """
@@ -227,12 +224,6 @@ class Transformer(_Stack):
         Logits at padding are 0. The halves of [x_t ; x0] have the same positions. With a block as
         long as the row there is no clean half, and it is the ordinary network. Source: see
         ``block_diffusion_mask``.
-
-        Args:
-            inputs: See ``Backbone.block_logits``.
-            x0: See ``Backbone.block_logits``.
-            block_size: See ``Backbone.block_logits``.
-            where: See ``Backbone.block_logits``.
 
         Raises:
             ValueError: If the block size is no positive integer, rows are longer than the context,
