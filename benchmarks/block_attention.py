@@ -36,7 +36,7 @@ from benchmarks.transformer_training import Shape, make_network
 from seqdiff.backbones import Transformer
 from seqdiff.backbones.transformer import (
     Pass,
-    block_pass,
+    block_diffusion,
     dense_pass,
     flex_pass,
     plain_pass,
@@ -168,7 +168,9 @@ def measure(block_size: int, options: Namespace) -> list[Row]:
 def forward_rows(work: Work, wanted: Tensor, options: Namespace) -> list[Row]:
     """Check and time the forward pass of every way on the CPU."""
     rows = []
-    with mock.patch.object(block_pass, "flex_attention", torch.compile(block_pass.flex_attention)):
+    with mock.patch.object(
+        block_diffusion, "flex_attention", torch.compile(block_diffusion.flex_attention)
+    ):
         for way in WAYS:
             what = f"{work.block_size}, forward of {way} and {BASELINE}"
             found = {"logits": work.forward(way)}

@@ -1,10 +1,10 @@
 """Block diffusion with and without its cache: tokens/s of rows of 1,024 tokens.
 
-Both sides draw the same blocks of one transformer with the same seeds, token by token, and take
-them in; their tokens are compared before anything is reported. One keeps keys and values of the
+Both sides draw the same blocks of one transformer with the same seeds, token by token, and read
+them. Their tokens are compared before anything is reported. One side keeps keys and values of the
 clean blocks. The other keeps the tokens and reads all of them again for each evaluation, in one
 clean pass, which is less work than the training pass over both halves. Blocks are drawn in the
-middle of equal parts of the row, where the cost of all of it is met on average. Run
+middle of equal parts of the row, where the cost is that of the whole row on average. Run
 ``python -m benchmarks.block_sampling``.
 """
 
@@ -39,24 +39,24 @@ class TokensOnly:
 
     @property
     def length(self) -> int:
-        """See ``BlockCache``."""
+        """The number of tokens kept."""
         return self.tokens.shape[1]
 
     def logits(
         self, x_t: Int64[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
     ) -> Float[Tensor, ...]:
-        """See ``BlockCache``."""
+        """Score a block after reading all tokens again."""
         cache: BlockCache = self.network.block_cache(len(x_t), self.size)
         if self.length:
             cache.append(self.tokens)
         return cache.logits(x_t, where)
 
     def append(self, x0: Int64[Tensor, "B l"]) -> None:
-        """See ``BlockCache``."""
+        """Keep the tokens of a clean block."""
         self.tokens = torch.cat((self.tokens, x0), dim=1)
 
     def take(self, rows: Int64[Tensor, " b"]) -> TokensOnly:
-        """See ``BlockCache``."""
+        """Return the cache of some rows."""
         return TokensOnly(self.network, self.size, self.tokens[rows])
 
 
@@ -66,14 +66,14 @@ class Recomputing(Denoiser):
     def start(
         self, batch_size: int, *, window: int | None = None, label: Tensor | None = None
     ) -> Prefix:
-        """See ``Denoiser``."""
+        """Start with no tokens kept."""
         assert isinstance(self.backbone, Transformer)
         nothing = torch.empty((batch_size, 0), dtype=torch.int64)
         return Prefix(self, TokensOnly(self.backbone, self.block_size, nothing))
 
 
 def make_network(shape: tuple[int, int, int], length: int) -> Transformer:
-    """A transformer whose letters depend on those before them, the same at every call."""
+    """Return a transformer whose tokens depend on earlier ones, the same at every call."""
     torch.manual_seed(0)
     network = Transformer(
         *shape, num_embeddings=SYMBOLS + 1, num_logits=SYMBOLS, max_length=length
@@ -91,10 +91,10 @@ def compare(
     """Time both sides in turns at all places.
 
     Returns:
-        Seconds a token, and the share of tokens that rounding turned.
+        Seconds per token, and the fraction of tokens that differ by rounding.
 
     Raises:
-        SystemExit: If the two sides draw tokens that rounding does not explain.
+        SystemExit: If the tokens of the two sides differ by more than rounding explains.
     """
     inner, process = FirstHittingSampler(), Blockwise(Absorbing(SYMBOLS), size)
     drawings = [
@@ -117,7 +117,7 @@ def compare(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print one line for each block size and batch and, if asked, write them as JSON."""
+    """Print one line per block size and batch and write them as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.set_defaults(pairs=3)
     parser.add_argument("--length", type=positive, default=1024, help="tokens of a row")

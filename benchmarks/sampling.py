@@ -1,10 +1,10 @@
-"""What each sampler costs: network evaluations, time a sequence, and the share outside the network.
+"""Cost of each sampler: network evaluations, time per sequence, time outside of the network.
 
 All samplers fill the same blank rows with the same seeds from one Caduceus-Ph. Nothing is reported
-unless cached ancestral draws the rows of plain ancestral; float32 rounding in batches of another
-size may turn a few, which are counted. Evaluations are counted a row; the share outside is what is
-left of the wall time after the network's. ``left_to_right``, ``block``, ``gibbs`` and ``gaussian``
-are not among them: they are for models of other kinds. Run ``python -m benchmarks.sampling``.
+unless cached ancestral draws the same rows as ancestral, up to a few that differ by float32
+rounding in batches of another size. Evaluations are counted per row. The time outside of the
+network is a fraction of the wall time. ``left_to_right``, ``block``, ``gibbs`` and ``gaussian`` are
+not measured, because they are for models of other kinds. Run ``python -m benchmarks.sampling``.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ FEWER, OUTSIDE, ROUNDED, SHARPER = 3.0, 0.10, 1 / 16, 10.0
 
 
 class TimedDenoiser(Denoiser):
-    """Adds up the time spent in the network, its log-softmax included."""
+    """Adds up the time spent in the network, including its log-softmax."""
 
     seconds = 0.0
 
     def forward(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions columns"]:
-        """See ``Denoiser``."""
+        """Predict, and add the time to ``seconds``."""
         _wait(inputs.tokens.device)
         start = time.perf_counter()
         answer = super().forward(inputs, where)
@@ -71,7 +71,7 @@ def _wait(device: torch.device) -> None:
 
 
 def make_samplers(steps: int, length: int) -> dict[str, Sampler]:
-    """What is measured, under the names of the command line."""
+    """Return the samplers to measure, by their names on the command line."""
     window = max(2, length // 2)
     return {
         PLAIN: AncestralSampler(steps),
@@ -92,19 +92,19 @@ def make_samplers(steps: int, length: int) -> dict[str, Sampler]:
         "tweedie": TweedieSampler(length),
         "tau_leaping": TauLeapingSampler(length),
         f"smc, {PARTICLES} particles, L/8 steps": SMCSampler(
-            reward=first_letters, num_particles=PARTICLES, num_steps=max(1, length // 8)
+            reward=first_symbols, num_particles=PARTICLES, num_steps=max(1, length // 8)
         ),
     }
 
 
-def first_letters(tokens: Int[Tensor, "n L"]) -> Float[Tensor, " n"]:
-    """A reward that costs next to nothing: the share of the first letter."""
+def first_symbols(tokens: Int[Tensor, "n L"]) -> Float[Tensor, " n"]:
+    """A reward that costs next to nothing: the fraction of the first symbol."""
     return (tokens == 0).double().mean(dim=-1)
 
 
 @dataclass
 class Cost:
-    """What one sampler spent, one entry a repeat."""
+    """The cost of one sampler, with one entry per repeat."""
 
     nfe: Tensor
     seconds: list[float] = field(default_factory=list)
@@ -117,12 +117,12 @@ class Cost:
 
     @property
     def outside(self) -> float:
-        """Median share of the time that is not the network's."""
+        """Median fraction of the time that is spent outside of the network."""
         pairs = zip(self.network, self.seconds, strict=True)
         return statistics.median(1 - network / whole for network, whole in pairs)
 
     def record(self, name: str) -> dict[str, object]:
-        """What goes into the JSON file."""
+        """Return the record for the JSON file."""
         return {
             "sampler": name,
             "evaluations": self.evaluations,
@@ -158,7 +158,7 @@ class Bench:
         return sampler.sample(self.denoiser, self.blank, seeds=self.seeds)
 
     def measure(self, sampler: Sampler, cost: Cost | None) -> tuple[Cost, Tensor]:
-        """Run once more under the clock."""
+        """Run and time a sampler once more."""
         self.denoiser.seconds = 0.0
         start = time.perf_counter()
         drawn = self.sample(sampler)
@@ -171,13 +171,13 @@ class Bench:
 
 
 def compare(bench: Bench, samplers: dict[str, Sampler], pairs: int) -> tuple[dict[str, Cost], int]:
-    """Measure every sampler in every repeat; every other repeat runs backwards.
+    """Measure every sampler in every repeat; every other repeat runs in reverse order.
 
     Returns:
-        The costs, and in how many rows cached and plain ancestral differ.
+        The costs, and the number of rows in which cached and plain ancestral differ.
 
     Raises:
-        SystemExit: If those are more than rounding explains.
+        SystemExit: If that number is larger than rounding explains.
     """
     costs: dict[str, Cost] = {}
     tokens: dict[str, Tensor] = {}
@@ -195,7 +195,7 @@ def compare(bench: Bench, samplers: dict[str, Sampler], pairs: int) -> tuple[dic
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print one line a sampler and, if asked, write them as JSON."""
+    """Print one line per sampler and write them as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.set_defaults(pairs=1)
     parser.add_argument("--rows", type=positive, default=64, help="sequences")

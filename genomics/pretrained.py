@@ -1,33 +1,36 @@
-"""A published Caduceus as a backbone of DNA runs."""
+"""A published Caduceus checkpoint as a backbone for DNA."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from genomics.sequence import DNATokenizer
 from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.backbones.caduceus import CaduceusConfig
+from seqdiff.data import NoData, SequenceDataModule
 from seqdiff.files import names_files
 from seqdiff.types import Inputs
 
-# Ids of A C G T and [MASK] among the published tokens, in the order of ours.
+# Ids of A C G T and [MASK] in the published vocabulary.
 HUB_IDS = (7, 8, 9, 10, 3)
 _LAST_TOKEN = 11
 
 
 class PublishedCaduceus(Backbone):
-    """The network of a hub folder, asked and answering in our ids: A C G T, and the mask.
+    """A network from a hub folder that takes and scores the ids of A C G T and the mask.
 
-    The published network scores 16 ids. Its law of a base is the one over A C G T alone, which
-    ``Denoiser`` normalises. Unknown bases are masks here, so N is shown to it as ``[MASK]``. If it
-    is equivariant to the reverse complement, it is so here. Everything can be trained on.
+    The published network scores 16 tokens; the scores of A C G T are used, which ``Denoiser``
+    normalises. N is the mask here, so the network sees ``[MASK]`` for unknown bases. Equivariance
+    to the reverse complement is preserved. All parameters are trainable.
 
     Attributes:
-        checkpoint: Where the weights came from.
-        network: In published ids.
+        checkpoint: Folder of the weights.
+        network: The published network.
     """
 
     def __init__(
@@ -39,19 +42,19 @@ class PublishedCaduceus(Backbone):
         num_logits: int,
         backend: str = "auto",
     ) -> None:
-        """Load a checkpoint, strictly.
+        """Load a checkpoint strictly.
 
         Args:
-            checkpoint: Folder that holds config.json and model.safetensors.
-            published_shape: See ``PublishedBackbone``; a run sets it.
-            num_embeddings: 5.
-            num_logits: 4.
+            checkpoint: Folder with config.json and model.safetensors.
+            published_shape: See ``PublishedBackbone``; set by the run.
+            num_embeddings: Must be 5.
+            num_logits: Must be 4.
             backend: See ``Caduceus``.
 
         Raises:
-            FileNotFoundError: If a file is not there.
-            ValueError: If the run is not one of DNA, the folder holds no published Caduceus, or its
-                vocabulary is another one.
+            FileNotFoundError: If a file is missing.
+            ValueError: If the data is not DNA, or the folder has no published Caduceus with the
+                published vocabulary.
         """
         super().__init__()
         if (num_embeddings, num_logits) != (5, 4):
@@ -119,3 +122,19 @@ class PublishedCaduceus(Backbone):
 
     def _published(self, inputs: Inputs) -> Inputs:
         return replace(inputs, tokens=self.hub_ids[inputs.tokens])
+
+
+def open_hub(directory: Path) -> tuple[SequenceDataModule, Backbone, int | None]:
+    """Open the folder of a published Caduceus for ``seqdiff.load``.
+
+    Args:
+        directory: Holds config.json and model.safetensors.
+
+    Returns:
+        The tokens of DNA without data, the network, and no block size.
+
+    Raises:
+        ValueError: If the folder holds no published Caduceus.
+    """
+    backbone = PublishedCaduceus(str(directory), num_embeddings=5, num_logits=4)
+    return NoData(DNATokenizer(), token_name="base", file_suffix="fa"), backbone.eval(), None

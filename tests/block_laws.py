@@ -12,7 +12,7 @@ from tests.enumeration import Law, Tokens
 
 
 def fill(inner: Sampler, x: Tokens, table: laws.Table, k: int) -> Law:
-    """What a sampler makes of a block, from the laws of every state of the block."""
+    """What a sampler makes of a block, from the distributions of every state of the block."""
     if isinstance(inner, FirstHittingSampler):
         return laws.random_order(x, table, k)
     if isinstance(inner, ConfidenceSampler):
@@ -30,7 +30,7 @@ def by_blocks(
     x_init: Tokens,
     seen: Callable[[Tokens], Tokens] = lambda behind: behind,
 ) -> Law:
-    """Fill block after block; a block's laws are looked up beside what is ``seen`` behind it."""
+    """Fill block after block; look up the distributions of a block beside what is ``seen``."""
     k = denoiser.vocab_size
     table = laws.table(denoiser, k, len(x_init))
     law: Law = {x_init: 1.0}

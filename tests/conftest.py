@@ -1,4 +1,4 @@
-"""Shape-check every annotated call while tests run, and find the optional data folders."""
+"""Shape-check every annotated call while tests run, and find golden files and real data."""
 
 import os
 from pathlib import Path
@@ -39,20 +39,16 @@ def _checked_modules() -> list[str]:
 install_import_hook(_checked_modules(), "beartype.beartype")
 
 
-def _folder(variable: str) -> Path:
-    value = os.environ.get(variable)
-    if value is None:
-        pytest.skip(f"{variable} is not set")
-    return Path(value)
-
-
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """The folder with the outputs of the published networks."""
-    return _folder("SEQDIFF_GOLDEN")
+    return Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder with real DNA and text."""
-    return _folder("SEQDIFF_DATA")
+    value = os.environ.get("SEQDIFF_DATA")
+    if value is None:
+        pytest.skip("SEQDIFF_DATA is not set")
+    return Path(value)

@@ -1,4 +1,4 @@
-"""The exact law of a sampler's own code: run it once for every outcome of its random choices."""
+"""The exact distribution of a sampler: run its code for every outcome of its random choices."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ class Path:
 
 
 class GivenLetters(Draws):
-    """Rows that share their noise, which is given: letters at one quantile of every law."""
+    """All rows have the same given noise: symbols at one quantile of every distribution."""
 
     def __init__(self, quantile: float) -> None:
         self.quantile = quantile
 
-    def letters(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
+    def tokens(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
         noise = torch.full((len(log_probs),), self.quantile, dtype=torch.float64)
         return categorical(log_probs, (noise + step * 0.618) % 1)
 
     def _none(self, *_: object) -> NoReturn:
         raise AssertionError("only letters are drawn from shared noise")
 
-    levels = cells = coins = window = take = copies = repeated = _none
+    unmask_times = unmask_steps = coins = window = take = copies = repeated = _none
 
 
 class ReplayedDraws(Draws):
@@ -77,7 +77,7 @@ class ReplayedDraws(Draws):
     def __init__(self, prefixes: list[tuple[int, ...]]) -> None:
         self.paths = [Path(prefix) for prefix in prefixes]
 
-    def levels(self, where: Tensor) -> Tensor:
+    def unmask_times(self, where: Tensor) -> Tensor:
         levels = torch.zeros(where.shape, dtype=torch.float64)
         for row, path in enumerate(self.paths):
             left = where[row].nonzero().squeeze(-1).tolist()
@@ -87,14 +87,14 @@ class ReplayedDraws(Draws):
                 levels[row, position] = (len(left) + 1) / (count + 1)
         return levels
 
-    def cells(self, edges: Tensor, where: Tensor) -> Tensor:
+    def unmask_steps(self, edges: Tensor, where: Tensor) -> Tensor:
         chances = (edges[:-1] - edges[1:]).tolist()
         cells = torch.zeros(where.shape, dtype=torch.int64)
         for row, position in where.nonzero().tolist():
             cells[row, position] = 1 + self.paths[row].choose(chances)
         return cells
 
-    def letters(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
+    def tokens(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
         rows = where.nonzero()[:, 0].tolist()
         laws = log_probs.exp()
         assert torch.allclose(laws.sum(dim=-1), torch.ones(len(laws)).to(laws), atol=1e-9)

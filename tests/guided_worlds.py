@@ -47,7 +47,7 @@ def lookup_world(k: int, length: int) -> Denoiser:
 
 
 class ExactClassifier:
-    """p(y | x_t) of the joint law, by summing over every completion."""
+    """p(y | x_t) of the joint distribution, by summing over every completion."""
 
     def __init__(self, k: int, length: int, label: int) -> None:
         self.parts, self.label, self.k = joints(k, length), label, k

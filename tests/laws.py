@@ -1,4 +1,4 @@
-"""What samplers ought to draw, written down independently of them: laws as dicts over rows."""
+"""What samplers should draw, written independently of them: distributions as dicts of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Reshape = Callable[[int, list[float]], list[float]]
 def table(
     denoiser: Denoiser, vocab_size: int, length: int, reshape: Reshape | None = None
 ) -> Table:
-    """The denoiser's law at every position of every corrupted row, reshaped by (position, law)."""
+    """Return the model's reshaped distribution at every position of every corrupted row."""
     states = all_sequences(vocab_size + 1, length)
     laws = denoiser(Inputs(states)).double().exp().tolist()
     if reshape is not None:
@@ -100,7 +100,7 @@ def random_order(x: Tokens, laws: Table, mask: int, sizes: list[int] | None = No
 def chosen_order(
     x: Tokens, laws: Table, mask: int, rule: Callable[[list[int], list[list[float]]], list[int]]
 ) -> Law:
-    """Reveal what a rule chooses from the masked positions and their laws, then go on."""
+    """Reveal what a rule chooses from the masked positions and their distributions, then go on."""
     hidden = masked(x, mask)
     if not hidden:
         return {x: 1.0}

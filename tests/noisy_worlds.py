@@ -27,7 +27,7 @@ from seqdiff.process import Absorbing, DiscreteProcess
 from seqdiff.samplers import Sampler
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import Draws
-from seqdiff.samplers.grid import NoisySampler
+from seqdiff.samplers.grid import GridSampler
 from seqdiff.types import NO_LABEL, Inputs
 from tests.enumeration import Law, Outcomes, ReplayedDraws, Tokens, outcomes
 
@@ -225,7 +225,7 @@ class OneDraw(ReplayedDraws):
         super().__init__([])
         self.drawn: list[tuple[Tensor, Tensor]] = []
 
-    def letters(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
+    def tokens(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
         self.drawn.append((log_probs.exp(), where.clone()))
         return log_probs.argmax(dim=-1)
 
@@ -235,8 +235,8 @@ class OneDraw(ReplayedDraws):
     def _none(self, *_: object) -> NoReturn:
         raise AssertionError("a move of one draw does not ask for it")
 
-    cells = coins
-    levels = window = take = repeated = copies = _none
+    unmask_steps = coins
+    unmask_times = window = take = repeated = copies = _none
 
     def product(self, rows: list[Tokens], chances: list[float]) -> Law:
         """The rows after the draw."""
@@ -328,11 +328,11 @@ def ends(sampler: Sampler, denoiser: Denoiser, request: Request) -> Law:
 
 
 def chain(
-    sampler: NoisySampler, denoiser: Denoiser, length: int, law: Law | None = None
+    sampler: GridSampler, denoiser: Denoiser, length: int, law: Law | None = None
 ) -> list[Law]:
     """Distributions of z after the start, after every step, and after the end of a sampler.
 
-    It is ``NoisySampler.fill`` with states merged after every step, so that paths do not multiply.
+    It is ``GridSampler.fill`` with states merged after every step, so that paths do not multiply.
     """
     request = Request.nothing(denoiser, length)
     if law is None:
@@ -346,7 +346,7 @@ def chain(
 
 
 def kernel(
-    sampler: NoisySampler, denoiser: Denoiser, z: Tensor, s: float, t: float, **request: Tensor
+    sampler: GridSampler, denoiser: Denoiser, z: Tensor, s: float, t: float, **request: Tensor
 ) -> Tensor:
     """The distribution of z_s at every position of some rows, by a sampler: ``[B, L, states]``."""
     blank = Request.nothing(denoiser, z.shape[1])

@@ -44,7 +44,7 @@ def test_code_outside_a_room_imports_from_its_init() -> None:
 
 def test_a_deep_import_is_found() -> None:
     source = "from genomics.io.fasta import read_encoded"
-    assert _deep_imports("genomics.data.leaks", source, _modules())
+    assert _deep_imports("genomics.data.splits", source, _modules())
     assert not _deep_imports("genomics.io.bed", source, _modules())
 
 

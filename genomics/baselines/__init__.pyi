@@ -1,4 +1,4 @@
-from .discriminator import WORD as WORD
+from .discriminator import K as K
 from .discriminator import discriminator_auroc as discriminator_auroc
 from .discriminator import kmer_frequencies as kmer_frequencies
 from .markov import MAX_ORDER as MAX_ORDER

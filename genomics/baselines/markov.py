@@ -1,4 +1,4 @@
-"""Markov chains fitted by counting: the baselines beside which a likelihood means something."""
+"""Markov chains fitted by counting, as baselines for likelihoods."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Rows = Integer[np.ndarray, "_ _"] | Iterable[Integer[np.ndarray, "_ _"]]
 class MarkovModel:
     """A Markov chain of fixed order over A, C, G, T, with all lower orders for short contexts.
 
-    A letter is predicted from the ``order`` letters before it. Where fewer stand between it and the
-    last N, or the start of the row, only those are used, by the chain of that lower order. So each
-    letter's law is normalised given the known letters before it, the probabilities of all rows of
-    one length sum to one, and a row's nats compare with any other likelihood of the same row.
+    A base is predicted from the ``order`` preceding bases. If there are fewer since the last N or
+    the start of the row, the chain of that lower order is used. The probabilities of all rows of
+    one length therefore sum to one, and the nats of a row are comparable with any other likelihood
+    of the same row.
 
-    The law of a letter after a context is ``(count + a) / (total + 4 a)``: the mean under a
-    symmetric Dirichlet prior. The default a = 1/2 is Jeffreys' prior (Krichevsky and Trofimov
-    1981, IEEE Trans. Inf. Theory 27:199), whose excess code length is nearly the least possible.
+    The probability of a base after a context is ``(count + a) / (total + 4 a)``, the mean under a
+    symmetric Dirichlet prior. The default a = 1/2 is Jeffreys' prior, whose excess code length is
+    close to the minimum (Krichevsky and Trofimov 1981, IEEE Trans. Inf. Theory 27:199).
 
     Attributes:
-        counts: Item j counts the words of j + 1 letters, by base-4 code, first letter leading.
-        pseudo_count: The a above, in letters.
+        counts: Item j has the counts of (j + 1)-mers by base-4 code, first base most significant.
+        pseudo_count: The a above.
     """
 
     counts: tuple[Int64[np.ndarray, " _"], ...]
@@ -41,20 +41,20 @@ class MarkovModel:
 
     @property
     def order(self) -> int:
-        """Longest context in letters."""
+        """Bases of the longest context."""
         return len(self.counts) - 1
 
     @classmethod
     def fit(
         cls, rows: Rows, order: int, *, both_strands: bool = False, pseudo_count: float = 0.5
     ) -> MarkovModel:
-        """Count words within rows; words that touch an N are left out.
+        """Count the k-mers without N within rows.
 
         Args:
             rows: Ids ``0..4``, as one array or as blocks of rows that may differ in length.
             order: Longest context, in ``0..12``; memory grows as ``4 ** (order + 1)``.
-            both_strands: Count every row's reverse complement too.
-            pseudo_count: Added to every count; positive.
+            both_strands: Count the reverse complement of every row too.
+            pseudo_count: Positive number added to every count.
 
         Raises:
             ValueError: If an argument is out of range or an id is not in ``0..4``.
@@ -69,7 +69,7 @@ class MarkovModel:
             )
         counts = [np.zeros(4 ** (j + 1), dtype=np.int64) for j in range(order + 1)]
         for block in _blocks(rows):
-            for j, (codes, known) in enumerate(_words(block, order)):
+            for j, (codes, known) in enumerate(_kmers(block, order)):
                 counts[j] += np.bincount(codes[known], minlength=len(counts[j]))
         if both_strands:
             counts = [count + opposite_strand(count) for count in counts]
@@ -78,13 +78,13 @@ class MarkovModel:
     def nats(
         self, rows: Integer[np.ndarray, "n L"]
     ) -> tuple[Float64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-        """Score rows as given, on one strand.
+        """Score rows on the given strand.
 
         Args:
-            rows: Ids ``0..4``; an N is not counted and ends the context of what follows.
+            rows: Ids ``0..4``. An N is not counted and starts a new context.
 
         Returns:
-            Minus log-probability of each row in nats, and how many letters it counts.
+            Minus log-probability of each row in nats, and the number of bases that count.
 
         Raises:
             ValueError: If an id is not in ``0..4``.
@@ -95,13 +95,13 @@ class MarkovModel:
     def nats_by_order(
         self, rows: Rows
     ) -> tuple[Float64[np.ndarray, "orders n"], Int64[np.ndarray, " n"]]:
-        """Score rows with this chain and with each of its lower orders.
+        """Score rows with this chain and with each lower order.
 
         Args:
             rows: Ids ``0..4``, as one array or as blocks of rows.
 
         Returns:
-            Nats of each row under each of the orders 0, 1, ..., and how many letters it counts.
+            Nats of each row under the orders 0, 1, ..., and the number of bases that count.
 
         Raises:
             ValueError: If an id is not in ``0..4``.
@@ -114,33 +114,25 @@ class MarkovModel:
     def sample(
         self, num: int, length: int, generator: np.random.Generator
     ) -> UInt8[np.ndarray, "num length"]:
-        """Draw rows from left to right, the first letters by the chains of lower orders.
-
-        The probability of a row is exactly that whose nats ``nats`` gives.
-
-        Args:
-            num: Rows.
-            length: Letters of each.
-            generator: Of the draws.
-        """
+        """Draw ``num`` rows from left to right, with the probabilities of ``nats``."""
         rows = np.empty((num, length), dtype=np.uint8)
         context = np.zeros(num, dtype=np.int64)
-        for place in range(length):
-            count = self.counts[min(place, self.order)].reshape(-1, 4) + self.pseudo_count
+        for index in range(length):
+            count = self.counts[min(index, self.order)].reshape(-1, 4) + self.pseudo_count
             bounds = count.cumsum(axis=1)[context % len(count)]
             drawn = generator.random(num) * bounds[:, -1]
-            rows[:, place] = (drawn[:, None] >= bounds[:, :-1]).sum(axis=1)
-            context = (context * 4 + rows[:, place]) % 4**self.order
+            rows[:, index] = (drawn[:, None] >= bounds[:, :-1]).sum(axis=1)
+            context = (context * 4 + rows[:, index]) % 4**self.order
         return rows
 
     def _row_nats(self, block: np.ndarray) -> list[np.ndarray]:
-        """Nats of each row under the orders 0, 1, ..., each where its whole context is known."""
+        """Nats of each row under the orders 0, 1, ..., each used where its context is known."""
         nats, results = np.zeros(block.shape), []
-        for count, (codes, known) in zip(self.counts, _words(block, self.order), strict=True):
-            words = codes[known]
-            total = count.reshape(-1, 4).sum(axis=1)[words >> 2]
+        for count, (codes, known) in zip(self.counts, _kmers(block, self.order), strict=True):
+            kmers = codes[known]
+            total = count.reshape(-1, 4).sum(axis=1)[kmers >> 2]
             alpha = self.pseudo_count
-            nats[known] = np.log(total + 4 * alpha) - np.log(count[words] + alpha)
+            nats[known] = np.log(total + 4 * alpha) - np.log(count[kmers] + alpha)
             results.append(nats.sum(axis=1))
         return results
 
@@ -152,16 +144,16 @@ def baselines(
     *,
     both_strands: bool = True,
 ) -> dict[str, RowNats]:
-    """Fit plain chains on some rows and score others, by name, as ``Markov order 3``.
+    """Fit chains to some rows and score others; the keys are names such as ``Markov order 3``.
 
     Args:
         train_rows: Ids ``0..4``, as one array or as blocks of rows.
-        eval_rows: The same; scored as given, on one strand.
-        orders: Which orders, in ``0..12``. All are read from one pass over either set.
-        both_strands: Count the training rows' reverse complements too.
+        eval_rows: Rows to score on the given strand.
+        orders: Orders in ``0..12``; all together need one pass over the rows.
+        both_strands: Count the reverse complements of the training rows too.
 
     Raises:
-        ValueError: If an argument is out of range or no letter of ``eval_rows`` is known.
+        ValueError: If an argument is out of range or ``eval_rows`` has no known base.
     """
     wanted = list(orders)
     if not wanted or min(wanted) < 0:
@@ -180,20 +172,20 @@ def baselines(
 def interpolated_baseline(
     train_rows: Rows, valid_rows: Rows, eval_rows: Rows, *, both_strands: bool = True
 ) -> dict[str, RowNats]:
-    """Fit the interpolated chain and score rows, by its name: what a network has to come below.
+    """Fit the interpolated chain, the strongest baseline, and score rows.
 
-    See ``BackoffModel``. The plain chains of high order are fitted to few counts, and lose by it;
-    here each order is smoothed towards the next lower one, and long contexts find repeats. Its
-    order, at most 24, and its concentration are those under which ``valid_rows`` cost least.
+    A plain chain of high order overfits its few counts. The interpolated chain smooths each order
+    towards the next lower one, so that long contexts can model repeats, see ``BackoffModel``. Its
+    order, at most 24, and its concentration minimise the nats of ``valid_rows``.
 
     Args:
         train_rows: Ids ``0..4``, as one array or as blocks of rows.
-        valid_rows: The same, to choose on.
-        eval_rows: The same; scored as given, on one strand.
-        both_strands: Count the training rows' reverse complements too.
+        valid_rows: Rows to choose order and concentration on.
+        eval_rows: Rows to score on the given strand.
+        both_strands: Count the reverse complements of the training rows too.
 
     Raises:
-        ValueError: If an id is not in ``0..4`` or no letter of ``valid_rows`` is known.
+        ValueError: If an id is not in ``0..4`` or ``valid_rows`` has no known base.
     """
     longest = longest_order(MASK_ID)
     counts = ContextCounts(_strands(train_rows, both_strands), MASK_ID, longest)
@@ -204,7 +196,7 @@ def interpolated_baseline(
 
 
 def _strands(rows: Rows, both: bool) -> Iterator[Block]:
-    """Blocks, where they hold a base, and the same of their reverse complements."""
+    """Yield blocks and where their bases are known, then the same of the reverse complements."""
     for block in _blocks(rows):
         yield block, block != MASK_ID
         if both:
@@ -213,7 +205,7 @@ def _strands(rows: Rows, both: bool) -> Iterator[Block]:
 
 
 def _blocks(rows: Rows) -> Iterator[np.ndarray]:
-    """Cut into blocks of bounded size, checked."""
+    """Check rows and cut them into blocks of bounded size."""
     for part in [rows] if isinstance(rows, np.ndarray) else rows:
         step = max(1, _CHUNK_TOKENS // max(1, part.shape[1]))
         for first in range(0, len(part), step):
@@ -221,7 +213,7 @@ def _blocks(rows: Rows) -> Iterator[np.ndarray]:
             if block.size and not 0 <= block.min() <= block.max() <= MASK_ID:
                 raise ValueError(
                     f"MarkovModel.rows must hold ids in 0..{MASK_ID}, "
-                    f"got {block.min()}..{block.max()}; encode with genomics.sequence.alphabet"
+                    f"got {block.min()}..{block.max()}; encode with genomics.sequence.encode"
                 )
             yield block
 
@@ -230,13 +222,13 @@ def _known(block: np.ndarray) -> np.ndarray:
     return (block != MASK_ID).sum(axis=1, dtype=np.int64)
 
 
-def _words(block: np.ndarray, order: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Base-4 codes of the words of 1, 2, ... letters that end at each place, and where known."""
-    letters = block.astype(np.int64)
-    codes, known = letters.copy(), block != MASK_ID
+def _kmers(block: np.ndarray, order: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield base-4 codes of the 1-mers, 2-mers, ... that end at each position, and where known."""
+    bases = block.astype(np.int64)
+    codes, known = bases.copy(), block != MASK_ID
     yield codes, known
     for j in range(1, order + 1):
-        codes[:, j:] += letters[:, :-j] << (2 * j)
+        codes[:, j:] += bases[:, :-j] << (2 * j)
         known[:, :j] = False
         known[:, j:] &= block[:, :-j] != MASK_ID
         yield codes, known

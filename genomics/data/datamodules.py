@@ -1,7 +1,9 @@
-"""Data modules for DNA: any FASTA file, and the HG38 set of the long-range DNA literature."""
+"""Data modules for DNA: FASTA files, and the HG38 data set of the long-range DNA literature."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -9,12 +11,12 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from genomics.data.leaks import HoldOut, shared_records, without_leaks
-from genomics.data.splits import split_by_label
+from genomics.data.splits import HoldOut, shared_records, split_by_label, without_leaks
 from genomics.data.windows import WindowDataModule
-from genomics.io import Genome, LabelTable, describe_names, load_genome, read_intervals
+from genomics.io import Genome, describe_names, load_genome, read_intervals, read_text
 from genomics.sequence import OffEnd, Regions, Windows, check_tiling, extended_windows, tile
 from seqdiff.data import SPLITS, Split
+from seqdiff.types import NO_LABEL
 
 Windowing = Literal["leak_free", "reference"]
 
@@ -22,38 +24,102 @@ Windowing = Literal["leak_free", "reference"]
 HG38_EXTENT = 1 << 20
 
 
+@dataclass(frozen=True)
+class LabelTable:
+    """Classes of FASTA records, see ``FastaDataModule``.
+
+    Attributes:
+        names: Class names, in the order of their numbers.
+        file: Tab-separated lines ``record label``.
+    """
+
+    names: tuple[str, ...]
+    file: Path
+
+    @classmethod
+    def from_keys(cls, labels: Sequence[str] | None, file: str | Path | None) -> LabelTable | None:
+        """Check the arguments without reading the file; ``None`` without labels.
+
+        Raises:
+            ValueError: If only one argument is given, or the names are missing, empty or repeated.
+        """
+        if labels is None and file is None:
+            return None
+        if labels is None or file is None:
+            missing, given = ("labels", "label_file")[:: 1 if labels is None else -1]
+            raise ValueError(
+                f"FastaDataModule.{missing} must be given with {given}, got none; "
+                "data.label_file gives the label of each record, data.labels lists the labels"
+            )
+        if not labels or len(set(labels)) < len(labels) or not all(map(str.strip, labels)):
+            raise ValueError(
+                f"FastaDataModule.labels must be different names, at least one, got {list(labels)};"
+                " list each once"
+            )
+        return cls(tuple(labels), Path(file))
+
+    def of_records(self, records: Sequence[str]) -> Int64[np.ndarray, " R"]:
+        """Return the class number of each record, ``NO_LABEL`` if the file does not list it.
+
+        Raises:
+            FileNotFoundError: If the file does not exist.
+            ValueError: If a line is not valid. The message starts with file and line.
+        """
+        numbers = {name: number for number, name in enumerate(self.names)}
+        found: dict[str, int] = {}
+        for line, text in enumerate(read_text(self.file, "label").splitlines(), start=1):
+            if not text.strip() or text.startswith("#"):
+                continue
+            record, *rest = (column.strip() for column in text.split("\t"))
+            if len(rest) != 1:
+                raise ValueError(
+                    f"{self.file}:{line}: a line needs a record and its label, got "
+                    f"{1 + len(rest)} columns; separate the two by one tab"
+                )
+            if rest[0] not in numbers:
+                raise ValueError(
+                    f"{self.file}:{line}: label must be one of {describe_names(self.names)}, got "
+                    f"{rest[0]!r}; correct it, or add it to data.labels"
+                )
+            if record in found:
+                raise ValueError(
+                    f"{self.file}:{line}: record {record!r} has a label already; keep one line"
+                )
+            found[record] = numbers[rest[0]]
+        return np.array([found.get(record, NO_LABEL) for record in records], dtype=np.int64)
+
+
 class FastaDataModule(WindowDataModule):
-    """Windows of a FASTA file of your own, or of several.
+    """Windows of your own FASTA files.
 
-    The splits never share a base. They come from column 4 of ``bed`` if it holds train, valid and
-    test. Otherwise valid and test each are the records that ``valid_chroms`` or ``test_chroms``
-    names, or the whole of a FASTA file of their own, or else dealt: their share in ``split`` of
-    what remains of ``fasta``. All else trains.
+    The splits never share a base. If column 4 of ``bed`` contains train, valid and test, it defines
+    the splits. Otherwise valid and test each come from the records in ``valid_chroms`` or
+    ``test_chroms``, from a FASTA file of their own, or from random blocks of the remaining
+    sequence, in the fractions of ``split``. The rest is used for training.
 
-    No record of one split may be in another under another name or in another file, on either
-    strand; what comes back as a mere part of a record, or of one that both splits read a part of,
-    is not noticed.
+    A record of one split must not occur in another split under another name, in another file or on
+    the opposite strand. Copies of parts of records are not detected.
 
-    Windows are read on the plus strand, whatever column 6 of ``bed`` says.
+    Windows are read on the plus strand; column 6 of ``bed`` is ignored.
 
-    With ``label_file`` the model learns classes of records, such as promoters and enhancers: a
-    window has the class of its record, on either strand.
+    With ``label_file`` the model is trained on classes of records, such as promoters and enhancers.
+    A window has the class of its record, on either strand.
 
     Args:
-        fasta: FASTA file, plain, gzip or bgzip, to train on.
+        fasta: FASTA file to train on, plain, gzip or bgzip.
         length: Bases of a window.
-        stride: From one training window to the next; ``None`` means ``length``. Evaluation windows
-            always stand end to end.
-        split: Shares of train, valid and test, dealt in blocks; 0 does without that split. The
-            share of a split that has records or a file of its own goes to training.
-        split_seed: Chooses which blocks go where; part of what the data is, so it does not follow
-            the run's seed.
-        bed: BED file of the intervals to use, with the split in column 4 or without.
+        stride: Distance between the starts of training windows; ``None`` means ``length``.
+            Evaluation windows are always adjacent.
+        split: Fractions of train, valid and test; 0 leaves a split out. The fraction of a split
+            with records or a file of its own is added to training.
+        split_seed: Seed of the random blocks. It defines the data, so it is independent of the
+            run's seed.
+        bed: BED file of the intervals to use, with or without the split in column 4.
         valid_chroms: Records to validate on.
         test_chroms: Records to test on.
         valid_fasta: Another FASTA file to validate on.
         test_fasta: Another FASTA file to test on.
-        labels: Names of the classes of records, kept with the run.
+        labels: Names of the classes of records, stored with the run.
         label_file: Tab-separated lines of a record and its class, for all FASTA files.
         off_end: The last window of an interval: moved inside, dropped, or padded with N.
         reverse_complement: Read training rows from either strand with probability 1/2.
@@ -111,13 +177,13 @@ class FastaDataModule(WindowDataModule):
         )
 
     def windows(self) -> dict[Split, tuple[Genome, Windows]]:
-        """Read the files and choose the windows of each split that was asked for.
+        """Read the files and choose the windows of each requested split.
 
         Raises:
             FileNotFoundError: If a file is missing.
             OSError: If the cache cannot be written.
-            ValueError: If a file is not sound, no record of it is as long as a window, or two
-                splits read the same record under two names or from two files.
+            ValueError: If a file is not valid or has no record as long as a window, or if two
+                splits contain the same record.
         """
         genome = self._load(self.fasta)
         regions = self.hold_out.regions(genome, self.length)
@@ -131,24 +197,24 @@ class FastaDataModule(WindowDataModule):
         for split, (source, found) in parts.items():
             stride = self.stride if split == "train" else self.length
             windows[split] = (source, tile(found, self.length, stride, self.off_end))
-        self._refuse_shared_records(windows)
+        self._check_shared_records(windows)
         return without_leaks(windows)
 
-    def record_labels(self, split: Split, genome: Genome) -> Int64[np.ndarray, " R"] | None:
-        """Number the class of each record that a split is read from; ``None`` without classes.
+    def record_labels(self, genome: Genome) -> Int64[np.ndarray, " R"] | None:
+        """Return the class number of each record of a genome, or ``None`` without classes.
 
         Raises:
-            FileNotFoundError: If there is no table.
-            ValueError: If the table is not sound.
+            FileNotFoundError: If the label file does not exist.
+            ValueError: If the label file is not valid.
         """
         return None if self.label_table is None else self.label_table.of_records(genome.names)
 
     def file(self, split: Split) -> str | Path:
-        """Name the FASTA file that a split is read from."""
+        """Return the FASTA file that a split is read from."""
         return self.hold_out.files.get(split, self.fasta)
 
     def keys(self, split: Split) -> str:
-        """Name the keys that give a split its sequence, for an error message."""
+        """Name the configuration keys that define a split, for error messages."""
         own = "data.fasta" if split == "train" else f"data.{split}_chroms, data.{split}_fasta"
         return f"data.split, {own} or rows named {split} in data.bed"
 
@@ -162,11 +228,11 @@ class FastaDataModule(WindowDataModule):
             )
         return genome
 
-    def _refuse_shared_records(self, windows: dict[Split, tuple[Genome, Windows]]) -> None:
+    def _check_shared_records(self, windows: dict[Split, tuple[Genome, Windows]]) -> None:
         for pair in combinations(SPLITS, 2):
             if not all(split in windows for split in pair):
                 continue
-            # Of two splits in different files at least one has a file of its own: the one to mend.
+            # Of two splits in different files at least one has its own file: the one to correct.
             one_file = windows[pair[0]][0] is windows[pair[1]][0]
             other, own = pair if one_file or pair[1] in self.hold_out.files else pair[::-1]
             shared = shared_records(*windows[other], *windows[own])
@@ -190,18 +256,17 @@ class FastaDataModule(WindowDataModule):
 
 
 class HG38DataModule(WindowDataModule):
-    """The HG38 set: Basenji intervals, each extended to 2^20 bases and cut into windows.
+    """The HG38 data set: Basenji intervals, each extended to 2^20 bases and cut into windows.
 
-    Source: Nguyen et al. 2023, arXiv:2306.15794, and Schiff et al. 2024, arXiv:2403.03234. As
-    published, extended training intervals reach into evaluation intervals; the default leaves such
-    training windows out and keeps the evaluation windows as they are.
+    Source: Nguyen et al. 2023, arXiv:2306.15794, and Schiff et al. 2024, arXiv:2403.03234. The
+    published training intervals overlap evaluation intervals once extended. The default leaves out
+    the training windows that overlap evaluation windows.
 
     Args:
         fasta: The hg38 FASTA file, plain, gzip or bgzip.
         bed: BED file whose column 4 is train, valid or test.
         length: Bases of a window; must divide 2^20.
-        windowing: ``leak_free``, or ``reference`` for the published windows, training windows that
-            overlap evaluation windows included.
+        windowing: ``leak_free``, or ``reference`` for all published windows.
         reverse_complement: Read training rows from either strand with probability 1/2.
         batch_size: Training examples per device and forward pass.
         eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
@@ -243,7 +308,7 @@ class HG38DataModule(WindowDataModule):
         self.bed, self.windowing = bed, windowing
 
     def keys(self, split: Split) -> str:
-        """Name the keys that give a split its sequence, for an error message."""
+        """Name the configuration keys that define a split, for error messages."""
         return f"rows named {split} in data.bed"
 
     def windows(self) -> dict[Split, tuple[Genome, Windows]]:
@@ -252,7 +317,7 @@ class HG38DataModule(WindowDataModule):
         Raises:
             FileNotFoundError: If a file is missing.
             OSError: If the cache cannot be written.
-            ValueError: If a file is not sound, or a chromosome is shorter than a window.
+            ValueError: If a file is not valid or a chromosome is shorter than a window.
         """
         genome = load_genome(self.fasta)
         regions = split_by_label(read_intervals(self.bed, genome), genome.names)

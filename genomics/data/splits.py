@@ -1,25 +1,36 @@
-"""Cutting a genome into train, valid and test without overlap.
+"""Split a genome into train, valid and test without overlaps or shared records.
 
-A split that was not asked for is not among the keys of a result; one that was is, even if empty.
+Results have a key for every requested split, even an empty one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int64, UInt8
 
-from genomics.io import describe_names
-from genomics.sequence import Interval, Regions, merge, tile
+from genomics.io import Genome, describe_names, read_intervals
+from genomics.sequence import (
+    MASK_ID,
+    Interval,
+    Regions,
+    Windows,
+    merge,
+    overlaps,
+    reverse_complement,
+    tile,
+)
 from seqdiff.data import SPLITS, Split
+
+_CHUNK_BASES = 1 << 22
 
 
 def split_by_label(intervals: Sequence[Interval], names: Sequence[str]) -> dict[Split, Regions]:
-    """Group intervals by their name, which must be train, valid or test.
-
-    Args:
-        intervals: Rows of a BED file.
-        names: Of the chromosomes, in the order of the genome.
+    """Group the rows of a BED file by their name, which must be train, valid or test.
 
     Raises:
         ValueError: If an interval has another name.
@@ -40,13 +51,7 @@ def split_by_label(intervals: Sequence[Interval], names: Sequence[str]) -> dict[
 def split_by_chromosome(
     regions: Regions, names: Sequence[str], valid: Sequence[str], test: Sequence[str]
 ) -> dict[Split, Regions]:
-    """Hold out whole chromosomes; the others train.
-
-    Args:
-        regions: What to split.
-        names: Of the chromosomes, in the order of the genome.
-        valid: Chromosomes to validate on.
-        test: Chromosomes to test on.
+    """Hold out whole chromosomes; the others are for training.
 
     Raises:
         ValueError: If a chromosome is unknown or in both lists.
@@ -76,16 +81,16 @@ def split_by_chromosome(
 def split_by_fraction(
     regions: Regions, fractions: tuple[float, float, float], length: int, seed: int
 ) -> dict[Split, Regions]:
-    """Deal contiguous blocks at random to the three splits.
+    """Assign random contiguous blocks to the three splits.
 
-    A block is 1 to 1024 windows long, about 1/256 of all there is, so the splits come from
-    everywhere and few windows are lost at the borders. Blocks of one split that touch are joined.
+    A block is 1 to 1024 windows long, about 1/256 of the sequence, so that the splits cover all
+    regions and few windows are lost at block borders. Adjacent blocks of one split are joined.
 
     Args:
-        regions: What to split; overlapping intervals count once.
-        fractions: Shares of train, valid and test in the bases.
-        length: Tokens of a window, the grain of the blocks.
-        seed: Chooses the blocks.
+        regions: Intervals to split; overlapping ones count once.
+        fractions: Fractions of the bases for train, valid and test.
+        length: Tokens of a window.
+        seed: Random seed.
 
     Raises:
         ValueError: If the fractions are negative or do not add up to 1.
@@ -99,26 +104,159 @@ def split_by_fraction(
     sizes = (pieces.end - pieces.start)[order]
     before = np.cumsum(sizes) - sizes
     valid_end, test_end = fractions[1] * total, (fractions[1] + fractions[2]) * total
-    # Half a base keeps a rounding error in the sum from handing an empty split one block.
-    dealt = np.searchsorted([valid_end - 0.5, test_end - 0.5], before, side="left")
+    # Half a base prevents rounding errors in the sum from giving an empty split one block.
+    part = np.searchsorted([valid_end - 0.5, test_end - 0.5], before, side="left")
     return {
-        split: merge(pieces.select(order[dealt == place]))
-        for split, place, share in zip(SPLITS, (2, 0, 1), fractions, strict=True)
-        if share > 0
+        split: merge(pieces.select(order[part == number]))
+        for split, number, fraction in zip(SPLITS, (2, 0, 1), fractions, strict=True)
+        if fraction > 0
     }
 
 
 def check_fractions(fractions: tuple[float, float, float]) -> None:
-    """Check shares of train, valid and test.
-
-    Args:
-        fractions: Of the bases, in this order.
+    """Check the fractions of train, valid and test.
 
     Raises:
-        ValueError: If one is negative or no number, or they do not add up to 1.
+        ValueError: If one is negative or NaN, or they do not add up to 1.
     """
-    if not (all(share >= 0 for share in fractions) and abs(sum(fractions) - 1) <= 1e-6):
+    if not (all(fraction >= 0 for fraction in fractions) and abs(sum(fractions) - 1) <= 1e-6):
         raise ValueError(
-            f"split must be three shares of train, valid and test that add up to 1, "
+            f"split must be three fractions of train, valid and test that add up to 1, "
             f"got {list(fractions)}; for example [0.9, 0.05, 0.05]"
         )
+
+
+def drop_leaks(train: Windows, held_out: Sequence[Windows]) -> Windows:
+    """Drop the training windows that overlap a held-out window of the same genome."""
+    leaks = np.zeros(len(train), dtype=bool)
+    for windows in held_out:
+        leaks |= overlaps(train, windows)
+    return train.select(~leaks)
+
+
+def without_leaks(
+    windows: dict[Split, tuple[Genome, Windows]],
+) -> dict[Split, tuple[Genome, Windows]]:
+    """Drop the training windows that overlap a window of another split in the same genome."""
+    if "train" not in windows:
+        return windows
+    genome, train = windows["train"]
+    held_out = [w for split, (g, w) in windows.items() if split != "train" and g is genome]
+    return {**windows, "train": (genome, drop_leaks(train, held_out))}
+
+
+def shared_records(
+    genome: Genome, used: Regions, other: Genome, other_used: Regions
+) -> list[tuple[str, str]]:
+    """Find records of one genome that equal whole records of another on either strand.
+
+    Args:
+        genome: One genome.
+        used: Intervals in use; records without an interval are skipped.
+        other: The other genome. If it is the same one, copies of a record are searched, and records
+            used by both sides are skipped.
+        other_used: Intervals in use of the other genome.
+
+    Returns:
+        The names in both genomes, in the order of ``other``.
+    """
+    if other is genome:
+        both = np.intersect1d(used.chrom, other_used.chrom)
+        used, other_used = (r.select(~np.isin(r.chrom, both)) for r in (used, other_used))
+    # A digest reads the whole record, so it is computed only for lengths that occur in both.
+    lengths = np.intersect1d(genome.lengths[used.chrom], other.lengths[other_used.chrom])
+    names = {_digest(ids): name for name, ids in _records(genome, used, lengths)}
+    shared = []
+    for other_name, ids in _records(other, other_used, lengths):
+        name = names.get(_digest(ids)) or names.get(_digest(ids, opposite=True))
+        if name is not None and (ids != MASK_ID).any():
+            shared.append((name, other_name))
+    return shared
+
+
+def _records(
+    genome: Genome, used: Regions, lengths: Int64[np.ndarray, " n"]
+) -> Iterator[tuple[str, UInt8[np.ndarray, " _"]]]:
+    """Yield the records in use with one of the given lengths."""
+    chroms = np.unique(used.chrom)
+    for chrom in chroms[np.isin(genome.lengths[chroms], lengths)].tolist():
+        first = genome.offsets[chrom]
+        yield genome.names[chrom], genome.ids[first : first + genome.lengths[chrom]]
+
+
+def _digest(ids: np.ndarray, *, opposite: bool = False) -> bytes:
+    """Hash a record or its reverse complement."""
+    digest = hashlib.blake2b(digest_size=16)
+    firsts = range(0, len(ids), _CHUNK_BASES)
+    for first in reversed(firsts) if opposite else firsts:
+        chunk = ids[first : first + _CHUNK_BASES]
+        digest.update((reverse_complement(chunk) if opposite else chunk).tobytes())
+    return digest.digest()
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """The origin of each split, see ``FastaDataModule``.
+
+    Attributes:
+        split: Fractions of train, valid and test.
+        split_seed: Seed of the random blocks.
+        bed: BED file of the intervals to use.
+        chroms: Records of the training file that form a split.
+        files: FASTA file that forms a split.
+    """
+
+    split: tuple[float, float, float]
+    split_seed: int
+    bed: str | Path | None
+    chroms: dict[Split, list[str]]
+    files: dict[Split, str | Path]
+
+    def __post_init__(self) -> None:
+        """Check the arguments without reading a file."""
+        check_fractions(self.split)
+        if self.split_seed < 0:
+            raise ValueError(
+                f"FastaDataModule.split_seed must be at least 0, got {self.split_seed}; "
+                "set data.split_seed"
+            )
+        for name in self.chroms.keys() & self.files.keys():
+            raise ValueError(
+                f"FastaDataModule.{name}_fasta must be given alone, got {name}_chroms too; "
+                "give only one of them"
+            )
+
+    def regions(self, genome: Genome, length: int) -> dict[Split, Regions]:
+        """Divide the training file into disjoint regions for the splits without their own file.
+
+        Args:
+            genome: The training file.
+            length: Bases of a window.
+
+        Raises:
+            FileNotFoundError: If the BED file does not exist.
+            ValueError: If the BED file is not valid, or a record is not in the genome.
+        """
+        regions = Regions.whole(genome.lengths)
+        if self.bed is not None:
+            rows = read_intervals(self.bed, genome)
+            if any(row.name.lower() in SPLITS for row in rows):
+                given = [f"{name}_chroms" for name in self.chroms]
+                given += [f"{name}_fasta" for name in self.files]
+                if given:
+                    raise ValueError(
+                        "FastaDataModule.bed names the splits in column 4, got "
+                        f"{given[0]} too; remove one of them"
+                    )
+                return split_by_label(rows, genome.names)
+            regions = merge(Regions.from_intervals(rows, genome.names))
+        named = split_by_chromosome(
+            regions, genome.names, self.chroms.get("valid", []), self.chroms.get("test", [])
+        )
+        rest = named.pop("train")
+        train, valid, test = self.split
+        if "valid" in self.files or "valid" in named:
+            train, valid = train + valid, 0.0
+        if "test" in self.files or "test" in named:
+            train, test = train + test, 0.0
+        return named | split_by_fraction(rest, (train, valid, test), length, self.split_seed)

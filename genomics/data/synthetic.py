@@ -1,4 +1,4 @@
-"""A data module over a synthetic genome, so that a model's bound has a truth beside it."""
+"""A data module for a synthetic genome with a known likelihood, to compare a model's bound with."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt8
 
 from genomics.baselines import baselines, interpolated_baseline
-from genomics.data.entropy import Entropy, window_entropy
-from genomics.data.sources import MarkovGenome
-from genomics.sequence import MASK_ID, DNATokenizer, PlantedMotif, consensus_matrix
+from genomics.data.sources import (
+    Entropy,
+    MarkovGenome,
+    PlantedMotif,
+    consensus_matrix,
+    window_entropy,
+)
+from genomics.sequence import MASK_ID, DNATokenizer
 from seqdiff.data import SPLITS, SequenceDataModule, SequenceDataset, Split
 from seqdiff.likelihood import RowNats
 
@@ -21,9 +26,9 @@ class ConsensusMotif:
     """A motif to plant, by its consensus.
 
     Attributes:
-        consensus: IUPAC letters, upper case.
+        consensus: IUPAC codes in upper case.
         rate: Probability that an instance starts where one may start.
-        fidelity: Probability that a position holds a base its letter stands for.
+        fidelity: Probability of the bases that a position's code stands for.
     """
 
     consensus: str
@@ -31,11 +36,7 @@ class ConsensusMotif:
     fidelity: float = 0.97
 
     def planted(self) -> PlantedMotif:
-        """Build the position weight matrix.
-
-        Raises:
-            ValueError: If a field is out of range.
-        """
+        """Build the position weight matrix."""
         return PlantedMotif(consensus_matrix(self.consensus, self.fidelity), self.rate)
 
 
@@ -47,14 +48,14 @@ DEFAULT_MOTIFS = (
 
 @dataclass(frozen=True)
 class SyntheticGenome:
-    """Settings of a ``MarkovGenome``; the defaults are the embedded example.
+    """Settings of a ``MarkovGenome``; the defaults are the built-in example.
 
     Attributes:
-        order: Letters of context of the background, in ``0..5``.
-        concentration: Of the Dirichlet law that the background is drawn from.
-        seed: Of that draw.
+        order: Bases of context of the background, in ``0..5``.
+        concentration: Parameter of the Dirichlet distribution that the background is drawn from.
+        seed: Seed of that draw.
         strand_symmetric: Whether the background is symmetric under the reverse complement.
-        motifs: What is planted.
+        motifs: The planted motifs.
     """
 
     order: int = 2
@@ -64,11 +65,7 @@ class SyntheticGenome:
     motifs: Sequence[ConsensusMotif] = DEFAULT_MOTIFS
 
     def source(self) -> MarkovGenome:
-        """Build the source.
-
-        Raises:
-            ValueError: If a field is out of range.
-        """
+        """Build the source."""
         return MarkovGenome.random(
             self.order,
             concentration=self.concentration,
@@ -79,33 +76,33 @@ class SyntheticGenome:
 
 
 class WindowArray(SequenceDataset):
-    """Rows of one array; an N does not count."""
+    """Rows of one array of ids ``0..4``; an N does not count."""
 
     def __init__(self, tokens: UInt8[np.ndarray, "n L"]) -> None:
-        """Wrap an array of ids ``0..4``."""
         self.tokens = tokens
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Number of rows."""
         return len(self.tokens)
 
     def rows(
         self, indices: Int64[np.ndarray, " B"]
     ) -> tuple[UInt8[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-        """Fetch rows."""
+        """Read rows."""
         tokens = self.tokens[indices]
         return tokens, tokens != MASK_ID
 
 
 class SyntheticDataModule(SequenceDataModule):
-    """Independent stationary windows of a source whose likelihood is known exactly.
+    """Independent stationary windows of a source with a known likelihood.
 
     Attributes:
-        source: The genome they come from.
+        source: The source.
         length: Bases of a window.
     """
 
     token_name: str = "base"
+    file_suffix: str = "fa"
 
     def __init__(
         self,
@@ -120,16 +117,16 @@ class SyntheticDataModule(SequenceDataModule):
         eval_batch_size: int | None = None,
         num_workers: int = 0,
     ) -> None:
-        """Describe the data; nothing is sampled yet.
+        """Build the source; windows are sampled later.
 
         Args:
             length: Bases of a window.
-            genome: The source; ``None`` means the embedded example.
+            genome: The source; ``None`` means the built-in example.
             num_train: Training windows.
             num_valid: Validation windows.
             num_test: Test windows.
-            data_seed: Of the windows; part of what the data is, so it does not follow the run's
-                seed. Not negative.
+            data_seed: Seed of the windows, not negative. It defines the data, so it is independent
+                of the run's seed.
             batch_size: Training examples per device and forward pass.
             eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
             num_workers: Loader processes per device.
@@ -153,10 +150,10 @@ class SyntheticDataModule(SequenceDataModule):
         self._datasets: dict[Split, WindowArray] = {}
 
     def dataset(self, split: Split) -> WindowArray:
-        """Open a split; its windows are sampled at the first call.
+        """Open a split; the first call samples its windows.
 
         Raises:
-            ValueError: If there is no such split.
+            ValueError: If the split does not exist.
         """
         if split not in SPLITS:
             raise ValueError(
@@ -169,18 +166,18 @@ class SyntheticDataModule(SequenceDataModule):
         return self._datasets[split]
 
     def source_nats(self, split: Split) -> Float64[np.ndarray, " n"]:
-        """Score a split's windows by the source itself, in nats: the truth, window for window.
+        """Return the exact nats of each window of a split under the source.
 
-        A model's gap to it, paired by window, has a far smaller standard error than a mean has.
+        The difference to a model's nats, paired by window, has a small standard error.
         """
         return -self.source.log_prob(self.dataset(split).tokens)
 
     def source_entropy(self, *, num: int = 4096) -> Entropy:
-        """Entropy of one window, see ``window_entropy``."""
+        """Return the entropy of one window, see ``window_entropy``."""
         return window_entropy(self.source, self.length, num=num)
 
     def baselines(self, split: Split) -> dict[str, RowNats]:
-        """Score a split by its source and by Markov chains fitted to the training windows.
+        """Score a split by the source and by Markov chains fitted to the training windows.
 
         The interpolated chain is chosen on the validation windows.
         """

@@ -1,4 +1,4 @@
-"""Windows of a genome as rows of tokens, and the base class of the data modules that read them."""
+"""Windows of a genome as rows of tokens, and the base class of data modules that read them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from seqdiff.likelihood import RowNats
 from seqdiff.types import NO_LABEL
 
 _CHUNK_BASES = 1 << 24
+_BLOCK_ROWS = 1024
+_FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file")
+_PLAIN_BASES, _INTERPOLATED_BASES, _CHOICE_BASES = 1 << 27, 1 << 25, 1 << 20
 
 
 class WindowDataset(SequenceDataset):
-    """Windows read straight from the encoded genome; those without a known base are left out.
+    """Windows read from the encoded genome; windows without a known base are left out.
 
     Attributes:
-        genome: Where the bases are.
+        genome: The genome.
         length: Tokens of a row.
         reverse_complement: Whether training rows are read from a random strand.
-        record_labels: Class of each record of the genome; ``None`` without classes.
+        record_labels: Class of each record of the genome, or ``None`` without classes.
     """
 
     def __init__(
@@ -39,13 +42,13 @@ class WindowDataset(SequenceDataset):
         reverse_complement: bool = False,
         record_labels: Int64[np.ndarray, " R"] | None = None,
     ) -> None:
-        """Keep the windows that hold a known base.
+        """Select the windows that contain a known base.
 
         Args:
-            genome: Where the bases are.
-            windows: Which stretches of it; each must lie inside its chromosome.
+            genome: The genome.
+            windows: Windows, each inside its chromosome.
             reverse_complement: Read training rows from either strand with probability 1/2.
-            record_labels: Class of each record of the genome; its windows have the same.
+            record_labels: Class of each record of the genome, and so of its windows.
         """
         self.genome = genome
         self.length = windows.length
@@ -54,15 +57,17 @@ class WindowDataset(SequenceDataset):
         self._starts = genome.offsets[windows.chrom] + windows.start
         sizes = (windows.end - windows.start).astype(np.int32)
         self._sizes = sizes if (sizes < self.length).any() else None
-        self._keep(self._has_known_base())
+        known = self._has_known_base()
+        self._starts = self._starts[known]
+        self._sizes = None if self._sizes is None else self._sizes[known]
 
     def __len__(self) -> int:
-        """Count the windows."""
+        """Number of windows."""
         return len(self._starts)
 
     @property
     def windows(self) -> Windows:
-        """The windows that are left, in order."""
+        """The windows with a known base, in order."""
         chrom = self._records(self._starts)
         start = self._starts - self.genome.offsets[chrom]
         sizes = self.length if self._sizes is None else self._sizes
@@ -71,7 +76,7 @@ class WindowDataset(SequenceDataset):
     def rows(
         self, indices: Int64[np.ndarray, " B"]
     ) -> tuple[UInt8[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-        """Fetch rows; unknown bases, and what lies past a window's end, are the mask."""
+        """Read rows; unknown bases and positions past a window's end are the mask."""
         starts, ids = self._starts[indices], self.genome.ids
         if self._sizes is None:
             tokens = sliding_window_view(ids, self.length)[starts]
@@ -82,13 +87,13 @@ class WindowDataset(SequenceDataset):
         return tokens, tokens != MASK_ID
 
     def labels(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"] | None:
-        """Fetch the classes of the records that rows come from."""
+        """Return the classes of the records that rows come from."""
         if self.record_labels is None:
             return None
         return self.record_labels[self._records(self._starts[indices])]
 
     def classes(self) -> set[int]:
-        """List the classes that some window has."""
+        """Return the classes that occur."""
         if self.record_labels is None:
             return set()
         return set(self.record_labels[np.unique(self._records(self._starts))].tolist())
@@ -102,7 +107,7 @@ class WindowDataset(SequenceDataset):
         loss_mask: Bool[np.ndarray, "B L"],
         uniform: Float64[np.ndarray, " B"],
     ) -> tuple[Integer[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-        """Replace each row by its reverse complement with probability 1/2, if so asked."""
+        """Replace each row by its reverse complement with probability 1/2, if enabled."""
         if not self.reverse_complement:
             return tokens, loss_mask
         flipped = uniform < 0.5
@@ -112,39 +117,22 @@ class WindowDataset(SequenceDataset):
         return tokens, loss_mask
 
     def _has_known_base(self) -> np.ndarray:
-        """Read whole windows only where the first base is unknown: those are few."""
+        """Check first bases, then read whole windows only where the first base is unknown."""
         known = self.genome.ids[self._starts] != MASK_ID
         doubtful = np.flatnonzero(~known)
         for part in np.array_split(doubtful, len(doubtful) * self.length // _CHUNK_BASES + 1):
             known[part] = self.rows(part)[1].any(axis=1)
         return known
 
-    def _keep(self, chosen: np.ndarray) -> None:
-        self._starts = self._starts[chosen]
-        self._sizes = None if self._sizes is None else self._sizes[chosen]
-
-
-_BLOCK_ROWS = 1024
-_FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file")
-_PLAIN_BASES, _INTERPOLATED_BASES, _CHOICE_BASES = 1 << 27, 1 << 25, 1 << 20
-
 
 class WindowDataModule(SequenceDataModule):
-    """What every data module of genome windows shares; a subclass says which windows.
+    """Base class of data modules for genome windows; subclasses choose the windows.
 
-    Args:
-        fasta: FASTA file to train on.
-        length: Bases of a window.
-        batch_size: Training examples per device and forward pass.
-        eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
-        num_workers: Loader processes per device.
-        reverse_complement: Read training rows from either strand with probability 1/2.
-
-    Raises:
-        ValueError: If a number is too small.
+    See ``FastaDataModule`` for the arguments.
     """
 
     token_name: str = "base"
+    file_suffix: str = "fa"
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
@@ -178,37 +166,36 @@ class WindowDataModule(SequenceDataModule):
 
     @abstractmethod
     def windows(self) -> dict[Split, tuple[Genome, Windows]]:
-        """Read the files and choose the windows of each split that was asked for."""
+        """Read the files and choose the windows of each requested split."""
 
     @abstractmethod
     def keys(self, split: Split) -> str:
-        """Name the keys that give a split its sequence, for an error message."""
+        """Name the configuration keys that define a split, for error messages."""
 
-    def record_labels(self, split: Split, genome: Genome) -> Int64[np.ndarray, " R"] | None:
-        """Number the class of each record that a split is read from; ``None`` without classes."""
-        del split, genome
+    def record_labels(self, genome: Genome) -> Int64[np.ndarray, " R"] | None:
+        """Return the class number of each record of a genome, or ``None`` without classes."""
+        del genome
         return None
 
     def file(self, split: Split) -> str | Path:
-        """Name the FASTA file that a split is read from."""
+        """Return the FASTA file that a split is read from."""
         del split
         return self.fasta
 
-    def prepare_data(self) -> None:
-        """Lightning's hook, called by one process a machine: encode the files into the cache."""
+    def prepare(self) -> None:
+        """Encode the files into the cache."""
         self._build()
 
     def dataset(self, split: Split) -> WindowDataset:
-        """Open a split; the files are read, and every split is dealt, at the first call.
+        """Open a split; the first call reads the files and builds all splits.
 
-        Windows come in the order of the genome: by record as in the FASTA file, then by start,
-        whatever the order of a BED file.
+        Windows are sorted by record in the order of the FASTA file, then by start.
 
         Raises:
             FileNotFoundError: If a file is missing.
             OSError: If the cache cannot be written.
-            ValueError: If a file is not sound, there is no such split, or any split that was asked
-                for holds no window.
+            ValueError: If a file is not valid, the split does not exist, or any requested split has
+                no window.
         """
         owner = type(self).__name__
         if split not in SPLITS:
@@ -224,14 +211,13 @@ class WindowDataModule(SequenceDataModule):
         return self._datasets[split]
 
     def baselines(self, split: Split) -> dict[str, RowNats]:
-        """Fit Markov chains to the training windows and score a split, window by window.
+        """Fit Markov chains to the training windows and score the windows of a split.
 
-        Plain chains of order 0 to 8, and the interpolated chain, see ``interpolated_baseline``,
-        whose order and concentration are chosen on the validation split; a run without one has no
-        such chain. They see both strands if training does. Training windows that overlap are read
-        as one stretch, so that every base counts once. Of more than 2^27 training bases, 2^25 for
-        the interpolated chain, evenly spaced windows that make up as many are used; to choose on,
-        2^20 bases of the validation split.
+        The chains are plain ones of order 0 to 8 and, if there is a validation split to choose its
+        order and concentration on, the interpolated one of ``interpolated_baseline``. They are
+        fitted to both strands if training uses both. Every base of overlapping training windows is
+        counted once. At most about 2^27 training bases are used for the plain chains, 2^25 for the
+        interpolated chain and 2^20 validation bases, from evenly spaced windows.
         """
         train, both = _disjoint(self.dataset("train")), self.reverse_complement
         scored = self.dataset(split)
@@ -258,7 +244,7 @@ class WindowDataModule(SequenceDataModule):
                 genome,
                 windows.select(np.lexsort((windows.start, windows.chrom))),
                 reverse_complement=self.reverse_complement,
-                record_labels=self.record_labels(split, genome),
+                record_labels=self.record_labels(genome),
             )
             if len(datasets[split]) == 0:
                 outside = " outside valid and test" if split == "train" else ""
@@ -273,7 +259,7 @@ class WindowDataModule(SequenceDataModule):
         self._datasets = datasets
 
     def _check_labels(self, split: Split, dataset: WindowDataset) -> None:
-        """Refuse a split with a record that has no class although others have."""
+        """Check that every record of a split has a class if there are classes."""
         if dataset.record_labels is None:
             return
         used = np.unique(dataset.windows.chrom)
@@ -287,7 +273,7 @@ class WindowDataModule(SequenceDataModule):
             )
 
     def _check_classes(self, datasets: dict[Split, WindowDataset]) -> None:
-        """Refuse a class that no training window has: the model would never see it."""
+        """Check that every class occurs in training: otherwise its embedding is never trained."""
         if self.labels is None:
             return
         there = {split: dataset.classes() for split, dataset in datasets.items()}
@@ -306,13 +292,13 @@ class WindowDataModule(SequenceDataModule):
 
 
 def _disjoint(dataset: WindowDataset) -> WindowDataset:
-    """The same bases in windows that stand end to end."""
+    """Cut the bases of a data set into adjacent windows."""
     windows = tile(merge(dataset.windows), dataset.length, dataset.length, "pad")
     return WindowDataset(dataset.genome, windows)
 
 
 def _tokens(dataset: WindowDataset, most: int | None = None) -> Iterator[UInt8[np.ndarray, "_ _"]]:
-    """Read windows in blocks: all, or evenly spaced ones with so many bases."""
+    """Read windows in blocks: all, or evenly spaced ones with at most about ``most`` bases."""
     step = 1 if most is None else -(-len(dataset) * dataset.length // most)
     chosen = np.arange(0, len(dataset), max(1, step))
     for first in range(0, len(chosen), _BLOCK_ROWS):

@@ -14,7 +14,7 @@ from genomics.finetune.classifier import measure_both
 from genomics.finetune.fitting import check_finite, fit, hold_out, predict, shuffled
 from genomics.finetune.labelled import Labelled, LabelledTask
 from genomics.finetune.protocol import Baseline
-from genomics.sequence import MASK_ID, kmer_shares
+from genomics.sequence import MASK_ID, kmer_fractions
 from seqdiff.extras import require_extra
 
 KMERS = (3, 4, 5, 6)
@@ -138,9 +138,9 @@ def _kmer(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) ->
     best: tuple[float, int, float, np.ndarray] | None = None
     for k in KMERS:
         scaler = preprocessing.StandardScaler(with_mean=False)
-        learned = scaler.fit_transform(kmer_shares(train.ids, k))
-        held = scaler.transform(kmer_shares(valid.ids, k))
-        asked = scaler.transform(kmer_shares(test.ids, k))
+        learned = scaler.fit_transform(kmer_fractions(train.ids, k))
+        held = scaler.transform(kmer_fractions(valid.ids, k))
+        asked = scaler.transform(kmer_fractions(test.ids, k))
         for strength in STRENGTHS:
             model = _logistic(strength).fit(learned, train.labels)
             accuracy = float(model.score(held, valid.labels))

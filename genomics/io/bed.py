@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from genomics.io.fasta import check_file, is_gzip
+from genomics.io.fasta import read_text
 from genomics.io.genome import Genome, describe_names
 from genomics.sequence import Interval
 
@@ -23,19 +21,18 @@ def read_bed(
 
     Args:
         path: The file.
-        chrom_lengths: Lengths of the chromosomes that intervals must lie in; not checked if None.
-        name_column: 1-based column of the label; rows may be too short to have it.
-        strand_column: 1-based column of the strand; rows may be too short to have it.
+        chrom_lengths: Lengths of the chromosomes; if given, every interval must lie inside one.
+        name_column: 1-based column of the label, which a row may lack.
+        strand_column: 1-based column of the strand, which a row may lack.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is truncated or holds no interval, or a row has fewer than three
-            columns, a coordinate that is no number, an interval that is empty or negative, or one
-            outside its chromosome. The message starts with file and line.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is truncated or has no interval, or if a row is not valid. Messages
+            start with file and line.
     """
     source = Path(path)
     intervals: list[Interval] = []
-    for number, line in enumerate(_lines(source), start=1):
+    for number, line in enumerate(read_text(source, "BED").splitlines(), start=1):
         if not line.strip() or line.startswith("#") or line.split()[0] in {"track", "browser"}:
             continue
         try:
@@ -51,28 +48,12 @@ def read_bed(
 
 
 def read_intervals(path: str | Path, genome: Genome) -> list[Interval]:
-    """Read a BED file whose intervals must lie in a genome, see ``read_bed``.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is not sound or an interval lies outside the genome.
-    """
+    """Read a BED file whose intervals must lie in a genome, see ``read_bed``."""
     return read_bed(path, dict(zip(genome.names, genome.lengths.tolist(), strict=True)))
 
 
-def _lines(path: Path) -> list[str]:
-    check_file(path)
-    try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if is_gzip(path) else data).decode("utf-8").splitlines()
-    except EOFError as error:
-        raise ValueError(f"{path}: the gzip file is truncated; fetch it again") from error
-    except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a readable BED file ({error}); fetch it again") from error
-
-
 def _parse(line: str, name_column: int, strand_column: int) -> Interval:
-    # Blanks separate columns too, but only where no tab does: a name may hold blanks.
+    # Blanks separate columns only in lines without a tab: names may contain blanks.
     columns = line.rstrip().split("\t") if "\t" in line else line.split()
     if len(columns) < 3:
         raise ValueError(

@@ -1,22 +1,21 @@
-"""Fetch published archives: checked against a checksum, gone on with after a broken transfer."""
+"""Download published archives: verified by checksum, resumed after an interrupted transfer."""
 
 from __future__ import annotations
 
-import logging
+import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from seqdiff.extras import require_extra
 
-_ALGORITHMS = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
+_DIGEST_LENGTHS = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
 _CHUNK, _TIMEOUT = 1 << 16, 30
-_PASSING = (408, 425, 429)  # refusals that a later call may not meet, as all from 500 on
+_TEMPORARY = (408, 425, 429)  # status codes that may change on a later call, like 500 and above
 
-# Where they are published. Their checksums stand beside them (UCSC: md5sum.txt in the same folder),
-# and are for the user to give: none is written down here that was not seen.
+# The user supplies the checksum, which is published beside the archive (UCSC: md5sum.txt in the
+# same folder).
 ARCHIVES = {
     "hg38": "https://hgdownload.soe.ucsc.edu/goldenPath/hg38/bigZips/hg38.fa.gz",
     "genomic_benchmarks": (
@@ -28,65 +27,54 @@ Progress = Callable[[int, int | None], None]
 
 
 def fetch(name: str, checksum: str, folder: Path, *, progress: Progress | None = None) -> Path:
-    """Fetch an archive, unless it is there and whole.
+    """Download an archive unless a file with the right checksum exists.
 
-    What a broken transfer left is kept as ``NAME.part`` and gone on with next time. A file that is
-    there with the right checksum is given at once, and the network is not touched. Where a server
-    does not say how long a file is, one that was cut short cannot be told from a damaged one: if
-    the checksum is not right, the rest is asked for once, and then all of it is removed.
+    An interrupted transfer is kept as ``NAME.part`` and resumed by the next call. If a server does
+    not report the length of the file, a truncated transfer looks like a damaged one. If the
+    checksum does not match then, the remaining bytes are requested once.
 
     Args:
         name: One of ``ARCHIVES``, or a URL.
-        checksum: ``algorithm:digest``, of md5, sha1, sha256 or sha512; published beside the
-            archive.
-        folder: Where it goes; made if it is not there.
-        progress: Called with the bytes that are there and, if known, the bytes of the whole.
+        checksum: ``algorithm:digest`` with md5, sha1, sha256 or sha512.
+        folder: Output folder, created if missing.
+        progress: Called with the number of bytes received and, if known, the total.
 
     Returns:
-        The file.
+        Path of the file.
 
     Raises:
-        OSError: If the file is not on the server, or the transfer breaks; after a break the next
-            call goes on with it.
-        ValueError: If the name is no URL of a file, or the checksum is no checksum, or not that of
-            the file, which is then removed.
+        OSError: If the server does not have the file or the transfer is interrupted.
+        ValueError: If the name is not a URL of a file, or the checksum is invalid or does not match
+            the file. A download that does not match is removed.
     """
-    url, file_name = locate(name)
-    check_checksum(checksum)
-    pooch = require_extra("pooch", "fetch", "genomics")
-    file = folder / file_name
+    url, file_name = _locate(name)
+    _check_checksum(checksum)
+    file, part = folder / file_name, folder / f"{file_name}.part"
     if file.exists():
-        if pooch.hashes.hash_matches(str(file), checksum):
+        if _matches(file, checksum):
             return file
         raise ValueError(
             f"{file} must have the checksum {checksum}, got another; "
             "remove it to fetch it again, or correct the checksum"
         )
-    transfer = _Transfer(folder / f"{file_name}.part", checksum, progress)
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with _quiet(pooch):
-            pooch.retrieve(url, checksum, file_name, folder, downloader=transfer)
-    except ValueError as error:
+    length_known = _request(url, part, progress)
+    matches = _matches(part, checksum)
+    if not matches and not length_known:
+        _request(url, part, progress, only_rest=True)
+        matches = _matches(part, checksum)
+    if not matches:
+        part.unlink()
         raise ValueError(
             f"{url} must have the checksum {checksum}, got another; it was removed: "
             "compare with the published checksum and fetch it again"
-        ) from error
+        )
+    os.replace(part, file)
     return file
 
 
-def locate(name: str) -> tuple[str, str]:
-    """Say where an archive is, and what its file is called.
-
-    Args:
-        name: One of ``ARCHIVES``, or a URL.
-
-    Returns:
-        The URL, and the last part of its path.
-
-    Raises:
-        ValueError: If it is neither, or the URL names no file or is not one of http or https.
-    """
+def _locate(name: str) -> tuple[str, str]:
+    """Return the URL of an archive and the name of its file."""
     url = ARCHIVES.get(name, name)
     if "://" not in url:
         raise ValueError(
@@ -107,100 +95,66 @@ def locate(name: str) -> tuple[str, str]:
     return url, file_name
 
 
-def check_checksum(checksum: str) -> None:
-    """Refuse what is no checksum.
-
-    Args:
-        checksum: ``algorithm:digest``.
-
-    Raises:
-        ValueError: If it is none; with where to find one.
-    """
+def _check_checksum(checksum: str) -> None:
     algorithm, _, digest = checksum.partition(":")
-    is_hex = all(letter in "0123456789abcdef" for letter in digest)
-    if _ALGORITHMS.get(algorithm) != len(digest) or not is_hex:
+    is_hex = all(digit in "0123456789abcdef" for digit in digest)
+    if _DIGEST_LENGTHS.get(algorithm) != len(digest) or not is_hex:
         raise ValueError(
-            f"fetch.checksum must be algorithm:digest with one of {', '.join(_ALGORITHMS)} and "
+            f"fetch.checksum must be algorithm:digest with one of {', '.join(_DIGEST_LENGTHS)} and "
             f"lower-case hex digits, got {checksum!r}; copy it from where the archive is published"
         )
 
 
-@contextmanager
-def _quiet(pooch) -> Iterator[None]:
-    """Keep pooch from telling of each file, for as long as one is fetched."""
-    logger = pooch.utils.get_logger()
-    logger.addFilter(_is_warning)
+def _matches(file: Path, checksum: str) -> bool:
+    algorithm, _, digest = checksum.partition(":")
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest() == digest
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def _request(url: str, part: Path, progress: Progress | None, *, only_rest: bool = False) -> bool:
+    """Request the bytes that are missing; return whether the server reported the length."""
+    requests = require_extra("requests", "fetch", "genomics")
+    size = _size(part)
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={size}-"} if size else {})
     try:
-        yield
-    finally:
-        logger.removeFilter(_is_warning)
+        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+            if size and response.status_code == 416:  # the part is complete
+                return True
+            if only_rest and response.status_code != 206:
+                return False
+            response.raise_for_status()
+            return _receive(response, part, size if response.status_code == 206 else 0, progress)
+    except requests.HTTPError as error:
+        code = error.response.status_code
+        got = f"{code} {error.response.reason}"
+        if code >= 500 or code in _TEMPORARY:
+            raise OSError(f"{url} must be available, got {got}; run it again later") from error
+        raise OSError(f"{url} must be publicly available, got {got}; check the address") from error
+    except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
+        raise OSError(f"{url} must lead to a file, got {error}; check the address") from error
+    except requests.RequestException as error:
+        raise OSError(
+            f"{url} must be sent whole, got {_size(part):,} bytes ({type(error).__name__}: "
+            f"{error}); run it again to resume"
+        ) from error
 
 
-def _is_warning(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING
-
-
-class _Transfer:
-    """A downloader for pooch that goes on where the last one stopped."""
-
-    def __init__(self, part: Path, checksum: str, progress: Progress | None) -> None:
-        self.part = part
-        self.checksum = checksum
-        self.progress = progress
-
-    def __call__(self, url: str, output_file: str, pooch: object) -> None:
-        hashes = require_extra("pooch", "fetch", "genomics").hashes
-        known = self._ask(url)
-        if not known and not hashes.hash_matches(str(self.part), self.checksum):
-            self._ask(url, only_rest=True)
-        # pooch checks what is here: wrong bytes must not be gone on with.
-        os.replace(self.part, output_file)
-
-    def _ask(self, url: str, *, only_rest: bool = False) -> bool:
-        """Ask for what is missing, and say whether its length was known."""
-        requests = require_extra("requests", "fetch", "genomics")
-        there = self._size()
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={there}-"} if there else {})
-        try:
-            with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as answer:
-                if there and answer.status_code == 416:  # nothing is left to send
-                    return True
-                if only_rest and answer.status_code != 206:
-                    return False
-                answer.raise_for_status()
-                return self._receive(answer, there if answer.status_code == 206 else 0)
-        except requests.HTTPError as error:
-            raise OSError(_refusal(url, error.response)) from error
-        except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
-            raise OSError(f"{url} must lead to a file, got {error}; check the address") from error
-        except requests.RequestException as error:
-            raise OSError(
-                f"{url} must be sent whole, got {self._size():,} bytes ({type(error).__name__}: "
-                f"{error}); run it again to go on"
-            ) from error
-
-    def _size(self) -> int:
-        return self.part.stat().st_size if self.part.exists() else 0
-
-    def _receive(self, answer, there: int) -> bool:
-        """Append what is sent, or begin again if the server sends the whole."""
-        length = answer.headers.get("Content-Length")
-        total = there + int(length) if length is not None else None
-        with self.part.open("ab" if there else "wb") as file:
-            for chunk in answer.iter_content(_CHUNK):
-                there += file.write(chunk)
-                if self.progress is not None:
-                    self.progress(there, total)
-        if total is not None and there != total:
-            raise OSError(
-                f"{answer.url} must be sent whole, got {there:,} of {total:,} bytes; "
-                "run it again to go on"
-            )
-        return total is not None
-
-
-def _refusal(url: str, answer) -> str:
-    got = f"got {answer.status_code} {answer.reason}"
-    if answer.status_code >= 500 or answer.status_code in _PASSING:
-        return f"{url} must be sent, {got}; run it again later"
-    return f"{url} must be there for everybody, {got}; check the address"
+def _receive(response, part: Path, received: int, progress: Progress | None) -> bool:
+    """Append to the part, or overwrite it if the server sends the whole file."""
+    length = response.headers.get("Content-Length")
+    total = received + int(length) if length is not None else None
+    with part.open("ab" if received else "wb") as file:
+        for chunk in response.iter_content(_CHUNK):
+            received += file.write(chunk)
+            if progress is not None:
+                progress(received, total)
+    if total is not None and received != total:
+        raise OSError(
+            f"{response.url} must be sent whole, got {received:,} of {total:,} bytes; "
+            "run it again to resume"
+        )
+    return total is not None

@@ -1,4 +1,4 @@
-"""FASTA: a streaming reader that yields ids, and an atomic writer."""
+"""Read and write FASTA, and open the plain or compressed files of other formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from genomics.sequence import ENCODE_TABLE, UPPER_TABLE, check_encoded, encode
+import numpy as np
+from jaxtyping import UInt8
+
+from genomics.sequence import ENCODE_TABLE, MASK_ID, UPPER_TABLE, check_encoded, encode
 from seqdiff.files import replacing
 
 _CHUNK = 1 << 22
@@ -18,24 +21,24 @@ _BGZF_EOF = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000
 
 
 def is_gzip(path: Path) -> bool:
-    """Say whether a file starts as gzip or bgzip does, whatever its name."""
+    """Return whether the content is gzip or bgzip; the file name does not matter."""
     with path.open("rb") as stream:
         return stream.read(2) == _GZIP_MAGIC
 
 
 def is_bgzip(path: Path) -> bool:
-    """Say whether a file starts with a BGZF block."""
+    """Return whether the file starts with a BGZF block."""
     with path.open("rb") as stream:
         head = stream.read(18)
     return head[:2] == _GZIP_MAGIC and head[12:14] == b"BC"
 
 
 def check_file(path: Path) -> None:
-    """Check that a path names a readable file.
+    """Check that a path is an existing file.
 
     Raises:
-        FileNotFoundError: If there is nothing there.
-        ValueError: If it is a directory.
+        FileNotFoundError: If the path does not exist.
+        ValueError: If the path is a directory.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file; check the path")
@@ -43,59 +46,111 @@ def check_file(path: Path) -> None:
         raise ValueError(f"{path}: is a directory, not a file; name the file inside it")
 
 
+def read_text(path: Path, kind: str) -> str:
+    """Read a whole text file, plain or compressed.
+
+    Args:
+        path: The file.
+        kind: Format for the error messages, for example ``BED``.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is truncated or is not text.
+    """
+    check_file(path)
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if is_gzip(path) else data).decode("utf-8")
+    except EOFError as error:
+        raise ValueError(f"{path}: the gzip file is truncated; fetch it again") from error
+    except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a readable {kind} file ({error}); fetch it again") from error
+
+
 def read_encoded(
     path: Path, on_progress: Callable[[int], object] | None = None
 ) -> Iterator[tuple[str, bytes]]:
     """Stream a FASTA file, plain, gzip or bgzip, as pieces of encoded records.
 
-    A record comes as one or more pieces of one byte a base, ids ``0..4``, under its name, which is
-    the header up to the first blank.
+    A record comes as one or more pieces of one byte per base, ids ``0..4``. Its name is the header
+    up to the first blank.
 
     Args:
         path: The file.
-        on_progress: Told how many bytes of the file have been read so far.
+        on_progress: Called with the number of bytes of the file read so far.
 
     Returns:
-        Each piece's record and its next bases.
+        Pairs of the record's name and its next bases.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is truncated, empty, not FASTA, or holds a letter that is not DNA, a
-            record without a name or without bases, or two records of one name.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is truncated, empty or not FASTA, contains a character that is not
+            DNA, a record without a name or without bases, or two records with the same name.
     """
     return _read(path, ENCODE_TABLE, on_progress)
 
 
-def read_templates(path: Path) -> list[tuple[str, str]]:
-    """Read the records of a FASTA file with their IUPAC codes, as ``sample --infill`` does.
-
-    Args:
-        path: The file, plain, gzip or bgzip.
-
-    Returns:
-        Names and letters in upper case.
+def read_ids(path: Path) -> dict[str, UInt8[np.ndarray, " L"]]:
+    """Read a whole FASTA file as ids ``0..4`` by record name, in file order.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: For what ``read_encoded`` refuses.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is not valid, see ``read_encoded``.
     """
+    records = _join(_read(path, ENCODE_TABLE))
+    return {name: np.frombuffer(ids, np.uint8) for name, ids in records.items()}
+
+
+def read_templates(path: Path) -> list[tuple[str, str]]:
+    """Read records with their IUPAC codes, for ``sample --infill``.
+
+    Returns:
+        Pairs of name and sequence in upper case.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is not valid, see ``read_encoded``.
+    """
+    return [(name, text.decode("ascii")) for name, text in _join(_read(path, UPPER_TABLE)).items()]
+
+
+def require_known(owner: str, path: Path, records: dict[str, UInt8[np.ndarray, " L"]]) -> None:
+    """Check that every record contains a known base.
+
+    Args:
+        owner: Command or argument for the error message.
+        path: File of the records.
+        records: Ids by record name.
+
+    Raises:
+        ValueError: If a record consists of N only.
+    """
+    for name, ids in records.items():
+        if not (ids != MASK_ID).any():
+            raise ValueError(
+                f"{path}: record {name!r}: {owner} must have a known base, got {len(ids):,} "
+                "unknown ones; remove the record"
+            )
+
+
+def _join(pieces: Iterator[tuple[str, bytes]]) -> dict[str, bytes]:
     records: dict[str, list[bytes]] = {}
-    for name, piece in _read(path, UPPER_TABLE):
+    for name, piece in pieces:
         records.setdefault(name, []).append(piece)
-    return [(name, b"".join(pieces).decode("ascii")) for name, pieces in records.items()]
+    return {name: b"".join(parts) for name, parts in records.items()}
 
 
 def _read(
     path: Path, table: bytes, on_progress: Callable[[int], object] | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Stream the pieces of a file's records through a table that maps what is no DNA to 255."""
+    """Stream records through a translation table that maps invalid characters to 255."""
     parser = _Parser(path, table)
     for chunk in _chunks(path, on_progress):
         yield from parser.feed(chunk)
     parser.close()
 
 
-def _chunks(path: Path, on_progress: Callable[[int], object] | None) -> Iterator[bytes]:
+def _chunks(path: Path, on_progress: Callable[[int], object] | None = None) -> Iterator[bytes]:
     check_file(path)
     with path.open("rb") as raw:
         stream: BinaryIO | gzip.GzipFile = raw
@@ -120,10 +175,10 @@ def _chunks(path: Path, on_progress: Callable[[int], object] | None) -> Iterator
 
 
 def check_bgzf_end(path: Path) -> None:
-    """Check that a bgzip file is whole.
+    """Check that a bgzip file is complete.
 
     Raises:
-        ValueError: If the empty block that ends every one is missing.
+        ValueError: If the empty block at the end of every bgzip file is missing.
     """
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - len(_BGZF_EOF)))
@@ -135,65 +190,62 @@ def check_bgzf_end(path: Path) -> None:
 
 
 class _Parser:
-    """Cuts chunks at headers; a chunk may end anywhere, a record may be one long line."""
+    """Splits chunks at headers. A chunk may end anywhere; a record may be a single long line."""
 
     def __init__(self, path: Path, table: bytes) -> None:
         self._path = path
         self._table = table
-        self._seen: dict[str, int] = {}  # the line of each name
+        self._headers: dict[str, int] = {}  # offset in the file of each record's header
         self._name: str | None = None
         self._length = 0
-        self._header: bytes | None = None  # bytes of a header whose line has not ended yet
+        self._header: bytes | None = None  # start of a header that continues in the next chunk
+        self._header_at = 0
         self._at_line_start = True
-        self._line = 0  # of the last header
-        self._lines = 0  # before the place in the chunk that they are counted up to
-        self._counted = 0
+        self._offset = 0  # of the chunk in the file
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
-        """Yield the pieces that a chunk completes."""
-        yield from self._cut(chunk)
-        self._count_lines(chunk, len(chunk))
-        self._counted = 0
-
-    def _count_lines(self, chunk: bytes, place: int) -> None:
-        """Count the lines of a chunk up to a place, each of them once."""
-        self._lines += chunk.count(b"\n", self._counted, place)
-        self._counted = place
-
-    def _cut(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
+        """Yield the pieces that a chunk contains."""
         place = 0
         while place < len(chunk):
             if self._header is not None:
                 end = chunk.find(b"\n", place)
                 self._header += chunk[place:] if end < 0 else chunk[place:end]
                 if end < 0:
-                    return
+                    break
                 self._open(self._header)
                 self._header, self._at_line_start, place = None, True, end + 1
             elif self._at_line_start and chunk[place] == ord(">"):
                 self._end_record()
-                self._count_lines(chunk, place)
-                self._line = self._lines + 1
-                self._header, place = b"", place + 1
+                self._header, self._header_at, place = b"", self._offset + place, place + 1
             else:
                 end = chunk.find(b"\n>", place)
                 stop = len(chunk) if end < 0 else end + 1
                 self._at_line_start = chunk[stop - 1] == ord("\n")
-                piece = self._encode(chunk, place, stop)
+                piece = self._encode(chunk[place:stop], self._offset + place)
                 if piece and self._name is not None:
                     yield self._name, piece
                 place = stop
+        self._offset += len(chunk)
 
     def close(self) -> None:
-        """Check the last record, and that there is one."""
+        """Check the last record and that there is at least one."""
         if self._header is not None:
             self._open(self._header)
         self._end_record()
         if self._name is None:
             raise ValueError(f"{self._path}: the FASTA file is empty; it needs at least one record")
 
-    def _encode(self, chunk: bytes, place: int, stop: int) -> bytes:
-        text = chunk[place:stop]
+    def _line(self, offset: int) -> int:
+        """Count lines up to an offset by reading the file again; only errors need line numbers."""
+        line = 1
+        for chunk in _chunks(self._path):
+            line += chunk.count(b"\n", 0, max(0, offset))
+            offset -= len(chunk)
+            if offset <= 0:
+                break
+        return line
+
+    def _encode(self, text: bytes, offset: int) -> bytes:
         ids = text.translate(self._table, b"\r\n")
         if ids and self._name is None:
             raise ValueError(
@@ -201,8 +253,7 @@ class _Parser:
             )
         if b"\xff" in ids:
             in_lines = text.replace(b"\n", b"N").replace(b"\r", b"N").translate(self._table)
-            wrong = place + in_lines.find(b"\xff")
-            line = 1 + self._lines + chunk.count(b"\n", self._counted, wrong)
+            line = self._line(offset + in_lines.find(b"\xff"))
             where = f"{self._path}:{line}: record {self._name!r}"
             check_encoded(ids, text.translate(None, b"\r\n"), where=where, offset=self._length)
         self._length += len(ids)
@@ -210,23 +261,24 @@ class _Parser:
 
     def _open(self, header: bytes) -> None:
         words = header.decode("utf-8", "replace").split(maxsplit=1)
-        where = f"{self._path}:{self._line}"
         if not words or header[:1].isspace():
             raise ValueError(
-                f"{where}: record {len(self._seen) + 1} has no name; write it right after '>'"
+                f"{self._path}:{self._line(self._header_at)}: record {len(self._headers) + 1} has "
+                "no name; write it right after '>'"
             )
         self._name, self._length = words[0], 0
-        if self._name in self._seen:
+        if self._name in self._headers:
             raise ValueError(
-                f"{where}: two records are named {self._name!r}, the first on line "
-                f"{self._seen[self._name]}; give each its own name"
+                f"{self._path}:{self._line(self._header_at)}: two records are named "
+                f"{self._name!r}, the first on line {self._line(self._headers[self._name])}; "
+                "give each its own name"
             )
-        self._seen[self._name] = self._line
+        self._headers[self._name] = self._header_at
 
     def _end_record(self) -> None:
         if self._name is not None and self._length == 0:
             raise ValueError(
-                f"{self._path}:{self._line}: record {self._name!r} has no bases; "
+                f"{self._path}:{self._line(self._header_at)}: record {self._name!r} has no bases; "
                 "remove its header, or fetch the file again if it was cut short"
             )
 
@@ -234,18 +286,19 @@ class _Parser:
 def write_fasta(
     path: str | Path, names: Sequence[str], sequences: Sequence[str], *, width: int = 60
 ) -> None:
-    """Write records with wrapped lines; the file appears only when it is complete.
+    """Write records with wrapped lines, atomically.
 
     Args:
-        path: Where to, uncompressed.
-        names: Header lines without '>'; the name is what precedes the first blank.
-        sequences: One a name; IUPAC codes in either case.
-        width: Bases a line.
+        path: Uncompressed output file.
+        names: Headers without '>'. The name is the part before the first blank.
+        sequences: One sequence per name, IUPAC codes in either case.
+        width: Bases per line.
 
     Raises:
         OSError: If the file cannot be written.
-        ValueError: If the two differ in number or are none, a name is empty, broken or repeated, a
-            sequence is empty or not DNA, the width is below 1, or the path asks for compression.
+        ValueError: If there are no records or not one name per sequence, if a name is empty,
+            repeated or spans lines, if a sequence is empty or not DNA, if the width is below 1, or
+            if the path has a suffix of compressed files.
     """
     target = Path(path)
     _check_records(target, names, sequences, width)
@@ -256,12 +309,7 @@ def write_fasta(
 
 
 def write_samples(path: Path, sequences: list[str], names: list[str]) -> None:
-    """Write generated sequences as FASTA; what ``sample --out NAME.fa`` calls.
-
-    Raises:
-        OSError: If the file cannot be written.
-        ValueError: If a record cannot stand in a FASTA file, see ``write_fasta``.
-    """
+    """Write generated sequences for ``sample --out``; the arguments of ``write_fasta``, swapped."""
     write_fasta(path, names, sequences)
 
 

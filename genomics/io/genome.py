@@ -1,7 +1,7 @@
-"""A genome as one memory-mapped array of ids, encoded once and found again by the file's content.
+"""A genome as one memory-mapped array of ids, cached under a hash of the FASTA file's content.
 
-Layout of a cache file: a 64-byte header (magic, bytes of ids, bytes of index, CRC-32 of the index),
-the ids ``0..4`` of all records one after the other, and a JSON index with names and lengths.
+A cache file consists of a 64-byte header (magic, bytes of ids, bytes of index, CRC-32 of the
+index), the ids ``0..4`` of all records in file order, and a JSON index with names and lengths.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _BAR_FROM_BYTES = 16 << 20
 
 
 class Genome:
-    """The encoded records of a genome, back to back in one array.
+    """The encoded records of a genome in one array.
 
     Attributes:
         names: Record names in file order.
         lengths: Bases of each record.
-        offsets: Where each record starts in ``ids``.
-        ids: Every base, ``0..4``; read-only and usually memory-mapped.
+        offsets: Start of each record in ``ids``.
+        ids: All bases, ``0..4``; read-only and usually memory-mapped.
         digest: Hash of the FASTA file's content, empty for a genome made in memory.
     """
 
@@ -45,11 +45,7 @@ class Genome:
     digest: str
 
     def __init__(self, cached: Path, digest: str) -> None:
-        """Map a cache file; use ``load_genome`` to get one from FASTA.
-
-        Args:
-            cached: The cache file.
-            digest: Hash of the FASTA file's content.
+        """Map a cache file; use ``load_genome`` to open a FASTA file.
 
         Raises:
             ValueError: If the cache file is damaged.
@@ -67,11 +63,7 @@ class Genome:
 
     @classmethod
     def from_records(cls, records: Mapping[str, UInt8[np.ndarray, " L"]]) -> Genome:
-        """Make a genome in memory, for instance a synthetic one.
-
-        Args:
-            records: Ids ``0..4`` by name, at least one record.
-        """
+        """Create a genome in memory from ids ``0..4`` by name, at least one record."""
         genome = cls.__new__(cls)
         genome._cached = None
         lengths = np.array([len(ids) for ids in records.values()], dtype=np.int64)
@@ -79,30 +71,22 @@ class Genome:
         return genome
 
     def record(self, name: str) -> UInt8[np.ndarray, " L"]:
-        """Return one record's ids, without copying.
+        """Return a view of one record's ids.
 
         Raises:
-            ValueError: If there is no such record.
-        """
-        i = self.index_of(name)
-        return self.ids[self.offsets[i] : self.offsets[i] + self.lengths[i]]
-
-    def index_of(self, name: str) -> int:
-        """Return the place of a record in ``names``.
-
-        Raises:
-            ValueError: If there is no such record.
+            ValueError: If there is no record of this name.
         """
         try:
-            return self.names.index(name)
+            i = self.names.index(name)
         except ValueError:
             raise ValueError(
                 f"Genome.record must be one of {describe_names(self.names)}, got {name!r}; "
                 "check that both files use the same chromosome names"
             ) from None
+        return self.ids[self.offsets[i] : self.offsets[i] + self.lengths[i]]
 
     def __getstate__(self) -> tuple[Path | None, str, dict[str, np.ndarray]]:
-        """Travel to another process as a path, not as gigabytes."""
+        """Pickle the path of the cache file instead of the bases."""
         records = {} if self._cached is not None else {n: self.record(n) for n in self.names}
         return self._cached, self.digest, records
 
@@ -116,20 +100,17 @@ class Genome:
 
 
 def describe_names(names: tuple[str, ...]) -> str:
-    """List names for an error message, at most eight."""
+    """List at most eight names for an error message."""
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def load_genome(fasta: str | Path) -> Genome:
-    """Open a FASTA file (plain, gzip or bgzip) through the cache, encoding it the first time.
-
-    Args:
-        fasta: The file.
+    """Open a FASTA file (plain, gzip or bgzip); the first call encodes it into the cache.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If the file does not exist.
         OSError: If the cache cannot be written.
-        ValueError: If the file is not sound FASTA of DNA, see ``genomics.io.fasta.read_encoded``.
+        ValueError: If the file is not valid FASTA of DNA, see ``genomics.io.fasta.read_encoded``.
     """
     source = Path(fasta)
     check_file(source)
@@ -140,7 +121,7 @@ def load_genome(fasta: str | Path) -> Genome:
         try:
             return Genome(cached, digest)
         except ValueError:
-            pass  # a cache file that was cut short is written anew from its source
+            pass  # a truncated cache file is written again
     _encode(source, cached)
     return Genome(cached, digest)
 

@@ -15,8 +15,8 @@ from genomics.io.fasta import check_bgzf_end, check_file, is_bgzip, is_gzip, rea
 from genomics.io.genome import describe_names, make_cache_folder
 from genomics.sequence import ENCODE_TABLE, Interval, check_encoded
 
-# What pyfaidx and Bio.bgzf raise for files that are no FASTA, and for damaged blocks.
-_UNSOUND = (
+# Exceptions of pyfaidx and Bio.bgzf for damaged files and files that are not FASTA.
+_INVALID_FILE = (
     pyfaidx.FastaIndexingError,
     ValueError,
     EOFError,
@@ -27,10 +27,10 @@ _UNSOUND = (
 
 
 class IndexedFasta:
-    """Random access by pyfaidx; the index lives in the cache, never beside the file.
+    """Random access to a FASTA file by pyfaidx, with the index in the cache.
 
-    For single intervals, whose strand counts; training reads the whole genome from ``load_genome``.
-    The sequences of a BED file's rows, each as its own strand reads::
+    Use it to read single intervals on their strand, and ``load_genome`` to train on a genome. For
+    example, read the sequence of every row of a BED file::
 
         fasta = IndexedFasta("hg38.fa.gz")
         sequences = [fasta.fetch(row) for row in read_bed("promoters.bed", fasta.lengths)]
@@ -41,16 +41,13 @@ class IndexedFasta:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Open a .fa or bgzip .fa.gz file, indexing it the first time.
-
-        Args:
-            path: The file.
+        """Open a .fa or bgzip .fa.gz file; the first call builds the index.
 
         Raises:
-            FileNotFoundError: If there is no such file.
+            FileNotFoundError: If the file does not exist.
             OSError: If the index cannot be written.
-            ValueError: If the file is plain gzip, truncated or damaged, is no FASTA with lines of
-                equal length and unique names, or holds a record without bases.
+            ValueError: If the file is plain gzip, truncated or damaged, if its lines differ in
+                length, if a name is repeated, or if a record has no bases.
         """
         self.path = Path(path)
         check_file(self.path)
@@ -72,7 +69,7 @@ class IndexedFasta:
         empty = [name for name, length in self.lengths.items() if length == 0]
         if empty:
             for _ in read_encoded(self.path):
-                pass  # ends with the record, the line that it stands on, and what to do
+                pass  # raises an error with the record's name and line
         assert not empty, self.path
 
     def _open(self) -> pyfaidx.Fasta:
@@ -86,7 +83,7 @@ class IndexedFasta:
             return pyfaidx.Fasta(
                 self.path, indexname=fai, gzi_indexname=gzi, as_raw=True, build_index=False
             )
-        except _UNSOUND as error:
+        except _INVALID_FILE as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(
                 f"{self.path}: cannot be indexed ({reason}); it must be FASTA with lines of equal "
@@ -94,7 +91,7 @@ class IndexedFasta:
             ) from error
 
     def _index(self, fai: Path, gzi: Path) -> None:
-        """Index under temporary names, so that two processes do not collide."""
+        """Build the index under temporary names, so that concurrent processes do not collide."""
         suffix = f".{os.getpid()}.{secrets.token_hex(4)}.tmp"
         temporary = [Path(f"{target}{suffix}") for target in (gzi, fai)]
         try:
@@ -107,14 +104,10 @@ class IndexedFasta:
                 made.unlink(missing_ok=True)
 
     def fetch(self, interval: Interval) -> str:
-        """Read an interval on its strand, in the letters and the case of the file.
-
-        Args:
-            interval: On the strand '-' its reverse complement is read; '+' and '.' are the strand
-                that the file holds.
+        """Read an interval in the case of the file, reverse complemented on the strand '-'.
 
         Raises:
-            ValueError: If the interval does not lie inside a record, or a letter is not DNA.
+            ValueError: If the interval does not lie inside a record or is not DNA.
         """
         chrom, start, end = interval.chrom, interval.start, interval.end
         if chrom not in self.lengths:
@@ -127,8 +120,8 @@ class IndexedFasta:
                 f"IndexedFasta.fetch must lie inside {chrom} (0..{self.lengths[chrom]}), "
                 f"got [{start}, {end}); use another interval"
             )
-        letters = str(self._fasta[chrom][start:end])
-        text = letters.encode("latin-1", "replace")
+        sequence = str(self._fasta[chrom][start:end])
+        text = sequence.encode("latin-1", "replace")
         where = f"{self.path}: record {chrom!r}"
         check_encoded(text.translate(ENCODE_TABLE), text, where=where, offset=start)
-        return pyfaidx.complement(letters)[::-1] if interval.strand == "-" else letters
+        return pyfaidx.complement(sequence)[::-1] if interval.strand == "-" else sequence

@@ -1,11 +1,9 @@
-"""Motifs of a JASPAR or MEME file, and how often they stand in sequences."""
+"""Read and write motif files (JASPAR, MEME) and count motif hits in sequences."""
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +13,18 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64, UInt8
 
-from genomics.io.fasta import check_file, is_gzip
+from genomics.io.fasta import read_text
 from genomics.sequence import BASES, MASK_ID, join
 from seqdiff.files import write_bytes
 
 if TYPE_CHECKING:
     from Bio.motifs import Motif
 
-# A hit scores at least this share of the best score there is: `matchPWM(min.score = "80%")` of
-# Bioconductor's Biostrings.
-HIT_SHARE = 0.8
-_PSEUDO_SHARE = 0.01  # of equally frequent bases, mixed in so that no score is infinite
-_ROUNDING = 1e-9  # of sums of scores, in bits
-
-
+# A hit scores at least this fraction of the motif's best score, as `matchPWM(min.score = "80%")` of
+# Bioconductor's Biostrings does.
+HIT_FRACTION = 0.8
+_PSEUDO_FRACTION = 0.01  # weight of the uniform distribution mixed in to keep scores finite
+_ROUNDING = 1e-9  # tolerance for sums of scores, in bits
 _BLOCK = 1 << 14
 
 
@@ -37,8 +33,8 @@ class MotifScores:
     """A motif as log-odds against equally frequent bases.
 
     Attributes:
-        name: Matrix id and name of the factor.
-        scores: Bits of each base at each position.
+        name: Matrix id and factor name.
+        scores: Log-odds of each base at each position, in bits.
     """
 
     name: str
@@ -46,23 +42,19 @@ class MotifScores:
 
     @property
     def threshold(self) -> float:
-        """Bits that a hit has at least."""
-        return HIT_SHARE * float(self.scores.max(axis=1).sum())
+        """Least score of a hit, in bits."""
+        return HIT_FRACTION * float(self.scores.max(axis=1).sum())
 
 
 def read_motifs(path: Path) -> list[MotifScores]:
     """Read a motif file in JASPAR's or MEME's text format, plain or gzip.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no such file, with the line that is not sound where there is one.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is not valid. The message starts with the file and, if known, the
+            line.
     """
-    check_file(path)
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if is_gzip(path) else raw).decode("utf-8")
-    except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"{path}: must be a text file of motifs, got: {error}") from error
+    text = read_text(path, "motif")
     lines = [line if line[:1] != "#" else "" for line in text.splitlines()]
     place = next((i for i, line in enumerate(lines) if line.strip()), None)
     if place is None:
@@ -79,10 +71,10 @@ def read_motifs(path: Path) -> list[MotifScores]:
 
 
 def _orientation(path: Path, lines: list[str]) -> str:
-    """Tell Biopython's name of the format: a row for each base, or one for each position.
+    """Return Biopython's name of the format: ``jaspar`` has a row per base, the other per position.
 
     Raises:
-        ValueError: At the first line that is no row of counts, as all are of a FASTA file.
+        ValueError: If a line is not a row of counts, for example in a FASTA file.
     """
     shapes: list[list[int]] = []
     starts: list[int] = []
@@ -111,12 +103,7 @@ def _orientation(path: Path, lines: list[str]) -> str:
 
 
 def _check_meme(path: Path, lines: list[str]) -> None:
-    """Look at the headers, and at the rows of each matrix.
-
-    Raises:
-        ValueError: At the first header without one matrix, or the first row that is not four
-            probabilities, missing or one too many.
-    """
+    """Check that each motif has one matrix with the number of rows that its header states."""
     left, header = 0, None
     for number, line in enumerate([*lines, "end of file"], start=1):
         width = re.match(r"letter-probability matrix:.*\bw= *(\d+)", line)
@@ -150,7 +137,7 @@ def _parse(path: Path, lines: list[str], kind: str, start: str) -> list[MotifSco
     headers = [number for number, line in enumerate(lines, start=1) if line.startswith(start)]
     try:
         found = list(motifs.parse(io.StringIO("\n".join(lines) + "\n"), kind))
-    except Exception as error:  # Biopython's parsers raise what they happen to meet
+    except Exception as error:  # Biopython's parsers raise many kinds of exceptions
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
             f"{path}: must be a motif file, got one that cannot be read ({reason}); check it"
@@ -174,18 +161,18 @@ def _scores(place: str, motif: Motif) -> MotifScores:
         raise ValueError(
             f"{place}: motif {name} must have counts at each position, got {empty}; remove it"
         )
-    probs = (counts / total + _PSEUDO_SHARE / 4) / (1 + _PSEUDO_SHARE)
+    probs = (counts / total + _PSEUDO_FRACTION / 4) / (1 + _PSEUDO_FRACTION)
     return MotifScores(name, np.log2(4 * probs))
 
 
 def count_hits(
     motifs: Sequence[MotifScores], rows: Sequence[UInt8[np.ndarray, " _"]]
 ) -> Int64[np.ndarray, " motifs"]:
-    """Count where each motif scores at least its threshold, both strands together.
+    """Count the positions on both strands at which each motif reaches its threshold.
 
     Args:
         motifs: The motifs.
-        rows: Ids ``0..4``; nothing that touches an N is a hit.
+        rows: Ids ``0..4``. Positions that overlap an N are not hits.
     """
     ids = torch.from_numpy(join(rows).astype(np.int64))
     counts = np.zeros(len(motifs), dtype=np.int64)
@@ -198,12 +185,12 @@ def count_hits(
         least = least.repeat(2)[:, None] - _ROUNDING
         for first in range(0, len(ids) - int(width) + 1, _BLOCK):
             block = ids[first : first + _BLOCK + int(width) - 1]
-            letters = torch.nn.functional.one_hot(block, MASK_ID + 1).T.double()
-            scores = torch.nn.functional.conv1d(letters[None, :MASK_ID], kernels)[0]
-            gone = torch.nn.functional.conv1d(
-                letters[None, MASK_ID:], torch.ones(1, 1, int(width), dtype=torch.float64)
+            one_hot = torch.nn.functional.one_hot(block, MASK_ID + 1).T.double()
+            scores = torch.nn.functional.conv1d(one_hot[None, :MASK_ID], kernels)[0]
+            unknown = torch.nn.functional.conv1d(
+                one_hot[None, MASK_ID:], torch.ones(1, 1, int(width), dtype=torch.float64)
             )[0]
-            hits = ((scores >= least) & (gone == 0)).sum(dim=1).numpy()
+            hits = ((scores >= least) & (unknown == 0)).sum(dim=1).numpy()
             counts[chosen] += hits[: len(chosen)] + hits[len(chosen) :]
     return counts
 
@@ -211,15 +198,12 @@ def count_hits(
 def write_motifs(
     path: Path, names: Sequence[str], matrices: Sequence[Float64[np.ndarray, "_ 4"]]
 ) -> None:
-    """Write motifs in JASPAR's format, as counts of a thousand.
+    """Write motifs in JASPAR format with counts that sum to 1,000 per position.
 
     Args:
-        path: Where to.
-        names: Without blanks.
+        path: Output file.
+        names: Names without blanks.
         matrices: Base probabilities of each position.
-
-    Raises:
-        OSError: If the file cannot be written.
     """
     lines = []
     for name, matrix in zip(names, matrices, strict=True):
@@ -230,5 +214,5 @@ def write_motifs(
 
 
 def consensus(matrix: Float64[np.ndarray, "w 4"]) -> str:
-    """Spell the base that each position holds more often than not, N where there is none."""
+    """Spell the base with a probability above 1/2 at each position, or N."""
     return "".join(BASES[row.argmax()] if row.max() > 0.5 else "N" for row in matrix)

@@ -1,10 +1,10 @@
-"""``seqdiff score --fasta``: the records of a FASTA file, on one strand or on both."""
+"""The reader for ``seqdiff score --fasta``: records on one strand or on both."""
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from seqdiff.data import Record
 
@@ -14,79 +14,40 @@ if TYPE_CHECKING:
 
     from seqdiff.data import Tokenizer
 
-help = "FASTA file, plain, gzip or bgzip; N and IUPAC codes are given, not counted"
 
+@dataclass(frozen=True, kw_only=True)
+class FastaReader:
+    """A ``seqdiff.data.Reader`` of FASTA files.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.data.Reader``."""
-    parser.add_argument(
-        "--rc",
-        choices=("none", "mean"),
-        default="none",
-        help="mean: average the nats of both strands; default: none",
-    )
-
-
-def read(path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Record]:
-    """See ``seqdiff.data.Reader``.
-
-    Raises:
-        ValueError: If the model is not one of DNA, or for what ``read_encoded`` refuses.
+    Attributes:
+        fasta: FASTA file, plain, gzip or bgzip; N and IUPAC codes are given, not counted.
+        rc: mean averages the nats of both strands.
     """
-    from genomics.sequence import DNATokenizer
 
-    if tokenizer.fingerprint != DNATokenizer().fingerprint:
-        raise ValueError(
-            f"score.fasta must be scored by a model of DNA, got a run whose tokenizer is "
-            f"{tokenizer.fingerprint}; choose another run"
-        )
-    both = args.rc == "mean"
-    return [_record(name, ids, both=both) for name, ids in read_ids(path).items()]
+    fasta: Path | None = None
+    rc: Literal["none", "mean"] = "none"
+    suffixes: ClassVar = ("fa", "fasta", "fna")
 
+    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
+        """Read the records.
 
-def read_ids(path: Path) -> dict[str, UInt8[np.ndarray, " L"]]:
-    """Read the records of a FASTA file as ids ``0..4``, by name, in the order of the file.
+        Raises:
+            ValueError: If the model is not one of DNA, or the file is not sound FASTA.
+        """
+        from genomics.io.fasta import read_ids
+        from genomics.sequence import DNATokenizer
 
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: For what ``read_encoded`` refuses.
-    """
-    import numpy as np
-
-    from genomics.io.fasta import read_encoded
-
-    pieces: dict[str, list[bytes]] = {}
-    for name, piece in read_encoded(path):
-        pieces.setdefault(name, []).append(piece)
-    return {name: np.frombuffer(b"".join(parts), np.uint8) for name, parts in pieces.items()}
-
-
-def require_known(owner: str, path: Path, records: dict[str, UInt8[np.ndarray, " L"]]) -> None:
-    """Refuse records that hold nothing but N.
-
-    Args:
-        owner: Who has no use for them.
-        path: The file.
-        records: By name.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    from genomics.sequence import MASK_ID
-
-    for name, ids in records.items():
-        if not (ids != MASK_ID).any():
+        if tokenizer.fingerprint != DNATokenizer().fingerprint:
             raise ValueError(
-                f"{path}: record {name!r}: {owner} must have a known base, got {len(ids):,} "
-                "unknown ones; remove the record"
+                f"score.fasta must be scored by a model of DNA, got a run whose tokenizer is "
+                f"{tokenizer.fingerprint}; choose another run"
             )
+        both = self.rc == "mean"
+        return [_record(name, ids, both=both) for name, ids in read_ids(path).items()]
 
 
 def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:
-    """Take the strand whose ids come first as the content, whichever the file holds.
-
-    So both strands of a sequence get the same noise, letter by letter.
-    """
+    """Use the strand that sorts first as the content, so that both strands get the same noise."""
     from genomics.sequence import reads_backwards, reverse_complement
 
     opposite, mirrored = reverse_complement(ids), reads_backwards(ids)

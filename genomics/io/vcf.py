@@ -1,4 +1,4 @@
-"""VCF files, plain, gzip or bgzip, read line by line by vcfpy: sites and alleles, no genotypes."""
+"""Read the sites and alleles of VCF files, plain, gzip or bgzip; genotypes are ignored."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _FIXED_COLUMNS = 8
 
 @dataclass(frozen=True)
 class Variant:
-    """One alternative allele of a line.
+    """One alternative allele.
 
     Attributes:
-        line: Of the file, from 1.
+        line: 1-based line of the file.
         chrom: Chromosome name.
-        pos: First base of ``ref``, from 1, as the file has it.
-        name: The ID column; ``.`` without one.
-        ref: Letters in upper case.
-        alt: Letters in upper case, or what stands there in place of letters, such as ``<DEL>``.
+        pos: First base of ``ref``, 1-based as in the file.
+        name: The ID column, ``.`` if empty.
+        ref: Reference allele in upper case.
+        alt: Alternative allele in upper case, or a symbolic allele such as ``<DEL>``.
     """
 
     line: int
@@ -41,15 +41,15 @@ class Variant:
 
     @property
     def start(self) -> int:
-        """First base of ``ref``, from 0."""
+        """First base of ``ref``, 0-based."""
         return self.pos - 1
 
 
 class _SiteLines:
-    """The lines of a VCF file, without blank ones and without what follows a site.
+    """A stream for vcfpy that skips blank lines and replaces QUAL, FILTER and INFO by ``.``.
 
     Attributes:
-        number: Of the last line that was given, from 1.
+        number: 1-based number of the last line read.
     """
 
     def __init__(self, stream: TextIOWrapper) -> None:
@@ -57,7 +57,7 @@ class _SiteLines:
         self._stream = stream
 
     def readline(self) -> str:
-        """Give the next line, empty at the end: what vcfpy asks of a stream."""
+        """Return the next line, or an empty string at the end."""
         for line in iter(self._stream.readline, ""):
             self.number += 1
             if line.startswith("##"):
@@ -72,18 +72,14 @@ class _SiteLines:
 
 
 def read_vcf(path: str | Path) -> Iterator[Variant]:
-    """Stream the alleles of a VCF file, one at a time, in the order of the file.
+    """Stream the alternative alleles of a VCF file in file order.
 
-    Args:
-        path: The file.
-
-    Returns:
-        One for each alternative allele; one with the alternative ``.`` for a line without any.
+    A line without an alternative allele yields one variant with the alternative ``.``.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is truncated or damaged, or no VCF, or a line is no record. The
-            message names the file, and the line where there is one.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is truncated or not VCF. The message starts with the file and, if
+            known, the line.
     """
     source = Path(path)
     check_file(source)
@@ -94,18 +90,13 @@ def read_vcf(path: str | Path) -> Iterator[Variant]:
         yield from _parse(source, _SiteLines(stream))
 
 
-def _open(lines: _SiteLines) -> vcfpy.Reader:
-    """Read the header, without warnings of what we have no use for."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return vcfpy.Reader.from_stream(lines)  # pyright: ignore[reportArgumentType]
-
-
 def _parse(source: Path, lines: _SiteLines) -> Iterator[Variant]:
-    # The parser reads one line ahead, so a record stands on the line before the last one given.
+    # The parser reads one line ahead: a record is on the line before the last one read.
     number = 0
     try:
-        reader = _open(lines)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about columns that are not used
+            reader = vcfpy.Reader.from_stream(lines)  # pyright: ignore[reportArgumentType]
         number = lines.number
         for record in reader:
             assert record is not None  # the parser's own end of the file

@@ -1,9 +1,10 @@
-"""The pictures of a report, as SVG: narrow, so that a phone shows them at full size."""
+"""The figures of a report as SVG, narrow enough for a phone."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
 import matplotlib
@@ -34,12 +35,12 @@ _STYLE: dict[RcKeyType, object] = {
 }
 _UNDATED = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _REAL = "#222222"
-_SHOWN_WORD = 3
+_SHOWN_K = 3
 _MAX_STATES, _MAX_POSITIONS = 1024, 512
 
 
 def svg(figure: Figure) -> str:
-    """Write a figure as SVG; the same figure gives the same text."""
+    """Write a figure as reproducible SVG."""
     stream = io.StringIO()
     with matplotlib.rc_context(_STYLE):
         figure.savefig(stream, format="svg", metadata=_UNDATED)
@@ -55,7 +56,7 @@ def _figure(height: float = _HEIGHT) -> tuple[Figure, Axes]:
 
 
 def _colors(names: Sequence[str]) -> dict[str, str]:
-    """Black for what is real, orange for the samples, which come first of the others."""
+    """Map real sets to black and the samples, which come next, to orange."""
     real = ("real", "training rows")
     order = iter(("#D55E00", "#0072B2", "#009E73", "#CC79A7"))
     return {name: _REAL if name in real else next(order) for name in names}
@@ -69,12 +70,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 def draw_histograms(
     values: Mapping[str, Float64[np.ndarray, " n"] | Int64[np.ndarray, " n"]], label: str
 ) -> Figure:
-    """Draw the distribution of one number over the sequences of each set, in common bins.
-
-    Args:
-        values: By set; not finite ones are left out.
-        label: Of the axis.
-    """
+    """Draw histograms of one number per sequence in common bins, without NaN."""
     figure, axes = _figure()
     finite = {name: found[np.isfinite(found)] for name, found in values.items()}
     every = np.concatenate(list(finite.values()))
@@ -97,11 +93,7 @@ def draw_histograms(
 
 
 def draw_divergence(measures: Sequence[Measure]) -> Figure:
-    """Draw the Jensen-Shannon divergence of each set for each k.
-
-    Args:
-        measures: Those of k = 1, 2, ....
-    """
+    """Draw the Jensen-Shannon divergences of each set for k = 1, 2, ...."""
     figure, axes = _figure()
     colors = _colors(list(measures[0].values))
     for name, color in colors.items():
@@ -116,22 +108,19 @@ def draw_divergence(measures: Sequence[Measure]) -> Figure:
 
 
 def draw_spectrum(spectra: Mapping[str, Spectra]) -> Figure:
-    """Draw the frequency of each 3-mer, a word and its reverse complement as one."""
+    """Draw the frequency of each 3-mer, with k-mers and their reverse complements combined."""
     figure, axes = _figure(3.3)
-    count = 4**_SHOWN_WORD
-    words = ["".join(BASES[code >> 2 * j & 3] for j in (2, 1, 0)) for code in range(count)]
-    opposite = [word[::-1].translate(str.maketrans("ACGT", "TGCA")) for word in words]
-    canonical = [code for code in range(count) if words[code] <= opposite[code]]
-    shares = {
-        name: found[_SHOWN_WORD - 1] / found[_SHOWN_WORD - 1].sum()
-        for name, found in spectra.items()
-    }
-    order = sorted(canonical, key=lambda code: -shares["real"][code])
+    kmers = ["".join(bases) for bases in product(BASES, repeat=_SHOWN_K)]
+    opposite = [kmer[::-1].translate(str.maketrans("ACGT", "TGCA")) for kmer in kmers]
+    canonical = [code for code, kmer in enumerate(kmers) if kmer <= opposite[code]]
+    counts = {name: found[_SHOWN_K - 1] for name, found in spectra.items()}
+    fractions = {name: found / found.sum() for name, found in counts.items()}
+    order = sorted(canonical, key=lambda code: -fractions["real"][code])
     for name, color in _colors(list(spectra)).items():
         line, marker = ("-", "") if name == "real" else ("", "o")
-        values = 100 * shares[name][order]
+        values = 100 * fractions[name][order]
         axes.plot(values, color=color, label=name, lw=1.4, ls=line, marker=marker, ms=3)
-    axes.set_xticks(range(len(order)), [words[code] for code in order], rotation=90, fontsize=7.5)
+    axes.set_xticks(range(len(order)), [kmers[code] for code in order], rotation=90, fontsize=7.5)
     axes.set_ylabel("% of 3-mers,\nboth strands")
     axes.grid(visible=False, axis="x")
     _legend(figure, axes)
@@ -139,13 +128,9 @@ def draw_spectrum(spectra: Mapping[str, Spectra]) -> Figure:
 
 
 def draw_strip(trace: Trace, row: int) -> Figure:
-    """Draw which position became known at which step, time downwards.
+    """Draw the step at which each position of a sequence is unmasked, with time downwards.
 
-    Of a long trace evenly spread states and positions are drawn; the labels say so.
-
-    Args:
-        trace: The trace.
-        row: Number of the sequence.
+    Long traces are drawn at evenly spaced steps and positions, as the axis labels state.
     """
     film = develop(trace, row, max_steps=_MAX_STATES, max_positions=_MAX_POSITIONS)
     colors = Colors(trace.symbols)
@@ -166,7 +151,7 @@ def draw_strip(trace: Trace, row: int) -> Figure:
 
 
 def draw_curves(curves: Curves) -> Figure:
-    """Draw what training logged, with the floors that it has to come below."""
+    """Draw the training curves with the baselines to beat."""
     figure, axes = _figure(3.3)
     for name, color, width in (("train", "#56B4E9", 0.9), ("val", "#0072B2", 1.8)):
         if name in curves.bits:
@@ -188,7 +173,7 @@ def draw_curves(curves: Curves) -> Figure:
 
 
 def _chosen(floors: Mapping[str, float]) -> dict[str, float]:
-    """The chain without context, the best chain, and the source where it is known."""
+    """Choose the chain without context, the best chain, and the source if it is known."""
     chains = {name: bits for name, bits in floors.items() if "Markov" in name}
     best = min(chains, key=lambda name: chains[name])
     sources = [name for name in floors if name not in chains]
@@ -196,7 +181,7 @@ def _chosen(floors: Mapping[str, float]) -> dict[str, float]:
 
 
 def draw_all(measured: Measured, trace: Trace, row: int, curves: Curves) -> dict[str, str]:
-    """Draw every picture of the page, as SVG by name."""
+    """Draw all figures of the page, as SVG by name."""
     divergences = [m for m in measured.measures if "Jensen" in m.name]
     figures = {
         "gc": draw_histograms({k: 100 * v for k, v in measured.gc.items()}, "GC content, %"),

@@ -1,4 +1,4 @@
-"""The numbers of a report: each for the samples, and for what they have to be compared with."""
+"""The numbers of a report, each for the samples and for the sets to compare them with."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 from scipy.stats import ks_2samp
 
-from genomics.baselines import WORD, discriminator_auroc, kmer_frequencies
+from genomics.baselines import K, discriminator_auroc, kmer_frequencies
 from genomics.io import MotifScores, count_hits
-from genomics.report.sets import Sets
-from genomics.report.windows import MIN_LENGTH, Rows
+from genomics.report.sets import MIN_LENGTH, Rows, Sets
 from genomics.sequence import (
     MASK_ID,
     MAX_K,
@@ -28,19 +27,19 @@ from genomics.sequence import (
     reverse_complement,
 )
 
-_DIVERSITY_WORD = 12
+_DIVERSITY_K = 12
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of each set.
+    """One number for each set.
 
     Attributes:
-        section: Heading it stands under.
-        name: What it is.
-        unit: Its unit, or what kind of number it is.
-        note: What to read from it.
-        values: By set, or for lengths of samples and training rows; NaN where there is none.
+        section: Heading of the section.
+        name: Name of the measure.
+        unit: Unit or range.
+        note: How to read it.
+        values: Values by set (for lengths: samples and training rows); NaN if undefined.
     """
 
     section: str
@@ -52,11 +51,11 @@ class Measure:
 
 @dataclass(frozen=True, eq=False)
 class MotifTable:
-    """How often each motif stands in each set.
+    """Motif hits in each set.
 
     Attributes:
-        names: Of the motifs.
-        per_kilobase: Hits on both strands per 1,000 bases, by set, ``real`` among them.
+        names: Names of the motifs.
+        per_kilobase: Hits on both strands per 1,000 bases, by set, including ``real``.
         enrichment: log2 of (hits + 1/2) / (hits in the real windows + 1/2), by set.
     """
 
@@ -67,15 +66,15 @@ class MotifTable:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What a report shows of its sets.
+    """The contents of a report.
 
     Attributes:
         measures: The table of numbers.
         lengths: Bases of each sample and of each training row.
-        spectra: k-mer counts of both strands, by set, ``real`` among them.
+        spectra: k-mer counts of both strands, by set, including ``real``.
         gc: GC content of each sequence, by set.
         longest: Bases of each sequence's longest match with the training sequence, by set.
-        motifs: Of the motif file, if one was given.
+        motifs: Motif hits, if a motif file was given.
     """
 
     measures: list[Measure]
@@ -87,18 +86,18 @@ class Measured:
 
 
 def gc_content(rows: Rows) -> Float64[np.ndarray, " n"]:
-    """Share of G and C among the known bases of each row; NaN without any."""
+    """Fraction of G and C among the known bases of each row; NaN without any."""
     known = np.array([(row != MASK_ID).sum() for row in rows])
     found = np.array([((row == 1) | (row == 2)).sum() for row in rows])
     return np.where(known > 0, found / np.maximum(known, 1), np.nan)
 
 
-def distinct_words(rows: Sequence[UInt8[np.ndarray, " _"]], width: int) -> float:
-    """Share of distinct words among all; a word and its reverse complement are one. NaN without."""
-    counts = count_kmers_of_each([join(rows)], width)
+def distinct_kmers(rows: Sequence[UInt8[np.ndarray, " _"]], k: int) -> float:
+    """Fraction of distinct k-mers, up to the reverse complement, among all; NaN without any."""
+    counts = count_kmers_of_each([join(rows)], k)
     code = counts.indices.copy()
     opposite = np.zeros_like(code)
-    for _ in range(width):
+    for _ in range(k):
         opposite = 4 * opposite + 3 - code % 4
         code //= 4
     total = int(counts.data.sum(dtype=np.int64))
@@ -106,9 +105,9 @@ def distinct_words(rows: Sequence[UInt8[np.ndarray, " _"]], width: int) -> float
 
 
 def distinct_rows(rows: Rows) -> float:
-    """Share of distinct sequences; one and its reverse complement are the same."""
-    names = {min(row.tobytes(), reverse_complement(row).tobytes()) for row in rows}
-    return len(names) / len(rows)
+    """Fraction of distinct sequences, up to the reverse complement."""
+    distinct = {min(row.tobytes(), reverse_complement(row).tobytes()) for row in rows}
+    return len(distinct) / len(rows)
 
 
 def measure(
@@ -117,12 +116,12 @@ def measure(
     seed: int,
     on_progress: Callable[[], object] = lambda: None,
 ) -> Measured:
-    """Measure every set against the real windows and the training sequence.
+    """Compare every set with the real windows and the training sequence.
 
     Args:
-        sets: What to compare.
-        motifs: Motifs to look for, if any.
-        seed: Of the discriminator's folds.
+        sets: The sets.
+        motifs: Motifs to count, if any.
+        seed: Seed of the discriminator's folds.
         on_progress: Called after each part.
     """
     every = {"real": sets.real, **sets.others}
@@ -229,7 +228,7 @@ def _discriminator(sets: Sets, seed: int) -> Measure:
         name: discriminator_auroc(real, kmer_frequencies(rows), seed)
         for name, rows in sets.others.items()
     }
-    name = f"{WORD}-mer logistic regression against real windows"
+    name = f"{K}-mer logistic regression against real windows"
     note = "1: always told apart; real vs real differs from 0.5 by chance alone"
     return Measure("Discriminator", name, "AUROC, held out", note, areas)
 
@@ -238,9 +237,9 @@ def _diversity(sets: dict[str, Rows]) -> Iterator[Measure]:
     section = "Diversity"
     rows = {name: 100 * distinct_rows(found) for name, found in sets.items()}
     yield Measure(section, "distinct sequences", "%", "100: none twice", rows)
-    words = {name: 100 * distinct_words(found, _DIVERSITY_WORD) for name, found in sets.items()}
-    name = f"distinct {_DIVERSITY_WORD}-mers, canonical"
-    yield Measure(section, name, "%", "far below real: the model repeats itself", words)
+    kmers = {name: 100 * distinct_kmers(found, _DIVERSITY_K) for name, found in sets.items()}
+    name = f"distinct {_DIVERSITY_K}-mers, canonical"
+    yield Measure(section, name, "%", "far below real: the model repeats itself", kmers)
 
 
 def _memorisation(overlaps: dict[str, Overlap]) -> Iterator[Measure]:
@@ -250,5 +249,5 @@ def _memorisation(overlaps: dict[str, Overlap]) -> Iterator[Measure]:
     yield Measure(section, "longest exact match", "bases", note, most)
     means = {name: float(found.longest.mean()) for name, found in overlaps.items()}
     yield Measure(section, "longest exact match, mean over sequences", "bases", note, means)
-    shares = {name: 100 * found.containment for name, found in overlaps.items()}
-    yield Measure(section, f"{MIN_LENGTH}-mers in the training sequence", "%", note, shares)
+    contained = {name: 100 * found.containment for name, found in overlaps.items()}
+    yield Measure(section, f"{MIN_LENGTH}-mers in the training sequence", "%", note, contained)

@@ -1,7 +1,4 @@
-"""The report as one HTML page, with its training curves, and as JSON.
-
-The page needs no network, no script and no wide screen.
-"""
+"""The report as JSON and as one HTML page without scripts or external files."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ class Curves:
     """Training curves in bits per base.
 
     Attributes:
-        split: What the floors were scored on.
-        bits: Steps and values of ``train`` and ``val``, as far as they were logged.
-        floors: Markov chains fitted to the training windows, and the source itself where it is
-            known, by name.
+        split: Split on which the baselines are scored.
+        bits: Steps and values of ``train`` and ``val``, if logged.
+        floors: Baselines by name: Markov chains fitted to the training windows, and the source if
+            it is known.
     """
 
     split: Split
@@ -41,12 +38,12 @@ def read_curves(metrics: Path, data: SequenceDataModule, split: Split) -> Curves
     """Read a run's metrics and fit the Markov chains.
 
     Args:
-        metrics: The run's metrics file; a run that was only built has none.
+        metrics: The run's metrics file, which may not exist.
         data: The run's data.
-        split: What to score the chains on.
+        split: Split to score the chains on.
 
     Raises:
-        ValueError: If a line of the file is not sound, with its number.
+        ValueError: If a line of the file is not valid.
     """
     bits: dict[str, tuple[list[int], list[float]]] = {}
     if metrics.is_file():
@@ -69,14 +66,7 @@ def read_curves(metrics: Path, data: SequenceDataModule, split: Split) -> Curves
 
 
 def numbers(about: About, seed: int, measured: Measured, curves: Curves) -> dict[str, object]:
-    """Lay out every number of the page; what there is no number for is null.
-
-    Args:
-        about: What was compared.
-        seed: Of all draws.
-        measured: The numbers.
-        curves: Of the training.
-    """
+    """Return all numbers of the page for JSON, with ``None`` for undefined values."""
     motifs = measured.motifs
     return {
         "about": {**about.facts, "held_out": about.held_out, "seed": seed},
@@ -116,7 +106,7 @@ def numbers(about: About, seed: int, measured: Measured, curves: Curves) -> dict
 
 
 def _tally(lengths: Int64[np.ndarray, " n"]) -> dict[str, int]:
-    """How many there are of each length."""
+    """Count the sequences of each length."""
     values, counts = np.unique(lengths, return_counts=True)
     return dict(zip(map(str, values.tolist()), counts.tolist(), strict=True))
 
@@ -172,15 +162,15 @@ _CAPTIONS = {
     "divergence": "Divergence of each set's k-mer spectrum from that of the real windows; below "
     "the floor there is only noise. Values under 0.000001 are drawn there.",
     "spectrum": "3-mers, each counted with its reverse complement, by frequency in real windows.",
-    "longest": "Longest stretch of each sequence that stands in the training sequence.",
-    "strip": "One sequence while it is drawn, from the first step to the last: grey is still "
-    "masked, a colour appears where and when its base is revealed.",
+    "longest": "Longest part of each sequence that occurs in the training sequence.",
+    "strip": "One sequence during sampling, from the first step to the last: masked positions are "
+    "grey, unmasked bases are coloured.",
     "curves": "Training and validation in bits per base, with Markov chains fitted to the "
     "training windows. Validation is an upper bound, exact for an autoregressive run.",
 }
 _LENGTHS = (
-    "All other sets have the lengths of the samples by construction, so that no number below is "
-    "about length."
+    "All other sets have the lengths of the samples by construction, so length does not affect the "
+    "numbers below."
 )
 _ONE_LENGTH = " All samples and all training rows have one length."
 _PLACES = {
@@ -193,12 +183,12 @@ _PLACES = {
 
 @dataclass(frozen=True)
 class About:
-    """What was compared.
+    """What a report compares.
 
     Attributes:
-        facts: Lines of a name and a value.
-        held_out: Whether the model was trained on no real window.
-        order: Of the Markov chain.
+        facts: Names and values to list.
+        held_out: Whether the model was trained on none of the real windows.
+        order: Order of the Markov chain.
     """
 
     facts: dict[str, str]
@@ -209,14 +199,14 @@ class About:
 def write_page(
     about: About, measured: Measured, curves: Curves, figures: Mapping[str, str], drawn: str
 ) -> str:
-    """Write the page.
+    """Return the page as HTML.
 
     Args:
-        about: What was compared.
+        about: What the report compares.
         measured: The numbers.
-        curves: Of the training.
+        curves: The training curves.
         figures: SVG by name.
-        drawn: Where the sequence of the strip comes from.
+        drawn: Caption for the sequence in the denoising figure.
     """
     parts = [_introduction(about)]
     for section in dict.fromkeys(found.section for found in measured.measures):
@@ -253,20 +243,19 @@ def _introduction(about: About) -> str:
     text = (
         "<h1>Generated DNA beside real</h1>\n"
         f"<dl>{facts}</dl>\n"
-        "<p>Each number but length is given for four sets of as many sequences of the same "
-        "lengths. "
-        "<b>real vs real</b> is the floor: other windows of the reference, disjoint from those "
-        "that all sets are compared with. What is as near as they are cannot be told from real. "
-        "<b>dinucleotide shuffle</b> and "
-        f"<b>Markov order {about.order}</b> are the ceilings: those real windows with their bases "
-        "rearranged so that every dinucleotide stays, and draws from a Markov chain fitted to the "
-        "training sequence. A model that is no better has learned no more than they know.</p>"
+        "<p>Except for length, each number is given for four sets with the same number and lengths "
+        "of sequences. <b>real vs real</b> is the floor: other windows of the reference, disjoint "
+        "from those that all sets are compared with. A set that is as close cannot be "
+        "distinguished from real sequence. <b>dinucleotide shuffle</b> and "
+        f"<b>Markov order {about.order}</b> are the ceilings: the same windows shuffled with all "
+        "dinucleotide counts kept, and draws from a Markov chain fitted to the training sequence. "
+        "A model that is not better has learned nothing beyond these counts.</p>"
     )
     if not about.held_out:
         text += (
             '\n<p class="warn">The model was trained on real windows of this page, because the '
-            "reference has too little else. The floor of memorisation therefore means nothing, "
-            "and the other numbers are those of a model beside what it has seen.</p>"
+            "reference has too few others. The floor of memorisation is therefore meaningless, "
+            "and the other numbers compare the model with its own training data.</p>"
         )
     return text
 
@@ -295,7 +284,7 @@ def _table(measures: Sequence[Measure]) -> str:
 
 
 def _rows(heading: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]) -> str:
-    """Lay out a table whose rows become blocks on a narrow screen."""
+    """Return a table whose rows become blocks on a narrow screen."""
     sets = list(rows[0][2])
     head = "".join(f"<th>{escape(name)}</th>" for name in sets)
     lines = []
@@ -316,7 +305,7 @@ def _rows(heading: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]) -> s
 
 
 def _motifs(table: MotifTable) -> str:
-    """The motifs that real windows hold most often."""
+    """Return a table of the motifs that are most frequent in real windows."""
     shown = np.argsort(-table.per_kilobase["real"], kind="stable")[:_MOTIFS_SHOWN]
     rows = [
         (
@@ -354,7 +343,7 @@ def _floors(curves: Curves) -> str:
 
 
 def spell(value: float) -> str:
-    """Write a number with four significant digits; a dash where there is none."""
+    """Format a number with four significant digits, or as a dash if undefined."""
     if not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else re.sub(r"e-0(\d)", r"e-\1", f"{value:.4g}")

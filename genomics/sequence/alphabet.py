@@ -1,7 +1,7 @@
-"""The DNA alphabet: A, C, G, T as ids 0..3; N and every other IUPAC code as the mask, 4.
+"""The DNA alphabet: A, C, G, T as ids 0..3; N and all other IUPAC codes as the mask, 4.
 
-An ambiguous base is unknown, not wrong: it enters as the absorbing state and never counts. Anything
-outside the IUPAC nucleotide code (NC-IUB 1984, Nucleic Acids Research 13:3021) is an error.
+Ambiguous bases are unknown tokens and never counted. Characters outside the IUPAC nucleotide code
+(NC-IUB 1984, Nucleic Acids Research 13:3021) raise an error.
 """
 
 from __future__ import annotations
@@ -27,94 +27,76 @@ _DECODE = np.frombuffer((BASES + "N").encode(), dtype=np.uint8)
 _COMPLEMENT = np.array([3, 2, 1, 0, MASK_ID], dtype=np.uint8)
 
 
-def _encode_table() -> bytes:
+def _table(values: dict[str, int]) -> bytes:
+    """Return a translation table for both cases; other characters become ``INVALID``."""
     table = bytearray([INVALID]) * 256
-    for i, letter in enumerate(BASES):
-        table[ord(letter)] = table[ord(letter.lower())] = i
-    for letter in AMBIGUOUS:
-        table[ord(letter)] = table[ord(letter.lower())] = MASK_ID
+    for code, value in values.items():
+        table[ord(code)] = table[ord(code.lower())] = value
     return bytes(table)
 
 
-def _upper_table() -> bytes:
-    table = bytearray([INVALID]) * 256
-    for letter in IUPAC:
-        table[ord(letter)] = table[ord(letter.lower())] = ord(letter)
-    return bytes(table)
+ENCODE_TABLE = _table({code: min(i, MASK_ID) for i, code in enumerate(IUPAC)})
+UPPER_TABLE = _table({code: ord(code) for code in IUPAC})
+_ALLOWED = np.array([[base in IUPAC.get(chr(i), "") for base in BASES] for i in range(256)])
 
 
-def _meant_table() -> np.ndarray:
-    table = np.zeros((256, len(BASES)), dtype=bool)
-    for letter, bases in IUPAC.items():
-        for case in (letter, letter.lower()):
-            table[ord(case)] = [base in bases for base in BASES]
-    return table
-
-
-ENCODE_TABLE = _encode_table()
-UPPER_TABLE = _upper_table()
-_MEANT = _meant_table()
-
-
-def check_encoded(ids: bytes, letters: bytes, *, where: str, offset: int = 0) -> None:
-    """Refuse letters that ``ENCODE_TABLE`` or ``UPPER_TABLE`` mapped to ``INVALID``.
+def check_encoded(ids: bytes, text: bytes, *, where: str, offset: int = 0) -> None:
+    """Check that ``ENCODE_TABLE`` or ``UPPER_TABLE`` mapped no character to ``INVALID``.
 
     Args:
-        ids: ``letters`` through the table.
-        letters: The text itself, to name the first offender.
-        where: File and record, or whatever locates the text.
-        offset: Bases of the record that came before ``letters``.
+        ids: The translated text.
+        text: The original text, to name the first invalid character.
+        where: File and record, for the error message.
+        offset: Bases of the record before ``text``.
 
     Raises:
-        ValueError: If a letter is not an IUPAC nucleotide code.
+        ValueError: If a character is not an IUPAC nucleotide code.
     """
-    place = ids.find(INVALID)
-    if place < 0:
-        return
-    letter = chr(letters[place])
-    raise ValueError(
-        f"{where}: {letter!r} at offset {offset + place} (0-based, in bases of the "
-        f"record) is not DNA; use A, C, G, T or an IUPAC code ({AMBIGUOUS}), upper or lower case"
-    )
+    index = ids.find(INVALID)
+    if index >= 0:
+        raise ValueError(
+            f"{where}: {chr(text[index])!r} at offset {offset + index} (0-based, in bases of the "
+            f"record) is not DNA; use A, C, G, T or an IUPAC code ({AMBIGUOUS}), upper or lower "
+            "case"
+        )
+
+
+def _translate(sequence: str | bytes, table: bytes, where: str) -> np.ndarray:
+    # "replace" keeps one byte per character, so offsets in errors are offsets in the string.
+    text = sequence.encode("latin-1", "replace") if isinstance(sequence, str) else sequence
+    found = text.translate(table)
+    check_encoded(found, text, where=where)
+    return np.frombuffer(found, dtype=np.uint8)
 
 
 def encode(sequence: str | bytes, *, where: str = "sequence") -> UInt8[np.ndarray, " L"]:
-    """Encode letters; lower case as upper, ambiguity codes as the mask.
+    """Encode a sequence in either case; ambiguity codes become the mask.
 
     Args:
-        sequence: Letters without line breaks.
-        where: How an error names the sequence.
+        sequence: IUPAC codes without line breaks.
+        where: Name of the sequence for error messages.
 
     Raises:
-        ValueError: If a letter is not an IUPAC nucleotide code.
+        ValueError: If a character is not an IUPAC nucleotide code.
     """
-    return np.frombuffer(_translate(sequence, ENCODE_TABLE, where), dtype=np.uint8).copy()
+    return _translate(sequence, ENCODE_TABLE, where).copy()
 
 
 def allowed(sequence: str | bytes, *, where: str = "sequence") -> Bool[np.ndarray, "L 4"]:
-    """Say which bases the IUPAC code of each position stands for, in either case.
+    """Return the bases that the IUPAC code at each position stands for.
 
     Args:
-        sequence: Letters without line breaks.
-        where: How an error names the sequence.
+        sequence: IUPAC codes in either case.
+        where: Name of the sequence for error messages.
 
     Raises:
-        ValueError: If a letter is not an IUPAC nucleotide code.
+        ValueError: If a character is not an IUPAC nucleotide code.
     """
-    letters = np.frombuffer(_translate(sequence, UPPER_TABLE, where), dtype=np.uint8)
-    return _MEANT[letters]
-
-
-def _translate(sequence: str | bytes, table: bytes, where: str) -> bytes:
-    # "replace" keeps one byte a character, so an offset in the error is an offset in the string.
-    letters = sequence.encode("latin-1", "replace") if isinstance(sequence, str) else sequence
-    found = letters.translate(table)
-    check_encoded(found, letters, where=where)
-    return found
+    return _ALLOWED[_translate(sequence, UPPER_TABLE, where)]
 
 
 def decode(ids: Sequence[int] | Integer[np.ndarray, " L"]) -> str:
-    """Decode to upper case, the mask as N.
+    """Decode ids to upper case, the mask to N.
 
     Raises:
         ValueError: If an id is outside ``0..4``.
@@ -123,7 +105,7 @@ def decode(ids: Sequence[int] | Integer[np.ndarray, " L"]) -> str:
 
 
 def complement(ids: Integer[np.ndarray, "*shape"]) -> Integer[np.ndarray, "*shape"]:
-    """Swap A with T and C with G; the mask stays. The dtype stays too.
+    """Swap A with T and C with G; the mask and the dtype stay.
 
     Raises:
         ValueError: If an id is outside ``0..4``.
@@ -132,7 +114,7 @@ def complement(ids: Integer[np.ndarray, "*shape"]) -> Integer[np.ndarray, "*shap
 
 
 def reverse_complement(ids: Integer[np.ndarray, "*shape L"]) -> Integer[np.ndarray, "*shape L"]:
-    """Read the opposite strand: reverse the last axis and complement.
+    """Reverse the last axis and complement.
 
     Raises:
         ValueError: If an id is outside ``0..4``.
@@ -141,7 +123,7 @@ def reverse_complement(ids: Integer[np.ndarray, "*shape L"]) -> Integer[np.ndarr
 
 
 def reads_backwards(ids: Integer[np.ndarray, " L"]) -> bool:
-    """Say whether the other strand's ids come first: the one that noise is a function of."""
+    """Return whether the reverse complement sorts first; noise is a function of that strand."""
     return reverse_complement(ids).tobytes() < ids.tobytes()
 
 
@@ -149,18 +131,18 @@ def _look_up(table: np.ndarray, ids: np.ndarray, owner: str) -> np.ndarray:
     if ids.size and (ids.max() > MASK_ID or (ids.dtype.kind == "i" and ids.min() < 0)):
         raise ValueError(
             f"{owner}.ids must lie in 0..{MASK_ID}, got {int(ids.min())}..{int(ids.max())}; "
-            f"encode the sequence with genomics.sequence.alphabet.encode"
+            f"encode the sequence with genomics.sequence.encode"
         )
     return np.take(table, ids)
 
 
 @dataclass(frozen=True)
 class DNATokenizer:
-    """One id a base; the DNA domain's ``seqdiff.data.Tokenizer``."""
+    """The ``seqdiff.data.Tokenizer`` of DNA with one id per base."""
 
     @property
     def vocab_size(self) -> int:
-        """K = 4."""
+        """Number of bases, 4."""
         return len(BASES)
 
     @property
@@ -170,29 +152,17 @@ class DNATokenizer:
 
     @property
     def complement(self) -> Sequence[int]:
-        """A with T, C with G: ``seqdiff.data.StrandTokenizer``."""
+        """Complement of each base, for ``seqdiff.data.StrandTokenizer``."""
         return _COMPLEMENT[:MASK_ID].tolist()
 
     def allowed(self, string: str) -> Bool[np.ndarray, "L 4"]:
-        """Read an IUPAC pattern, see ``allowed``: ``seqdiff.data.ConstraintTokenizer``.
-
-        Raises:
-            ValueError: If a letter is not an IUPAC nucleotide code.
-        """
+        """Read an IUPAC pattern, see ``allowed``, for ``seqdiff.data.ConstraintTokenizer``."""
         return allowed(string)
 
     def encode(self, string: str) -> UInt8[np.ndarray, " L"]:
-        """Encode letters, see ``encode``.
-
-        Raises:
-            ValueError: If a letter is not an IUPAC nucleotide code.
-        """
+        """Encode a sequence, see ``encode``."""
         return encode(string)
 
     def decode(self, ids: Sequence[int] | Integer[np.ndarray, " L"]) -> str:
-        """Decode ids, see ``decode``.
-
-        Raises:
-            ValueError: If an id is outside ``0..4``.
-        """
+        """Decode ids, see ``decode``."""
         return decode(ids)

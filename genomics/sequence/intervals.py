@@ -1,6 +1,6 @@
-"""Interval algebra and windows over many intervals at once, as arrays rather than objects.
+"""Intervals, and vectorised interval algebra and windows.
 
-Coordinates are 0-based half-open; a chromosome is its place in the genome's list of names.
+Coordinates are 0-based half-open. Arrays name a chromosome by its index in the genome's names.
 """
 
 from __future__ import annotations
@@ -14,8 +14,46 @@ from jaxtyping import Bool, Int64
 
 OffEnd = Literal["shift", "drop", "pad"]
 
-# Chromosomes laid on one line this far apart, so that one sort and one search serve them all.
+# Distance of chromosomes on a common line, so that one sort and one search cover all of them.
 _SPACING = 1 << 40
+_STRANDS = ("+", "-", ".")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An interval of a chromosome, 0-based half-open.
+
+    Attributes:
+        chrom: Chromosome name.
+        start: First base.
+        end: One past the last base.
+        name: Label of the row, for instance its split, or empty.
+        strand: '+', '-', or '.' for none. ``IndexedFasta.fetch`` uses it; data modules ignore it.
+    """
+
+    chrom: str
+    start: int
+    end: int
+    name: str = ""
+    strand: str = "."
+
+    def __post_init__(self) -> None:
+        """Check the interval."""
+        if self.start < 0:
+            raise ValueError(
+                f"Interval.start must not be negative, got {self.start}; "
+                "BED is 0-based, the first base is 0"
+            )
+        if self.start >= self.end:
+            raise ValueError(
+                f"Interval.start must be below end, got [{self.start}, {self.end}); "
+                "BED is half-open, one base is [p, p + 1)"
+            )
+        if self.strand not in _STRANDS:
+            raise ValueError(
+                f"Interval.strand must be one of {', '.join(_STRANDS)}, got {self.strand!r}; "
+                "check the column order"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,18 +71,18 @@ class Regions:
     end: Int64[np.ndarray, " n"]
 
     def __len__(self) -> int:
-        """Count the intervals."""
+        """Number of intervals."""
         return len(self.chrom)
 
     def select(self, chosen: Bool[np.ndarray, " n"] | Int64[np.ndarray, " m"]) -> Regions:
-        """Keep some intervals, by mask or by place."""
+        """Select intervals by mask or index."""
         return Regions(self.chrom[chosen], self.start[chosen], self.end[chosen])
 
     @classmethod
     def from_intervals(cls, intervals: Sequence[Interval], names: Sequence[str]) -> Regions:
         """Convert intervals whose chromosomes are all among ``names``."""
-        place = {name: i for i, name in enumerate(names)}
-        rows = [(place[i.chrom], i.start, i.end) for i in intervals]
+        index = {name: i for i, name in enumerate(names)}
+        rows = [(index[i.chrom], i.start, i.end) for i in intervals]
         chrom, start, end = np.array(rows, dtype=np.int64).reshape(-1, 3).T.copy()
         return cls(chrom, start, end)
 
@@ -59,18 +97,18 @@ class Windows(Regions):
     """Intervals that a data set reads as rows of one length.
 
     Attributes:
-        length: Tokens of a row. A window whose end is nearer than that is filled up with the mask.
+        length: Tokens of a row. Shorter windows are padded with the mask.
     """
 
     length: int
 
     def select(self, chosen: Bool[np.ndarray, " n"] | Int64[np.ndarray, " m"]) -> Windows:
-        """Keep some windows, by mask or by place."""
+        """Select windows by mask or index."""
         return Windows(self.chrom[chosen], self.start[chosen], self.end[chosen], self.length)
 
 
 def merge(regions: Regions) -> Regions:
-    """Join intervals that overlap or touch; the result is sorted and disjoint."""
+    """Join intervals that overlap or touch and sort them."""
     starts, ends = _on_a_line(regions)
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
@@ -82,26 +120,26 @@ def merge(regions: Regions) -> Regions:
 
 
 def overlaps(regions: Regions, others: Regions) -> Bool[np.ndarray, " n"]:
-    """Tell which intervals share at least one base with any of the others."""
+    """Return which intervals share at least one base with any of the others."""
     if len(others) == 0:
         return np.zeros(len(regions), dtype=bool)
     starts, ends = _on_a_line(regions)
     other_starts, other_ends = _on_a_line(merge(others))
-    place = np.searchsorted(other_ends, starts, side="right")
-    found = place < len(other_ends)
-    return found & (other_starts[np.where(found, place, 0)] < ends)
+    index = np.searchsorted(other_ends, starts, side="right")
+    found = index < len(other_ends)
+    return found & (other_starts[np.where(found, index, 0)] < ends)
 
 
 def tile(regions: Regions, length: int, stride: int, off_end: OffEnd) -> Windows:
-    """Slide windows over each interval; no window leaves its interval.
+    """Cut each interval into windows that lie inside it.
 
     Args:
-        regions: Where windows may lie.
+        regions: The intervals.
         length: Tokens of a window.
-        stride: From one window's start to the next.
-        off_end: What becomes of the first window that would pass an interval's end: ``shift`` moves
-            it back inside (an interval shorter than a window has none), ``drop`` leaves it out,
-            ``pad`` keeps its part inside and fills it up with the mask.
+        stride: Distance between the starts of windows.
+        off_end: Policy for the first window that passes an interval's end: ``shift`` moves it
+            inside (an interval shorter than a window has none), ``drop`` leaves it out, ``pad``
+            truncates it and pads the row with the mask.
 
     Raises:
         ValueError: If length or stride is below 1, or the policy is unknown.
@@ -118,25 +156,15 @@ def tile(regions: Regions, length: int, stride: int, off_end: OffEnd) -> Windows
     }[off_end]
     count = inside + one_more
     row = np.repeat(np.arange(len(regions)), count)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-    start, limit = regions.start[row] + place * stride, regions.end[row]
+    number = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    start, limit = regions.start[row] + number * stride, regions.end[row]
     if off_end == "shift":
         start = np.minimum(start, limit - length)
     return Windows(regions.chrom[row], start, np.minimum(start + length, limit), length)
 
 
 def check_tiling(owner: str, length: int, stride: int, off_end: OffEnd) -> None:
-    """Check what ``tile`` will be asked, before slow work.
-
-    Args:
-        owner: Who was given the arguments, for the message.
-        length: Tokens of a window.
-        stride: From one window's start to the next.
-        off_end: What becomes of a window that would pass an interval's end.
-
-    Raises:
-        ValueError: If length or stride is below 1, or the policy is unknown.
-    """
+    """Check the arguments of ``tile`` before slow work; ``owner`` names the caller in errors."""
     for name, size in (("length", length), ("stride", stride)):
         if size < 1:
             raise ValueError(f"{owner}.{name} must be at least 1, got {size}; give it in bases")
@@ -147,14 +175,14 @@ def check_tiling(owner: str, length: int, stride: int, off_end: OffEnd) -> None:
 def extended_windows(
     regions: Regions, chrom_lengths: Int64[np.ndarray, " R"], length: int, extent: int
 ) -> Windows:
-    """Cut ``extent`` bases from each start into windows, whatever the interval's own end.
+    """Cut ``extent`` bases from each start into windows, regardless of the interval's end.
 
-    Windows past the end of a chromosome are shifted inside, so several may coincide there. This is
-    the windowing of the published HG38 set (Schiff et al. 2024, arXiv:2403.03234; Nguyen et al.
+    Windows past the end of a chromosome are shifted inside and may coincide there. This is the
+    windowing of the published HG38 data set (Schiff et al. 2024, arXiv:2403.03234; Nguyen et al.
     2023, arXiv:2306.15794).
 
     Args:
-        regions: Only chromosome and start matter.
+        regions: Intervals, of which chromosome and start are used.
         chrom_lengths: Bases of each chromosome.
         length: Tokens of a window.
         extent: Bases read from each start, a multiple of ``length``.
@@ -182,48 +210,3 @@ def extended_windows(
 def _on_a_line(regions: Regions) -> tuple[np.ndarray, np.ndarray]:
     shift = regions.chrom * _SPACING
     return shift + regions.start, shift + regions.end
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A stretch of a chromosome, 0-based half-open.
-
-    Attributes:
-        chrom: Chromosome name.
-        start: First base.
-        end: One past the last base.
-        name: The row's label, for instance its split; empty when it has none.
-        strand: '+', '-', or '.' when it has none. ``IndexedFasta.fetch`` reads on it; data modules,
-            which read the plus strand or either at random, do not look at it.
-    """
-
-    chrom: str
-    start: int
-    end: int
-    name: str = ""
-    strand: str = "."
-
-    def __post_init__(self) -> None:
-        """Check the interval.
-
-        Raises:
-            ValueError: If it is empty, reversed or negative, or the strand is not one.
-        """
-        if self.start < 0:
-            raise ValueError(
-                f"Interval.start must not be negative, got {self.start}; "
-                "BED is 0-based, the first base is 0"
-            )
-        if self.start >= self.end:
-            raise ValueError(
-                f"Interval.start must be below end, got [{self.start}, {self.end}); "
-                "BED is half-open, one base is [p, p + 1)"
-            )
-        if self.strand not in STRAND_SYMBOLS:
-            raise ValueError(
-                f"Interval.strand must be one of {', '.join(STRAND_SYMBOLS)}, got {self.strand!r}; "
-                "check the column order"
-            )
-
-
-STRAND_SYMBOLS = ("+", "-", ".")

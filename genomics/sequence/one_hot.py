@@ -1,7 +1,7 @@
-"""Bridges to networks that read DNA as one-hot channels, ``[B, 4, L]`` with zeros for N.
+"""Adapters for networks that read DNA as one-hot channels, ``[B, 4, L]`` with zeros for N.
 
-That is the layout of gReLU, tangermeme and most sequence-to-function models. With these adapters
-such an oracle steers a sampler, as a classifier or as a reward, without being trained for it.
+This is the layout of gReLU, tangermeme and most sequence-to-function models. The adapters let such
+an oracle guide a sampler as a classifier or as a reward.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ from genomics.sequence.alphabet import BASES, MASK_ID
 def to_one_hot(
     tokens: Int[Tensor, "B L"], dtype: torch.dtype = torch.float32
 ) -> Num[Tensor, "B 4 L"]:
-    """Turn ids into one-hot channels, N into zeros.
-
-    Args:
-        tokens: Ids ``0..4``.
-        dtype: Of the result.
+    """Convert ids ``0..4`` to one-hot channels, with zeros for N.
 
     Raises:
         ValueError: If an id is outside ``0..4``.
@@ -32,20 +28,20 @@ def to_one_hot(
     if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) <= MASK_ID:
         raise ValueError(
             f"to_one_hot.tokens must lie in 0..{MASK_ID}, got {int(tokens.min())}.."
-            f"{int(tokens.max())}; encode the sequence with genomics.sequence.alphabet.encode"
+            f"{int(tokens.max())}; encode the sequence with genomics.sequence.encode"
         )
     return F.one_hot(tokens.long(), MASK_ID + 1)[..., : len(BASES)].mT.to(dtype)
 
 
 @dataclass(frozen=True)
 class OneHotOracle:
-    """A network that reads one-hot channels, and which of its outputs is meant.
+    """One output of a network that reads one-hot channels.
 
     Attributes:
-        network: Takes ``[B, 4, L]``, gives one or more numbers a row, of any shape; put it in eval
-            mode first, on the device of the rows.
-        task: Which of the numbers, counted over all axes but the first; ``None`` if there is one.
-        dtype: What the network takes.
+        network: Maps ``[B, 4, L]`` to one or more numbers per row. It must be in eval mode and on
+            the device of the rows.
+        task: Index of the output in the flattened numbers of a row; ``None`` for a single output.
+        dtype: Input dtype of the network.
     """
 
     network: Callable[[Tensor], Tensor]
@@ -53,10 +49,10 @@ class OneHotOracle:
     dtype: torch.dtype = torch.float32
 
     def __call__(self, one_hot: Float[Tensor, "B 4 L"]) -> Float[Tensor, " B"]:
-        """Give the number that is meant of each row.
+        """Return the chosen output for each row.
 
         Raises:
-            ValueError: If the network does not give such numbers.
+            ValueError: If the network does not return one number per row or has no such task.
         """
         output = self.network(one_hot.to(self.dtype))
         numbers = output.reshape(len(one_hot), -1) if len(output) == len(one_hot) else None
@@ -74,11 +70,11 @@ class OneHotOracle:
 class OracleClassifier:
     """An oracle as a ``seqdiff.samplers.Classifier`` of ids.
 
-    Rows come with masks, which the oracle sees as N: it should have seen such.
+    The oracle sees masks and padding as N and should be trained on such sequences.
 
     Attributes:
-        oracle: What to ask.
-        log_prob: Turns its number into log p(wanted); the default takes a logit.
+        oracle: The network.
+        log_prob: Maps its output to log p(wanted); the default expects a logit.
     """
 
     oracle: OneHotOracle
@@ -90,10 +86,10 @@ class OracleClassifier:
         t: Float[Tensor, " B"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, " B"]:
-        """See ``Classifier``; padding is N too, and the time is not told."""
+        """Return log p(wanted) for each row; the time is ignored."""
         del t
-        hidden = tokens if padding is None else tokens.masked_fill(padding, MASK_ID)
-        return self.log_prob(self.oracle(to_one_hot(hidden)))
+        tokens = tokens if padding is None else tokens.masked_fill(padding, MASK_ID)
+        return self.log_prob(self.oracle(to_one_hot(tokens)))
 
 
 @dataclass(frozen=True)
@@ -101,8 +97,8 @@ class RelaxedOracleClassifier:
     """An oracle as a ``seqdiff.samplers.RelaxedClassifier``, with a gradient.
 
     Attributes:
-        oracle: What to ask; it must be differentiable.
-        log_prob: Turns its number into log p(wanted); the default takes a logit.
+        oracle: A differentiable network.
+        log_prob: Maps its output to log p(wanted); the default expects a logit.
     """
 
     oracle: OneHotOracle
@@ -114,7 +110,7 @@ class RelaxedOracleClassifier:
         t: Float[Tensor, " B"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, " B"]:
-        """See ``RelaxedClassifier``; the mask's column is left out, so that a mask is N."""
+        """Return log p(wanted) for each row; the mask's column is dropped, so a mask is N."""
         del t
         channels = one_hot[..., : len(BASES)].mT
         if padding is not None:
@@ -124,19 +120,11 @@ class RelaxedOracleClassifier:
 
 @dataclass(frozen=True)
 class OracleReward:
-    """An oracle as the reward of ``seqdiff.samplers.SMCSampler``.
-
-    Attributes:
-        oracle: What to ask.
-    """
+    """An oracle as the reward of ``seqdiff.samplers.SMCSampler``."""
 
     oracle: OneHotOracle
 
     @torch.no_grad()
     def __call__(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, " B"]:
-        """Give the oracle's number of each row.
-
-        Args:
-            tokens: Ids ``0..4``.
-        """
+        """Return the oracle's output for each row of ids ``0..4``."""
         return self.oracle(to_one_hot(tokens))

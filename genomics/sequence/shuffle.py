@@ -1,4 +1,4 @@
-"""Shuffles of DNA that keep every dinucleotide: each such arrangement is equally likely."""
+"""Shuffle DNA uniformly among the sequences with the same dinucleotide counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _K = len(BASES)
 
 
 def _trees() -> Int64[np.ndarray, "roots maps 4"]:
-    """For each root, the maps of the other letters to a next one by which all reach the root."""
+    """For each root, the maps from each other base to a next base that all lead to the root."""
     found = []
     for root in range(_K):
         maps = [m for m in product(range(_K), repeat=_K) if m[root] == root]
@@ -27,16 +27,17 @@ _TREES = _trees()
 def dinucleotide_shuffle(
     rows: UInt8[np.ndarray, "n L"], generator: np.random.Generator
 ) -> UInt8[np.ndarray, "n L"]:
-    """Shuffle each row; its first and last base and every dinucleotide's count stay.
+    """Shuffle each row and keep its first and last base and all dinucleotide counts.
 
-    Altschul and Erickson 1985 (Mol. Biol. Evol. 2:526): a row is an Eulerian path through its
-    dinucleotides. The last ones to be left by form a tree to the last base, which is drawn with
-    probability proportional to the product of their counts; all others come in random order. So
-    every sequence with these counts and ends is equally likely.
+    A row is an Eulerian path through its dinucleotides. The last dinucleotides that leave each base
+    form a tree whose root is the last base of the row. The tree is drawn with probability
+    proportional to the product of their counts, and all other dinucleotides are put in random
+    order. Every sequence with these counts and ends is then equally likely. Source: Altschul and
+    Erickson 1985 (Mol. Biol. Evol. 2:526).
 
     Args:
         rows: Ids ``0..3``.
-        generator: Of the draws.
+        generator: Random generator.
 
     Raises:
         ValueError: If an id is not in ``0..3``.
@@ -54,20 +55,20 @@ def dinucleotide_shuffle(
     pairs = (line[:, None] * _K + before) * _K + after
     counts = np.bincount(pairs.ravel(), minlength=num * _K * _K).reshape(num, _K, _K)
     last = _last_steps(counts, rows[:, -1], generator)
-    # Which of several equal steps is the last one is a matter of names: the first in the row.
+    # Equal dinucleotides are interchangeable: the first one of the row becomes the last step.
     keys = generator.random(before.shape)
-    for letter in range(_K):
-        moved = (before == letter) & (after == last[:, letter, None])
-        chosen = np.flatnonzero(moved.any(axis=1) & (rows[:, -1] != letter))
+    for base in range(_K):
+        moved = (before == base) & (after == last[:, base, None])
+        chosen = np.flatnonzero(moved.any(axis=1) & (rows[:, -1] != base))
         keys[chosen, moved[chosen].argmax(axis=1)] = 1
     successors = np.take_along_axis(after, np.lexsort((keys, before)), axis=1)
     leaving = counts.sum(axis=2)
-    place = leaving.cumsum(axis=1) - leaving
+    index = leaving.cumsum(axis=1) - leaving
     result = rows.copy()
     for step in range(1, length):
-        letter = result[:, step - 1]
-        result[:, step] = successors[line, place[line, letter]]
-        place[line, letter] += 1
+        base = result[:, step - 1]
+        result[:, step] = successors[line, index[line, base]]
+        index[line, base] += 1
     return result
 
 
@@ -76,12 +77,12 @@ def _last_steps(
     root: UInt8[np.ndarray, " n"],
     generator: np.random.Generator,
 ) -> Int64[np.ndarray, "n 4"]:
-    """Draw where each letter is left to for the last time."""
+    """Draw the successor of the last occurrence of each base."""
     maps = _TREES[root]
     weights: Float64[np.ndarray, "n maps 4"] = np.take_along_axis(
         counts[:, None].astype(np.float64), maps[..., None], axis=3
     )[..., 0]
-    # A letter that is never left does not choose: one of its maps counts, the one to the root.
+    # A base that is never left has no choice: only the map that leads it to the root counts.
     unused = counts.sum(axis=2)[:, None, :] == 0
     to_root = maps == root[:, None, None]
     weights = np.where(unused | (np.arange(_K) == root[:, None])[:, None], to_root, weights)

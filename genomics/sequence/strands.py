@@ -1,4 +1,4 @@
-"""What a model says of DNA, read on both strands."""
+"""Ask a model about DNA on both strands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COMPLEMENT = complement(np.arange(len(BASES)))
 
 
 def device_of(denoiser: Denoiser) -> torch.device:
-    """Find where a model is; one without parameters is everywhere, so on the CPU."""
+    """Return the device of the parameters, the CPU if there are none."""
     parameter = next(denoiser.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device
 
@@ -33,14 +33,14 @@ def device_of(denoiser: Denoiser) -> torch.device:
 def both_strands(
     rows: Sequence[UInt8[np.ndarray, " L"]], contents: Sequence[UInt8[np.ndarray, " L"]]
 ) -> Batch:
-    """Make a batch of each row and of its reverse complement, one after the other.
+    """Make a batch of each row followed by its reverse complement.
 
-    Noise is a function of the content alone, whichever strand it is given on, and falls on the same
-    letters of both; the strands have noise of their own.
+    The noise depends on the content only, not on the strand that the content is given on, and
+    affects the same bases of both. The two strands have different noise.
 
     Args:
-        rows: Ids ``0..4``, equally long.
-        contents: What the noise of each row follows from; as long as the rows.
+        rows: Ids ``0..4`` of equal length.
+        contents: Ids of the same length that determine the noise of each row.
     """
     tokens, index, mirrored = [], [], []
     for row, content in zip(rows, contents, strict=True):
@@ -51,14 +51,14 @@ def both_strands(
             salted = digest.copy()
             salted.update(bytes([opposite != backwards]))
             tokens.append(reverse_complement(row) if opposite else row)
-            index.append(int.from_bytes(salted.digest(), "little") >> 1)  # as int64, not negative
+            index.append(int.from_bytes(salted.digest(), "little") >> 1)  # fits a signed int64
             mirrored.append(opposite != backwards)
     ids = torch.from_numpy(np.stack(tokens).astype(np.int64))
     return Batch(ids, ids != MASK_ID, torch.tensor(index), mirrored=torch.tensor(mirrored))
 
 
-def hides(denoiser: Denoiser) -> bool:
-    """Whether a base can be hidden from a model: whether the only noise of its process is masks."""
+def can_mask(denoiser: Denoiser) -> bool:
+    """Return whether masks are the only noise of the process, so that a base can be masked."""
     return isinstance(denoiser.process, Absorbing | Blockwise | LeftToRight)
 
 
@@ -66,41 +66,40 @@ def hides(denoiser: Denoiser) -> bool:
 def masked_log_probs(
     denoiser: Denoiser,
     rows: UInt8[np.ndarray, "B L"],
-    hidden: Bool[np.ndarray, "B L"],
+    masked: Bool[np.ndarray, "B L"],
 ) -> Float64[np.ndarray, "N 4"]:
-    """Hide positions and give the log-probability of each base there, the mean of both strands.
+    """Mask positions and return the log-probability of each base there, averaged over strands.
 
-    An autoregressive model says it given what is before the position on either strand, one of block
-    diffusion given the blocks before and the position's own.
+    An autoregressive model conditions on the preceding bases of either strand, a block diffusion
+    model on the preceding blocks and the position's own block.
 
     Args:
-        denoiser: In eval mode.
+        denoiser: The model in eval mode.
         rows: Ids ``0..4``.
-        hidden: Positions to hide, all those of a row at once; at least one a row.
+        masked: Positions to mask together, at least one per row.
 
     Returns:
-        In nats, in the order of ``hidden.nonzero()``, in the order of ``BASES``.
+        Nats, in the order of ``masked.nonzero()`` and of ``BASES``.
 
     Raises:
-        ValueError: If the model's noise has no mask, so that a base cannot be hidden from it.
+        ValueError: If the process has other noise than masks.
     """
     process = denoiser.process
-    if not hides(denoiser):
+    if not can_mask(denoiser):
         raise ValueError(
             "masked_log_probs.denoiser must be of a process with masks alone, got the "
             f"{denoiser.description}; likelihood_ratios takes every process"
         )
     device = device_of(denoiser)
-    laws = []
+    log_probs = []
     for opposite in (False, True):
         ids = reverse_complement(rows) if opposite else rows
-        where = torch.from_numpy(np.ascontiguousarray(hidden[:, ::-1] if opposite else hidden))
+        where = torch.from_numpy(np.ascontiguousarray(masked[:, ::-1] if opposite else masked))
         x0 = torch.from_numpy(ids.astype(np.int64))
-        share = where.sum(dim=-1).double() / ((x0 != MASK_ID) | where).sum(dim=-1)
-        t = process.schedule.inverse(1 - share) if isinstance(process, Absorbing) else None
-        x_t = x0.masked_fill(where, MASK_ID)
-        inputs = Inputs(x_t, t).to(device)
-        law = torch.zeros(*ids.shape, len(BASES), dtype=torch.float64)
-        law[where] = denoiser.log_probs(inputs, where.to(device)).double().cpu()
-        laws.append(law.numpy()[:, ::-1][..., _COMPLEMENT] if opposite else law.numpy())
-    return ((laws[0] + laws[1]) / STRANDS)[hidden]
+        fraction = where.sum(dim=-1).double() / ((x0 != MASK_ID) | where).sum(dim=-1)
+        t = process.schedule.inverse(1 - fraction) if isinstance(process, Absorbing) else None
+        inputs = Inputs(x0.masked_fill(where, MASK_ID), t).to(device)
+        found = torch.zeros(*ids.shape, len(BASES), dtype=torch.float64)
+        found[where] = denoiser.log_probs(inputs, where.to(device)).double().cpu()
+        log_probs.append(found.numpy()[:, ::-1][..., _COMPLEMENT] if opposite else found.numpy())
+    return ((log_probs[0] + log_probs[1]) / STRANDS)[masked]

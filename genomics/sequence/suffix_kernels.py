@@ -1,4 +1,4 @@
-"""Kernels of the suffix automaton; see ``genomics.sequence.matches``."""
+"""Numba kernels of the suffix automaton; see ``genomics.sequence.matches``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numba import njit
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first use, kept on disk where a folder can be written."""
+    """Compile on first use and cache on disk if a folder is writable."""
     try:
         return njit(nogil=True, cache=True)(function)
     except RuntimeError:
@@ -18,7 +18,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @_compiled
 def insert(ids, following, link, length):
-    """Add the stretches of some ids to an empty automaton, and count its states."""
+    """Add the substrings of ids to an empty automaton; return the number of states."""
     states, last = 1, 0
     for base in ids:
         if base == 4:
@@ -50,8 +50,8 @@ def insert(ids, following, link, length):
         states += 1
         length[clone] = length[place] + 1
         link[clone] = link[there]
-        for letter in range(4):
-            following[clone, letter] = following[there, letter]
+        for code in range(4):
+            following[clone, code] = following[there, code]
         link[there] = clone
         if new == -1:
             last = clone
@@ -65,7 +65,7 @@ def insert(ids, following, link, length):
 
 @_compiled
 def read(text, following, link, length, best):
-    """Follow a text through an automaton, and note how long each state matched."""
+    """Follow a text through an automaton and record the longest match of each state."""
     state, matched = 0, 0
     for base in text:
         if base == 4:
@@ -82,7 +82,7 @@ def read(text, following, link, length, best):
 
 @_compiled
 def to_suffixes(order, link, length, best):
-    """Pass what states matched on to their suffixes, then to the states that matched nothing."""
+    """Propagate matches to the suffixes of states, then to states without a match."""
     for state in order[::-1]:
         if best[state] > 0 and link[state] > 0:
             best[link[state]] = length[link[state]]
@@ -92,12 +92,12 @@ def to_suffixes(order, link, length, best):
 
 
 @_compiled
-def follow(ids, following, held, found):
-    """Follow the sequences themselves, and give what the state at each place matched."""
+def follow(ids, following, best, found):
+    """Follow the sequences and write the match of the state at each position."""
     state = 0
     for place in range(len(ids)):
         if ids[place] == 4:
             state = 0
         else:
             state = following[state, ids[place]]
-            found[place] = held[state]
+            found[place] = best[state]

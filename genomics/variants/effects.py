@@ -1,26 +1,148 @@
-"""What a model says of variants: likelihood ratios and masked-marginal scores, on both strands."""
+"""Variant effects of a model: likelihood ratios, masked-marginal scores and mutagenesis.
+
+All scores are averages over both strands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Float64, UInt8
 
-from genomics.sequence import STRANDS, both_strands, device_of, masked_log_probs
-from genomics.variants.windows import AlleleWindows
+from genomics.io import Genome, Variant, describe_names
+from genomics.sequence import (
+    BASES,
+    MASK_ID,
+    STRANDS,
+    both_strands,
+    decode,
+    device_of,
+    encode,
+    masked_log_probs,
+)
 from seqdiff.denoiser import Denoiser
-from seqdiff.likelihood import Estimator, Likelihood, contrast
+from seqdiff.likelihood import Estimator, contrast
+
+
+@dataclass(frozen=True)
+class AlleleWindows:
+    """A window of a genome with each allele, of equal length.
+
+    Attributes:
+        ref: Ids ``0..4`` with the reference allele.
+        alt: Ids with the alternative allele, starting at the same base except near the end of the
+            chromosome.
+        changed: Positions that differ, or ``None`` if the alleles differ in length.
+    """
+
+    ref: UInt8[np.ndarray, " W"]
+    alt: UInt8[np.ndarray, " W"]
+    changed: Bool[np.ndarray, " W"] | None
+
+
+class Refusal(NamedTuple):
+    """The reason why an allele cannot be scored.
+
+    Attributes:
+        reason: The reason in words.
+        mismatch: Whether REF differs from the genome.
+    """
+
+    reason: str
+    mismatch: bool = False
+
+
+def refusal(variant: Variant, genome: Genome, window: int) -> Refusal | None:
+    """Return why an allele cannot be scored, or ``None`` if it can.
+
+    Args:
+        variant: The allele.
+        genome: The genome to compare REF with.
+        window: Maximum bases of a window.
+
+    Raises:
+        ValueError: If the chromosome is not in the genome.
+    """
+    if variant.chrom not in genome.names:
+        raise ValueError(
+            f"chromosome {variant.chrom!r} is not in the FASTA file, which has "
+            f"{describe_names(genome.names)}; use matching names or remove the line"
+        )
+    chromosome, start, end = genome.record(variant.chrom), variant.start, _end(variant)
+    if not variant.ref or not set(variant.ref) <= set(BASES):
+        return Refusal(f"REF must consist of {BASES}, got {_short(variant.ref)!r}")
+    if not 0 <= start < end <= len(chromosome):
+        return Refusal(f"POS lies outside {variant.chrom}, which has {len(chromosome)} bases")
+    found = decode(chromosome[start:end])
+    if found != variant.ref:
+        return Refusal(f"REF {_short(variant.ref)} is {_short(found)} in the genome", mismatch=True)
+    if not variant.alt or not set(variant.alt) <= set(BASES):
+        return Refusal(f"ALT must consist of {BASES}, got {_short(variant.alt)!r}")
+    if variant.alt == variant.ref:
+        return Refusal("ALT is REF")
+    room = _room(variant, len(chromosome), window)
+    longest = max(len(variant.ref), len(variant.alt))
+    if longest >= room:
+        return Refusal(
+            f"an allele of {longest} bases leaves no context in a window of {max(room, 0)}"
+        )
+    windows = allele_windows(variant, genome, window)
+    counts = [int((ids != MASK_ID).sum()) for ids in (windows.ref, windows.alt)]
+    if counts[0] != counts[1]:
+        return Refusal(
+            f"N nearby leaves {counts[0]} known bases in the window with REF, {counts[1]} with ALT"
+        )
+    return None
+
+
+def allele_windows(variant: Variant, genome: Genome, window: int) -> AlleleWindows:
+    """Cut a window around a variant for which ``refusal`` returns ``None``.
+
+    The variant is in the middle, except near the ends of its chromosome, where the window is moved
+    inside. On a chromosome shorter than the window, the window covers what both alleles leave.
+    """
+    chromosome, start, end = genome.record(variant.chrom), variant.start, _end(variant)
+    size = _room(variant, len(chromosome), window)
+    before, after = chromosome[max(0, start - size) : start], chromosome[end : end + size]
+    before_window = len(before) - (size - max(len(variant.ref), len(variant.alt))) // 2
+    ref, alt = (
+        _cut(np.concatenate((before, encode(allele), after)), before_window, size)
+        for allele in (variant.ref, variant.alt)
+    )
+    same_length = len(variant.ref) == len(variant.alt)
+    return AlleleWindows(ref, alt, ref != alt if same_length else None)
+
+
+def _cut(ids: np.ndarray, first: int, size: int) -> np.ndarray:
+    """Cut a window, moved inside if it would pass an end."""
+    first = min(max(0, first), len(ids) - size)
+    return ids[first : first + size]
+
+
+def _end(variant: Variant) -> int:
+    return variant.start + len(variant.ref)
+
+
+def _room(variant: Variant, length: int, window: int) -> int:
+    """Bases of a window that fits the chromosome with both alleles."""
+    return min(window, length - max(0, len(variant.ref) - len(variant.alt)))
+
+
+def _short(allele: str) -> str:
+    return allele if len(allele) <= 20 else f"{allele[:17]}... ({len(allele)} bases)"
 
 
 class LikelihoodRatio(NamedTuple):
-    """log p(alternative) - log p(reference) in nats; of bounds where the model has bounds.
+    """log p(alternative) - log p(reference) in nats, or the difference of bounds on them.
 
     Attributes:
-        nats: The estimate, the mean of both strands.
-        standard_error: Of ``nats``, from the estimator's draws.
+        nats: The estimate, averaged over both strands.
+        standard_error: Standard error of ``nats`` from the estimator's draws.
         low: Lower end of the 95% interval.
-        high: Upper end.
+        high: Upper end of the 95% interval.
     """
 
     nats: float
@@ -37,22 +159,22 @@ def likelihood_ratios(
     seed: int = 0,
     batch_size: int = 32,
 ) -> list[LikelihoodRatio]:
-    """Compare the likelihoods of both windows of each variant, under the same masks.
+    """Compare the likelihoods of both windows of each variant under the same masks.
 
-    A ratio is a function of the windows and the seed, not of where the variant lies or what else is
-    scored; alternatives at one site share their noise too.
+    A ratio depends on the windows and the seed only, not on the variant's position or on other
+    variants. Alternative alleles at one site have the same noise.
 
     Args:
-        denoiser: The model, in eval mode.
-        windows: Of any lengths.
-        estimator: Of the model's kind.
-        seed: Of the draws.
-        batch_size: Most rows of a network call.
+        denoiser: The model in eval mode.
+        windows: Windows of any lengths.
+        estimator: A likelihood estimator for the model.
+        seed: Random seed.
+        batch_size: Maximum rows of a network call.
     """
     device = device_of(denoiser)
-    found: list[LikelihoodRatio | None] = [None] * len(windows)
-    for places in _alike(windows):
-        refs, alts = [windows[i].ref for i in places], [windows[i].alt for i in places]
+    found: dict[int, LikelihoodRatio] = {}
+    for indices in _by_length(windows):
+        refs, alts = [windows[i].ref for i in indices], [windows[i].alt for i in indices]
         difference = contrast(
             denoiser,
             both_strands(refs, refs).to(device),
@@ -61,18 +183,11 @@ def likelihood_ratios(
             rows_per_call=batch_size,
             seed=seed,
         )
-        for number, place in enumerate(places):
-            found[place] = _ratio(difference, number)
-    return [ratio for ratio in found if ratio is not None]
-
-
-def _ratio(difference: Likelihood, number: int) -> LikelihoodRatio:
-    """Average a variant's strands."""
-    mean = difference.mean_of([STRANDS * number + strand for strand in range(STRANDS)])
-    low, high = mean.interval()
-    return LikelihoodRatio(
-        float(mean.nats[0]), float(mean.standard_error[0]), float(low[0]), float(high[0])
-    )
+        for number, index in enumerate(indices):
+            mean = difference.mean_of([STRANDS * number + strand for strand in range(STRANDS)])
+            values = (mean.nats, mean.standard_error, *mean.interval())
+            found[index] = LikelihoodRatio(*(float(value[0]) for value in values))
+    return [found[index] for index in range(len(windows))]
 
 
 def masked_marginals(
@@ -83,53 +198,84 @@ def masked_marginals(
 ) -> list[float | None]:
     """Mask the bases that a variant changes and compare both alleles there.
 
-    The score is the sum of log p(alternative) - log p(reference) over these positions, the mean of
-    both strands. Source: Meier et al. 2021, "Language models enable zero-shot prediction of the
-    effects of mutations on protein function", equation 1.
+    The score is the sum of log p(alternative) - log p(reference) over these positions. Source:
+    Meier et al. 2021, "Language models enable zero-shot prediction of the effects of mutations on
+    protein function", equation 1.
 
     Args:
-        denoiser: The model, in eval mode.
-        windows: Of any lengths.
-        batch_size: Rows of a network call.
+        denoiser: The model in eval mode.
+        windows: Windows of any lengths.
+        batch_size: Maximum rows of a network call.
 
     Returns:
-        In nats; ``None`` where the alleles differ in length: no position holds either.
+        Nats, or ``None`` for alleles that differ in length.
     """
     scores: list[float | None] = [None] * len(windows)
-    for places in _alike(windows):
-        fit = [place for place in places if windows[place].changed is not None]
+    for indices in _by_length(windows):
+        # Alternative alleles at one site need one network call.
         sites: dict[tuple[bytes, bytes], list[int]] = {}
-        for place in fit:
-            pair = windows[place]
-            key = (pair.ref.tobytes(), _changed(pair).tobytes())
-            sites.setdefault(key, []).append(place)
-        shared = list(sites.values())
-        for first in range(0, len(shared), batch_size):
-            part = shared[first : first + batch_size]
-            hidden = np.stack([_changed(windows[at[0]]) for at in part])
-            ref = np.stack([windows[at[0]].ref for at in part])
-            law = masked_log_probs(denoiser, ref, hidden)
-            ends = hidden.sum(axis=1).cumsum()[:-1]
-            for at, laws in zip(part, np.split(law, ends), strict=True):
-                for place in at:
-                    scores[place] = _gain(windows[place], laws)
+        for index in indices:
+            pair = windows[index]
+            if pair.changed is not None:
+                key = (pair.ref.tobytes(), pair.changed.tobytes())
+                sites.setdefault(key, []).append(index)
+        groups = list(sites.items())
+        for first in range(0, len(groups), batch_size):
+            part = groups[first : first + batch_size]
+            ref = np.stack([np.frombuffer(ref, np.uint8) for (ref, _), _ in part])
+            masked = np.stack([np.frombuffer(changed, bool) for (_, changed), _ in part])
+            log_probs = masked_log_probs(denoiser, ref, masked)
+            ends = masked.sum(axis=1).cumsum()[:-1]
+            for (_, group), found in zip(part, np.split(log_probs, ends), strict=True):
+                number = np.arange(len(found))
+                for index in group:
+                    pair = windows[index]
+                    alt, old = pair.alt[pair.changed], pair.ref[pair.changed]
+                    scores[index] = float((found[number, alt] - found[number, old]).sum())
     return scores
 
 
-def _gain(pair: AlleleWindows, laws: np.ndarray) -> float:
-    """Sum the log-ratios over the changed positions, whose laws these are."""
-    changed, number = _changed(pair), np.arange(len(laws))
-    return float((laws[number, pair.alt[changed]] - laws[number, pair.ref[changed]]).sum())
+def _by_length(windows: Sequence[AlleleWindows]) -> list[list[int]]:
+    """Group the indices of windows by length, so that no window is padded."""
+    indices: dict[int, list[int]] = {}
+    for index, pair in enumerate(windows):
+        indices.setdefault(len(pair.ref), []).append(index)
+    return list(indices.values())
 
 
-def _changed(windows: AlleleWindows) -> np.ndarray:
-    assert windows.changed is not None
-    return windows.changed
+def mutation_effects(
+    denoiser: Denoiser,
+    ids: UInt8[np.ndarray, " L"],
+    *,
+    window: int,
+    batch_size: int = 32,
+    progress: Callable[[int], object] | None = None,
+) -> Float64[np.ndarray, "L 4"]:
+    """Mask each base in turn and compare all four bases with the reference there.
 
+    Args:
+        denoiser: The model in eval mode.
+        ids: Ids ``0..4`` of the sequence.
+        window: Maximum bases that the network sees. The window is centred on the position, and
+            moved inside near the ends of a longer sequence.
+        batch_size: Windows of a network call.
+        progress: Called with the number of positions just scored.
 
-def _alike(windows: Sequence[AlleleWindows]) -> list[list[int]]:
-    """The places of windows of each length, so that none is padded."""
-    places: dict[int, list[int]] = {}
-    for place, pair in enumerate(windows):
-        places.setdefault(len(pair.ref), []).append(place)
-    return list(places.values())
+    Returns:
+        log p(base) - log p(reference) in nats, in the order of ``BASES``: 0 for the reference
+        itself, NaN if it is unknown.
+    """
+    size = min(window, len(ids))
+    effects = np.full((len(ids), len(BASES)), np.nan)
+    known = (ids != MASK_ID).nonzero()[0]
+    for first in range(0, len(known), batch_size):
+        positions = known[first : first + batch_size]
+        starts = np.clip(positions - (size - 1) // 2, 0, len(ids) - size)
+        rows = ids[starts[:, None] + np.arange(size)]
+        masked = np.arange(size) == (positions - starts)[:, None]
+        log_probs = masked_log_probs(denoiser, rows, masked)
+        reference = log_probs[np.arange(len(positions)), ids[positions]]
+        effects[positions] = log_probs - reference[:, None]
+        if progress is not None:
+            progress(len(positions))
+    return effects

@@ -1,4 +1,4 @@
-"""From a VCF file to a table with a line for each alternative allele."""
+"""Score the alleles of a VCF file into a table with one line per alternative allele."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from itertools import islice
 from pathlib import Path
 
 from genomics.io import Genome, Variant, read_vcf
-from genomics.variants.effects import LikelihoodRatio, likelihood_ratios, masked_marginals
-from genomics.variants.windows import Refusal, allele_windows, refusal
-from seqdiff.cli.scoring import MISSING
-from seqdiff.cli.terminal import progress
+from genomics.variants.effects import (
+    LikelihoodRatio,
+    Refusal,
+    allele_windows,
+    likelihood_ratios,
+    masked_marginals,
+    refusal,
+)
 from seqdiff.files import replacing
 from seqdiff.likelihood import Estimator
-from seqdiff.run import Run
+from seqdiff.progress import progress
+from seqdiff.run import MISSING, Run
 
 COLUMNS = (
     *("chrom", "pos", "id", "ref", "alt", "line"),
@@ -27,12 +32,12 @@ _LISTED = 10
 
 @dataclass
 class Survey:
-    """What a VCF file holds.
+    """Counts of the alleles of a VCF file.
 
     Attributes:
-        alleles: How many alternative alleles.
-        refused: How many cannot be scored, for whatever reason.
-        mismatches: How many of these because REF is not what the genome holds.
+        alleles: Alternative alleles.
+        refused: Alleles that cannot be scored.
+        mismatches: Refused alleles whose REF differs from the genome.
     """
 
     alleles: int = 0
@@ -40,7 +45,7 @@ class Survey:
     mismatches: int = 0
 
     def __str__(self) -> str:
-        """Count in words."""
+        """Summarise the counts."""
         text = f"{self.alleles - self.refused:,} of {self.alleles:,} alleles scored"
         if not self.refused:
             return text
@@ -49,15 +54,15 @@ class Survey:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How to score.
+    """Settings of the scores.
 
     Attributes:
         run: The model.
-        window: Bases around a variant.
-        estimator: Of likelihoods; ``None`` leaves them out.
-        marginal: Whether to give masked-marginal scores.
-        seed: Of the draws.
-        batch_size: Rows of a network call.
+        window: Bases of a window around a variant.
+        estimator: Likelihood estimator; ``None`` skips likelihood ratios.
+        marginal: Whether to compute masked-marginal scores.
+        seed: Random seed.
+        batch_size: Maximum rows of a network call.
     """
 
     run: Run
@@ -69,15 +74,10 @@ class Scoring:
 
 
 def survey(vcf: Path, genome: Genome, window: int) -> Survey:
-    """Read a whole VCF file and list on standard error what cannot be scored, before slow work.
-
-    Args:
-        vcf: The file.
-        genome: What REF is compared with.
-        window: Bases around a variant.
+    """Read a whole VCF file and warn on standard error about alleles that cannot be scored.
 
     Raises:
-        ValueError: If the file is not sound, names a chromosome that the genome lacks, or holds no
+        ValueError: If the file is not valid, names a chromosome that the genome lacks, or has no
             allele that can be scored.
     """
     found, reason = Survey(), "it holds no variant"
@@ -105,7 +105,7 @@ def survey(vcf: Path, genome: Genome, window: int) -> Survey:
 
 
 def _checked(vcf: Path, genome: Genome, window: int) -> Iterator[tuple[Variant, Refusal | None]]:
-    """Every allele with what is against it."""
+    """Yield every allele with the reason why it cannot be scored, if any."""
     for variant in read_vcf(vcf):
         try:
             problem = refusal(variant, genome, window)
@@ -115,14 +115,14 @@ def _checked(vcf: Path, genome: Genome, window: int) -> Iterator[tuple[Variant, 
 
 
 def write_table(out: Path, vcf: Path, genome: Genome, scoring: Scoring, *, total: int) -> None:
-    """Score a VCF file under a progress bar; the table appears only when it is complete.
+    """Score a VCF file with a progress bar and write the table atomically.
 
     Args:
-        out: The table, tab-separated, with a line of headings.
-        vcf: The file.
-        genome: Where the variants lie.
-        scoring: How to score them.
-        total: Alleles of the file.
+        out: Tab-separated output file with a header line.
+        vcf: The VCF file.
+        genome: Genome of the variants.
+        scoring: Settings of the scores.
+        total: Number of alleles in the file, from ``survey``.
 
     Raises:
         OSError: If the table cannot be written.
@@ -144,7 +144,6 @@ def write_table(out: Path, vcf: Path, genome: Genome, scoring: Scoring, *, total
 def _score(
     chunk: tuple[tuple[Variant, Refusal | None], ...], genome: Genome, scoring: Scoring
 ) -> Iterator[list[str]]:
-    """The lines of some alleles."""
     windows = [
         allele_windows(variant, genome, scoring.window)
         for variant, problem in chunk

@@ -1,4 +1,4 @@
-"""What every network promises the core."""
+"""The base class of networks, and protocols for caches and published networks."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Backbone(nn.Module, ABC):
     def _states(
         self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None
     ) -> Float[Tensor, "B L C"]:
-        """Turn the residual stream after a layer into the states that ``hidden`` returns."""
+        """Convert the residual stream after a layer to the states that ``hidden`` returns."""
         return h
 
     def block_logits(
@@ -220,22 +220,22 @@ class Backbone(nn.Module, ABC):
 class PublishedBackbone(Protocol):
     """A backbone that is built from a folder or a name on the hub.
 
-    Its constructor also takes ``published_shape``. With it nothing is read and the weights are any:
-    whoever gives it has them. A run writes it down, and so does not need the folder again.
+    Its constructor also takes ``published_shape``. With it no file is read, and the caller loads
+    the weights. A run saves it, and so does not need the folder again.
     """
 
     @property
     def published_shape(self) -> Mapping[str, object]:
-        """What the constructor takes to build the same network again, as YAML can hold it."""
+        """The value of ``published_shape`` that builds the same network, for a YAML file."""
         ...
 
 
 class RunTokens(NamedTuple):
-    """The tokens of a run, as far as a published network can be compared with them.
+    """The tokens of a run, to compare with those of a published network.
 
     Attributes:
-        tokenizer: What messages call it.
-        names: Lists the tokens by id; reads the files of a vocabulary, so only if need be.
+        tokenizer: Its name in messages.
+        names: Lists the tokens by id; called only if needed, since it reads vocabulary files.
         encode: Maps a string to ids.
     """
 
@@ -259,20 +259,20 @@ class TokenizedBackbone(Protocol):
 
 @runtime_checkable
 class BlockCache(Protocol):
-    """What a network keeps of the clean blocks behind it, to score the block that comes next.
+    """What a network keeps of earlier clean blocks, to score the next block.
 
-    Its answers are those of ``Backbone.block_logits`` for the whole row, up to rounding.
+    Its logits are those of ``Backbone.block_logits`` for the whole row, up to rounding.
     """
 
     @property
     def length(self) -> int:
-        """Tokens that lie behind; the next block begins at this position."""
+        """Number of tokens so far; the next block begins at this position."""
         ...
 
     def logits(
         self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
     ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
-        """Score the next block; the cache stays as it is.
+        """Score the next block without appending it.
 
         Args:
             x_t: Ids in ``0..K`` of the next block, which may be cut short at its end.
@@ -285,7 +285,7 @@ class BlockCache(Protocol):
         ...
 
     def append(self, x0: Int[Tensor, "B l"]) -> None:
-        """Take in clean tokens after those behind: one or several whole blocks.
+        """Append clean tokens: one or several whole blocks.
 
         Args:
             x0: Ids in ``0..K``.

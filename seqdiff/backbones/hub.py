@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import cast
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from seqdiff.backbones.base import RunTokens
+from seqdiff.files import write_bytes
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 # Fields that other software reads.
@@ -65,30 +66,55 @@ def read_json(path: Path) -> dict[str, object]:
     return fields
 
 
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
+def read_tensors(directory: str | Path, what: str) -> tuple[Path, dict[str, Tensor]]:
+    """Read model.safetensors.
 
     Args:
-        path: The file.
+        directory: Folder of the file.
+        what: The kind of network, for the message.
+
+    Returns:
+        The file and its tensors.
 
     Raises:
+        FileNotFoundError: If the file is not there.
         ValueError: If it is damaged.
     """
+    path = existing(directory, WEIGHTS_FILE, what)
     try:
-        return load_file(path)
+        return path, load_file(path)
     except SafetensorError as error:
         raise ValueError(
             f"{path} is not a complete safetensors file ({error}); download it again"
         ) from error
 
 
+def write_folder(
+    directory: str | Path, config: Mapping[str, object], tensors: dict[str, Tensor]
+) -> None:
+    """Write config.json and model.safetensors, each complete or not at all.
+
+    Args:
+        directory: Folder, made if it is not there; files of these names are replaced.
+        config: Fields of config.json.
+        tensors: By published name.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / WEIGHTS_FILE, save(tensors, metadata={"format": "pt"}))
+    write_bytes(folder / CONFIG_FILE, (json.dumps(config, indent=2) + "\n").encode())
+
+
 def require_names(path: Path, missing: Sequence[str], unexpected: Sequence[str]) -> None:
-    """Check that a file of weights holds what the configuration beside it asks for.
+    """Check that a file of weights has the tensors of the configuration beside it.
 
     Args:
         path: The file.
-        missing: Tensors that are not there.
-        unexpected: Tensors that have no place.
+        missing: Names of tensors that the file lacks.
+        unexpected: Names of tensors that the network lacks.
 
     Raises:
         ValueError: If there are any.
@@ -101,16 +127,16 @@ def require_names(path: Path, missing: Sequence[str], unexpected: Sequence[str])
 
 
 def require_shape(path: Path, name: str, shape: Sequence[int], stored: Tensor) -> None:
-    """Check that a stored tensor has the shape that the configuration beside it asks for.
+    """Check that a stored tensor has the shape that follows from the configuration beside it.
 
     Args:
         path: The file.
-        name: The tensor.
-        shape: What is asked for.
-        stored: What is there.
+        name: Its name.
+        shape: Required shape.
+        stored: The tensor.
 
     Raises:
-        ValueError: If it has another.
+        ValueError: If it has another shape.
     """
     if tuple(stored.shape) != tuple(shape):
         raise ValueError(
@@ -130,12 +156,12 @@ def check_fields(
     """Check that fields are known, complete and of their types.
 
     Args:
-        owner: Where they are, for the message.
+        owner: Where they were read, for the message.
         what: The kind of network, with its article.
-        fields: What is there.
-        required: Types of the fields that must be there.
-        optional: Types of those that may.
-        without_effect: Those that may hold anything.
+        fields: The fields.
+        required: Types of the required fields.
+        optional: Types of the optional fields.
+        without_effect: Names of fields that are ignored.
 
     Raises:
         ValueError: If they are not.
@@ -160,7 +186,7 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
 
     Args:
         names: What to list.
-        limit: How many to spell out.
+        limit: Most names in the message.
     """
     shown = ", ".join(names[:limit]) or "none"
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
@@ -209,16 +235,16 @@ def read_tokens(folder: Path) -> tuple[Path, dict[int, str]] | None:
 
 
 def check_tokens(owner: str, origin: object, published: Mapping[int, str], run: RunTokens) -> None:
-    """Refuse a network whose ids mean other tokens than a run's.
+    """Check that the ids of a published network mean the same tokens as those of a run.
 
     Args:
-        owner: Who was given the network, for the message.
+        owner: The argument that gave the network, for the message.
         origin: Where its tokens were read.
-        published: Its tokens by id; those beyond the run's do not matter.
-        run: The run's.
+        published: Its tokens by id; further ids than the run's are ignored.
+        run: The run's tokens.
 
     Raises:
-        ValueError: If an id means another token, with the first one.
+        ValueError: If an id means another token; the message names the first one.
     """
     for place, token in enumerate(run.names()):
         if published.get(place) != token:

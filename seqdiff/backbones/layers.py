@@ -1,10 +1,10 @@
-"""Parts that several backbones share."""
+"""Parts that several backbones use."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -48,10 +48,10 @@ class Norm(nn.Module):
 
 
 class LabelEmbedding(nn.Module):
-    """A learned vector for rows without a label, which is the first, and one for every class.
+    """A learned vector for each class, and one, the first, for rows without a label.
 
-    Training hides some labels, so that one network gives both laws that classifier-free guidance
-    combines. Source: Ho and Salimans 2022, arXiv:2207.12598.
+    Training hides some labels, so that one network gives both distributions that classifier-free
+    guidance combines. Source: Ho and Salimans 2022, arXiv:2207.12598.
 
     Args:
         num_classes: Classes, numbered from 0.
@@ -66,11 +66,11 @@ class LabelEmbedding(nn.Module):
     def forward(
         self, label: Int[Tensor, " B"] | None, like: Shaped[Tensor, "B L *C"]
     ) -> Float[Tensor, "B 1 D"]:
-        """Give each row's vector, the same for all its positions.
+        """Return each row's vector.
 
         Args:
             label: Classes, negative for a row without a label; ``None`` if no row has one.
-            like: Says how many rows there are, and where.
+            like: A tensor with as many rows, on the same device.
 
         Raises:
             IndexError: On the CPU, if there is no such class.
@@ -83,11 +83,11 @@ class LabelEmbedding(nn.Module):
 def shifted(
     tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None, start: int
 ) -> Int[Tensor, "B L"]:
-    """Give each position the token before it.
+    """Shift tokens right by one position.
 
     Args:
         tokens: Ids.
-        padding: True at positions that hold nothing.
+        padding: True at padding.
         start: Id at the first position, and after padding.
     """
     before = tokens.roll(1, dims=1)
@@ -96,10 +96,10 @@ def shifted(
 
 
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
-    """Mark a parameter that weight decay must leave alone though it is no vector or embedding.
+    """Exempt a parameter from weight decay that is neither a vector nor an embedding.
 
     Args:
-        parameter: Gains the attribute ``_no_weight_decay``, which optimisers look for.
+        parameter: Gets the attribute ``_no_weight_decay``, which ``decay_groups`` reads.
 
     Returns:
         The same parameter.
@@ -108,49 +108,13 @@ def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
     return parameter
 
 
-def check_mamba_sizes(
-    owner: str,
-    *,
-    d_model: int,
-    n_layer: int,
-    num_embeddings: int,
-    num_logits: int,
-    num_classes: int | None,
-    norm: NormKind,
-    norm_eps: float,
-) -> None:
-    """Check what all Mamba networks are given, see ``Caduceus``.
-
-    Raises:
-        ValueError: If an argument is out of range.
-    """
-    sizes = {
-        "d_model": d_model,
-        "n_layer": n_layer,
-        "num_embeddings": num_embeddings,
-        "num_logits": num_logits,
-    }
-    if num_classes is not None:
-        sizes["num_classes"] = num_classes
-    for name, size in sizes.items():
-        require_positive(owner, name, size)
-    require_choice(owner, "norm", norm, get_args(NormKind))
-    if not norm_eps > 0:
-        raise ValueError(f"{owner}.norm_eps must be above 0, got {norm_eps}; 1e-5 is usual")
-    if num_logits > num_embeddings:
-        raise ValueError(
-            f"{owner}.num_logits must not exceed num_embeddings, whose first rows are the "
-            f"head; got {num_logits} > {num_embeddings}"
-        )
-
-
 def require_positive(owner: str, name: str, size: int) -> None:
     """Check that a size is a whole number above zero.
 
     Args:
-        owner: Who is asking, for the message.
-        name: The argument.
-        size: What was given.
+        owner: Name of the class, for the message.
+        name: Name of the argument.
+        size: Its value.
 
     Raises:
         ValueError: If it is not.
@@ -160,15 +124,15 @@ def require_positive(owner: str, name: str, size: int) -> None:
 
 
 def require_layer(owner: str, layer: int | None, num_layers: int) -> None:
-    """Check how many layers hidden states are to pass.
+    """Check the number of layers to run.
 
     Args:
-        owner: Who is asking, for the message.
-        layer: What was given; ``None`` for all.
-        num_layers: That there are.
+        owner: Name of the network, for the message.
+        layer: Number of layers; ``None`` for all.
+        num_layers: Layers of the network.
 
     Raises:
-        ValueError: If there are not that many.
+        ValueError: If the network has fewer.
     """
     if layer is not None and not 0 <= layer <= num_layers:
         raise ValueError(
@@ -178,13 +142,13 @@ def require_layer(owner: str, layer: int | None, num_layers: int) -> None:
 
 
 def require_choice(owner: str, name: str, value: str, choices: Collection[str]) -> None:
-    """Check that an argument is one of the valid words.
+    """Check that an argument is one of the valid choices.
 
     Args:
-        owner: Who is asking, for the message.
-        name: The argument.
-        value: What was given.
-        choices: What is valid.
+        owner: Name of the class, for the message.
+        name: Name of the argument.
+        value: Its value.
+        choices: The valid values.
 
     Raises:
         ValueError: If it is not.
@@ -212,7 +176,7 @@ class SigmaEmbedding(nn.Module):
         )
 
     def forward(self, sigma: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
-        """Embed each row's noise, which is held at what published networks are trained on.
+        """Embed each row's noise, clamped to the range that published networks are trained on.
 
         Args:
             sigma: Not negative; infinite where everything is masked.

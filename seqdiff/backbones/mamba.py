@@ -117,7 +117,7 @@ class SelectiveSSM(nn.Module):
         return mamba_direction(xz, self.weights(), padding, reverse=reverse, backend=self.backend)
 
     def weights(self) -> Direction:
-        """The parameters as the operators take them."""
+        """Return the parameters as the operators take them."""
         return Direction(
             self.conv_weight,
             self.conv_bias,
@@ -133,13 +133,12 @@ class BiMamba(nn.Module):
     """Two Mamba directions whose outputs are added or multiplied.
 
     Source: Schiff et al. 2024, arXiv:2403.03234, section 3.1. A projection acts on each position
-    alone, so one that both directions share is applied once: before the directions part, and, when
-    they are added, after they meet.
+    alone, so a tied one is applied once: before the directions, and, if they are added, after.
 
     Args:
         d_model: Model width.
         config: The mixer's sizes.
-        tied: Share ``in_proj`` and ``out_proj`` between the directions.
+        tied: Use the same ``in_proj`` and ``out_proj`` in both directions.
         combine: ``add`` or ``ew_multiply``.
         backend: Kernel of the convolutions and scans.
     """
@@ -193,8 +192,8 @@ class BiMamba(nn.Module):
 
         Args:
             x: Input.
-            padding: True at positions before the first or after the last real one; they do not
-                reach the others.
+            padding: True at padding, which must lie before the first or after the last real
+                position; it has no influence on the others.
             mirrored: ``x`` and the result are stored reversed in length and in channels:
                 ``forward(x.flip(1, 2), mirrored=True) == forward(x).flip(1, 2)``.
         """
@@ -214,7 +213,7 @@ class BiMamba(nn.Module):
 
 
 def project_in(proj: nn.Linear, x: Tensor, padding: Tensor | None, mirrored: bool) -> Tensor:
-    """Project what the directions read; zero where padded."""
+    """Project the input of the directions; zero where padded."""
     weight = proj.weight.flip(1) if mirrored else proj.weight
     xz = F.linear(x, weight, proj.bias)
     return xz if padding is None else xz.masked_fill(padding[..., None], 0)

@@ -1,9 +1,8 @@
+from .datamodule import NoData as NoData
 from .datamodule import SequenceDataModule as SequenceDataModule
 from .dataset import SPLITS as SPLITS
 from .dataset import SequenceDataset as SequenceDataset
 from .dataset import Split as Split
-from .motifs import Motif as Motif
-from .motifs import Scaffolds as Scaffolds
 from .reader import Reader as Reader
 from .reader import Record as Record
 from .reader import find_readers as find_readers
@@ -13,7 +12,9 @@ from .suite import SuiteSet as SuiteSet
 from .suite import UnfitSet as UnfitSet
 from .suite import find_suite as find_suite
 from .templates import Blanks as Blanks
+from .templates import Motif as Motif
 from .templates import Records as Records
+from .templates import Scaffolds as Scaffolds
 from .templates import Templates as Templates
 from .tokenizer import ConstraintTokenizer as ConstraintTokenizer
 from .tokenizer import ReservingTokenizer as ReservingTokenizer

@@ -1,4 +1,4 @@
-"""The door between a domain and the core: a data module with a tokenizer."""
+"""What a domain gives the core: a data module with a tokenizer and datasets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
-from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from seqdiff.data.dataset import (
@@ -22,7 +21,7 @@ from seqdiff.likelihood import RowNats
 from seqdiff.types import Batch
 
 
-class SequenceDataModule(LightningDataModule, ABC):
+class SequenceDataModule(ABC):
     """Loads a domain's sequences; a subclass implements ``dataset`` and no loader.
 
     The constructor is cheap and touches no file, so that a run can be described, checked and
@@ -31,19 +30,21 @@ class SequenceDataModule(LightningDataModule, ABC):
     even if the number of devices or the batch size has changed.
 
     Attributes:
-        token_name: What reports call a token; a subclass may say ``base`` or ``word``.
+        token_name: Name of a token in reports, for example ``base`` or ``word``.
+        file_suffix: Of the file format that samples are printed in.
         tokenizer: Maps the domain's strings to ids and back.
         batch_size: Training examples per device and forward pass.
         eval_batch_size: Validation and test examples per device and forward pass.
         num_workers: Loader processes per device; 0 loads in the training process.
         labels: Names of the classes of its examples, in the order of their numbers; ``None``
             without classes. A subclass whose dataset has labels sets it in its constructor.
-        context_length: Tokens of a training row: the longest that the model learns to see; ``None``
-            if not said. A subclass that knows it sets it in its constructor.
+        context_length: Tokens of a training row, the longest that the model learns; ``None``
+            if unknown. A subclass that knows it sets it in its constructor.
         seed: The run's seed, which fixes the order of the stream and the augmentation.
     """
 
     token_name: str = "token"
+    file_suffix: str = "txt"
 
     def __init__(
         self,
@@ -64,7 +65,6 @@ class SequenceDataModule(LightningDataModule, ABC):
         Raises:
             ValueError: If a batch size is less than 1 or ``num_workers`` is negative.
         """
-        super().__init__()
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
@@ -78,33 +78,31 @@ class SequenceDataModule(LightningDataModule, ABC):
                     f"{type(self).__name__}.{name} must be at least {least}, "
                     f"got {getattr(self, name)}; set data.{name}"
                 )
-        self._start = 0
-        self._start_step: int | None = None
 
     @property
     def counting(self) -> tuple[str, ...]:
-        """Sentences for reports on how rows are cut and which positions count; may be none."""
+        """Sentences for reports: how rows are cut and which positions count."""
         return ()
 
     @abstractmethod
     def dataset(self, split: Split) -> SequenceDataset:
         """Open a split. Called more than once: keep what is slow to build.
 
-        Rows come in the order of what they are cut from, such as a genome or a text: standard
-        errors take neighbours to be alike, and rows far apart to be independent.
+        Rows come in the order of their source, such as a genome or a text: standard errors assume
+        that neighbours are similar and that distant rows are independent.
 
-        A run opens the training split before it trains. Check every split then, so that an hour of
-        training does not end in the news that there is nothing to test on.
+        A run opens the training split before it trains. Check every split then, so that an empty
+        test split is found before training and not after it.
 
         Raises:
             ValueError: If there is no such split, or it holds nothing.
         """
 
     def baselines(self, split: Split) -> dict[str, RowNats]:
-        """Score a split by cheap models, by name, to print beside an evaluation.
+        """Score a split by cheap models, by name, for comparison in an evaluation.
 
-        Every row of the split is scored, in its order, and each counts the tokens that its loss
-        mask counts, so that a model can be compared with a baseline row by row.
+        Every row of the split is scored, in its order, over the tokens of its loss mask, so that a
+        model can be compared with a baseline row by row.
         """
         del split
         return {}
@@ -127,7 +125,7 @@ class SequenceDataModule(LightningDataModule, ABC):
     def evaluation_loader(
         self, split: Split, *, rank: int = 0, world_size: int = 1
     ) -> DataLoader[Batch]:
-        """Read this device's share of a split, each example once over all devices.
+        """Read this device's part of a split; over all devices, each example once.
 
         Raises:
             ValueError: If the split is empty.
@@ -148,7 +146,7 @@ class SequenceDataModule(LightningDataModule, ABC):
         rank: int = 0,
         world_size: int = 1,
     ) -> DataLoader[Batch]:
-        """Read this device's share of some rows of a dataset, each once over all devices.
+        """Read this device's part of some rows of a dataset; over all devices, each row once.
 
         Args:
             dataset: Rows like those of ``dataset``, of this tokenizer.
@@ -156,10 +154,8 @@ class SequenceDataModule(LightningDataModule, ABC):
             rank: This device.
             world_size: Number of devices.
         """
-        shares = EvaluationBatches(
-            len(rows), self.eval_batch_size, rank=rank, world_size=world_size
-        )
-        batches = [[rows[place] for place in share] for share in shares]
+        parts = EvaluationBatches(len(rows), self.eval_batch_size, rank=rank, world_size=world_size)
+        batches = [[rows[place] for place in part] for part in parts]
         return self._loader(EvaluationSet(dataset), batches)
 
     def _loader(
@@ -174,53 +170,37 @@ class SequenceDataModule(LightningDataModule, ABC):
             pin_memory=torch.cuda.is_available(),
         )
 
-    @property
-    def position(self) -> int:
-        """Examples of the stream that have entered an optimiser step."""
-        if self._start_step is None or self.trainer is None:
-            return self._start
-        steps = self.trainer.global_step - self._start_step
-        examples = self.batch_size * self.trainer.world_size * self.trainer.accumulate_grad_batches
-        return self._start + steps * examples
+    def prepare(self) -> None:  # noqa: B027  a subclass may have nothing to build
+        """Build caches; called by one process per machine before the others open a dataset."""
 
-    def train_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook: the stream from where the run stands."""
-        if self.trainer is None:
-            raise ValueError(
-                f"{type(self).__name__}.train_dataloader must be called by a Trainer, got none; "
-                "call training_loader() instead"
-            )
-        self._start, self._start_step = self.position, self.trainer.global_step
-        return self.training_loader(
-            rank=self.trainer.global_rank, world_size=self.trainer.world_size, start=self._start
+
+class NoData(SequenceDataModule):
+    """A tokenizer without sequences: the data of a published network.
+
+    Args:
+        tokenizer: Of the network.
+        token_name: What reports call a token.
+        file_suffix: Of the file format that samples are printed in.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, token_name: str, file_suffix: str) -> None:
+        super().__init__(tokenizer, batch_size=1)
+        self.token_name, self.file_suffix = token_name, file_suffix
+
+    def dataset(self, split: Split) -> SequenceDataset:
+        """There is none.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            f"Run.datamodule must have a {split} split, got a published network without data; "
+            "make it a run with data: seqdiff train CONFIG --trainer.max_steps 0"
         )
-
-    def val_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook: this device's share of the validation split."""
-        return self._share("valid")
-
-    def test_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook: this device's share of the test split."""
-        return self._share("test")
-
-    def _share(self, split: Split) -> DataLoader[Batch]:
-        if self.trainer is None:
-            return self.evaluation_loader(split)
-        return self.evaluation_loader(
-            split, rank=self.trainer.global_rank, world_size=self.trainer.world_size
-        )
-
-    def state_dict(self) -> dict[str, int]:
-        """Lightning's hook: the position goes into the checkpoint."""
-        return {"position": self.position}
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Lightning's hook: continue from the checkpoint's position."""
-        self._start, self._start_step = state_dict["position"], None
 
 
 class EvaluationBatches(Sampler[list[int]]):
-    """One device's batches of a split: nothing dropped, nothing repeated, shares alike.
+    """One device's batches of a split: nothing dropped, nothing repeated, equal parts.
 
     The examples are cut into as few rounds as the batch size allows, and each round into one
     nearly equal batch a device, so that every device runs the same number of batches (only with
@@ -230,7 +210,7 @@ class EvaluationBatches(Sampler[list[int]]):
     def __init__(
         self, num_examples: int, batch_size: int, *, rank: int = 0, world_size: int = 1
     ) -> None:
-        """Describe the share.
+        """Describe the part.
 
         Args:
             num_examples: Examples in the split.
@@ -254,5 +234,5 @@ class EvaluationBatches(Sampler[list[int]]):
 
 
 def _as_is(batch: Batch | list[Batch]) -> Batch | list[Batch]:
-    """Datasets answer a list of positions with a finished batch."""
+    """Return the batch unchanged: datasets return whole batches."""
     return batch

@@ -13,11 +13,11 @@ from seqdiff.data.dataset import SequenceDataset
 
 @dataclass(frozen=True)
 class SuiteSet:
-    """A set that is at hand, read as a run reads its own data.
+    """An available set, read as a run reads its own data.
 
     Attributes:
-        name: What reports call it.
-        origin: Where it lies and what is peculiar about it, for a line of a report.
+        name: Its name in reports.
+        origin: Where it was found and what is special about it, for a line of a report.
         dataset: Its rows.
         num_documents: Documents that the rows are cut from.
         units_per_token: Units, see ``Suite``, of the whole set over its counted tokens; ``None`` if
@@ -34,12 +34,12 @@ class SuiteSet:
 
 
 class UnfitSet(NamedTuple):
-    """A set that is at hand and that a run's tokenizer cannot spell.
+    """An available set that a run's tokenizer cannot encode.
 
     Attributes:
-        name: What reports call it.
-        origin: Where it lies.
-        reason: What cannot be spelled, and where.
+        name: Its name in reports.
+        origin: Where it was found.
+        reason: What cannot be encoded, and where.
         published: See ``SuiteSet``.
     """
 
@@ -50,12 +50,12 @@ class UnfitSet(NamedTuple):
 
 
 class MissingSet(NamedTuple):
-    """A set that is not at hand.
+    """A set that is not available.
 
     Attributes:
-        name: What reports call it.
-        place: The path that would be used.
-        reason: Why nothing else is at hand; empty if that is where it is looked for alone.
+        name: Its name in reports.
+        place: The path where it is looked for.
+        reason: Why no other source is available; empty if the path is the only one.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Suite(Protocol):
     """Finds the sets of a benchmark.
 
     Attributes:
-        models: Whose published numbers there are, in the order of the columns.
+        models: Models with published numbers, in the order of the columns.
         unit: Something countable that does not depend on a tokenizer, e.g. ``byte``.
     """
 
@@ -78,22 +78,22 @@ class Suite(Protocol):
     def find(
         self, data: SequenceDataModule, folder: Path | None
     ) -> tuple[list[SuiteSet | UnfitSet], list[MissingSet]]:
-        """Open what is at hand.
+        """Open the available sets.
 
         Args:
-            data: Of the run: its tokenizer and the shape of its rows are used.
-            folder: That holds copies of the sets; ``None`` leaves it to the suite where to look.
+            data: Data of the run, for its tokenizer and the length of its rows.
+            folder: Folder with copies of the sets; ``None`` for the suite's default.
 
         Raises:
-            ValueError: If the data is of another domain, or a set is not sound.
+            ValueError: If the data is of another domain, or a set is damaged.
         """
         ...
 
     def notes(self, data: SequenceDataModule) -> tuple[str, ...]:
-        """Say how rows are cut, which positions count, and what does not compare.
+        """Explain how rows are cut, which positions count, and what is not comparable.
 
         Args:
-            data: Of the run.
+            data: Data of the run.
         """
         ...
 
@@ -107,7 +107,7 @@ def find_suite(name: str) -> Suite:
     """Load a suite.
 
     Raises:
-        ValueError: If there is none of that name; with those there are.
+        ValueError: If there is none of that name.
     """
     for entry in entry_points(group="seqdiff.suites"):
         if entry.name == name:

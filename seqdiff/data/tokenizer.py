@@ -1,4 +1,4 @@
-"""What the core asks of a tokenizer, and what it can make use of besides."""
+"""What the core needs of a tokenizer, and further protocols that it can use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
 
 @runtime_checkable
 class VocabularyTokenizer(Tokenizer, Protocol):
-    """A tokenizer whose tokens have other names than what they decode to, as in a vocabulary."""
+    """A tokenizer whose tokens have names, as in a vocabulary, that differ from their strings."""
 
     @property
     def ids(self) -> Mapping[str, int]:
@@ -44,16 +44,16 @@ class VocabularyTokenizer(Tokenizer, Protocol):
 
 @runtime_checkable
 class ConstraintTokenizer(Tokenizer, Protocol):
-    """A tokenizer whose strings can also say which letters a position may hold.
+    """A tokenizer whose strings can also say which symbols a position may take.
 
     Templates and motifs are such strings. DNA has the IUPAC code for it: R is A or G, N is any.
     """
 
     def allowed(self, string: str) -> Bool[np.ndarray, "L K"]:
-        """Say which letters each position of a pattern may hold; at least one.
+        """Mark the symbols that each position of a pattern may take; at least one.
 
         Raises:
-            ValueError: If the string is no pattern; the message says where.
+            ValueError: If the string is no pattern; the message names the place.
         """
         ...
 

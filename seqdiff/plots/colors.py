@@ -1,9 +1,11 @@
-"""Colours of tokens that stay apart for colour-blind eyes, and what they stand for."""
+"""Colours of tokens that colour-blind readers can distinguish, their legend, and figure files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import matplotlib
 import numpy as np
 from jaxtyping import Bool, Integer, UInt8
 from matplotlib import colormaps
@@ -17,11 +19,12 @@ from matplotlib.patches import Patch
 PALETTE = ("#009E73", "#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
 MASK, HIDDEN_AGAIN = "#E6E6E6", "#555555"
 _SCALE = "viridis"
+_UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 _NAMED = 40  # symbols that a colour bar can name one by one
 
 
 def spell(symbol: str) -> str:
-    """Write a symbol so that any font shows it, on one line and not as a formula."""
+    """Escape a symbol so that any font shows it, on one line and not as a formula."""
     plain = symbol.isascii() and symbol.isprintable() and symbol.strip() == symbol != ""
     text = symbol if plain else ascii(symbol)
     return (text if len(text) <= 12 else text[:11] + "~").replace("$", r"\$")
@@ -39,17 +42,17 @@ class Colors:
 
     @property
     def few(self) -> bool:
-        """Whether each letter has a colour of its own; otherwise they lie on a scale, by id."""
+        """Whether each symbol has its own colour; otherwise colours follow a scale, by id."""
         return len(self.symbols) - 1 <= len(PALETTE)
 
     def paint(
         self, tokens: Integer[np.ndarray, "F P"], hidden_again: Bool[np.ndarray, "F P"]
     ) -> UInt8[np.ndarray, "F P 4"]:
-        """Give the picture of tokens, red, green, blue and opacity.
+        """Colour tokens: red, green, blue and opacity.
 
         Args:
             tokens: Ids in ``0..K``.
-            hidden_again: Which of the masks have been visible before.
+            hidden_again: True at masks that were visible before.
         """
         count = len(self.symbols) - 1
         if self.few:
@@ -64,9 +67,9 @@ class Colors:
         """Add the legend and, for large alphabets, a colour bar.
 
         Args:
-            figure: Gets the legend.
-            axes: Gets the bar.
-            hiding: Whether something is hidden again.
+            figure: Figure for the legend.
+            axes: Axes for the colour bar.
+            hiding: Whether the legend names remasked positions.
         """
         count = len(self.symbols) - 1
         handles = [Patch(facecolor=MASK, edgecolor="0.6", label="mask")]
@@ -84,3 +87,18 @@ class Colors:
         figure.legend(
             handles=handles, loc="outside lower center", ncols=len(handles), frameon=False
         )
+
+
+def ink(color: UInt8[np.ndarray, " 4"]) -> str:
+    """Black or white, whichever is read more easily on a colour."""
+    return "black" if color[:3] @ np.array([0.299, 0.587, 0.114]) > 140 else "white"
+
+
+def write_figure(path: Path, figure: Figure) -> None:
+    """Write a png (200 dots an inch), svg or pdf, by the suffix; equal figures give equal bytes.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    with matplotlib.rc_context({"svg.hashsalt": "seqdiff", "svg.fonttype": "none"}):
+        figure.savefig(path, dpi=200, metadata=_UNDATED.get(path.suffix))

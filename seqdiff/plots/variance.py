@@ -1,4 +1,4 @@
-"""The heat map of how much an estimate varies under each interval of masked shares."""
+"""The heat map of the variance of an estimate under each interval of mask fractions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from seqdiff.plots.colors import PALETTE
-from seqdiff.plots.trace import ink
+from seqdiff.plots.colors import PALETTE, ink
 from seqdiff.training import Interval, Variances
 
 _SCALE = "viridis"

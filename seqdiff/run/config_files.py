@@ -20,7 +20,7 @@ _WITH_A_PROCESS = ("Autoregressive", "BlockWeightedMLM")
 _MOVED = {
     "genomics.alphabet": "genomics.sequence",
     "genomics.datamodules": "genomics.data",
-    "genomics.motifs": "genomics.sequence",
+    "genomics.motifs": "genomics.data",
     "genomics.published": "genomics.pretrained",
     "genomics.sources": "genomics.data",
     "genomics.synthetic": "genomics.data",

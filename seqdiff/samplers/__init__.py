@@ -7,7 +7,7 @@ from seqdiff.samplers.adaptive import (
     MarginSampler,
     ThresholdSampler,
 )
-from seqdiff.samplers.block import BlockSampler
+from seqdiff.samplers.block import BlockSampler, Growth, real_tokens
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.conjoining import Conjoined, read_back
 from seqdiff.samplers.draws import SeededDraws, row_seeds
@@ -16,27 +16,27 @@ from seqdiff.samplers.gaussian import GaussianSampler
 from seqdiff.samplers.grid import (
     AncestralSampler,
     CachedAncestralSampler,
-    TauLeapingSampler,
-    TweedieSampler,
-)
-from seqdiff.samplers.growth import Growth, real_tokens
-from seqdiff.samplers.guidance import BlockClassifierFree, ClassifierFree, Guidance
-from seqdiff.samplers.guidance_classifier import (
-    Classifier,
-    ExactClassifierBased,
-    FirstOrderClassifierBased,
-    RelaxedClassifier,
-)
-from seqdiff.samplers.left_to_right import LeftToRightSampler
-from seqdiff.samplers.predictor_corrector import GibbsSampler, PredictorCorrectorSampler
-from seqdiff.samplers.protocol import Sampler, find_sampler, named_samplers, sampler_name
-from seqdiff.samplers.recorder import Recorder, check_room
-from seqdiff.samplers.remask import (
+    GibbsSampler,
+    PredictorCorrectorSampler,
     RemaskCapSampler,
     RemaskConfSampler,
     RemaskLoopSampler,
     RemaskRescaleSampler,
+    TauLeapingSampler,
+    TweedieSampler,
 )
+from seqdiff.samplers.guidance import (
+    BlockClassifierFree,
+    Classifier,
+    ClassifierFree,
+    ExactClassifierBased,
+    FirstOrderClassifierBased,
+    Guidance,
+    RelaxedClassifier,
+)
+from seqdiff.samplers.left_to_right import LeftToRightSampler
+from seqdiff.samplers.protocol import Sampler, find_sampler, named_samplers, sampler_name
+from seqdiff.samplers.recorder import Recorder, check_room
 from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import Particles, SMCSampler
 

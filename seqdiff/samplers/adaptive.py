@@ -1,4 +1,8 @@
-"""Samplers in which the network's certainty chooses which tokens to unmask in a step."""
+"""Samplers in which the network's certainty decides which tokens to unmask in a step.
+
+An order strategy (``certainty``) ranks the masked positions, a count strategy (``count``) says how
+many of them to unmask.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +13,65 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.decoding import DecodingSampler
+from seqdiff.samplers.decoding import Decoding
+from seqdiff.samplers.first_hitting import UNMASK_STEPS
+from seqdiff.samplers.protocol import Sampler, option
 
 
-def entropy(log_probs: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
-    """Entropy of laws, in nats."""
-    return torch.special.entr(log_probs.exp()).sum(dim=-1)
+def likelihood(log_probs: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
+    """Certainty as the log-probability of the most likely symbol."""
+    return log_probs.amax(dim=-1)
+
+
+def margin(log_probs: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
+    """Certainty as the gap between the two most likely symbols; 1 if there is a single symbol."""
+    best = log_probs.exp().topk(min(2, log_probs.shape[-1]), dim=-1).values
+    return best[:, 0] - best[:, 1:].sum(dim=-1)
+
+
+def negative_entropy(log_probs: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
+    """Certainty as minus the entropy in nats."""
+    return -torch.special.entr(log_probs.exp()).sum(dim=-1)
 
 
 @dataclass(frozen=True)
-class AdaptiveSampler(DecodingSampler, ABC):
-    """Ask for the laws of all masked positions, choose some by their certainty, draw those.
+class AdaptiveSampler(Decoding, Sampler, ABC):
+    """Predict all masked positions, choose some of them by their certainty, draw those.
 
-    The choice looks at the model's law within the allowed letters, before it is reshaped. What is
-    drawn does not follow the model's law: certain positions come first, ties from the left.
+    Certainty is that of the model's distribution within the allowed symbols, before it is reshaped.
+    The samples do not follow the model's distribution. Ties go to the left.
     """
 
-    directed = True
+    order_dependent = True
     draws_from = "another"
+    certainty = staticmethod(likelihood)
 
+    @override
     def fill(self, canvas: Canvas) -> None:
-        """See ``Sampler``; a row is evaluated until it is full."""
         start = canvas.masked.sum(dim=-1)
         step = 0
         while bool((masked := canvas.masked).any()):
-            law = canvas.log_probs(masked, canvas.time)
-            certainty = torch.full(masked.shape, -torch.inf, dtype=torch.float64).to(law.device)
-            certainty[masked] = self.certainty(law)
+            log_probs = canvas.log_probs(masked, canvas.time)
+            certainty = torch.full(masked.shape, -torch.inf, dtype=torch.float64).to(masked.device)
+            certainty[masked] = self.certainty(log_probs)
             order = certainty.argsort(dim=-1, descending=True, stable=True)
             count = self.count(certainty.gather(-1, order), start, step)
             rank = torch.empty_like(order).scatter_(
                 -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
             )
             where = masked & (rank < count[:, None])
-            self._reveal(canvas, where, law[where[masked]])
+            self._draw(canvas, where, log_probs[where[masked]])
             canvas.end_step()
             step += 1
-
-    @abstractmethod
-    def certainty(self, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
-        """Measure how certain laws are; the most certain position is the first to be revealed."""
 
     @abstractmethod
     def count(
         self, certainty: Float64[Tensor, "B L"], start: Int64[Tensor, " B"], step: int
     ) -> Int64[Tensor, " B"]:
-        """Say how many of the most certain positions of each row to reveal, at least 1.
+        """Return how many of the most certain positions of each row to unmask, at least 1.
 
         Args:
             certainty: Falling along each row; ``-inf`` after the last masked position.
@@ -65,140 +80,105 @@ class AdaptiveSampler(DecodingSampler, ABC):
         """
 
 
+def equal_steps(
+    self: ConfidenceSampler | MarginSampler | EntropySampler,
+    certainty: Float64[Tensor, "B L"],
+    start: Int64[Tensor, " B"],
+    step: int,
+) -> Int64[Tensor, " B"]:
+    """Count strategy that keeps the steps of a sampler as equal as possible, smaller ones last."""
+    if self.num_steps is None:
+        return start.clamp_max(1)
+    steps = start.clamp(1, self.num_steps)
+    return -(-start * (step + 1) // steps) + (-start * step // steps)
+
+
 @dataclass(frozen=True)
-class CertaintySampler(AdaptiveSampler, ABC):
-    """Steps of equal size, the most certain positions first; ties go to the left.
+class ConfidenceSampler(AdaptiveSampler):
+    """Most confident position first (most likely symbol); not the model's distribution.
+
+    Source: Chang et al. 2022, arXiv:2202.04200, where the probability of the drawn symbol counts.
 
     Attributes:
-        num_steps: Evaluations a row at most; ``None`` reveals one token at a time.
+        num_steps: Evaluations a row at most; the default unmasks one token at a time.
     """
 
-    num_steps: int | None = None
+    num_steps: int | None = option(None, lambda value: value >= 1, *UNMASK_STEPS)
 
-    def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If one is out of its range.
-        """
-        super().__post_init__()
-        self._require(
-            self.num_steps is None or self.num_steps >= 1,
-            "num_steps",
-            "be at least 1",
-            "leave it out to reveal one token at a time",
-        )
-
-    def count(
-        self, certainty: Float64[Tensor, "B L"], start: Int64[Tensor, " B"], step: int
-    ) -> Int64[Tensor, " B"]:
-        """See ``AdaptiveSampler``: as many as keep the steps equal, the smaller ones last."""
-        if self.num_steps is None:
-            return start.clamp_max(1)
-        steps = start.clamp(1, self.num_steps)
-        return -(-start * (step + 1) // steps) + (-start * step // steps)
+    count = equal_steps
 
 
 @dataclass(frozen=True)
-class ConfidenceSampler(CertaintySampler):
-    """Most confident position first (likeliest letter); not the model's distribution.
-
-    Source: Chang et al. 2022, arXiv:2202.04200, where a drawn letter's own probability counts.
-    """
-
-    def certainty(self, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
-        """See ``AdaptiveSampler``."""
-        return law.amax(dim=-1)
-
-
-@dataclass(frozen=True)
-class MarginSampler(CertaintySampler):
-    """Largest gap between the two likeliest letters first; not the model's distribution.
+class MarginSampler(AdaptiveSampler):
+    """Largest gap between the two most likely symbols first; not the model's distribution.
 
     Source: Kim et al. 2025, arXiv:2502.06768, "top-K probability margin".
+
+    Attributes:
+        num_steps: Evaluations a row at most; the default unmasks one token at a time.
     """
 
-    def certainty(self, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
-        """See ``AdaptiveSampler``; with a single letter every gap is 1."""
-        best = law.exp().topk(min(2, law.shape[-1]), dim=-1).values
-        return best[:, 0] - best[:, 1:].sum(dim=-1)
+    certainty = staticmethod(margin)
+    num_steps: int | None = option(None, lambda value: value >= 1, *UNMASK_STEPS)
+
+    count = equal_steps
 
 
 @dataclass(frozen=True)
-class EntropySampler(CertaintySampler):
-    """Least entropy of the letter first; not the model's distribution."""
+class EntropySampler(AdaptiveSampler):
+    """Lowest entropy of the token first; not the model's distribution.
 
-    def certainty(self, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
-        """See ``AdaptiveSampler``."""
-        return -entropy(law)
+    Attributes:
+        num_steps: Evaluations a row at most; the default unmasks one token at a time.
+    """
+
+    certainty = staticmethod(negative_entropy)
+    num_steps: int | None = option(None, lambda value: value >= 1, *UNMASK_STEPS)
+
+    count = equal_steps
 
 
 @dataclass(frozen=True)
 class ThresholdSampler(AdaptiveSampler):
-    """All positions whose likeliest letter reaches a probability; not the model's distribution.
+    """All positions whose most likely symbol is sure enough; not the model's distribution.
 
-    In each step, and always at least the most confident one. Source: Wu et al. 2025,
-    arXiv:2505.22618.
+    Each step unmasks all positions above the threshold, and always at least the most confident one.
+    Source: Wu et al. 2025, arXiv:2505.22618.
 
     Attributes:
-        threshold: Probability in (0, 1]; above it a position counts as sure.
+        threshold: Probability in (0, 1] of the most likely symbol from which a position is sure.
     """
 
-    threshold: float = 0.9
+    threshold: float = option(0.9, lambda value: 0 < value <= 1, "be in (0, 1]", "0.9 is common")
 
-    def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If one is out of its range.
-        """
-        super().__post_init__()
-        self._require(0 < self.threshold <= 1, "threshold", "be in (0, 1]", "0.9 is common")
-
-    def certainty(self, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
-        """See ``AdaptiveSampler``."""
-        return law.amax(dim=-1)
-
+    @override
     def count(
         self, certainty: Float64[Tensor, "B L"], start: Int64[Tensor, " B"], step: int
     ) -> Int64[Tensor, " B"]:
-        """See ``AdaptiveSampler``."""
         return (certainty >= math.log(self.threshold)).sum(dim=-1).clamp_min(1)
 
 
 @dataclass(frozen=True)
 class EntropyBudgetSampler(AdaptiveSampler):
-    """Least entropy first, as many as an entropy budget allows; not the model's distribution.
+    """Lowest entropy first, as many as an entropy budget allows; not the model's distribution.
 
-    In each step the largest set, in rising order of entropy, whose entropies without the largest
-    add up to at most the budget. That sum bounds how far the tokens of a step can depend on each
-    other. Source: Ben-Hamu et al. 2025, arXiv:2505.24857.
+    Each step unmasks the largest set, in rising order of entropy, whose entropies without the
+    largest one add up to at most the budget. That sum bounds how much the tokens of a step can
+    depend on each other. Source: Ben-Hamu et al. 2025, arXiv:2505.24857.
 
     Attributes:
         budget: Nats, at least 0; at 0 one token at a time unless others are certain.
     """
 
-    budget: float = 0.1
+    certainty = staticmethod(negative_entropy)
+    budget: float = option(0.1, lambda value: value >= 0, "be at least 0", "0 is the most careful")
 
-    def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If one is out of its range.
-        """
-        super().__post_init__()
-        self._require(self.budget >= 0, "budget", "be at least 0", "0 is the most careful")
-
-    def certainty(self, law: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
-        """See ``AdaptiveSampler``."""
-        return -entropy(law)
-
+    @override
     def count(
         self, certainty: Float64[Tensor, "B L"], start: Int64[Tensor, " B"], step: int
     ) -> Int64[Tensor, " B"]:
-        """See ``AdaptiveSampler``; in rising order the largest entropy of a set is its last."""
         entropies = -certainty
         others = entropies.cumsum(dim=-1).roll(1, dims=-1)
-        others[:, 0] = 0.0
+        others[:, 0] = 0.0  # in rising order the largest entropy of a set is its last
         affordable = (others <= self.budget) & (entropies < torch.inf)
         return affordable.sum(dim=-1).clamp_min(1)

@@ -1,71 +1,217 @@
-"""Sampling from a model of block diffusion: one block after the other."""
+"""Sampling from a model of block diffusion: rows grow block by block, and may end early."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-from seqdiff.denoiser import Denoiser, Needs
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+from typing_extensions import override
+
+from seqdiff.blocks import cut
+from seqdiff.denoiser import Denoiser, Needs, Prefix
 from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.checks import check_numbers
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.grid import TauLeapingSampler
-from seqdiff.samplers.growth import Growth, StopRules, real_tokens
-from seqdiff.samplers.protocol import Sampler
+from seqdiff.samplers.protocol import Sampler, option
 from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import SMCSampler
+from seqdiff.types import Inputs
 
 _WHOLE_ROWS = (SemiAutoregressiveSampler, SMCSampler, TauLeapingSampler)
+
+
+def unigram_entropy(tokens: Int64[Tensor, "B n"]) -> Float64[Tensor, " B"]:
+    """Entropy in nats of the frequencies of the symbols in each row; any integers will do."""
+    ordered = tokens.sort(dim=-1).values
+    first = torch.searchsorted(ordered, ordered)
+    count = torch.searchsorted(ordered, ordered, right=True) - first
+    return math.log(max(1, tokens.shape[1])) - count.double().log().mean(dim=-1)
+
+
+@dataclass
+class Growth:
+    """The rows of a canvas while they grow; complete rows leave.
+
+    Attributes:
+        canvas: The rows.
+        size: Tokens of a block.
+        open: Which blocks hold masks.
+        until: Number of blocks up to the last that holds masks.
+        end: Tokens of each row.
+        earliest: Smallest allowed end of each row, after its last visible token.
+        rows: The rows that still grow.
+        prefix: The network's state or cache of those rows.
+        known: Number of blocks that it has read.
+    """
+
+    canvas: Canvas
+    size: int
+    open: Bool[Tensor, "B n"]
+    until: Int64[Tensor, " B"]
+    end: Int64[Tensor, " B"]
+    earliest: Int64[Tensor, " B"]
+    rows: Int64[Tensor, " b"]
+    prefix: Prefix
+    known: int = 0
+
+    @classmethod
+    def begin(cls, canvas: Canvas, end: Int64[Tensor, " B"], window: int | None) -> Growth:
+        """Open a prefix for the rows with masks, of which there must be one.
+
+        Args:
+            canvas: The rows.
+            end: Tokens of each row; updated in place when a row stops.
+            window: See ``Backbone.block_cache``.
+
+        Raises:
+            ValueError: If the window does not fit the network.
+        """
+        denoiser = canvas.denoiser
+        size = denoiser.block_size
+        place = torch.arange(canvas.x_t.shape[1], device=end.device)
+        earliest = _last(~canvas.free & (place < end[:, None]))
+        opened = cut(canvas.masked, size).any(dim=-1).view(len(end), -1)
+        until = _last(opened)
+        rows = until.nonzero().squeeze(-1)
+        prefix = denoiser.start(len(rows), window=window)
+        return cls(canvas, size, opened, until, end, earliest, rows, prefix)
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks up to the last one of any row that holds masks."""
+        return int(self.until.max())
+
+    def leave(self, block: int) -> None:
+        """Drop the rows that have no masks from a block on."""
+        stays = self.until[self.rows] > block
+        if not bool(stays.all()):
+            self.rows = self.rows[stays]
+            if len(self.rows):
+                self.prefix = self.prefix.take(stays.nonzero().squeeze(-1))
+
+    def is_open(self, block: int) -> bool:
+        """Whether a growing row has masks in a block."""
+        return bool(self.open[self.rows, block].any())
+
+    def catch_up(self, block: int) -> None:
+        """Let the network read all blocks before one that it has not read, in one call."""
+        if self.known < block:
+            x0 = self.canvas.x_t[self.rows, self.known * self.size : block * self.size]
+            self.prefix.append(x0)
+            each = self.canvas.denoiser.evaluations(Inputs(x0))
+            self.canvas.nfe[self.rows] += each * (block - self.known)
+            self.known = block
+
+    def fill(self, block: int, inner: Sampler) -> None:
+        """Fill a block of the rows that have masks there.
+
+        Rows are batched by the width of their block, because the network takes no padding.
+        """
+        start = block * self.size
+        opened = self.open[self.rows, block]
+        width = (self.end[self.rows] - start).clamp_max(self.size)
+        for part in width[opened].unique().tolist():
+            chosen = (opened & (width == part)).nonzero().squeeze(-1)
+            whole = len(chosen) == len(self.rows)
+            prefix = self.prefix if whole else self.prefix.take(chosen)
+            rows = self.rows[chosen]
+            self.canvas.fill_block(rows, start, start + part, prefix, inner.fill)
+
+    def stop(self, block: int, sampler: BlockSampler) -> None:
+        """End the rows that stop with a block, and mask their tokens after the end.
+
+        The step that finished the block is reported again, without those tokens.
+        """
+        rows = self.rows[self.open[self.rows, block]]
+        start, x_t, free = block * self.size, self.canvas.x_t, self.canvas.free
+        end = min(start + self.size, x_t.shape[1])
+        window = 0 if sampler.min_entropy is None else sampler.entropy_window
+        tail = x_t[rows, max(0, min(start, end - window)) : end]
+        found = sampler.ends(tail, free[rows, start:end], end, self.earliest[rows])
+        found = found.minimum(self.end[rows])
+        ended = (found >= 0) & (found < self.end[rows])
+        if not bool(ended.any()):
+            return
+        self.end[rows[ended]] = found[ended]
+        self.until[rows[ended]] = block + 1
+        for row, last in zip(rows[ended].tolist(), found[ended].tolist(), strict=True):
+            x_t[row, last:end].masked_fill_(free[row, last:end], self.canvas.unknown_id)
+            free[row, last:] = False
+        self.canvas.report(self.canvas.step)
+
+
+def _last(x: Bool[Tensor, "B n"]) -> Int64[Tensor, " B"]:
+    """Count the entries of each row up to the last that is True."""
+    number = torch.arange(1, x.shape[1] + 1, device=x.device)
+    return torch.where(x, number, 0).amax(dim=-1)
+
+
+def real_tokens(canvas: Canvas) -> Int64[Tensor, " B"]:
+    """Count the real tokens of each row.
+
+    Raises:
+        ValueError: If padding comes before one of them.
+    """
+    batch, length = canvas.x_t.shape
+    if canvas.padding is None:
+        return torch.full((batch,), length, device=canvas.x_t.device)
+    bad = canvas.padding[:, :-1] & ~canvas.padding[:, 1:]
+    if bool(bad.any()):
+        row, column = bad.nonzero()[0].tolist()
+        raise ValueError(
+            "BlockSampler.padding must come after the last token of a row, got a token after it "
+            f"at row {row}, position {column + 1}; move the tokens to the left"
+        )
+    return (~canvas.padding).sum(dim=-1)
 
 
 @dataclass(frozen=True)
 class BlockSampler(Sampler):
     """For block diffusion: fills block after block given the clean ones before; any sampler inside.
 
-    The network keeps what it needs of finished blocks: a state, so that a block costs the same
-    wherever it lies, or as many tokens as its window holds. What the sampler itself does for a
-    block does not depend on the length of the row. Visible tokens may be anywhere: a prompt of any
-    length, another for each row, or gaps to fill. Tokens to the right of a block are not seen from
-    it, so with those the law is the one that this order gives, block by block, and not the model's
-    law given all that is visible. A row that has no masks left leaves the batch. Source: Arriola et
-    al. 2025, arXiv:2503.09573, section 3.
+    Of finished blocks the network keeps a state, so that every block costs the same, or as many
+    tokens as its window holds. The work of the sampler itself for a block does not
+    depend on the length of the row. Visible tokens may be anywhere: a prompt of any length, which
+    may differ between rows, or gaps to fill. A block does not see the tokens to its right, so with
+    visible tokens there, each block follows the model's distribution given the tokens before it,
+    not given all visible tokens. A row without masks leaves the batch. Source: Arriola et al. 2025,
+    arXiv:2503.09573, section 3.
 
-    A row may end before it is full, ``SampleOutput.length`` says where: with the first stop symbol
-    that was drawn, which stays its last token, or after a block that leaves its end monotonous. It
-    never ends before its last visible token, nor with a stop symbol in the first place, where some
-    texts have it as their beginning.
+    A row may end before it is full; ``SampleOutput.length`` says where. It ends with the first stop
+    symbol that was drawn, which stays its last token, or after a block that leaves its end
+    monotonous. It never ends before its last visible token, nor with a stop symbol in the first
+    position, because some texts begin with that symbol.
 
-    Network evaluations are counted in blocks. A block is evaluated as often as the sampler inside
-    asks, and once more, clean, when it is taken in: a block of a prompt only that once, the last
-    block of a row never.
+    Network evaluations are counted in blocks. A block is evaluated as often as the inner sampler
+    needs, and once more, clean, when the network reads it. A block of a prompt is only read, and
+    the last block of a row is never read.
 
     Attributes:
-        inner: Fills each block; temperature and its like are its own.
-        window: Tokens that the network looks at at a time, those of the block among them; those
-            further back are forgotten. A row may be longer, by any amount. By default the network
-            decides; one that keeps a state has no use for it.
+        inner: Fills each block. It has its own temperature and the like.
+        window: Tokens that the network sees at a time, including those of the block; those further
+            back are forgotten. A row may be longer, by any amount. By default the network decides.
+            A network that keeps a state does not use it.
         stop_id: The symbol that ends a row.
         min_entropy: A row ends after a block that leaves the unigram entropy of its last
-            ``entropy_window`` tokens, a prompt's among them, below this number of nats. For text in
-            subwords 4 is published; natural text must lie well above it.
+            ``entropy_window`` tokens, including those of a prompt, below this number of nats. For
+            text in subwords 4 is published; natural text must lie well above it.
         entropy_window: See ``min_entropy``; rows that are shorter go on.
     """
 
     needs = Needs((Blockwise,), any_order=True)
-    directed = True
+    order_dependent = True
     inner: Sampler = field(default_factory=FirstHittingSampler)
     window: int | None = None
     stop_id: int | None = None
     min_entropy: float | None = None
-    entropy_window: int = 256
+    entropy_window: int = option(256, lambda value: value >= 1, "be at least 1", "256 is published")
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If one is out of its range, or what is inside cannot fill a block.
-        """
-        check_numbers(self)
+        super().__post_init__()
         if not isinstance(self.inner, Sampler):
             raise ValueError(
                 f"BlockSampler.inner must be a sampler, got {self.inner!r}; build one, such as "
@@ -77,30 +223,22 @@ class BlockSampler(Sampler):
                 "BlockSampler.inner must be a sampler of masked diffusion that can fill a block "
                 f"by itself, got {type(self.inner).__name__}; choose first_hitting or ancestral"
             )
-        if self.entropy_window < 1:
-            raise ValueError(
-                f"BlockSampler.entropy_window must be at least 1, got {self.entropy_window}; "
-                "256 is published"
-            )
 
-    @property
-    def _rules(self) -> StopRules:
-        return StopRules(self.stop_id, self.min_entropy, self.entropy_window)
-
-    def reach(self, length: int) -> int:
-        """See ``Sampler``."""
+    @override
+    def context_length(self, length: int) -> int:
         return length if self.window is None else min(length, self.window)
 
+    @override
     def fill(self, canvas: Canvas) -> None:
-        """See ``Sampler``; steps are those of all blocks, one after the other.
+        """Fill every masked position; steps are those of all blocks, one after the other.
 
         Raises:
-            ValueError: If the model is of another kind, the window does not hold two blocks,
-                padding is not at the end of rows, or a stop rule does not fit the symbols.
+            ValueError: See ``check``; or if padding is not at the end of rows.
         """
-        size, rules = self.check(canvas.denoiser), self._rules
+        size = self.check(canvas.denoiser)
         end = real_tokens(canvas)
-        if not rules.idle:
+        stops = self.stop_id is not None or self.min_entropy is not None
+        if stops:
             canvas.length = end
         if not bool(canvas.masked.any()):
             return
@@ -111,27 +249,64 @@ class BlockSampler(Sampler):
             if growth.is_open(block):
                 growth.catch_up(block)
                 growth.fill(block, self.inner)
-                if not rules.idle:
-                    growth.stop(block, rules)
+                if stops:
+                    growth.stop(block, self)
 
     def check(self, denoiser: Denoiser) -> int:
-        """Refuse what does not fit the model.
-
-        Args:
-            denoiser: The model.
-
-        Returns:
-            The tokens of a block.
+        """Check that the options fit a model, and return the number of tokens of a block.
 
         Raises:
-            ValueError: See ``fill``.
+            ValueError: If the model is of another kind, the window does not hold two blocks, there
+                is no such stop symbol, or no row can have the entropy.
         """
         self.check_fit(denoiser)
-        size = denoiser.block_size
+        size, symbols = denoiser.block_size, denoiser.vocab_size
         if self.window is not None and self.window < 2 * size:
             raise ValueError(
                 f"BlockSampler.window must hold two blocks of {size} tokens, got {self.window}; "
                 "the length of the training rows is a good choice"
             )
-        self._rules.check(type(self).__name__, denoiser.vocab_size)
+        if self.stop_id is not None and not 0 <= self.stop_id < symbols:
+            raise ValueError(
+                f"BlockSampler.stop_id must be in 0..{symbols - 1}, got {self.stop_id}; "
+                "the tokenizer's encode gives ids"
+            )
+        most = math.log(min(symbols, self.entropy_window))
+        if self.min_entropy is not None and self.min_entropy >= most:
+            raise ValueError(
+                f"BlockSampler.min_entropy must be below {most:.4g} nats, all that "
+                f"{self.entropy_window} tokens of {symbols} symbols can have, got "
+                f"{self.min_entropy}; lower it"
+            )
         return size
+
+    def ends(
+        self,
+        tail: Int64[Tensor, "B n"],
+        drawn: Bool[Tensor, "B size"],
+        end: int,
+        earliest: Int64[Tensor, " B"],
+    ) -> Int64[Tensor, " B"]:
+        """Return the end of each row that ends with a finished block.
+
+        Args:
+            tail: Last tokens of the rows: those of the block, and ``entropy_window`` tokens if the
+                entropy matters and there are as many.
+            drawn: Positions of the block that were not given.
+            end: End of the block.
+            earliest: Least number of tokens of each row.
+
+        Returns:
+            The number of tokens of each row; -1 for those that go on.
+        """
+        ends, size = torch.full_like(earliest, -1), drawn.shape[1]
+        if self.min_entropy is not None and end >= self.entropy_window:
+            low = unigram_entropy(tail[:, -self.entropy_window :]) < self.min_entropy
+            ends[low & (earliest <= end)] = end
+        if self.stop_id is not None:
+            number = torch.arange(end - size + 1, end + 1, device=ends.device)
+            hit = drawn & (tail[:, -size:] == self.stop_id)
+            hit &= (number >= earliest[:, None]) & (number > 1)
+            first = torch.where(hit, number, end + 1).amin(dim=-1)
+            ends = torch.where(first <= end, first, ends)
+        return ends

@@ -1,4 +1,4 @@
-"""The rows that a sampler works on: what may be filled, what the network says, what it cost."""
+"""The rows that a sampler works on, the network's predictions for them, and their cost."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Reshape = Callable[[Tensor], Tensor]
 
 @dataclass
 class Memory:
-    """The network's last prediction for every row, and the tokens that it was given for.
+    """The network's last prediction for every row, and the tokens it was made from.
 
     Attributes:
-        tokens: What was asked about last.
-        place: Where the answer for a position is kept; only those masked at first have a place.
-        log_probs: The answers ``[places, K]``, once there is one.
+        tokens: The rows at the last evaluation.
+        place: Index into ``log_probs`` of each position that was masked at first.
+        log_probs: The predictions ``[places, K]``, once there is one.
     """
 
     tokens: Int64[Tensor, "B L"]
@@ -35,14 +35,14 @@ class Memory:
 
     @classmethod
     def of(cls, masked: Bool[Tensor, "B L"]) -> Memory:
-        """Make room for the answers about masked positions."""
+        """Make room for predictions at masked positions."""
         place = masked.flatten().cumsum(dim=0).view(masked.shape) - 1
         return cls(torch.full_like(place, -1), place)
 
     def keep(
         self, where: Bool[Tensor, "B L"], log_probs: Float[Tensor, "N K"], x_t: Int[Tensor, "B L"]
     ) -> None:
-        """Note the answer about the rows that hold a position that is True."""
+        """Store predictions at some positions, and the rows they were made from."""
         if self.log_probs is None:
             places = int(self.place[-1, -1]) + 1
             self.log_probs = log_probs.new_zeros((places, log_probs.shape[-1]))
@@ -51,25 +51,25 @@ class Memory:
         self.tokens[rows] = x_t[rows]
 
     def stale(self, x_t: Int[Tensor, "B L"]) -> Bool[Tensor, " B"]:
-        """Rows that differ from those last seen, compared as integers."""
+        """Tell which rows have changed since their last evaluation; compares integers."""
         return (x_t != self.tokens).any(dim=-1)
 
 
 @dataclass
 class Canvas:
-    """One batch while it is sampled. Only ``place`` and ``hide`` change its tokens.
+    """One batch while it is sampled. Only ``write`` and ``remask`` change its tokens.
 
     Attributes:
         denoiser: The model.
         draws: The only source of randomness.
-        x_t: The tokens as they are now.
-        free: Positions that are the sampler's to fill; the others are given or padding.
+        x_t: The current tokens.
+        free: Positions for the sampler to fill; the others are given or padding.
         nfe: Network evaluations spent on each row so far.
         padding: Positions that hold nothing.
         allowed: Symbols that each position may take.
         callback: Called by ``report``.
         memory: If set, a row whose tokens have not changed is not evaluated again.
-        prefix: If set, these tokens are the next block of rows that a model of block diffusion has
+        prefix: If set, the tokens are the next block of rows that a model of block diffusion has
             read up to here.
         length: Tokens of each row, if the sampler may leave rows shorter than they were.
         clamped: Draws of each row whose probabilities had to be clamped, if the sampler may do so.
@@ -100,7 +100,7 @@ class Canvas:
         allowed: Bool[Tensor, "B L K"] | None = None,
         callback: StepCallback | None = None,
     ) -> Canvas:
-        """A canvas on which nothing has been done yet; all masks but padding are free."""
+        """Start a canvas; all masks but those in padding are free."""
         free = x_init == denoiser.process.unknown_id
         return cls(
             denoiser,
@@ -123,7 +123,7 @@ class Canvas:
 
     @property
     def absorbing(self) -> Absorbing:
-        """The process, of a sampler that is for masked diffusion alone."""
+        """The process, for a sampler of masked diffusion alone."""
         process = self.process
         assert isinstance(process, Absorbing)  # by ``Sampler.needs``
         return process
@@ -140,7 +140,7 @@ class Canvas:
 
     @property
     def time(self) -> Float64[Tensor, " B"]:
-        """The time at which as many tokens are masked, on average, as are now."""
+        """The time at which the expected masked fraction of each row is its present one."""
         real = torch.ones_like(self.free) if self.padding is None else ~self.padding
         fraction = self.masked.sum(dim=-1).double() / real.sum(dim=-1).clamp_min(1)
         return self.absorbing.schedule.inverse(1 - fraction)
@@ -149,7 +149,7 @@ class Canvas:
         """Evaluate a row only after it has changed; for networks that ignore time.
 
         Raises:
-            ValueError: If the network does not.
+            ValueError: If the network depends on time.
         """
         if self.denoiser.time_conditioned:
             raise ValueError(
@@ -168,28 +168,27 @@ class Canvas:
     ) -> Float64[Tensor, "N K"]:
         """Predict the clean token where ``where`` is True, in the order of ``where.nonzero()``.
 
-        The network sees only the rows that are asked about, and scores only these positions if it
-        can; with a memory, all masked positions of the rows that it is asked about again.
+        The network is given only the rows with such positions, and scores only these positions if
+        it can; with a memory, it scores all masked positions of the rows that have changed.
 
         Args:
             where: Masked positions.
-            t: The rows' times.
-            rows: Rows to evaluate; those with a position that is asked about are among them.
-            own: Whether tokens that are visible are predicted by the network too, not copied.
+            t: The times of the rows.
+            rows: Rows to evaluate; must include those with a position in ``where``.
+            own: Predict visible tokens by the network too, instead of copying them.
 
         Returns:
             Log-probabilities in nats, within the allowed symbols and normalised.
 
         Raises:
-            ValueError: If the model gives none of the allowed letters a chance, or a NaN.
+            ValueError: If the model gives all allowed symbols probability 0, or a NaN.
         """
         rows = where.any(dim=-1) if rows is None else rows
         chosen = rows.nonzero().squeeze(-1)
         if not len(chosen):
             return torch.empty((0, self.unknown_id), dtype=torch.float64).to(t.device)
         if own:
-            inputs, asked = self._ask(chosen, where, t)
-            found = self.denoiser.log_loo(inputs, asked)[:, : self.unknown_id]
+            found = self.denoiser.log_loo(*self._ask(chosen, where, t))[:, : self.unknown_id]
         else:
             found = self._predictions(chosen, where, t)
         return self.restricted(found.double(), where)
@@ -197,14 +196,14 @@ class Canvas:
     def restricted(
         self, log_probs: Float64[Tensor, "N k"], where: Bool[Tensor, "B L"]
     ) -> Float64[Tensor, "N k"]:
-        """Keep to the allowed symbols and normalise.
+        """Restrict distributions to the allowed symbols and normalise them.
 
         Args:
-            log_probs: Of the positions that are True; columns beyond the K symbols stay.
+            log_probs: Distributions at the positions; columns beyond the K symbols stay.
             where: Positions.
 
         Raises:
-            ValueError: If a distribution gives none of the allowed symbols a chance, or a NaN.
+            ValueError: If a distribution gives all allowed symbols probability 0, or a NaN.
         """
         if self.allowed is not None:
             never = ~self.allowed[where]
@@ -223,97 +222,89 @@ class Canvas:
         t: Float64[Tensor, ""],
         shape: Reshape | None = None,
     ) -> Float64[Tensor, "N states"]:
-        """Distribution of z_s given z_t at every position that is True: one step of every row.
+        """Return the distribution of z_s given z_t at some positions.
 
         Args:
             where: Positions.
             s: Earlier time.
             t: Present time.
-            shape: Sharpens the prediction of the clean token before the step is made from it.
+            shape: Reshapes the prediction of the clean token that the step is made from.
         """
-        if self.allowed is None and shape is None:
-            return self._step(where, s, t, None)
 
         def adjust(log_probs: Tensor) -> Tensor:
-            kept = self.restricted(log_probs.double(), where)
-            return kept if shape is None else shape(kept)
+            return self._adjusted(log_probs, where, shape)
 
-        return self._step(where, s, t, adjust)
+        plain = self.allowed is None and shape is None
 
-    def _step(self, where: Tensor, s: Tensor, t: Tensor, adjust: Reshape | None) -> Tensor:
-        rows = where.any(dim=-1)
-        chosen = rows.nonzero().squeeze(-1)
-        if not len(chosen):
-            return torch.empty((0, self.process.states), dtype=torch.float64, device=s.device)
-        inputs, asked = self._ask(chosen, where, t.expand(len(rows)))
-        step = self.denoiser.log_reverse(inputs, s.expand(len(chosen)), asked, adjust=adjust)
-        _check_chance(step.logsumexp(dim=-1), where)
-        return step
+        def answer(inputs: Inputs, asked: Tensor) -> Tensor:
+            earlier = s.expand(len(inputs.tokens))
+            step = self.denoiser.log_reverse(
+                inputs, earlier, asked, adjust=None if plain else adjust
+            )
+            _check_chance(step.logsumexp(dim=-1), where)
+            return step
+
+        return self._states(where, t, answer)
 
     def log_scores(
         self, where: Bool[Tensor, "B L"], t: Float64[Tensor, ""], shape: Reshape | None = None
     ) -> Float64[Tensor, "N states"]:
-        """Log-scores of every position that is True; see ``Denoiser.log_scores``.
+        """Return the log-scores at some positions at time t, see ``Denoiser.log_scores``."""
 
-        Args:
-            where: Positions.
-            t: Present time.
-            shape: See ``reverse``.
-        """
-        chosen = where.any(dim=-1).nonzero().squeeze(-1)
-        if not len(chosen):
-            return torch.empty((0, self.process.states), dtype=torch.float64, device=t.device)
-        inputs, asked = self._ask(chosen, where, t.expand(len(where)))
-        if self.allowed is None and shape is None:
-            scores = self.denoiser.log_scores(inputs, asked)
-            _check_chance(scores.logsumexp(dim=-1), where)
-            return scores
-        kept = self.restricted(self.denoiser.log_loo(inputs, asked).double(), where)
-        kept = kept if shape is None else shape(kept)
-        z, times = inputs.tokens[asked], before_the_end(t).expand(len(kept))
-        return scores_from_law(kept, z, times, self.process)
+        def answer(inputs: Inputs, asked: Tensor) -> Tensor:
+            if self.allowed is None and shape is None:
+                scores = self.denoiser.log_scores(inputs, asked)
+                _check_chance(scores.logsumexp(dim=-1), where)
+                return scores
+            kept = self._adjusted(self.denoiser.log_loo(inputs, asked), where, shape)
+            z, times = inputs.tokens[asked], before_the_end(t).expand(len(kept))
+            return scores_from_law(kept, z, times, self.process)
+
+        return self._states(where, t, answer)
 
     def marginal(
         self, where: Bool[Tensor, "B L"], s: Float64[Tensor, ""], shape: Reshape | None = None
     ) -> Float64[Tensor, "N states"]:
-        """Distribution of z_s at every position that is True given the other positions at s.
+        """Return the distribution of z_s at some positions given the other positions at s."""
 
-        Args:
-            where: Positions.
-            s: Present time.
-            shape: See ``reverse``.
-        """
-        chosen = where.any(dim=-1).nonzero().squeeze(-1)
-        if not len(chosen):
-            return torch.empty((0, self.process.states), dtype=torch.float64, device=s.device)
-        inputs, asked = self._ask(chosen, where, s.expand(len(where)))
-        kept = self.restricted(self.denoiser.log_loo(inputs, asked).double(), where)
-        kept = kept if shape is None else shape(kept)
-        return self.process.log_marginal(kept, s.expand(len(kept)))
+        def answer(inputs: Inputs, asked: Tensor) -> Tensor:
+            kept = self._adjusted(self.denoiser.log_loo(inputs, asked), where, shape)
+            return self.process.log_marginal(kept, s.expand(len(kept)))
+
+        return self._states(where, s, answer)
 
     def choose_one(self, step: int) -> Bool[Tensor, "B L"]:
-        """Choose one position of each row among those that are to be filled.
-
-        Args:
-            step: Tells apart the draws of a row.
-        """
+        """Choose one position to fill of each row; ``step`` distinguishes the draws of a row."""
         rows = self.free.any(dim=-1).nonzero().squeeze(-1)
         equal = self.free[rows].double().log().log_softmax(dim=-1)
         first = torch.zeros_like(self.free)
         first[rows, 0] = True
         chosen = torch.zeros_like(self.free)
-        chosen[rows, self.draws.letters(equal, first, step)] = True
+        chosen[rows, self.draws.tokens(equal, first, step)] = True
         return chosen
 
+    def _adjusted(self, log_probs: Tensor, where: Tensor, shape: Reshape | None) -> Tensor:
+        kept = self.restricted(log_probs.double(), where)
+        return kept if shape is None else shape(kept)
+
+    def _states(
+        self, where: Tensor, t: Tensor, answer: Callable[[Inputs, Tensor], Tensor]
+    ) -> Float64[Tensor, "N states"]:
+        """Ask about distributions over states; makes no call if ``where`` is empty."""
+        chosen = where.any(dim=-1).nonzero().squeeze(-1)
+        if not len(chosen):
+            return torch.empty((0, self.process.states), dtype=torch.float64, device=t.device)
+        return answer(*self._ask(chosen, where, t.expand(len(where))))
+
     def _ask(self, chosen: Tensor, where: Tensor, t: Tensor) -> tuple[Inputs, Tensor]:
-        """What the network is given of some rows; counts the evaluations."""
+        """Return what the network is given of some rows, and count the evaluations."""
         padding = None if self.padding is None else self.padding[chosen]
         inputs, asked = Inputs(self.x_t[chosen], t[chosen], padding=padding), where[chosen]
         self.nfe[chosen] += self.denoiser.evaluations(inputs, asked)
         return inputs, asked
 
     def _predictions(self, chosen: Tensor, where: Tensor, t: Tensor) -> Tensor:
-        """Log-probabilities ``[N, K]``, from the network or, for unchanged rows, from memory."""
+        """Return log-probabilities ``[N, K]`` from the network or, for unchanged rows, memory."""
         if self.memory is None:
             return self._network(chosen, where, t)
         changed = torch.zeros_like(where[:, :1])
@@ -332,11 +323,11 @@ class Canvas:
             return prefix.log_probs(inputs.tokens, asked)
         return self.denoiser.log_probs(inputs, asked)
 
-    def place(self, where: Bool[Tensor, "B L"], letters: Int64[Tensor, " N"]) -> None:
-        """Write letters at the positions that are True."""
-        self.x_t[where] = letters
+    def write(self, where: Bool[Tensor, "B L"], tokens: Int64[Tensor, " N"]) -> None:
+        """Write tokens at the positions that are True."""
+        self.x_t[where] = tokens
 
-    def hide(self, where: Bool[Tensor, "B L"]) -> None:
+    def remask(self, where: Bool[Tensor, "B L"]) -> None:
         """Mask positions again."""
         self.x_t[where] = self.unknown_id
 
@@ -345,13 +336,13 @@ class Canvas:
         self.report(self.step + 1)
 
     def report(self, step: int) -> None:
-        """Report a step, by its number; one that has been takes back all from that one on."""
+        """Report a step by its number; a number used before replaces the steps from that one on."""
         self.step = step
         if self.callback is not None:
             self.callback(step, self.x_t)
 
     def window(self, start: int, end: int) -> Canvas:
-        """A canvas of the positions ``start..end-1``: what is done to it is done to this one."""
+        """Return a canvas of the positions ``start..end-1`` whose tokens are those of this one."""
         part, before = slice(start, end), self.step
         x_t = self.x_t[:, part]
         return Canvas(
@@ -373,15 +364,15 @@ class Canvas:
         prefix: Prefix,
         fill: Callable[[Canvas], None],
     ) -> None:
-        """Fill the positions ``start..end-1`` of some rows as the next block of a prefix.
+        """Fill the positions ``start..end-1`` of some rows as the next block after a prefix.
 
-        The work does not depend on the length of the rows.
+        The cost does not depend on the length of the rows.
 
         Args:
-            rows: Which.
-            start: Where the prefix ends.
+            rows: The rows.
+            start: End of the prefix.
             end: At most a block later; none of the positions is padding.
-            prefix: Of these rows.
+            prefix: The prefix of these rows.
             fill: Fills the canvas of the block.
         """
         before = self.step
@@ -407,15 +398,7 @@ class Canvas:
 
 
 def _check_chance(total: Float64[Tensor, " N"], where: Bool[Tensor, "B L"]) -> None:
-    """Check what the model says of the positions that are True.
-
-    Args:
-        total: Log of the sum of what it gives to all symbols.
-        where: The positions.
-
-    Raises:
-        ValueError: If it is 0, infinite or not a number.
-    """
+    """Raise ``ValueError`` if log-probabilities that should add up to 1 add up to 0 or NaN."""
     hopeless = ~total.isfinite()
     if bool(hopeless.any()):
         row, column = where.nonzero()[hopeless][0].tolist()

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import Denoiser
 from seqdiff.samplers.guidance import DerivedDenoiser
@@ -20,18 +21,18 @@ def read_back(
     complement: Int[Tensor, " V"],
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> Int[Tensor, "B L"]:
-    """Read rows on the other strand: real positions backwards, padding where it is.
+    """Read rows on the other strand: real positions backwards, padding in place.
 
     Args:
-        ids: Of the rows.
-        complement: The id of each on the other strand.
+        ids: The rows.
+        complement: The id of each symbol on the other strand.
         padding: Positions that hold nothing.
     """
     return complement[ids].gather(1, _mirror(ids, padding))
 
 
 def _mirror(ids: Tensor, padding: Tensor | None) -> Tensor:
-    """Where each real position of a row lies when its real positions are read backwards."""
+    """Return where each position of a row lies when its real positions are read backwards."""
     place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     if padding is None:
         return place.flip(1)
@@ -45,14 +46,14 @@ class Conjoined(DerivedDenoiser):
     """The mean of a denoiser's predictions for a row and for its other strand.
 
     ``p(. | x_t)`` becomes half of it and half of ``RC p(. | RC x_t)``, where RC reads a row
-    backwards with every symbol exchanged. So samplers that are not ``directed`` draw x and RC x
-    with the same probability (up to ties in top-k and the nucleus). For a network that is
-    equivariant already nothing changes. Source of the name, there for classifiers: Schiff et al.
-    2024, arXiv:2403.03234, section 4.
+    backwards with every symbol exchanged. So samplers that are not ``order_dependent`` draw x and
+    RC x with the same probability (up to ties in top-k and the nucleus). An equivariant network is
+    not changed. Source of the name, there for classifiers: Schiff et al. 2024, arXiv:2403.03234,
+    section 4.
 
-    Probabilities are averaged, not logits: the result is normalised as it is, it is the prediction
-    of a strand chosen by a fair coin, and a symbol that one strand rules out stays possible. By
-    Jensen's inequality its bound is at most the mean of those of the two strands.
+    Probabilities are averaged, not logits. The result is normalised, it is the prediction of a
+    strand chosen by a fair coin, and a symbol that is impossible on one strand only stays possible.
+    By Jensen's inequality its bound is at most the mean of those of the two strands.
 
     Every call takes twice the evaluations of the denoiser.
 
@@ -61,8 +62,8 @@ class Conjoined(DerivedDenoiser):
         complement: The id in ``0..K-1`` of each symbol on the other strand, its own inverse.
 
     Raises:
-        ValueError: If ``complement`` is no involution of the K symbols, the model predicts scores,
-            which do not average, or reads from left to right, or its reverse step is guided.
+        ValueError: If ``complement`` is not its own inverse on the K symbols, or the model predicts
+            scores, which do not average, reads from left to right, or has a guided reverse step.
     """
 
     def __init__(self, denoiser: Denoiser, complement: Sequence[int]) -> None:
@@ -87,10 +88,10 @@ class Conjoined(DerivedDenoiser):
         with_mask = torch.tensor([*complement, denoiser.vocab_size], device=device)
         self.register_buffer("complement", with_mask, persistent=False)
 
+    @override
     def evaluations(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
-        """See ``Denoiser``."""
         other = replace(inputs, tokens=read_back(inputs.tokens, self.complement, inputs.padding))
         place = _mirror(inputs.tokens, inputs.padding)
         there = None if where is None else where.gather(1, place)
@@ -100,7 +101,7 @@ class Conjoined(DerivedDenoiser):
     def forward(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions K"]:
-        """See ``Denoiser``; a sequence has the same label on both strands."""
+        """Predict from both strands; a sequence has the same label on both."""
         tokens, count = inputs.tokens, len(inputs.tokens)
         asked = torch.ones_like(tokens, dtype=torch.bool) if where is None else where
         place = _mirror(tokens, inputs.padding)
@@ -115,6 +116,6 @@ class Conjoined(DerivedDenoiser):
         number[there] = torch.arange(len(other), device=tokens.device)
         other = other[number.gather(1, place)[asked]][:, self.complement[: straight.shape[-1]]]
         mean = torch.logaddexp(straight, other) - math.log(2)
-        if self.any_order:  # what is visible is copied, on both strands alike
+        if self.any_order:  # visible tokens are copied, on both strands
             mean = torch.where((tokens[asked] == self.vocab_size)[:, None], mean, straight)
         return mean if where is not None else mean.view(*tokens.shape, -1)

@@ -8,49 +8,39 @@ from itertools import pairwise
 
 from jaxtyping import Float64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import GaussianDenoiser, Needs, NoisyEmbeddings
 from seqdiff.process import Gaussian, posterior, scales
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.grid import GridSampler
+from seqdiff.samplers.protocol import option
 
 
 @dataclass(frozen=True)
 class GaussianSampler(GridSampler):
     """Ancestral steps of Gaussian diffusion, one evaluation a step; off by O(1/steps).
 
-    Each step draws z_s given z_t with the predicted mean embedding in the place of the true one;
-    the last evaluation decodes z_0. Steps are equal in the learned time, in which every part of the
-    bound weighs alike. Given tokens are shown without noise throughout: approximate, unless the
-    model was trained on rows with given tokens. Temperature and its like reshape every prediction
-    of the clean token. A self-conditioned network is evaluated twice a step. Source: Gulrajani and
-    Hashimoto 2023, arXiv:2305.18619; Kingma et al. 2021, arXiv:2107.00630, appendix A.4.
+    Each step draws z_s given z_t with the predicted mean embedding in place of the true one. The
+    last evaluation decodes z_0. Steps are equal in the learned time, in which all parts of the
+    bound have equal weight. Given tokens are shown without noise throughout, which is approximate
+    unless the model was trained on rows with given tokens. Temperature, top-k and nucleus reshape
+    every prediction of the clean token. A self-conditioned network is evaluated twice a step.
+    Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619; Kingma et al. 2021, arXiv:2107.00630,
+    appendix A.4.
 
     Attributes:
         num_steps: Steps; 4,096 are published.
-        score_temperature: Divides the score; below 1 sharpens. .9 is published.
+        score_temperature: Divides the score; below 1 sharpens. 0.9 is published.
     """
 
     needs = Needs((Gaussian,), ("full",))
-    draws_from = "in the limit"
-    score_temperature: float = 1.0
+    score_temperature: float = option(
+        1.0, lambda value: 0 < value < math.inf, "be above 0", "1 is the model's own score"
+    )
 
-    def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If one is out of its range.
-        """
-        super().__post_init__()
-        self._require(
-            0 < self.score_temperature < math.inf,
-            "score_temperature",
-            "be above 0",
-            "1 is the model's own score",
-        )
-
+    @override
     def fill(self, canvas: Canvas) -> None:
-        """See ``Sampler``; every row with something to fill is evaluated in every step."""
         denoiser, free = canvas.denoiser, canvas.free
         assert isinstance(denoiser, GaussianDenoiser)  # by ``needs``
         if not bool(free.any()):
@@ -60,14 +50,14 @@ class GaussianSampler(GridSampler):
         z = canvas.draws.normals(free, dim, 0)
         gammas = denoiser.schedule(self.times(given.device)).gamma
         for step, (now, then) in enumerate(pairwise(gammas), start=1):
-            law = self._predict(canvas, given, z, now)
-            shaped = law if self.shape is None else self.shape(law)
+            log_probs = self._predict(canvas, given, z, now)
+            shaped = log_probs if self.shape is None else self.shape(log_probs)
             predicted = self._tempered(denoiser.mean(shaped), z, now)
             mean, spread = posterior(z, predicted, then, now)
             z = mean + spread * canvas.draws.normals(free, dim, step)
-            canvas.place(free, law.argmax(dim=-1))
+            canvas.write(free, log_probs.argmax(dim=-1))
             canvas.end_step()
-        self._reveal(canvas, free, self._predict(canvas, given, z, gammas[-1]))
+        self._draw(canvas, free, self._predict(canvas, given, z, gammas[-1]))
         canvas.end_step()
 
     def _predict(
@@ -91,7 +81,7 @@ class GaussianSampler(GridSampler):
     def _tempered(
         self, predicted: Float64[Tensor, "N d"], z: Float64[Tensor, "N d"], gamma: Tensor
     ) -> Float64[Tensor, "N d"]:
-        """The prediction whose score is that of another one over the temperature."""
+        """Return the prediction whose score is the given one's divided by the temperature."""
         if self.score_temperature == 1:
             return predicted
         signal, _ = scales(gamma)

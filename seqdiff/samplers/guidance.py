@@ -1,39 +1,45 @@
-"""Denoisers that steer another one, so that every sampler can be guided without knowing of it.
+"""Denoisers that guide another one: every sampler takes them in place of the model.
 
-Guidance changes different things in different processes. With masks, it changes the prediction of
-the clean token; when a token is unmasked stays as it is. With uniform and hybrid noise it changes
-the reverse step: the distribution of z_s given z_t is combined or tilted and normalised, which in
-the limit of many steps also changes how often tokens jump (Schiff et al. 2024, arXiv:2412.10193,
-equations 2 and 3; the continuous-time form, which scales rates, is another distribution).
+What guidance changes depends on the process. With masks, it changes the prediction of the clean
+token and leaves the unmask times as they are. With uniform and hybrid noise it changes the reverse
+step: the distribution of z_s given z_t is combined or tilted, and normalised. In the limit of many
+steps that also changes how often tokens jump (Schiff et al. 2024, arXiv:2412.10193, equations 2 and
+3; the continuous-time form, which scales rates, is another distribution).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.backbones import BlockCache
 from seqdiff.denoiser import Adjust, Denoiser, Prefix, check_label
 from seqdiff.parameterization import Law, log_softmax
 from seqdiff.types import NO_LABEL, Inputs
 
+_Ask = Callable[[Inputs, Tensor | None], Tensor]
+
 
 class DerivedDenoiser(Denoiser, ABC):
-    """A denoiser whose predictions are made of those of another; samplers take it in its place.
+    """A denoiser whose predictions are made from those of another one.
 
-    A new one implements ``forward`` and, if it costs more than the other, ``evaluations``.
+    A subclass implements ``forward`` and, if it costs more than the other, ``evaluations``.
 
     Args:
         denoiser: The other, itself derived or not.
 
     Raises:
-        ValueError: If it is one of block diffusion, which also remembers the blocks behind it, or
-            of Gaussian diffusion, which is given embeddings.
+        ValueError: If it is one of block diffusion, which keeps a state of earlier blocks, or of
+            Gaussian diffusion, which is given embeddings.
     """
 
     def __init__(self, denoiser: Denoiser) -> None:
@@ -58,24 +64,16 @@ class DerivedDenoiser(Denoiser, ABC):
     def forward(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions columns"]:
-        """See ``Denoiser``."""
+        """Predict, as ``Denoiser.forward`` does."""
 
     @property
+    @override
     def num_classes(self) -> int | None:
-        """See ``Denoiser``."""
         return self.denoiser.num_classes
 
 
 def check_gamma(owner: str, gamma: float) -> None:
-    """Check the strength of guidance.
-
-    Args:
-        owner: Who was given it, for the message.
-        gamma: The strength.
-
-    Raises:
-        ValueError: If it is negative or not finite.
-    """
+    """Raise ``ValueError`` if the strength of guidance is negative or not finite."""
     if not 0 <= gamma < math.inf:
         raise ValueError(
             f"{owner}.gamma must be finite and at least 0, got {gamma}; "
@@ -84,10 +82,10 @@ def check_gamma(owner: str, gamma: float) -> None:
 
 
 def mix(both: Float[Tensor, "*n K"], gamma: float) -> Float[Tensor, "*m K"]:
-    """Give ``p(x | label)^gamma p(x)^(1 - gamma)``, normalised; what either rules out stays so.
+    """Return ``p(x | label)^gamma p(x)^(1 - gamma)``, normalised; 0 where either factor is 0.
 
     Args:
-        both: Log-probabilities in nats: with the label, and below as many without.
+        both: Log-probabilities in nats: rows with the label, then the same rows without.
         gamma: Strength.
     """
     with_label, without = both.chunk(2)
@@ -97,7 +95,7 @@ def mix(both: Float[Tensor, "*n K"], gamma: float) -> Float[Tensor, "*m K"]:
 
 
 class Guidance(DerivedDenoiser, ABC):
-    """A denoiser that steers another: give it to a sampler in the other's place.
+    """A denoiser that steers another one: pass it to a sampler in place of the other.
 
     A sampler that draws one position at a time draws from the guided conditional distributions in
     turn; one that draws several at once draws them independently, guided or not.
@@ -110,6 +108,8 @@ class Guidance(DerivedDenoiser, ABC):
         ValueError: If the strength is out of range, or the model predicts scores, of which guidance
             is not defined here.
     """
+
+    _plain_strengths: tuple[int, ...] = (0,)
 
     def __init__(self, denoiser: Denoiser, gamma: float) -> None:
         super().__init__(denoiser)
@@ -124,89 +124,45 @@ class Guidance(DerivedDenoiser, ABC):
 
     @property
     def law(self) -> Law:
-        """See ``Denoiser``; ``step`` where nothing but the reverse step is guided."""
+        """What is predicted: ``step`` where only the reverse step is guided."""
         return self.denoiser.law if self._masks or self._plain else "step"
 
     @property
+    @override
     def description(self) -> str:
-        """See ``Denoiser``."""
         return f"guided {self.denoiser.description}"
 
     @property
     def _masks(self) -> bool:
-        """Whether it steers predictions at masks, not reverse steps."""
+        """Whether predictions at masks are guided, not reverse steps."""
         return not self.process.needs_time
 
     @property
-    @abstractmethod
     def _plain(self) -> bool:
-        """Whether the strength is one at which the other denoiser is asked and nothing else."""
+        """Whether the strength is such that the other denoiser is called and nothing else."""
+        return self.gamma in self._plain_strengths
 
-    def _no_prediction(self) -> ValueError:
-        return ValueError(
-            f"{type(self).__name__} must be asked for reverse steps with the process "
-            f"{self.process.name}, where they are what is guided, got a call for a prediction; "
-            "sample by ancestral"
-        )
-
-
-class ClassifierFree(Guidance):
-    """Guidance towards a label by the network's own predictions, with the label and without.
-
-    The distribution is ``p(. | label)^gamma p(.)^(1 - gamma)``, normalised: of the clean token at a
-    masked position, or of the reverse step with uniform and hybrid noise. 0 is the model without a
-    label, 1 the one with it. What either rules out stays ruled out. Every call takes two
-    evaluations of the network, or one if gamma is 0 or 1. Source: Schiff et al. 2024,
-    arXiv:2412.10193, there for the reverse step of both processes; with masks, the prediction of
-    the clean token leaves the unmask times alone.
-
-    Args:
-        denoiser: Of a network that knows classes.
-        label: The class, for all rows.
-        gamma: Strength.
-
-    Raises:
-        ValueError: If the network has no such class, or the strength is out of range.
-    """
-
-    def __init__(self, denoiser: Denoiser, label: int, gamma: float = 1.0) -> None:
-        super().__init__(denoiser, gamma)
-        check_label(type(self).__name__, label, denoiser.num_classes)
-        self.label = label
-
-    def evaluations(
-        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
-    ) -> Int64[Tensor, " B"]:
-        """See ``Denoiser``."""
-        passes = 1 if self._plain else 2
-        return self.denoiser.evaluations(inputs, where) * passes
-
+    @override
     def forward(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions columns"]:
-        """See ``Denoiser``.
-
-        Raises:
-            ValueError: If there is another label, or the guided thing is the reverse step.
-        """
-        if self._plain:
-            return self.denoiser(self._one(inputs), where)
-        if not self._masks:
-            raise self._no_prediction()
-        rows, asked = self._both(inputs, where)
-        return mix(self.denoiser(rows, asked), self.gamma)
+        if not (self._masks or self._plain):
+            raise ValueError(
+                f"{type(self).__name__} must be asked for reverse steps with the process "
+                f"{self.process.name}, where guidance changes those, got a call for a prediction; "
+                "sample by ancestral"
+            )
+        return self._guided(self.denoiser, inputs, where)
 
     def log_probs(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions K"]:
-        """See ``Denoiser``; with uniform and hybrid noise it is the step to the clean token."""
+        """Predict the clean token; with uniform and hybrid noise, by the guided step to t = 0."""
         if self._masks:
             return super().log_probs(inputs, where)
-        if self._plain:
-            return self.denoiser.log_probs(self._one(inputs), where)
-        rows, asked = self._both(inputs, where)
-        return mix(self.denoiser.log_probs(rows, asked), self.gamma)
+        return self._guided(self.denoiser.log_probs, inputs, where)
 
+    @override
     def log_reverse(
         self,
         inputs: Inputs,
@@ -215,56 +171,290 @@ class ClassifierFree(Guidance):
         *,
         adjust: Adjust | None = None,
     ) -> Float64[Tensor, "*positions states"]:
-        """See ``Denoiser``."""
         if self._masks:
             return super().log_reverse(inputs, s, where, adjust=adjust)
-        if self._plain:
-            return self.denoiser.log_reverse(self._one(inputs), s, where, adjust=adjust)
 
-        def adjust_both(log_probs: Tensor) -> Tensor:
-            assert adjust is not None
-            return torch.cat([adjust(part) for part in log_probs.chunk(2)])
+        def ask(rows: Inputs, asked: Tensor | None) -> Tensor:
+            copies = 2 if len(rows.tokens) > len(s) else 1
 
-        rows, asked = self._both(inputs, where)
-        both = None if adjust is None else adjust_both
-        steps = self.denoiser.log_reverse(rows, torch.cat((s, s)), asked, adjust=both)
-        return mix(steps, self.gamma)
+            def adjust_each(log_probs: Tensor) -> Tensor:
+                assert adjust is not None
+                return torch.cat([adjust(part) for part in log_probs.chunk(copies)])
 
-    @property
-    def _plain(self) -> bool:
-        return self.gamma in (0, 1)
+            each = None if adjust is None else adjust_each
+            return self.denoiser.log_reverse(rows, torch.cat((s,) * copies), asked, adjust=each)
 
-    def _one(self, inputs: Inputs) -> Inputs:
-        """The rows with the label, or, if gamma is 0, without one."""
-        self._check(inputs)
-        wanted = torch.full((len(inputs.tokens),), self.label, device=inputs.tokens.device)
-        return replace(inputs, label=None if self.gamma == 0 else wanted)
+        return self._guided(ask, inputs, where)
 
-    def _both(self, inputs: Inputs, where: Tensor | None) -> tuple[Inputs, Tensor | None]:
-        """The rows with the label and, below, without."""
-        self._check(inputs)
-        count = len(inputs.tokens)
-        twice = inputs.take(torch.arange(2 * count, device=inputs.tokens.device) % count)
-        wanted = torch.full((count,), self.label, device=inputs.tokens.device)
-        label = torch.cat((wanted, torch.full_like(wanted, NO_LABEL)))
-        return replace(twice, label=label), None if where is None else torch.cat((where, where))
+    @abstractmethod
+    def _guided(self, ask: _Ask, inputs: Inputs, where: Tensor | None) -> Tensor:
+        """Return the guided distributions.
 
-    def _check(self, inputs: Inputs) -> None:
+        Args:
+            ask: Returns the distributions of the other denoiser for some rows and positions.
+            inputs: The rows.
+            where: The positions; ``None`` is all of them.
+        """
+
+
+class ClassifierFree(Guidance):
+    """Guidance towards a label by the network's own predictions, with the label and without.
+
+    The distribution is ``p(. | label)^gamma p(.)^(1 - gamma)``, normalised: of the clean token at a
+    masked position, or of the reverse step with uniform and hybrid noise. 0 is the model without a
+    label, 1 the one with it. Where either gives probability 0, so does the result. Every call takes
+    two evaluations of the network, or one if gamma is 0 or 1. Source: Schiff et al. 2024,
+    arXiv:2412.10193, there for the reverse step of both processes; with masks, the prediction of
+    the clean token leaves the unmask times alone.
+
+    Args:
+        denoiser: Denoiser with a network that has classes.
+        label: The class, for all rows.
+        gamma: Strength.
+
+    Raises:
+        ValueError: If the network has no such class, or the strength is out of range.
+    """
+
+    _plain_strengths = (0, 1)
+
+    def __init__(self, denoiser: Denoiser, label: int, gamma: float = 1.0) -> None:
+        super().__init__(denoiser, gamma)
+        check_label(type(self).__name__, label, denoiser.num_classes)
+        self.label = label
+
+    @override
+    def evaluations(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Int64[Tensor, " B"]:
+        passes = 1 if self._plain else 2
+        return self.denoiser.evaluations(inputs, where) * passes
+
+    @override
+    def _guided(self, ask: _Ask, inputs: Inputs, where: Tensor | None) -> Tensor:
         if inputs.label is not None:
             raise ValueError(
                 f"ClassifierFree.inputs must have no label, since it has {self.label}, got "
                 f"one of shape {tuple(inputs.label.shape)}; guide one denoiser for each label"
             )
+        count = len(inputs.tokens)
+        wanted = torch.full((count,), self.label, device=inputs.tokens.device)
+        if self._plain:
+            return ask(replace(inputs, label=None if self.gamma == 0 else wanted), where)
+        twice = inputs.take(torch.arange(2 * count, device=inputs.tokens.device) % count)
+        rows = replace(twice, label=torch.cat((wanted, torch.full_like(wanted, NO_LABEL))))
+        return mix(ask(rows, None if where is None else torch.cat((where, where))), self.gamma)
+
+
+@runtime_checkable
+class Classifier(Protocol):
+    """Scores corrupted rows by how likely they are to have a wanted property."""
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, " B"]:
+        """Return log p(wanted | tokens) in nats, up to a constant.
+
+        Args:
+            tokens: Ids in ``0..K``, where K is the mask or unknown.
+            t: Diffusion time in [0, 1].
+            padding: Positions that hold nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class RelaxedClassifier(Protocol):
+    """A classifier of rows of vectors, so that it has a gradient."""
+
+    def __call__(
+        self,
+        one_hot: Float[Tensor, "B L K+1"],
+        t: Float[Tensor, " B"] | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, " B"]:
+        """Return log p(wanted | tokens) in nats, up to a constant.
+
+        Args:
+            one_hot: Tokens as unit vectors, the last of which is the mask.
+            t: Diffusion time in [0, 1].
+            padding: Positions that hold nothing.
+        """
+        ...
+
+
+class ClassifierBased(Guidance, ABC):
+    """Guidance by Bayes' rule with a classifier of noisy rows.
+
+    With masks, the prediction of the clean token at position l becomes
+    ``p(x_l = k | x_t) p(wanted | x_t with x_l = k)^gamma``, normalised. With the exact conditionals
+    of a joint distribution, gamma = 1, and positions drawn one at a time, samples follow
+    p(x | wanted) exactly. With uniform and hybrid noise the reverse step is tilted the same way,
+    ``p(z_s = k | z_t) p(wanted | z_t with z_l = k)^gamma``, normalised over all states k; the
+    classifier must then have been trained on rows with that noise. Source: Schiff et al. 2024,
+    arXiv:2412.10193.
+
+    Args:
+        denoiser: The denoiser to steer.
+        gamma: Strength.
+
+    Raises:
+        ValueError: If the strength is out of range.
+    """
+
+    @override
+    def _guided(self, ask: _Ask, inputs: Inputs, where: Tensor | None) -> Tensor:
+        if self._plain:
+            return ask(inputs, where)
+        chosen = _chosen(inputs, where)
+        log_probs = ask(inputs, chosen)
+        asked = self._asked(inputs, chosen) if self._masks else chosen
+        which = asked[chosen]
+        old = log_probs[which]
+        tilted = old + self._log_wanted(inputs, asked, log_probs)
+        tilted = torch.where(old.isfinite(), tilted, -torch.inf).log_softmax(dim=-1)
+        log_probs = log_probs.index_put((which,), tilted.to(log_probs.dtype))
+        return log_probs if where is not None else log_probs.view(*inputs.tokens.shape, -1)
+
+    def _asked(self, inputs: Inputs, where: Tensor | None) -> Tensor:
+        """Return the positions at which the classifier scores changes."""
+        asked = _chosen(inputs, where)
+        if self._masks:
+            asked = asked & (inputs.tokens == self.process.unknown_id)
+        return asked if inputs.padding is None else asked & ~inputs.padding
+
+    @abstractmethod
+    def _log_wanted(
+        self, inputs: Inputs, asked: Bool[Tensor, "B L"], like: Float[Tensor, "M states"]
+    ) -> Float[Tensor, "N states"]:
+        """Return gamma log p(wanted | the row with state k at a position), up to a constant.
+
+        Args:
+            inputs: The rows.
+            asked: The positions.
+            like: The distributions to tilt; fixes the number of states and the precision.
+        """
+
+
+class ExactClassifierBased(ClassifierBased):
+    """``ClassifierBased`` with a classifier that scores every symbol at every requested position.
+
+    A call takes one evaluation of the network and one of the classifier for every state at every
+    requested position. Most samplers request the positions that they draw. Those that compare all
+    positions first, or that use a cache, request all masked ones.
+
+    Args:
+        denoiser: The denoiser to steer.
+        classifier: Scores noisy rows; put it in eval mode first.
+        gamma: Strength.
+        batch_size: Rows that the classifier is given at a time.
+
+    Raises:
+        ValueError: If the strength or the batch size is out of range.
+    """
+
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        classifier: Classifier,
+        gamma: float = 1.0,
+        *,
+        batch_size: int = 1024,
+    ) -> None:
+        super().__init__(denoiser, gamma)
+        if batch_size < 1:
+            raise ValueError(
+                f"ExactClassifierBased.batch_size must be at least 1, got {batch_size}; raise it"
+            )
+        self.classifier = classifier
+        self.batch_size = batch_size
+
+    @override
+    def evaluations(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Int64[Tensor, " B"]:
+        spent = self.denoiser.evaluations(inputs, where)
+        if self._plain:
+            return spent
+        states = self.vocab_size if self._masks else self._discrete.states
+        return spent + states * self._asked(inputs, where).sum(dim=-1)
+
+    def _log_wanted(
+        self, inputs: Inputs, asked: Bool[Tensor, "B L"], like: Float[Tensor, "M states"]
+    ) -> Float[Tensor, "N states"]:
+        row, position = asked.nonzero(as_tuple=True)
+        states = like.shape[-1]
+        change = torch.arange(len(row) * states, device=row.device)
+        worth = [
+            self._ask(inputs, row[place], position[place], symbol)
+            for place, symbol in zip(
+                (change // states).split(self.batch_size),
+                (change % states).split(self.batch_size),
+                strict=True,
+            )
+        ]
+        if not worth:
+            return torch.empty((0, states), device=row.device)
+        return self.gamma * torch.cat(worth).view(-1, states)
+
+    def _ask(self, inputs: Inputs, row: Tensor, position: Tensor, symbol: Tensor) -> Tensor:
+        """Score rows with one position changed."""
+        rows = inputs.take(row)
+        changed = rows.tokens.scatter(1, position[:, None], symbol[:, None].to(rows.tokens.dtype))
+        return self.classifier(changed, rows.t, rows.padding)
+
+
+class FirstOrderClassifierBased(ClassifierBased):
+    """``ClassifierBased`` with the classifier replaced by its tangent: one evaluation for all.
+
+    log p(wanted | the row with symbol k) is approximated by log p(wanted | the row) plus the
+    derivative towards k minus that towards the present token. This is exact where the logarithm of
+    the classifier is linear in its input. A call takes one evaluation of the network and one of the
+    classifier, with its gradient.
+
+    Args:
+        denoiser: The denoiser to steer.
+        classifier: Scores rows of vectors; put it in eval mode first.
+        gamma: Strength.
+
+    Raises:
+        ValueError: If the strength is out of range.
+    """
+
+    def __init__(
+        self, denoiser: Denoiser, classifier: RelaxedClassifier, gamma: float = 1.0
+    ) -> None:
+        super().__init__(denoiser, gamma)
+        self.classifier = classifier
+
+    @override
+    def evaluations(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Int64[Tensor, " B"]:
+        return self.denoiser.evaluations(inputs, where) + int(not self._plain)
+
+    def _log_wanted(
+        self, inputs: Inputs, asked: Bool[Tensor, "B L"], like: Float[Tensor, "M states"]
+    ) -> Float[Tensor, "N states"]:
+        with torch.enable_grad():
+            one_hot = F.one_hot(inputs.tokens, self.vocab_size + 1).to(like.dtype).requires_grad_()
+            log_wanted = self.classifier(one_hot, inputs.t, inputs.padding)
+            (slope,) = torch.autograd.grad(log_wanted.sum(), one_hot)
+        # The derivative towards the present token is the same for all states.
+        return self.gamma * slope[asked][:, : like.shape[-1]]
 
 
 class BlockClassifierFree(Denoiser):
     """``ClassifierFree`` for block diffusion: every block, given the ones before it.
 
-    Both predictions remember the prefix for themselves, so that a block costs twice as much to
-    score and to take in as without guidance, unless gamma is 0 or 1.
+    Each of the two predictions has a cache of the prefix, so a block costs twice as much to score
+    and to read as without guidance, unless gamma is 0 or 1.
 
     Args:
-        denoiser: Of a network that knows classes; it is not guided yet.
+        denoiser: Denoiser with a network that has classes; must not be guided already.
         label: The class, for all rows.
         gamma: Strength, see ``ClassifierFree``.
 
@@ -291,15 +481,15 @@ class BlockClassifierFree(Denoiser):
 
     @property
     def _labels(self) -> tuple[int, ...]:
-        """Which predictions are asked for."""
+        """The labels to predict with."""
         if self.gamma in (0, 1):
             return (self.label if self.gamma else NO_LABEL,)
         return self.label, NO_LABEL
 
+    @override
     def evaluations(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
-        """See ``Denoiser``."""
         return super().evaluations(inputs, where) * len(self._labels)
 
     def _outputs(self, inputs: Inputs, where: Tensor | None, x0: Tensor | None = None) -> Tensor:
@@ -319,7 +509,7 @@ class BlockClassifierFree(Denoiser):
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
     ) -> Prefix:
-        """See ``Denoiser``.
+        """Start rows of blocks, see ``Denoiser.start``.
 
         Raises:
             ValueError: If there is another label.
@@ -346,11 +536,11 @@ class BlockClassifierFree(Denoiser):
 
 
 @dataclass
-class GuidedCache:
-    """See ``BlockCache``: that of one prediction, or those of two that are combined.
+class GuidedCache(BlockCache):
+    """The ``BlockCache`` of one prediction, or those of two that are combined.
 
     Attributes:
-        caches: With the label, and without.
+        caches: The one with the label and the one without, or one of the two.
         gamma: Strength.
     """
 
@@ -358,28 +548,32 @@ class GuidedCache:
     gamma: float
 
     @property
+    @override
     def length(self) -> int:
-        """See ``BlockCache``."""
         return self.caches[0].length
 
+    @override
     def logits(
         self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
     ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
-        """See ``BlockCache``."""
         return _combine([cache.logits(x_t, where) for cache in self.caches], self.gamma)
 
+    @override
     def append(self, x0: Int[Tensor, "B l"]) -> None:
-        """See ``BlockCache``."""
         for cache in self.caches:
             cache.append(x0)
 
+    @override
     def take(self, rows: Int[Tensor, " b"]) -> GuidedCache:
-        """See ``BlockCache``."""
         return GuidedCache(tuple(cache.take(rows) for cache in self.caches), self.gamma)
 
 
 def _combine(parts: list[Tensor], gamma: float) -> Tensor:
-    """The logits of one prediction, or those of the mixture of two."""
+    """Return the logits of one prediction, or those of the mixture of two."""
     if len(parts) == 1:
         return parts[0]
     return mix(torch.cat([log_softmax(part) for part in parts]), gamma)
+
+
+def _chosen(inputs: Inputs, where: Tensor | None) -> Tensor:
+    return torch.ones_like(inputs.tokens, dtype=torch.bool) if where is None else where

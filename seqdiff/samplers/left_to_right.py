@@ -6,51 +6,50 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import Needs
 from seqdiff.process import LeftToRight
 from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.decoding import DecodingSampler
+from seqdiff.samplers.decoding import Decoding
+from seqdiff.samplers.protocol import Sampler
 
 
 @dataclass(frozen=True)
-class LeftToRightSampler(DecodingSampler):
+class LeftToRightSampler(Decoding, Sampler):
     """An autoregressive model's own distribution, one evaluation a token; for no other model.
 
-    Visible tokens must come before all masked ones: a prompt. The network reads the row anew for
+    Visible tokens must come before all masked ones: a prompt. The network reads the row again for
     each token, up to that token. ``allowed`` restricts each token given those before it, which is
     not the model's distribution given that all tokens are allowed.
     """
 
     needs = Needs((LeftToRight,))
-    directed = True
+    order_dependent = True
 
+    @override
     def fill(self, canvas: Canvas) -> None:
-        """See ``Sampler``.
+        """Fill every masked position of the canvas.
 
         Raises:
-            ValueError: If the model is another, or a token to the right of a mask is given.
+            ValueError: If the model is of another kind, or a token to the right of a mask is given.
         """
         self.check_fit(canvas.denoiser)
-        _check_prompt(canvas)
+        real: Tensor = torch.ones_like(canvas.free) if canvas.padding is None else ~canvas.padding
+        masked = canvas.masked
+        bad = real & ~masked & (masked.cumsum(dim=-1) > 0)
+        if bool(bad.any()):
+            row, column = bad.nonzero()[0].tolist()
+            raise ValueError(
+                "LeftToRightSampler.x_init must hold visible tokens before all masks only, got "
+                f"token {int(canvas.x_t[row, column])} after a mask at row {row}, position "
+                f"{column}; an autoregressive model cannot look ahead: fill in with a run of "
+                "masked diffusion"
+            )
         zero = torch.zeros(len(canvas.x_t), dtype=torch.float64, device=canvas.x_t.device)
         for end in range(1, canvas.x_t.shape[1] + 1):
             part = canvas.window(0, end)
             where = part.masked
             if bool(where.any()):
-                self._reveal(part, where, part.log_probs(where, zero))
+                self._draw(part, where, part.log_probs(where, zero))
                 part.end_step()
-
-
-def _check_prompt(canvas: Canvas) -> None:
-    real: Tensor = torch.ones_like(canvas.free) if canvas.padding is None else ~canvas.padding
-    masked = canvas.masked
-    after_a_mask = masked.cumsum(dim=-1) > 0
-    bad = real & ~masked & after_a_mask
-    if bool(bad.any()):
-        row, column = bad.nonzero()[0].tolist()
-        raise ValueError(
-            "LeftToRightSampler.x_init must hold visible tokens before all masks only, got token "
-            f"{int(canvas.x_t[row, column])} after a mask at row {row}, position {column}; "
-            "an autoregressive model cannot look ahead: fill in with a run of masked diffusion"
-        )

@@ -1,10 +1,14 @@
-"""What every sampler promises, the call that all of them share, and the names they go by."""
+"""The base class of samplers: the call they all answer, its checks, and their names."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import field, fields, is_dataclass
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -13,35 +17,74 @@ from torch import Tensor
 from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.process import Absorbing
 from seqdiff.samplers.canvas import Canvas, StepCallback
-from seqdiff.samplers.checks import check_request
 from seqdiff.samplers.draws import SeededDraws, row_seeds
 from seqdiff.types import SampleOutput
 
+_NUMBERS = {"int": (Integral, "an integer"), "float": (Real, "a number")}
+
+
+def option(default: object, holds: Callable[[Any], bool], requirement: str, fix: str) -> Any:
+    """Declare an option of a sampler whose value is checked when the sampler is built.
+
+    Args:
+        default: Its default. ``None`` is always accepted.
+        holds: Whether a value is in the range of the option.
+        requirement: The range in words, after "must".
+        fix: What to do about a value outside of the range.
+    """
+    return field(default=default, metadata={"check": (holds, requirement, fix)})
+
+
+def require(sampler: object, holds: bool, name: str, requirement: str, fix: str) -> None:
+    """Raise ``ValueError`` for an option of a sampler unless a condition holds."""
+    if not holds:
+        got = getattr(sampler, name)
+        raise ValueError(f"{type(sampler).__name__}.{name} must {requirement}, got {got}; {fix}")
+
 
 class Sampler(ABC):
-    """Draws sequences by running the process backwards.
-
-    A new sampler implements ``fill``; the rest is done here, once for all.
+    """Draws sequences by running the process backwards. A new sampler implements ``fill``.
 
     Attributes:
-        directed: Whether its distribution depends on the end from which a row is read, even where
-            the model's does not.
-        needs: Of the models that it is for.
-        draws_from: The model's distribution: ``exactly``, ``in the limit`` of many steps, or
-            ``another`` one.
+        order_dependent: Whether the distribution depends on the end from which a row is read, even
+            if that of the model does not.
+        needs: The models that the sampler works with.
+        draws_from: ``exactly`` for the distribution of the model, ``in the limit`` for one that
+            tends to it as the number of steps grows, ``another`` for any other distribution.
     """
 
     # Without annotations, which the configuration parser would have to resolve.
-    directed = False
+    order_dependent = False
     needs = Needs((Absorbing,), any_order=True)
     draws_from = "exactly"
 
-    def reach(self, length: int) -> int:
-        """Say how many positions of a row the network is given at a time, at most.
+    def __post_init__(self) -> None:
+        """Check the options of a sampler that is a dataclass: first their types, then their ranges.
 
-        Args:
-            length: Of the row.
+        Raises:
+            ValueError: If an option is not a number although it is annotated as one, or is out of
+                its range.
         """
+        assert is_dataclass(self)
+        for entry in fields(self):
+            declared = str(getattr(entry.type, "__name__", entry.type))
+            kind, requirement = _NUMBERS.get(declared.removesuffix(" | None"), (object, ""))
+            value = getattr(self, entry.name)
+            absent = value is None and declared.endswith("| None")
+            number = isinstance(value, kind) and not (requirement and isinstance(value, bool))
+            if not (absent or number):
+                raise ValueError(
+                    f"{type(self).__name__}.{entry.name} must be {requirement}, got {value!r}; "
+                    "convert it"
+                )
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if value is not None and "check" in entry.metadata:
+                holds, requirement, fix = entry.metadata["check"]
+                require(self, holds(value), entry.name, requirement, fix)
+
+    def context_length(self, length: int) -> int:
+        """Return how many positions of a row of some length the network sees at a time, at most."""
         return length
 
     @torch.no_grad()
@@ -56,31 +99,30 @@ class Sampler(ABC):
         padding: Bool[Tensor, "B L"] | None = None,
         callback: StepCallback | None = None,
     ) -> SampleOutput:
-        """Fill the unknown positions of ``x_init``; the other tokens stay as they are given.
+        """Fill the unknown positions of ``x_init`` and leave all other tokens as they are.
 
-        A row's noise is a function of its own seed and the place in the row. The same seed gives
-        the same sample in whatever batch, as far as the network's output for a row is the same in
-        any batch (matrix products may round differently).
+        The noise of a row is a function of its own seed and of the position. The same seed gives
+        the same sample in any batch, as long as the network's output for a row does not depend on
+        the batch (matrix products may round differently).
 
         Args:
             denoiser: The model; put it in eval mode first.
-            x_init: Ids in ``0..K``, K where a token is to be drawn; ``process.blank(...)`` for
-                generation from nothing.
-            generator: Draws one seed a row; on any device.
-            seeds: The rows' seeds themselves, in [0, 2^63); give either these or a generator.
-            allowed: Symbols that each position may take; the model's prediction of the clean token
+            x_init: Ids in ``0..K``, where K stands for a token to draw; ``process.blank(...)``
+                generates from nothing.
+            generator: Draws one seed per row. It may be on any device.
+            seeds: The seeds of the rows, in [0, 2^63). Give either these or a generator.
+            allowed: Symbols that each position may take. The model's prediction of the clean token
                 is restricted to them and normalised.
-            padding: Positions that hold nothing: neither filled nor attended to, and returned as
-                they are. Without it, all positions are real.
-            callback: Called after each step with the step's number (from 1) and its tokens, which
-                the next step overwrites. A number that has been called before takes back what was
-                told of that step and of later ones: who samples with particles learns at the end
-                which of them is the sample, and then tells its steps from the first on.
+            padding: Positions that hold nothing. They are neither filled nor attended to, and
+                returned as they are. By default there is no padding.
+            callback: Called after each step with its number (from 1) and the tokens, which the next
+                step overwrites. A call with an earlier number replaces that step and removes the
+                later ones: ``SMCSampler`` knows only at the end which particle is the sample.
 
         Raises:
-            ValueError: Before any network call, if the sampler is not for the model, an id is not
-                the process's, a shape does not fit, both or neither of generator and seeds are
-                given, a given symbol is not allowed, or a position to fill is allowed none.
+            ValueError: Before any network call, if the sampler does not work with the model, an id
+                or a shape does not fit, both or neither of generator and seeds are given, a given
+                symbol is not allowed, or no symbol is allowed at a position to fill.
         """
         self.check_fit(denoiser)
         check_request(x_init, denoiser.process.unknown_id, allowed, padding, generator, seeds)
@@ -90,14 +132,14 @@ class Sampler(ABC):
         draws = SeededDraws(seeds.to(x_init.device, torch.int64))
         canvas = Canvas.open(denoiser, draws, x_init, padding, allowed, callback)
         self.fill(canvas)
-        assert not canvas.masked.any()  # what ``fill`` promises
+        assert not canvas.masked.any()  # the contract of ``fill``
         return SampleOutput(canvas.x_t, canvas.nfe, canvas.length, canvas.clamped)
 
     def check_fit(self, denoiser: Denoiser) -> None:
-        """Check that this sampler is for a model; one that contains another checks that too.
+        """Check that this sampler, and any sampler within it, works with a model.
 
         Raises:
-            ValueError: In one line, if it is not, with the samplers that are.
+            ValueError: If it does not; names the samplers that do.
         """
         if not self.needs.met_by(denoiser):
             raise ValueError(
@@ -107,17 +149,18 @@ class Sampler(ABC):
 
     @abstractmethod
     def fill(self, canvas: Canvas) -> None:
-        """Fill every masked position of the canvas.
+        """Fill every masked position of the canvas, which holds the rows, the model and the noise.
 
         Args:
-            canvas: The rows, the model and the noise.
+            canvas: The rows.
         """
 
 
 def named_samplers() -> dict[str, type[Sampler]]:
-    """Every sampler that has been imported, under its name.
+    """Return every sampler that has been imported, by name.
 
-    The name of ``FirstHittingSampler`` is ``first_hitting``; an outside sampler has one too.
+    The name of ``FirstHittingSampler`` is ``first_hitting``. Samplers defined outside of the
+    package are included.
     """
     found: dict[str, type[Sampler]] = {}
     waiting: list[type[Sampler]] = [Sampler]
@@ -130,20 +173,20 @@ def named_samplers() -> dict[str, type[Sampler]]:
 
 
 def sampler_name(cls: type[Sampler]) -> str:
-    """The name of a sampler: that of its class in snake case, without ``Sampler``."""
+    """Return the name of a sampler: its class in snake case, without ``Sampler``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__.removesuffix("Sampler")).lower()
 
 
 def fitting_samplers(denoiser: Denoiser) -> list[str]:
-    """Names of the samplers that are for a model."""
+    """Return the names of the samplers that work with a model."""
     return [name for name, cls in named_samplers().items() if cls.needs.met_by(denoiser)]
 
 
 def find_sampler(name: str) -> type[Sampler]:
-    """Choose a sampler by its name, with dashes or underscores.
+    """Find a sampler by its name, written with dashes or underscores.
 
     Raises:
-        ValueError: If there is none; with those there are.
+        ValueError: If there is none; lists the names.
     """
     known = named_samplers()
     found = known.get(name.replace("-", "_"))
@@ -153,3 +196,88 @@ def find_sampler(name: str) -> type[Sampler]:
             "seqdiff samplers says what they do"
         )
     return found
+
+
+def check_request(
+    x_init: Tensor,
+    unknown_id: int,
+    allowed: Tensor | None,
+    padding: Tensor | None,
+    generator: torch.Generator | None,
+    seeds: Tensor | None,
+) -> None:
+    """Check that the arguments of ``Sampler.sample`` fit together.
+
+    Raises:
+        ValueError: If they do not; names the first bad position.
+    """
+    _check_rows(x_init, unknown_id)
+    for name, mask in (("padding", padding), ("allowed", allowed)):
+        if mask is not None and mask.dtype != torch.bool:
+            raise ValueError(f"Sampler.{name} must be bool, got {mask.dtype}; call .bool() on it")
+    if padding is not None:
+        _check_shape("padding", padding, tuple(x_init.shape))
+    if (generator is None) == (seeds is None):
+        got = "neither" if seeds is None else "both"
+        raise ValueError(
+            f"Sampler.generator or seeds must be given, and only one of them, got {got}; "
+            "pass generator=torch.Generator().manual_seed(0)"
+        )
+    if seeds is not None:
+        _check_shape("seeds", seeds, (len(x_init),))
+        if seeds.is_floating_point():
+            raise ValueError(f"Sampler.seeds must be integers, got {seeds.dtype}; round them")
+        if len(seeds) and int(seeds.min()) < 0:
+            raise ValueError(
+                f"Sampler.seeds must be in [0, 2^63), got {int(seeds.min())}; make it positive"
+            )
+    if allowed is not None:
+        _check_shape("allowed", allowed, (*x_init.shape, unknown_id))
+        _check_allowed(x_init, unknown_id, allowed, padding)
+
+
+def _check_shape(name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != wanted:
+        raise ValueError(
+            f"Sampler.{name} must have shape {wanted} like x_init, got {tuple(tensor.shape)}; "
+            "give one entry for each"
+        )
+
+
+def _check_rows(x_init: Tensor, unknown_id: int) -> None:
+    got = fix = ""
+    if not isinstance(x_init, Tensor):
+        got, fix = f"a {type(x_init).__name__}", "torch.tensor makes one"
+    elif x_init.dtype == torch.bool or x_init.is_floating_point() or x_init.is_complex():
+        got, fix = str(x_init.dtype), "call .long() on ids"
+    elif x_init.dim() != 2:
+        got, fix = f"shape {tuple(x_init.shape)}", "a single row is x_init[None]"
+    if got:
+        raise ValueError(f"Sampler.x_init must be a tensor of integers [B, L], got {got}; {fix}")
+    bad = (x_init < 0) | (x_init > unknown_id)
+    if bad.any():
+        row, column = bad.nonzero()[0].tolist()
+        raise ValueError(
+            f"Sampler.x_init must hold ids in 0..{unknown_id} ({unknown_id} is unknown),"
+            f" got {x_init[row, column].item()} at row {row}, position {column}; re-encode it"
+        )
+
+
+def _check_allowed(
+    x_init: Tensor, unknown_id: int, allowed: Tensor, padding: Tensor | None
+) -> None:
+    real = torch.ones_like(x_init, dtype=torch.bool) if padding is None else ~padding
+    visible = x_init != unknown_id
+    token = torch.where(visible, x_init, 0).long()[..., None]
+    for bad, requirement, fix in (
+        (visible & ~allowed.gather(-1, token).squeeze(-1), "hold the visible symbol", "mask it"),
+        (~visible & ~allowed.any(dim=-1), "hold a symbol", "allow at least one"),
+    ):
+        if bool((bad & real).any()):
+            row, column = (bad & real).nonzero()[0].tolist()
+            got = allowed[row, column].nonzero().squeeze(-1).tolist()
+            given = int(x_init[row, column])
+            raise ValueError(
+                f"Sampler.allowed must {requirement} of every position, got only {got} at row "
+                f"{row}, position {column} where x_init is {given}; {fix} or change the constraint"
+            )

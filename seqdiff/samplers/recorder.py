@@ -1,4 +1,4 @@
-"""A callback that keeps what a sampler did."""
+"""A callback that records every step of a sampler."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _BYTES_PER_TOKEN = 16
 
 
 def check_room(sequences: int, length: int) -> None:
-    """Refuse, before slow work, a trace that cannot fit; remasking needs more.
+    """Check before slow work that a trace fits in memory; remasking needs more than is checked.
 
     Args:
-        sequences: All that will be drawn.
+        sequences: Number of sequences that will be drawn.
         length: Tokens in each.
 
     Raises:
-        ValueError: If there is not even room for one change of each token.
+        ValueError: If there is no room for one change of each token.
     """
     try:
         np.empty((sequences, length, _BYTES_PER_TOKEN), dtype=np.uint8)
@@ -36,10 +36,10 @@ def check_room(sequences: int, length: int) -> None:
 
 
 class Recorder:
-    """Keeps every state of every row: give it to ``Sampler.sample`` as its callback.
+    """Keeps every state of every row: pass it to ``Sampler.sample`` as the callback.
 
-    Call ``start`` before each batch, and ``trace`` after the last. Steps that a sampler takes back
-    are forgotten: of ``SMCSampler`` the steps of the samples are kept, not of other particles.
+    Call ``start`` before each batch, and ``trace`` after the last. Steps that a sampler replaces
+    are removed: of ``SMCSampler`` the steps of the samples are kept, not of other particles.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Recorder:
         """Begin a batch.
 
         Args:
-            x_init: What ``sample`` is given.
-            rows: Which of all sequences these are, from 0. Batches may come in any order and
+            x_init: The argument of ``sample``.
+            rows: Numbers of these sequences among all, from 0. Batches may come in any order and
                 differ in length.
         """
         self._last = x_init.to(torch.int64, copy=True)
@@ -59,7 +59,7 @@ class Recorder:
         self._batches.append(_Batch(x_init.cpu().numpy().astype(np.uint32), numbers))
 
     def __call__(self, step: int, x_t: Int[Tensor, "B L"]) -> None:
-        """See ``Sampler.sample``."""
+        """Record a step."""
         batch = self._batches[-1]
         if step <= len(batch.changes):
             del batch.changes[step - 1 :]
@@ -72,12 +72,12 @@ class Recorder:
         assert len(batch.changes) == step
 
     def trace(self, *, sampler: str, names: Sequence[str], symbols: Sequence[str]) -> Trace:
-        """Give what was kept.
+        """Return the trace.
 
         Args:
             sampler: Name of the sampler.
-            names: Of all sequences, in order.
-            symbols: What the ids ``0..K`` decode to, the mask's included.
+            names: Names of all sequences, in order.
+            symbols: What the ids ``0..K`` decode to, including that of the mask.
         """
         assert sum(len(b.rows) for b in self._batches) == len(names)  # or ``start`` was forgotten
         width = max(batch.x_init.shape[1] for batch in self._batches)
@@ -101,12 +101,12 @@ class Recorder:
 
 @dataclass
 class _Batch:
-    """What is kept of a batch.
+    """The record of a batch.
 
     Attributes:
-        x_init: Where it began.
-        rows: Which sequences it holds.
-        changes: For each step the row of the batch, position and token of each change.
+        x_init: The rows before the first step.
+        rows: Numbers of the sequences.
+        changes: For each step, the row of the batch, position and token of each change.
     """
 
     x_init: UInt32[np.ndarray, "B L"]
@@ -114,7 +114,7 @@ class _Batch:
     changes: list[UInt32[np.ndarray, "c 3"]] = field(default_factory=list)
 
     def state(self) -> UInt32[np.ndarray, "B L"]:
-        """The tokens after all changes."""
+        """Return the tokens after all changes."""
         tokens = self.x_init.copy()
         for part in self.changes:
             row, position, token = part.T
@@ -122,5 +122,5 @@ class _Batch:
         return tokens
 
     def numbered(self) -> list[UInt32[np.ndarray, "c 3"]]:
-        """The changes with sequences in place of rows of the batch."""
+        """Return the changes with numbers of sequences in place of rows of the batch."""
         return [np.column_stack((self.rows[part[:, 0]], part[:, 1:])) for part in self.changes]

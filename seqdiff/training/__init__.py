@@ -1,4 +1,4 @@
-"""Training with Lightning: the module, the optimiser, the callbacks, the run directory."""
+"""Training with Lightning: the module, the optimizer, the callbacks, the run directory."""
 
 import lazy_loader
 

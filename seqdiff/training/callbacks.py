@@ -1,4 +1,4 @@
-"""What happens beside the optimiser steps: averaging, saving, speed."""
+"""Callbacks: weight averaging, saving, throughput and the progress bar."""
 
 from __future__ import annotations
 
@@ -8,16 +8,27 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, Checkpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from seqdiff.files import write_bytes
+from seqdiff.progress import Bar
 from seqdiff.training.module import DiffusionModule
-from seqdiff.training.weights import AVERAGE_PREFIX, encode_weights
+from seqdiff.training.weights import (
+    AVERAGE_PREFIX,
+    CHECKPOINT_NAME,
+    WEIGHTS_NAME,
+    encode_weights,
+)
 from seqdiff.types import Batch
 
-CHECKPOINT_NAME, WEIGHTS_NAME = "last.ckpt", "model.safetensors"
+_SHOWN = {
+    "train/bits_per_token": "train {:.3f}",
+    "val/bits_per_token": "val {:.3f} bits",
+    "train/tokens_per_second": "{:,.0f} tokens/s",
+}
 
 
 def _denoiser(module: LightningModule) -> nn.Module:
@@ -26,15 +37,15 @@ def _denoiser(module: LightningModule) -> nn.Module:
 
 
 class BatchCallback(Callback, ABC):
-    """Hears of every batch whether it completed an optimiser step, or was only accumulated."""
+    """Base of callbacks that distinguish optimizer steps from accumulated batches."""
 
     def __init__(self) -> None:
-        """Wait for the start."""
+        """Start at step 0."""
         super().__init__()
         self._step = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note where the run stands."""
+        """Note the step at which training starts."""
         self._step = trainer.global_step
 
     def on_train_batch_end(
@@ -45,7 +56,7 @@ class BatchCallback(Callback, ABC):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        """Lightning's hook, which calls ``after_batch``."""
+        """Call ``after_batch``."""
         stepped = trainer.global_step > self._step
         self._step = trainer.global_step
         self.after_batch(trainer, pl_module, batch, stepped)
@@ -54,7 +65,7 @@ class BatchCallback(Callback, ABC):
     def after_batch(
         self, trainer: Trainer, module: LightningModule, batch: Batch, stepped: bool
     ) -> None:
-        """Act on a batch; ``stepped`` if it completed an optimiser step."""
+        """Handle the end of a batch; ``stepped`` if it completed an optimizer step."""
 
 
 class EMA(BatchCallback):
@@ -62,11 +73,11 @@ class EMA(BatchCallback):
 
     After update number n, counted from 1, average <- average + (1 - d) (parameter - average) with
     d = min(decay, (1 + n) / (10 + n)), so that early weights are soon forgotten. The average is
-    kept in float32 or better.
+    in float32 or better.
 
     Attributes:
-        decay: The limit of d, in [0, 1).
-        num_updates: Optimiser steps averaged so far.
+        decay: Limit of d, in [0, 1).
+        num_updates: Optimizer steps averaged so far.
     """
 
     def __init__(self, decay: float) -> None:
@@ -88,7 +99,7 @@ class EMA(BatchCallback):
         return min(self.decay, (1 + update) / (10 + update))
 
     def start(self, network: nn.Module) -> None:
-        """Start from a network's parameters, unless a checkpoint brought an average."""
+        """Start from a network's parameters, unless a checkpoint gave an average."""
         parameters = dict(network.named_parameters())
         source = self._average or parameters
         self._average = {
@@ -99,7 +110,7 @@ class EMA(BatchCallback):
         }
 
     def update(self, network: nn.Module) -> None:
-        """Average in a network's parameters as they are now."""
+        """Add a network's current parameters to the average."""
         self.num_updates += 1
         parameters = dict(network.named_parameters())
         current = [parameters[n].detach().to(a.dtype) for n, a in self._average.items()]
@@ -108,7 +119,7 @@ class EMA(BatchCallback):
 
     @torch.no_grad()
     def apply(self, network: nn.Module) -> None:
-        """Put the average in the place of the parameters, until ``restore``."""
+        """Replace the parameters by the average, until ``restore``."""
         parameters = dict(network.named_parameters())
         self._replaced = {name: p.detach().clone() for name, p in parameters.items()}
         for name, parameter in parameters.items():
@@ -122,13 +133,13 @@ class EMA(BatchCallback):
         self._replaced = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start."""
+        """Start the average."""
         self.start(_denoiser(pl_module))
 
     def after_batch(
         self, trainer: Trainer, module: LightningModule, batch: Batch, stepped: bool
     ) -> None:
-        """Average after each optimiser step."""
+        """Update after each optimizer step."""
         if stepped:
             self.update(_denoiser(module))
 
@@ -138,17 +149,17 @@ class EMA(BatchCallback):
             self.apply(_denoiser(pl_module))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Train on with the parameters."""
+        """Continue training with the parameters."""
         if self._replaced:
             self.restore(_denoiser(pl_module))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Lightning's hook: the average goes into the checkpoint."""
+        """Save the average."""
         weights = {AVERAGE_PREFIX + name: average for name, average in self._average.items()}
         return {"num_updates": torch.tensor(self.num_updates), **weights}
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Lightning's hook: continue from the checkpoint's average."""
+        """Restore the average of a checkpoint."""
         self.num_updates = int(state_dict["num_updates"])
         self._average = {
             name.removeprefix(AVERAGE_PREFIX): average
@@ -160,20 +171,20 @@ class EMA(BatchCallback):
 class RunCheckpoint(BatchCallback, Checkpoint):
     """Keeps the run directory's ``last.ckpt`` and ``model.safetensors`` up to date.
 
-    It saves only between optimiser steps, and holds back a request to stop until the accumulated
-    gradient has been used, so that a resumed run repeats the unbroken one bit for bit.
+    It saves only between optimizer steps, and delays a request to stop until the accumulated
+    gradient has been used, so that a resumed run repeats the uninterrupted one bit for bit.
     """
 
     def __init__(
         self, directory: Path, *, every_n_steps: int, ema: EMA | None, tokenizer: str
     ) -> None:
-        """Say where and when.
+        """Set where and when to save.
 
         Args:
             directory: The run directory.
-            every_n_steps: Optimiser steps between two savings; it also saves at the end.
-            ema: Whose weights to export; ``None`` exports the parameters themselves.
-            tokenizer: Fingerprint of what the weights are for.
+            every_n_steps: Optimizer steps between two savings; it also saves at the end.
+            ema: Average to export; ``None`` exports the parameters themselves.
+            tokenizer: Fingerprint of the tokenizer.
 
         Raises:
             ValueError: If ``every_n_steps`` is less than 1.
@@ -190,7 +201,7 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         self.tokenizer = tokenizer
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count batches as if every step had accumulated as many as now."""
+        """Set the batch counters as if every step had accumulated as many batches as now."""
         super().on_train_start(trainer, pl_module)
         progress = trainer.fit_loop.epoch_loop.batch_progress
         for counts in (progress.total, progress.current):
@@ -201,7 +212,7 @@ class RunCheckpoint(BatchCallback, Checkpoint):
     def after_batch(
         self, trainer: Trainer, module: LightningModule, batch: Batch, stepped: bool
     ) -> None:
-        """Save if it is time."""
+        """Save every ``every_n_steps`` and at the end."""
         if not stepped:
             trainer.should_stop = False
             return
@@ -210,10 +221,10 @@ class RunCheckpoint(BatchCallback, Checkpoint):
             self.save(trainer, module)
 
     def save(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write both files, the checkpoint last: it never stands for weights not exported.
+        """Write both files, the checkpoint last, so that its weights are always exported.
 
         Raises:
-            FloatingPointError: If the last loss or a parameter is not finite; the files stay.
+            FloatingPointError: If the last loss or a parameter is not finite; the files are kept.
             OSError: If the disk is full; each file is then the old one.
         """
         assert isinstance(pl_module, DiffusionModule)
@@ -241,7 +252,7 @@ class Throughput(BatchCallback):
     """Logs ``train/tokens_per_second`` over all devices, between two log steps."""
 
     def __init__(self, every_n_steps: int) -> None:
-        """Say how often to log, in optimiser steps."""
+        """Set the number of optimizer steps between two log rows."""
         super().__init__()
         self._every_n_steps = every_n_steps
         self._tokens = 0
@@ -262,3 +273,69 @@ class Throughput(BatchCallback):
             rate = self._tokens / max(now - self._since, 1e-9)
             module.log("train/tokens_per_second", rate, rank_zero_only=True)
             self._tokens, self._since = 0, now
+
+
+class StepBar(BatchCallback, ProgressBar):
+    """Shows steps, losses in bits per token, speed and the time left, on standard error."""
+
+    def __init__(self, every_n_steps: int) -> None:
+        """Make a bar that is not yet shown.
+
+        Args:
+            every_n_steps: Optimizer steps between two updates of the metrics.
+        """
+        super().__init__()
+        self._every_n_steps = every_n_steps
+        self._progress: Bar | None = None
+        self._task: TaskID | None = None
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Hide the bar; Lightning calls this in all processes but the first."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Show the bar."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the bar."""
+        super().on_train_start(trainer, pl_module)
+        if not self._enabled or not trainer.is_global_zero:
+            return
+        self._progress = Bar(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=16),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[metrics]}"),
+        )
+        self._task = self._progress.add_task(
+            "training", total=trainer.max_steps, completed=trainer.global_step, metrics=""
+        )
+        self._progress.start()
+
+    def after_batch(
+        self, trainer: Trainer, module: LightningModule, batch: Batch, stepped: bool
+    ) -> None:
+        """Advance, and update the metrics at log steps."""
+        if self._progress is None or self._task is None or not stepped:
+            return
+        self._progress.update(self._task, completed=trainer.global_step)
+        if trainer.global_step % self._every_n_steps == 0:
+            known = trainer.callback_metrics
+            shown = [text.format(float(known[key])) for key, text in _SHOWN.items() if key in known]
+            self._progress.update(self._task, metrics="  ".join(shown))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop the bar and leave it on the terminal."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Remove the bar before an error is shown."""
+        if self._progress is not None:
+            self._progress.discard()
+            self._progress = None

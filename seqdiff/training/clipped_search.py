@@ -1,4 +1,4 @@
-"""While a run trains: the interval of masked shares whose loss varies least."""
+"""A callback that searches the interval of mask fractions whose loss varies least."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.utils.data import DataLoader
 
-from seqdiff.data import SequenceDataModule
 from seqdiff.objectives import BlockNELBO
 from seqdiff.training.callbacks import EMA
-from seqdiff.training.clipping import ClippedEstimates, Interval, Variances
+from seqdiff.training.clipping import BETA, OMEGA, ClippedEstimates, Interval, Variances
+from seqdiff.training.data import DataLoaders
 from seqdiff.training.module import DiffusionModule
 from seqdiff.types import Batch
 
-BETA, OMEGA = "train/beta", "train/omega"
 _VARIANCE, _UNCLIPPED = "train/loss_variance", "train/loss_variance_unclipped"
 
 
 class ClippedScheduleSearch(Callback):
-    """After each validation, trains on in the interval under which the loss varies least.
+    """Switches, after each validation, to the interval under which the loss varies least.
 
-    It compares the 35 clipped intervals and the whole one by the variance of the very loss that
-    training computes, nats per counted token of a batch over all devices, on batches of the
-    validation split that are read as training batches are, the same at every search. The weights
-    are those that validation uses, dropout is off. A search takes one forward pass a batch and
-    interval, without gradients, on every device. Validation and evaluation stay unclipped.
+    It compares the 35 clipped intervals and the whole one by the variance of the training loss,
+    nats per counted token of a batch over all devices. The batches are those of a training stream
+    over the validation split, the same at every search. The weights are those that validation uses,
+    and dropout is off. A search takes one forward pass per batch and interval, without gradients,
+    on every device. Validation and evaluation are not clipped.
 
     It runs before the first step that follows a validation, so that a run that is resumed there
-    searches as well, and goes on as the unbroken one. The interval is logged, at each search, and
-    kept in the checkpoint. Source: Arriola et al. 2025, arXiv:2503.09573, section 5.
+    searches as well, and continues as the uninterrupted one. Each search logs the interval, and the
+    checkpoint holds it. Source: Arriola et al. 2025, arXiv:2503.09573, section 5.
 
     Attributes:
-        num_batches: Batches of a search.
+        num_batches: Batches per search.
         every_n_batches: Training batches between two validations.
     """
 
     def __init__(
         self, num_batches: int, *, every_n_batches: int | None, ema: EMA | None = None
     ) -> None:
-        """Say how often and on how much.
+        """Set the batches and the interval of searches.
 
         Args:
-            num_batches: Batches of a search.
+            num_batches: Batches per search.
             every_n_batches: Training batches between two validations.
             ema: Whose weights are validated; ``None`` for the parameters themselves.
 
@@ -68,14 +67,14 @@ class ClippedScheduleSearch(Callback):
         self._loader: DataLoader[Batch] | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Go on in the interval that a checkpoint brought."""
+        """Use the interval of a checkpoint."""
         if self._interval is not None:
             self._use(_module(pl_module), self._interval)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int
     ) -> None:
-        """Search if a validation has just been."""
+        """Search after a validation."""
         done = trainer.fit_loop.epoch_loop.total_batch_idx
         if done == 0 or done % self.every_n_batches:
             return
@@ -97,8 +96,8 @@ class ClippedScheduleSearch(Callback):
         """Measure the variances, which are the same on all devices.
 
         Args:
-            trainer: Who trains.
-            module: With the weights to measure.
+            trainer: The Trainer.
+            module: The module, with the weights to use.
         """
         objective = module.objective
         assert isinstance(objective, BlockNELBO)
@@ -110,11 +109,11 @@ class ClippedScheduleSearch(Callback):
         return estimates.variances(totals)
 
     def _batches(self, trainer: Trainer) -> Iterator[Batch]:
-        """This device's parts of the same global batches each time."""
+        """Read this device's parts of the same global batches at every search."""
         if self._loader is None:
-            data = trainer.datamodule  # type: ignore[attr-defined]
-            assert isinstance(data, SequenceDataModule)
-            self._loader = data.training_loader(
+            loaders = trainer.datamodule  # type: ignore[attr-defined]
+            assert isinstance(loaders, DataLoaders)
+            self._loader = loaders.data.training_loader(
                 "valid", rank=trainer.global_rank, world_size=trainer.world_size
             )
         return islice(self._loader, self.num_batches)
@@ -125,11 +124,11 @@ class ClippedScheduleSearch(Callback):
         module.objective = replace(module.objective, beta=interval.beta, omega=interval.omega)
 
     def state_dict(self) -> dict[str, float]:
-        """Lightning's hook: what was chosen goes into the checkpoint."""
+        """Save the interval."""
         return {} if self._interval is None else self._interval._asdict()
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        """Lightning's hook: go on with the checkpoint's interval."""
+        """Restore the interval of a checkpoint."""
         self._interval = Interval(state_dict["beta"], state_dict["omega"])
 
 
@@ -140,7 +139,7 @@ def _module(module: LightningModule) -> DiffusionModule:
 
 @contextmanager
 def _as_validated(network: nn.Module, ema: EMA | None) -> Iterator[None]:
-    """Put a network into the state in which it is validated, and back."""
+    """Use the mode and the weights of validation inside the context."""
     modes = [(part, part.training) for part in network.modules()]
     network.eval()
     if ema is not None:

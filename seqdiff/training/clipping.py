@@ -1,4 +1,4 @@
-"""Clipped intervals of masked shares, and the variance of what training estimates under each."""
+"""Clipped intervals of mask fractions, and the variance of the training loss under each."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from torch import Tensor
 from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import BlockNELBO
 from seqdiff.rng import CounterNoise
-from seqdiff.training.module import drop_labels
+from seqdiff.training.labels import drop_labels
 from seqdiff.types import Batch
 
+BETA, OMEGA = "train/beta", "train/omega"  # names of logged metrics
 _STEPS = 20  # of 0.05, in which the ends of an interval move
 _WIDTHS = (10, 12, 14, 16, 18)
 
 
 class Interval(NamedTuple):
-    """The masked share of a block is uniform on [beta, omega]."""
+    """The mask fraction of a block is uniform on [beta, omega]."""
 
     beta: float
     omega: float
@@ -50,10 +51,10 @@ class Variances:
     """How much an estimate varies from batch to batch, under each interval.
 
     Attributes:
-        intervals: Which.
+        intervals: The intervals.
         values: Sample variances.
-        standard_errors: Of those, from fourth moments; ``None`` if they were not measured.
-        num_batches: How many batches they are over.
+        standard_errors: Their standard errors, from fourth moments; ``None`` if not measured.
+        num_batches: Number of batches.
     """
 
     intervals: tuple[Interval, ...]
@@ -63,11 +64,11 @@ class Variances:
 
     @classmethod
     def of(cls, losses: Float64[np.ndarray, "M n"], intervals: tuple[Interval, ...]) -> Variances:
-        """Measure losses.
+        """Compute the variances of losses.
 
         Args:
-            losses: One row a batch, at least two, and one column an interval.
-            intervals: Of the columns.
+            losses: One row per batch, at least two, and one column per interval.
+            intervals: Intervals of the columns.
         """
         count = len(losses)
         values = losses.var(axis=0, ddof=1)
@@ -77,26 +78,26 @@ class Variances:
 
     @property
     def least(self) -> int:
-        """The number of the interval with the least variance, the first of several."""
+        """Index of the interval with the least variance, the first of several."""
         return int(self.values.argmin())
 
 
 @dataclass(frozen=True)
 class ClippedEstimates:
-    """What a training step estimates from a batch, under any interval and with the same draws.
+    """The loss of a training step under any interval, with the same draws for all.
 
-    The terms are the objective's own and noise is a function of a row's place in its stream, so
-    that intervals differ by nothing but the map from draws to masked shares: common random numbers.
-    With beta = 0 the variance over all draws is infinite, since a masked token weighs one over the
-    share: the expected square contains the integral of 1 / share. What is measured on a finite
-    number of batches is finite, and grows with the number.
+    The terms are those of the objective, and noise is a function of a row's position in its stream.
+    Intervals therefore differ only by the map from draws to mask fractions (common random numbers).
+    With beta = 0 the variance over all draws is infinite: a masked token has the weight 1 / f for a
+    mask fraction f, and the expected square contains the integral of 1 / f. The variance over a
+    finite number of batches is finite, and grows with the number.
 
     Attributes:
-        objective: With any interval.
+        objective: The objective, with any interval.
         denoiser: The model.
         noise: Read at ``Batch.index``.
-        label_dropout: Share of examples whose label is hidden.
-        intervals: Which to compare.
+        label_dropout: Fraction of examples whose label is hidden.
+        intervals: Intervals to compare.
     """
 
     objective: BlockNELBO
@@ -112,28 +113,28 @@ class ClippedEstimates:
 
     @torch.no_grad()
     def totals(self, batch: Batch) -> Float64[Tensor, " columns"]:
-        """Give a batch's nats under each interval and, last, its counted tokens.
+        """Compute a batch's nats under each interval and, last, its counted tokens.
 
-        They add up over the parts of a batch, for instance those of several devices. It takes one
-        forward pass an interval.
+        Totals of the parts of a batch, for instance on several devices, can be added. Takes one
+        forward pass per interval.
         """
         nats = [self._nats(batch, interval).double() for interval in self.intervals]
         return torch.stack([*nats, batch.loss_mask.sum().double()])
 
     def variances(self, totals: Float64[Tensor, "M columns"]) -> Variances:
-        """Give the variances of the loss, in nats per counted token, over batches.
+        """Compute the variances of the loss, in nats per counted token, over batches.
 
         Args:
-            totals: From ``totals``, one row a batch, at least two.
+            totals: From ``totals``, one row per batch, at least two.
         """
         losses = totals[:, :-1] / totals[:, -1:].clamp_min(1)
         return Variances.of(losses.cpu().numpy(), self.intervals)
 
     def gradient_variances(self, batches: Iterable[Batch]) -> Iterator[float]:
-        """Give, interval by interval, the variance of the gradient of the loss over batches.
+        """Yield for each interval the variance of the gradient of the loss over batches.
 
         That is (1 / (M - 1)) sum_m ||g_m - mean||^2 over all parameters; Arriola et al. 2025,
-        arXiv:2503.09573, equation 10. It takes a forward and a backward pass a batch and interval.
+        arXiv:2503.09573, equation 10. Takes a forward and a backward pass per batch and interval.
 
         Args:
             batches: At least two; read once for each interval.
@@ -152,7 +153,7 @@ class ClippedEstimates:
 
 
 def _flat_gradient(loss: Tensor, parameters: list[torch.nn.Parameter]) -> Tensor:
-    """All of a gradient as one vector; 0 for parameters that the loss does not depend on."""
+    """Concatenate the gradient of all parameters; 0 where the loss does not depend on one."""
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     parts = [
         torch.zeros_like(parameter) if gradient is None else gradient

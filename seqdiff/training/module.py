@@ -1,9 +1,8 @@
-"""The LightningModule: a loss, an optimiser and what is logged; everything else is composed."""
+"""The LightningModule: loss, optimizer and logging."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from lightning.pytorch import LightningModule
@@ -13,27 +12,13 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import Objective, validation_objective
-from seqdiff.rng import LABEL_STREAM, CounterNoise
-from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor, lr_scales
-from seqdiff.types import NO_LABEL, Batch
+from seqdiff.rng import CounterNoise
+from seqdiff.training.config import OptimConfig
+from seqdiff.training.labels import drop_labels
+from seqdiff.training.optim import build_optimizer, decay_groups, lr_factor, lr_scales
+from seqdiff.types import Batch
 
 _VALIDATION_SEED = 0
-
-
-def drop_labels(batch: Batch, share: float, noise: CounterNoise) -> Batch:
-    """Hide the labels of some examples, chosen by (seed, index) alone whatever the batch.
-
-    Source: Ho and Salimans 2022, arXiv:2207.12598, algorithm 1.
-
-    Args:
-        batch: Labelled or not.
-        share: Probability that a label is hidden, in [0, 1].
-        noise: The run's noise.
-    """
-    if batch.label is None:
-        return batch
-    hidden = noise.uniform(batch.index, 1, stream=LABEL_STREAM)[:, 0] < share
-    return replace(batch, label=batch.label.masked_fill(hidden, NO_LABEL))
 
 
 class DiffusionModule(LightningModule):
@@ -41,9 +26,9 @@ class DiffusionModule(LightningModule):
 
     The loss is the sum of the objective's terms over the number of counted tokens in the batch of
     *all* devices, scaled so that averaging gradients over devices gives exactly the gradient that
-    one device would compute for the same batch. Accumulated batches weigh alike. Validation always
-    estimates the negative log-likelihood, see ``validation_objective``, with the same noise, so its
-    values compare over time and over objectives.
+    one device would compute for the same batch. Accumulated batches have equal weights. Validation
+    always estimates the negative log-likelihood, see ``validation_objective``, with the same noise,
+    so that its values are comparable over time and between objectives.
     """
 
     def __init__(
@@ -57,19 +42,19 @@ class DiffusionModule(LightningModule):
         log_every_n_steps: int = 1,
         label_dropout: float = 0.0,
     ) -> None:
-        """Compose.
+        """Set up training.
 
         Args:
-            denoiser: What to train.
-            objective: What to minimise.
-            optim: Optimiser and learning rate.
+            denoiser: Model to train.
+            objective: Loss to minimise.
+            optim: Optimizer and learning rate.
             seed: In [0, 2^32); all corruption and dropout noise follows from it.
-            max_steps: Length of the run in optimiser steps.
-            log_every_n_steps: Optimiser steps between two log rows.
+            max_steps: Length of the run in optimizer steps.
+            log_every_n_steps: Optimizer steps between two log rows.
             label_dropout: Fraction of training examples whose label is hidden from the network.
 
         Raises:
-            ValueError: If the objective is not for such a denoiser.
+            ValueError: If the objective does not support the denoiser.
         """
         super().__init__()
         objective.check(denoiser)
@@ -98,7 +83,7 @@ class DiffusionModule(LightningModule):
         return total
 
     def on_train_start(self) -> None:
-        """Let what the configuration says now win over what a checkpoint brought back."""
+        """Apply the configured optimizer settings, which override those of a checkpoint."""
         fresh = build_optimizer(self.denoiser, self.optim, *self._groups).param_groups
         factor = lr_factor(self.optim, self.global_step, self.max_steps)
         for group, wanted in zip(self.trainer.optimizers[0].param_groups, fresh, strict=True):
@@ -125,7 +110,7 @@ class DiffusionModule(LightningModule):
         return nats * (self.trainer.world_size / count.clamp_min(1)).to(nats.dtype)
 
     def _log_window(self, totals: Tensor) -> None:
-        """Log the mean loss since the last log step, of which single steps would be a poor sample.
+        """Log the mean loss since the last log step.
 
         Args:
             totals: Nats and counted tokens of this batch over all devices.
@@ -141,18 +126,18 @@ class DiffusionModule(LightningModule):
             self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
-        """Lightning's hook: the sums for the next log row go along, and the kind of model."""
+        """Save the sums for the next log row, and the kind of model."""
         checkpoint["log_window"] = {"totals": self._window, "start": self._window_start}
         checkpoint["model"] = self.denoiser.description
 
     def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
-        """Lightning's hook: go on summing up."""
+        """Restore the sums for the next log row."""
         window = checkpoint["log_window"]
         assert isinstance(window, dict)
         self._window, self._window_start = window["totals"], window["start"]
 
     def _seed_dropout(self, batch: Batch) -> None:
-        """Tie what networks draw themselves to the stream, so that a resumed run draws the same."""
+        """Seed dropout by the position in the stream, so that a resumed run draws the same."""
         first = int(batch.index[0])
         seed = (self.noise.seed * 0x9E3779B97F4A7C15 + first) % 2**63
         torch.default_generator.manual_seed(seed)
@@ -160,9 +145,9 @@ class DiffusionModule(LightningModule):
             torch.cuda.manual_seed(seed)
 
     def check_finite(self) -> None:
-        """Refuse to go on after a loss that is not finite.
+        """Stop after a loss that is not finite.
 
-        It looks one step back, when the device has finished that step anyway.
+        It checks the previous step, which the device has finished, so that nothing waits.
 
         Raises:
             FloatingPointError: If the last loss was not finite.
@@ -175,11 +160,11 @@ class DiffusionModule(LightningModule):
             )
 
     def on_validation_epoch_start(self) -> None:
-        """Start to count."""
+        """Reset the sums."""
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add one batch to the estimate, which is given the labels if there are any."""
+        """Add one batch, with its labels if there are any, to the estimate."""
         objective, noise = self._validation
         terms = objective.terms(self.denoiser, batch, noise)
         self._sums += torch.stack((terms.sum(dtype=torch.float64), batch.loss_mask.sum().double()))
@@ -194,7 +179,7 @@ class DiffusionModule(LightningModule):
         self.log("val/bits_per_token", nats_per_token / math.log(2), rank_zero_only=True)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Make the optimiser and its learning rate schedule."""
+        """Build the optimizer and its learning rate schedule."""
         optimizer = build_optimizer(self.denoiser, self.optim, *self._groups)
         scheduler = LambdaLR(optimizer, lambda step: lr_factor(self.optim, step, self.max_steps))
         return {

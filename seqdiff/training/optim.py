@@ -4,78 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from torch import nn
 from torch.optim import AdamW
 
-
-@dataclass(frozen=True)
-class OptimConfig:
-    """AdamW and its learning rate.
-
-    Attributes:
-        lr: Learning rate after warm-up.
-        weight_decay: Decay of the matrices; see ``decay_groups``.
-        betas: AdamW's averaging coefficients.
-        eps: AdamW's epsilon.
-        warmup_steps: Optimiser steps of linear warm-up; the first step already moves.
-        schedule: After the warm-up, ``constant`` or half a ``cosine`` down to ``min_lr``.
-        min_lr: Where the cosine ends, at the run's last step.
-    """
-
-    lr: float = 3e-4
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    warmup_steps: int = 0
-    schedule: Literal["constant", "cosine"] = "constant"
-    min_lr: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ValueError: If a value is outside its range.
-        """
-        for name, common in (("lr", 3e-4), ("eps", 1e-8)):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"OptimConfig.{name} must be positive, got {getattr(self, name)}; "
-                    f"{common} is common"
-                )
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(
-                f"OptimConfig.betas must be in [0, 1), got {self.betas}; (0.9, 0.999) is common"
-            )
-        if not 0 <= self.min_lr <= self.lr:
-            raise ValueError(
-                f"OptimConfig.min_lr must be in [0, lr = {self.lr}], got {self.min_lr}; lower it"
-            )
-        for name in ("weight_decay", "warmup_steps"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"OptimConfig.{name} must be finite and not negative, "
-                    f"got {getattr(self, name)}; 0 switches it off"
-                )
-        if self.schedule == "constant" and self.min_lr > 0:
-            raise ValueError(
-                f"OptimConfig.min_lr must be 0 with the constant schedule, got {self.min_lr}; "
-                "set optim.schedule=cosine"
-            )
+from seqdiff.training.config import OptimConfig
 
 
 def lr_factor(config: OptimConfig, step: int, max_steps: int) -> float:
-    """The learning rate of optimiser step ``step`` (from 0), as a share of ``config.lr``.
+    """The learning rate of optimizer step ``step`` (from 0), as a fraction of ``config.lr``.
 
     Linear warm-up from ``1 / warmup_steps`` to 1, then constant, or a half cosine that reaches
     ``min_lr`` at ``max_steps`` (Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts).
 
     Args:
-        config: Shape and lengths.
-        step: Optimiser steps already done.
-        max_steps: Length of the run; only the cosine reads it.
+        config: Schedule and its lengths.
+        step: Optimizer steps already done.
+        max_steps: Length of the run; only the cosine depends on it.
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
@@ -132,12 +77,12 @@ def build_optimizer(
     groups: tuple[list[str], list[str]],
     scales: Mapping[str, float] | None = None,
 ) -> AdamW:
-    """Make AdamW over the two decay groups, divided by learning rate.
+    """Build AdamW over the two decay groups, divided by learning rate.
 
     Args:
         module: The network.
-        config: Rates.
-        groups: From ``decay_groups`` before a strategy shards the network, which hides its shapes.
+        config: Learning rate, decay and AdamW's constants.
+        groups: From ``decay_groups``, called before a strategy shards the network.
         scales: From ``lr_scales``, likewise.
 
     Raises:

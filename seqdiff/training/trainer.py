@@ -1,15 +1,13 @@
-"""Which of Lightning's Trainer arguments a run exposes, and the Trainer made from them."""
+"""The Trainer of a run, its metrics file and its checkpoint files."""
 
 from __future__ import annotations
 
 import csv
 import io
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -20,83 +18,16 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback, Timer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from seqdiff.files import replacing, write_bytes
-from seqdiff.training.callbacks import EMA, RunCheckpoint, Throughput
+from seqdiff.training.callbacks import EMA, RunCheckpoint, StepBar, Throughput
 from seqdiff.training.clipped_search import ClippedScheduleSearch
-from seqdiff.training.progress import StepBar
-from seqdiff.training.weights import Progress
+from seqdiff.training.config import TrainerConfig
+from seqdiff.training.weights import METRICS_HEADER, METRICS_NAME, Progress, rows_before
 
-Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed", "64-true"]
-METRICS_NAME = "metrics.csv"
-_HEADER = ["step", "name", "value"]
 _NOTHING = Progress()
 
 
-@dataclass(frozen=True)
-class TrainerConfig:
-    """Arguments of ``lightning.pytorch.Trainer``, passed on unchanged.
-
-    Attributes:
-        max_steps: Optimiser steps of the run; 0 opens no data and keeps the network as it is
-            built, which makes a run of a published one.
-        max_time: Wall-clock limit, ``DD:HH:MM:SS``, over a run and its resumptions since it was
-            first set.
-        accelerator: ``cpu``, ``gpu``, ``auto``, ...
-        devices: Number of devices, their indices, or ``auto``.
-        num_nodes: Number of machines.
-        strategy: ``auto``, ``ddp``, ``fsdp``, ...
-        precision: Of the backbone; losses are in float32 or better.
-        accumulate_grad_batches: Batches per device and optimiser step.
-        gradient_clip_val: Largest gradient norm; null does not clip.
-        val_check_interval: Training batches between two validations; null never validates.
-        limit_val_batches: Most validation batches per device, or a share of them; null takes all.
-        log_every_n_steps: Optimiser steps between two log rows.
-        deterministic: Refuse operations that are not deterministic.
-        enable_progress_bar: Show a bar.
-    """
-
-    max_steps: int = 1000
-    max_time: str | None = None
-    accelerator: str = "auto"
-    devices: int | list[int] | str = 1
-    num_nodes: int = 1
-    strategy: str = "auto"
-    precision: Precision = "32-true"
-    accumulate_grad_batches: int = 1
-    gradient_clip_val: float | None = None
-    val_check_interval: int | None = None
-    limit_val_batches: int | float | None = None
-    log_every_n_steps: int = 10
-    deterministic: bool = False
-    enable_progress_bar: bool = True
-
-    def __post_init__(self) -> None:
-        """Check what Lightning would only report late.
-
-        Raises:
-            ValueError: If a value is outside its range.
-        """
-        counts = ("max_steps", "accumulate_grad_batches", "log_every_n_steps", "num_nodes")
-        for name in (*counts, "val_check_interval"):
-            value, least = getattr(self, name), 0 if name == "max_steps" else 1
-            if value is not None and value < least:
-                raise ValueError(
-                    f"TrainerConfig.{name} must be at least {least}, got {value}; "
-                    f"set trainer.{name}"
-                )
-        clip, limit = self.gradient_clip_val, self.limit_val_batches
-        if clip is not None and not clip > 0:
-            raise ValueError(
-                f"TrainerConfig.gradient_clip_val must be positive, got {clip}; null does not clip"
-            )
-        if limit is not None and not (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1):
-            raise ValueError(
-                "TrainerConfig.limit_val_batches must be a count of at least 1 or a share in "
-                f"(0, 1], got {limit}; null takes all"
-            )
-
-
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Saves whole checkpoints or none, and loads nothing but tensors and plain values."""
+    """Saves checkpoints atomically, and loads only tensors and plain values."""
 
     def save_checkpoint(
         self,
@@ -115,42 +46,45 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class MetricsFile(Logger):
-    """Appends ``step,name,value`` rows to a CSV file, one flush a log step."""
+    """Appends ``step,name,value`` rows to a CSV file at every log step.
+
+    Lightning's CSVLogger rewrites the file, has one column per metric, and cannot drop rows.
+    """
 
     def __init__(self, path: Path, *, first_step: int) -> None:
         """Open or continue a file.
 
         Args:
-            path: The file; it is not touched before the first row.
-            first_step: Rows of this step and later, left by a run that went on after its last
-                checkpoint, are dropped.
+            path: The file; it is not opened for writing before the first row.
+            first_step: Rows of this step and later are dropped; a run that stopped after its last
+                checkpoint leaves such rows.
 
         Raises:
-            ValueError: If the file holds something else.
+            ValueError: If the file is no metrics file.
         """
         super().__init__()
         self.path = path
-        self._kept = _rows_before(first_step, path) if first_step > 0 and path.exists() else []
+        self._kept = rows_before(first_step, path) if first_step > 0 and path.exists() else []
         self._ready = False
 
     @property
     def name(self) -> str:
-        """Lightning's name for it."""
+        """Name of the logger."""
         return "csv"
 
     @property
     def version(self) -> str:
-        """There is one version."""
+        """Empty, since there are no versions."""
         return ""
 
     def _prepare(self) -> None:
         with replacing(self.path) as temporary, temporary.open("w", newline="") as new:
-            csv.writer(new).writerows([_HEADER, *self._kept])
+            csv.writer(new).writerows([METRICS_HEADER, *self._kept])
         self._kept, self._ready = [], True
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append one row a metric."""
+        """Append one row per metric."""
         if not self._ready:
             self._prepare()
         with self.path.open("a", newline="") as file:
@@ -159,40 +93,7 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, object] | Namespace) -> None:
-        """The run's configuration is in run.yaml."""
-
-
-def last_logged(path: Path, name: str) -> tuple[int, float] | None:
-    """Look up the last step at which a run logged a metric, and its value.
-
-    Args:
-        path: A run's metrics file, which may be missing.
-        name: The metric.
-
-    Raises:
-        ValueError: If the file holds something else.
-    """
-    rows = _rows_before(sys.maxsize, path) if path.exists() else []
-    found = [(int(step), float(value)) for step, key, value in rows if key == name]
-    return found[-1] if found else None
-
-
-def _rows_before(step: int, path: Path) -> list[list[str]]:
-    """Read a metrics file; blank lines and a last line that a kill has torn are dropped."""
-    with path.open(newline="", errors="replace") as file:
-        rows = list(csv.reader(line for line in file if line.endswith("\n") and line.strip()))
-    if rows and rows[0] != _HEADER:
-        raise ValueError(
-            f"{path} must begin with {','.join(_HEADER)}, got {','.join(rows[0])!r}; "
-            "put that line back, or move the file"
-        )
-    for row in rows[1:]:
-        if len(row) != len(_HEADER) or not row[0].isdecimal():
-            raise ValueError(
-                f"{path} must hold rows of {','.join(_HEADER)}, got {','.join(row)!r}; "
-                "delete that line"
-            )
-    return [row for row in rows[1:] if int(row[0]) < step]
+        """Do nothing: the configuration is in run.yaml."""
 
 
 def build_trainer(
@@ -206,39 +107,52 @@ def build_trainer(
     done: Progress = _NOTHING,
     on_start: Callable[[], None] | None = None,
 ) -> Trainer:
-    """Make a Trainer that writes into a run directory.
+    """Build a Trainer that writes into a run directory.
 
     Args:
         config: Lightning's arguments.
         directory: The run directory.
-        ema_decay: Of the exported average; ``None`` exports the parameters.
-        checkpoint_every_n_steps: Optimiser steps between two savings.
-        tokenizer: Fingerprint of the tokenizer, kept with the weights.
-        search_batches: Of a ``ClippedScheduleSearch``; ``None`` does not search.
-        done: What the run has behind it.
-        on_start: Called by the first process once everything, also a checkpoint, is taken in.
+        ema_decay: Decay of the exported average; ``None`` exports the parameters.
+        checkpoint_every_n_steps: Optimizer steps between two savings.
+        tokenizer: Fingerprint of the tokenizer, saved with the weights.
+        search_batches: Batches of a ``ClippedScheduleSearch``; ``None`` does not search.
+        done: Progress of a run that is resumed.
+        on_start: Called by the first process when everything is loaded, also a checkpoint.
 
     Raises:
-        ValueError: If nothing is left to do, a search has no validation to follow, the metrics are
-            not its own, or Lightning refuses the arguments, say for a device that is not there.
+        ValueError: If nothing is left to do, there is a search without validation, the metrics file
+            is damaged, or Lightning rejects the arguments, for example a missing device.
     """
     ema = None if ema_decay is None else EMA(ema_decay)
     saving = RunCheckpoint(
         directory, every_n_steps=checkpoint_every_n_steps, ema=ema, tokenizer=tokenizer
     )
-    others = _of_weights(ema, search_batches, config.val_check_interval)
+    callbacks: list[Callback] = [Throughput(config.log_every_n_steps)]
+    if config.enable_progress_bar:
+        callbacks.append(StepBar(config.log_every_n_steps))
+    if on_start is not None:
+        start = rank_zero_only(on_start)
+        callbacks.append(LambdaCallback(on_train_start=lambda trainer, module: start()))
+    callbacks.append(saving)
+    if ema is not None:
+        callbacks.append(ema)
+    if search_batches is not None:
+        every_n_batches = config.val_check_interval
+        search = ClippedScheduleSearch(search_batches, every_n_batches=every_n_batches, ema=ema)
+        callbacks.append(search)
     arguments = asdict(config)
     if config.val_check_interval is None:
         arguments["limit_val_batches"] = 0
-    loggers = _loggers(directory, done.step)
+    metrics = MetricsFile(directory / METRICS_NAME, first_step=done.step)
+    board = TensorBoardLogger(directory, name="", version="tensorboard", purge_step=done.step)
     try:
         trainer = Trainer(
             **arguments,
             max_epochs=-1,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
-            logger=loggers,
-            callbacks=[*_watchers(config, on_start), saving, *others],
+            logger=[metrics, board],
+            callbacks=callbacks,
             plugins=[AtomicCheckpointIO()],
             use_distributed_sampler=False,
             enable_model_summary=False,
@@ -253,35 +167,8 @@ def build_trainer(
     return trainer
 
 
-def _watchers(config: TrainerConfig, on_start: Callable[[], None] | None) -> list[Callback]:
-    watchers: list[Callback] = [Throughput(config.log_every_n_steps)]
-    if config.enable_progress_bar:
-        watchers.append(StepBar(config.log_every_n_steps))
-    if on_start is not None:
-        start = rank_zero_only(on_start)
-        watchers.append(LambdaCallback(on_train_start=lambda trainer, module: start()))
-    return watchers
-
-
-def _of_weights(
-    ema: EMA | None, search_batches: int | None, every_n_batches: int | None
-) -> list[Callback]:
-    """The average, and what is searched with it."""
-    found: list[Callback] = [] if ema is None else [ema]
-    if search_batches is not None:
-        search = ClippedScheduleSearch(search_batches, every_n_batches=every_n_batches, ema=ema)
-        found.append(search)
-    return found
-
-
-def _loggers(directory: Path, first_step: int) -> list[Logger]:
-    metrics = MetricsFile(directory / METRICS_NAME, first_step=first_step)
-    board = TensorBoardLogger(directory, name="", version="tensorboard", purge_step=first_step)
-    return [metrics, board]
-
-
 def _check_left(config: TrainerConfig, done: Progress) -> None:
-    """Refuse a run that would stop before its first step."""
+    """Raise an error for a run that would stop before its first step."""
     if done.step >= config.max_steps:
         raise ValueError(
             f"resume.trainer.max_steps must exceed the {done.step} steps done, got "
@@ -298,5 +185,5 @@ def _check_left(config: TrainerConfig, done: Progress) -> None:
 
 
 def is_first_process() -> bool:
-    """Whether this is the only process, or the first of several that a strategy has launched."""
+    """Whether this is the only process, or the first one that a strategy launched."""
     return getattr(rank_zero_only, "rank", 0) == 0

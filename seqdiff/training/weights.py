@@ -1,12 +1,15 @@
-"""Weights and checkpoints on disk: checked in one line, and never unpickled."""
+"""Reading a run's weights, checkpoint and metrics, with checks and without unpickling."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,16 +18,20 @@ from torch import Tensor
 
 from seqdiff.denoiser import Denoiser
 from seqdiff.parameterization import Parameterization
-from seqdiff.training.module import DiffusionModule
 
+if TYPE_CHECKING:
+    from seqdiff.training.module import DiffusionModule
+
+CHECKPOINT_NAME, WEIGHTS_NAME, METRICS_NAME = "last.ckpt", "model.safetensors", "metrics.csv"
+METRICS_HEADER = ["step", "name", "value"]
 AVERAGE_PREFIX = "average."
-MODEL = "model"  # a key of checkpoints, and of what weights are for
+MODEL = "model"  # a key of checkpoints, and of the metadata of weights
 # The key of that in the metadata of safetensors: two keys would be written in a random order.
 _FOR, _TOKENIZER = "seqdiff", "tokenizer"
 
 _STEPS = ("loops", "fit_loop", "epoch_loop.automatic_optimization.optim_progress")
 _STEPS += ("optimizer", "step", "total", "completed")
-# What going on reads from a checkpoint: where it lies, and its type. No number is negative.
+# What resuming reads from a checkpoint: its place and its type. No number is negative.
 _NEEDED: dict[tuple[str | int, ...], type] = {
     ("global_step",): int,
     ("pytorch-lightning_version",): str,
@@ -50,12 +57,12 @@ _OPTIONAL: dict[tuple[str | int, ...], type] = {
 
 
 def encode_weights(weights: dict[str, Tensor], tokenizer: str, model: str) -> bytes:
-    """Serialise weights as safetensors, each under its own name even if some are shared.
+    """Serialise weights as safetensors; tied weights are stored under each name.
 
     Args:
         weights: By name.
-        tokenizer: Fingerprint of the tokenizer whose ids they are for.
-        model: ``Denoiser.description``: what the outputs mean.
+        tokenizer: Fingerprint of the tokenizer.
+        model: ``Denoiser.description``, the meaning of the outputs.
     """
     tensors = {name: v.detach().cpu().contiguous().clone() for name, v in weights.items()}
     return save(tensors, metadata={_FOR: json.dumps({_TOKENIZER: tokenizer, MODEL: model})})
@@ -75,16 +82,16 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
-    """Fill a network from a safetensors file, strictly.
+    """Load a safetensors file into a model, strictly.
 
     Args:
         path: The file.
         denoiser: The model.
-        tokenizer: Fingerprint of the tokenizer that it is used with.
+        tokenizer: Fingerprint of the tokenizer of the run.
 
     Raises:
         FileNotFoundError: If there is no file.
-        ValueError: If it is damaged, does not fit, or says that it is for another tokenizer or
+        ValueError: If it is damaged, does not fit, or its metadata names another tokenizer or
             another kind of model.
     """
     weights = read_weights(path)
@@ -100,13 +107,13 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
 
 
 def read_purpose(path: Path) -> dict[str, object]:
-    """What the weights of a file are for, as far as it says so; the first versions had one key.
+    """Read the metadata of weights: tokenizer and kind of model; early files lack the latter.
 
     Args:
         path: A safetensors file.
 
     Raises:
-        ValueError: If what it says is no JSON.
+        ValueError: If the metadata is no JSON.
     """
     with safe_open(path, "pt") as opened:
         metadata = opened.metadata() or {}
@@ -121,10 +128,10 @@ def read_purpose(path: Path) -> dict[str, object]:
 
 
 def _check_model(path: Path, denoiser: Denoiser, written: object) -> None:
-    """Check that weights are used as they were trained; shapes alone would not tell.
+    """Check that weights are used by the kind of model that was trained.
 
     Raises:
-        ValueError: If not; files that do not say it are taken as they are.
+        ValueError: If not; files without this metadata pass.
     """
     if written not in (None, denoiser.description):
         raise ValueError(
@@ -134,13 +141,13 @@ def _check_model(path: Path, denoiser: Denoiser, written: object) -> None:
 
 
 def check_prediction(owner: str, denoiser: Denoiser, written: object) -> None:
-    """Check that a model reads the outputs of weights as the model did that they were trained for.
+    """Check that the outputs of weights mean the same in a model as in the trained one.
 
     Both must predict the clean token from the other positions, or from all of them, or scores (see
-    ``Parameterization``). The process may be another: block diffusion starts from masked diffusion.
+    ``Parameterization``). The process may differ: block diffusion starts from masked diffusion.
 
     Args:
-        owner: Who has the weights, for the message.
+        owner: Path of the weights, for the message.
         denoiser: The model.
         written: ``Denoiser.description`` of the model of the weights; ``None`` if it is not known.
 
@@ -179,11 +186,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has got.
+    """Progress of a run.
 
     Attributes:
-        step: Optimiser steps done.
-        seconds: Of them, counted since a limit on the time was first set.
+        step: Optimizer steps done.
+        seconds: Training time, counted since a time limit was first set.
     """
 
     step: int = 0
@@ -191,12 +198,12 @@ class Progress:
 
 
 def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Progress:
-    """Look into a checkpoint: can it be gone on from, and how far has it got?
+    """Check that a run can resume from a checkpoint, and read its progress.
 
     Args:
         path: The checkpoint.
-        module: The module that is to go on, not yet sharded.
-        datamodule: The data that it is to go on with.
+        module: The module to resume, not yet sharded.
+        datamodule: Its data.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
@@ -240,7 +247,7 @@ def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Pr
 
 
 def _check_optimizer(path: Path, module: DiffusionModule, saved: dict[str, object]) -> None:
-    """Refuse AdamW states of other parameters; one that never had a gradient has none."""
+    """Check the AdamW states; a parameter that never had a gradient has none."""
     groups = module.configure_optimizers()["optimizer"].param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
     needed = [len(group["params"]) for group in groups]
@@ -270,7 +277,7 @@ def _damaged(path: Path, requirement: str) -> ValueError:
 
 
 def _at(content: object, place: Sequence[str | int]) -> object | None:
-    """What lies at a place of nested dictionaries and lists, or ``None``."""
+    """Look up a place in nested dictionaries and lists; ``None`` if it is missing."""
     for key in place:
         if isinstance(content, dict) and key in content:
             content = content[key]
@@ -289,17 +296,17 @@ def check_weights(
     to_fit: str = "the backbone of run.yaml",
     fix: str = "use the run.yaml that was written with it",
 ) -> None:
-    """Refuse tensors that have not exactly the names and shapes of others.
+    """Check the names and shapes of tensors.
 
     Args:
-        owner: Who has the tensors, for the message.
-        expected: The others.
+        owner: Path or name of the tensors, for the message.
+        expected: Tensors of the required names and shapes.
         weights: The tensors.
-        to_fit: What they must fit.
-        fix: What to do if they do not.
+        to_fit: What they must fit, for the message.
+        fix: Advice, for the message.
 
     Raises:
-        ValueError: In one line, naming the first key that is missing, unexpected or misshapen.
+        ValueError: If a key is missing, unexpected or misshapen; the message names the first.
     """
     missing = sorted(expected.keys() - weights.keys())
     unexpected = sorted(weights.keys() - expected.keys())
@@ -322,3 +329,46 @@ def check_weights(
 
 def _shape(weight: object) -> tuple[int, ...] | None:
     return tuple(weight.shape) if isinstance(weight, Tensor) else None
+
+
+def last_logged(path: Path, name: str) -> tuple[int, float] | None:
+    """Return the last step at which a run logged a metric, and its value.
+
+    Args:
+        path: A run's metrics file, which may be missing.
+        name: The metric.
+
+    Raises:
+        ValueError: If the file is no metrics file.
+    """
+    rows = rows_before(sys.maxsize, path) if path.exists() else []
+    found = [(int(step), float(value)) for step, key, value in rows if key == name]
+    return found[-1] if found else None
+
+
+def rows_before(step: int, path: Path) -> list[list[str]]:
+    """Read the rows of a metrics file before a step.
+
+    Blank lines are dropped, and so is a last line that a killed process did not finish.
+
+    Args:
+        step: Rows of this step and later are left out.
+        path: The file.
+
+    Raises:
+        ValueError: If the file is no metrics file.
+    """
+    with path.open(newline="", errors="replace") as file:
+        rows = list(csv.reader(line for line in file if line.endswith("\n") and line.strip()))
+    if rows and rows[0] != METRICS_HEADER:
+        raise ValueError(
+            f"{path} must begin with {','.join(METRICS_HEADER)}, got {','.join(rows[0])!r}; "
+            "put that line back, or move the file"
+        )
+    for row in rows[1:]:
+        if len(row) != len(METRICS_HEADER) or not row[0].isdecimal():
+            raise ValueError(
+                f"{path} must hold rows of {','.join(METRICS_HEADER)}, got {','.join(row)!r}; "
+                "delete that line"
+            )
+    return [row for row in rows[1:] if int(row[0]) < step]

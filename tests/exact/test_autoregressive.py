@@ -15,7 +15,7 @@ from seqdiff.process import LeftToRight
 from seqdiff.rng import CounterNoise
 from seqdiff.samplers import ClassifierFree, FirstHittingSampler, LeftToRightSampler
 from seqdiff.samplers import SemiAutoregressiveSampler as Windows
-from seqdiff.samplers.decoding import reshape_law
+from seqdiff.samplers.decoding import reshape
 from seqdiff.types import Batch, Inputs
 from tests.causal_worlds import CausalLookup, CausalNet, LookingLookup, LookingNet
 from tests.enumeration import Law, distance, joint_law, outcomes
@@ -49,7 +49,7 @@ def test_the_objective_is_minus_log_p_of_a_law(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_context_and_unknown_symbols_are_given_and_never_count() -> None:
-    """Position 1 is context, position 2 unknown; the law of the others given those sums to 1."""
+    """Position 1 is context, position 2 unknown; p(the others given those) sums to 1."""
     loss_mask = torch.tensor([True, False, False, True])
     rows = torch.tensor([[a, 1, K, b] for a, b in itertools.product(range(K), repeat=2)])
     terms = Autoregressive().terms(MODEL, batch(rows, loss_mask), CounterNoise(0))
@@ -106,20 +106,20 @@ class FromTheRight(LeftToRightSampler):
     def fill(self, canvas):
         for place in reversed(range(canvas.x_t.shape[1])):
             where = canvas.masked & (torch.arange(canvas.x_t.shape[1]) == place)
-            self._reveal(canvas, where, canvas.log_probs(where, torch.zeros(len(where)).double()))
+            self._draw(canvas, where, canvas.log_probs(where, torch.zeros(len(where)).double()))
             canvas.end_step()
 
 
 @dataclass(frozen=True)
 class OneTooFar(LeftToRightSampler):
-    """Broken: draws each token from the law of the next one."""
+    """Broken: draws each token from the distribution of the next one."""
 
     def fill(self, canvas):
         for place in range(canvas.x_t.shape[1]):
             here = canvas.masked & (torch.arange(canvas.x_t.shape[1]) == place)
             asked = torch.zeros_like(here)
             asked[:, min(place + 1, L - 1)] = True
-            self._reveal(canvas, here, canvas.log_probs(asked, torch.zeros(len(here)).double()))
+            self._draw(canvas, here, canvas.log_probs(asked, torch.zeros(len(here)).double()))
             canvas.end_step()
 
 
@@ -136,7 +136,7 @@ def test_a_sharpened_law_is_that_of_each_token() -> None:
         grown: Law = {}
         for x, chance in right.items():
             code = sum(token * 4 ** (place - 1 - i) for i, token in enumerate(x))
-            law = reshape_law(WORLD.tables[place][code][None].log_softmax(-1), **options).exp()[0]
+            law = reshape(WORLD.tables[place][code][None].log_softmax(-1), **options).exp()[0]
             grown |= {(*x, k): chance * p for k, p in enumerate(law.tolist()) if p > 0}
         right = grown
     found = outcomes(LeftToRightSampler(**options), MODEL, PROCESS.blank((1, L))[0])

@@ -18,10 +18,10 @@ from seqdiff.samplers import (
     TauLeapingSampler,
     named_samplers,
 )
+from seqdiff.samplers.block import Growth, unigram_entropy
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
 from seqdiff.samplers.grid import GridSampler
-from seqdiff.samplers.growth import Growth, unigram_entropy
 from seqdiff.types import SampleOutput
 from tests.block_worlds import BlockLookup, ChainOfBlocks, RecomputingCache, block_denoiser
 from tests.oracles import masked_model

@@ -95,6 +95,6 @@ def test_windows_hold_samplers_of_masks_only() -> None:
 
 
 def test_reach_is_the_window() -> None:
-    assert BlockSampler().reach(100) == 100
-    assert BlockSampler(window=64).reach(100) == 64
-    assert BlockSampler(window=64).reach(10) == 10
+    assert BlockSampler().context_length(100) == 100
+    assert BlockSampler(window=64).context_length(100) == 64
+    assert BlockSampler(window=64).context_length(10) == 10

@@ -1,4 +1,4 @@
-"""Block diffusion's sampler, run for every outcome, against laws written down independently."""
+"""The sampler of block diffusion, run for every outcome, against independent enumeration."""
 
 import itertools
 from collections import defaultdict
@@ -15,7 +15,7 @@ from seqdiff.samplers import (
     FirstHittingSampler,
     Sampler,
 )
-from seqdiff.samplers.growth import Growth, StopRules
+from seqdiff.samplers.block import Growth
 from tests import laws
 from tests.block_laws import by_blocks
 from tests.block_worlds import BlockLookup, BlockOracle, block_denoiser
@@ -154,7 +154,7 @@ def first_one(x: Tokens, earliest: int = 2) -> int:
 @each_size
 @each_inner
 def test_a_row_ends_at_the_first_stop_symbol(size: int, inner: Sampler) -> None:
-    """What is drawn before it has the law of rows that are drawn to their ends."""
+    """What is drawn before it has the distribution of rows that are drawn to their ends."""
     denoiser = lookup(size)
     found = outcomes(BlockSampler(inner, stop_id=1), denoiser, blank()).law
     whole = by_blocks(denoiser, inner, (K,) * L)
@@ -198,13 +198,13 @@ def test_a_row_ends_when_it_is_monotonous(size: int, window: int) -> None:
 
 def test_a_stop_rule_that_looks_at_masks_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: one token further to the right, where nothing is drawn yet."""
-    real = StopRules.ends
+    real = BlockSampler.ends
 
     def shifted(self, tail, drawn, end, earliest):
         ahead = torch.cat((tail[:, 1:], torch.full_like(tail[:, :1], K)), dim=1)
         return real(self, ahead, drawn, end, earliest)
 
-    monkeypatch.setattr(StopRules, "ends", shifted)
+    monkeypatch.setattr(BlockSampler, "ends", shifted)
     with pytest.raises(AssertionError):
         test_a_row_ends_at_the_first_stop_symbol(2, FirstHittingSampler())
     with pytest.raises(AssertionError):

@@ -28,7 +28,7 @@ EXACT = 1e-10
 
 
 class StaleClassifier(ExactClassifier):
-    """Broken twin: is asked about the letter but looks at all positions as masked but the first."""
+    """Broken twin: is asked about the symbol but looks at all positions as masked but the first."""
 
     def __call__(
         self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
@@ -42,7 +42,7 @@ class StaleClassifier(ExactClassifier):
 @pytest.mark.parametrize(("k", "length"), SIZES)
 @pytest.mark.parametrize("label", range(CLASSES))
 def test_an_exact_classifier_samples_the_posterior_exactly(k, length, label):
-    """Bayes' rule at every reveal: the law is p(x | y)."""
+    """Bayes' rule at every reveal: the distribution is p(x | y)."""
     world, classifier = exact_world(k, length), ExactClassifier(k, length, label)
     guided = ExactClassifierBased(world, classifier)
     posterior = joint_law(joints(k, length)[label].probs, k, length)
@@ -151,7 +151,7 @@ def test_first_order_is_exact_for_a_log_linear_classifier(k, length, gamma) -> N
 
 
 def test_first_order_is_the_tangent() -> None:
-    """Of a curved classifier, by finite differences along the straight line to each letter."""
+    """Of a curved classifier, by finite differences along the straight line to each symbol."""
     k, length, step = 3, 3, 1e-6
     denoiser, bent = masked_model(LookupBackbone(k, length, seed=6)), LinearClassifier(3, 3, 0.1)
     x_t = torch.tensor([[3, 1, 3]])

@@ -1,4 +1,4 @@
-"""Reshaped and restricted laws: hand-computed transforms, and what samplers then draw."""
+"""Reshaped and restricted distributions: hand-computed transforms, and what samplers then draw."""
 
 import math
 
@@ -26,7 +26,7 @@ from seqdiff.samplers import (
     TweedieSampler,
 )
 from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.decoding import reshape_law
+from seqdiff.samplers.decoding import reshape
 from seqdiff.types import Inputs
 from tests import laws
 from tests.enumeration import distance, outcomes
@@ -39,7 +39,7 @@ START = (K,) * L
 
 def reshaped(law: list[float], **options) -> list[float]:
     log_probs = torch.tensor([law], dtype=torch.float64).log()
-    return reshape_law(log_probs, **options).exp()[0].tolist()
+    return reshape(log_probs, **options).exp()[0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def reshaped(law: list[float], **options) -> list[float]:
     ids=str,
 )
 def test_transforms(options: dict, expected: list[float]) -> None:
-    """Nucleus keeps the crossing letter; after top-k its mass counts among those that stay.
+    """Nucleus keeps the crossing symbol; after top-k its mass counts among those that stay.
 
-    The twins differ: dropping the crossing letter gives one letter at .5, temperature on
-    probabilities gives [.2, .8, .6, .4] / 2, and nucleus before top-k keeps three letters at .75.
+    The twins differ: dropping the crossing symbol gives one symbol at .5, temperature on
+    probabilities gives [.2, .8, .6, .4] / 2, and nucleus before top-k keeps three symbols at .75.
     """
     assert reshaped([0.1, 0.4, 0.3, 0.2], **options) == pytest.approx(expected, abs=1e-12)
 
@@ -82,7 +82,7 @@ def test_a_certain_mass_of_one_keeps_rare_letters() -> None:
 
 
 def sharpen(_: int, law: list[float]) -> list[float]:
-    """Temperature 0.5, then the two likeliest letters."""
+    """Temperature 0.5, then the two most likely symbols."""
     powers = [p**2 for p in law]
     kept = sorted(range(K), key=lambda k: -powers[k])[:2]
     total = sum(powers[k] for k in kept)
@@ -126,7 +126,7 @@ ALLOWED = torch.tensor([[True, False, True], [False, True, True]])
 
 def restrict(position: int, law: list[float]) -> list[float]:
     kept = [p * float(ALLOWED[position, k]) for k, p in enumerate(law)]
-    return [p / (sum(kept) or 1.0) for p in kept]  # no letter of a visible position
+    return [p / (sum(kept) or 1.0) for p in kept]  # no symbol of a visible position
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def restrict(position: int, law: list[float]) -> list[float]:
     ids=lambda s: type(s).__name__,
 )
 def test_constraints_give_the_renormalised_law(sampler: Sampler) -> None:
-    """The same sampler on a model that is restricted itself; forbidden letters never come."""
+    """The same sampler on a model that is restricted itself; forbidden symbols never come."""
 
     class Restricted(TableBackbone):
         def logits(self, inputs):
@@ -172,7 +172,7 @@ def test_constraints_give_the_renormalised_law(sampler: Sampler) -> None:
 
 
 def test_laws_that_do_not_add_up_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken twin forbids letters and leaves it there: certainties are too small."""
+    """The broken twin forbids symbols and leaves it there: certainties are too small."""
 
     def log_probs(self, where, t, *, rows=None):
         inputs = Inputs(self.x_t, t, padding=self.padding)
@@ -186,7 +186,7 @@ def test_laws_that_do_not_add_up_would_be_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_constraints_come_before_top_k() -> None:
-    """The likeliest letter that is allowed, not nothing because the likeliest is forbidden."""
+    """The most likely symbol that is allowed, not nothing because the most likely is forbidden."""
     found = outcomes(
         FirstHittingSampler(top_k=1), DENOISER, torch.tensor(START), allowed=ALLOWED
     ).law
@@ -196,7 +196,7 @@ def test_constraints_come_before_top_k() -> None:
 
 @pytest.mark.parametrize("padded", [0, 9])
 def test_padding_is_not_sampled_and_not_counted(padded: int) -> None:
-    """The row without its padding follows the law of the shorter row."""
+    """The row without its padding follows the distribution of the shorter row."""
 
     class First(TableBackbone):
         """Sees what is not padding only."""
@@ -220,7 +220,10 @@ def test_padding_is_not_sampled_and_not_counted(padded: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 0.0}, "temperature must be above 0, got 0.0; 1 is the model's own law"),
+        (
+            {"temperature": 0.0},
+            "temperature must be above 0, got 0.0; 1 is the model's own distribution",
+        ),
         ({"temperature": -1.0}, "temperature must be above 0, got -1.0"),
         ({"temperature": math.nan}, "temperature must be above 0, got nan"),
         ({"temperature": math.inf}, "temperature must be above 0, got inf"),

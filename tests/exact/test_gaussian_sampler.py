@@ -127,7 +127,7 @@ def exact_law(p: tuple[float, ...], gammas: Tensor) -> Tensor:
 
 
 def test_exact_law_tends_to_the_models_like_one_over_the_number_of_steps():
-    """Of the written law, which the next test compares the code with."""
+    """Of the written distribution, which the next test compares the code with."""
     p = (0.8, 0.2)
     ends = (torch.linspace(10, -3, n + 1, dtype=torch.float64) for n in (8, 16, 32, 64))
     gaps = [abs(float(exact_law(p, gammas)[0]) - p[0]) for gammas in ends]

@@ -101,7 +101,7 @@ def test_a_classifier_that_is_not_told_would_be_found() -> None:
 
 
 def test_what_the_law_rules_out_may_be_nonsense_to_the_classifier() -> None:
-    """p(wanted | x) of an impossible x is 0/0; the letter stays ruled out, the others add up."""
+    """p(wanted | x) of an impossible x is 0/0; the symbol stays ruled out, the others add up."""
 
     class Never(TableBackbone):
         def logits(self, inputs):

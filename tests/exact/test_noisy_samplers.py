@@ -25,8 +25,8 @@ from seqdiff.samplers import (
     TauLeapingSampler,
     TweedieSampler,
 )
-from seqdiff.samplers.decoding import reshape_law
-from seqdiff.samplers.grid import NoisySampler
+from seqdiff.samplers.decoding import reshape
+from seqdiff.samplers.grid import GridSampler
 from seqdiff.schedules import Cosine, CosineSquared, Geometric, LogLinear
 from tests.enumeration import Law, distance
 from tests.noisy_worlds import (
@@ -322,7 +322,7 @@ def test_leaps_err_in_proportion_to_the_step_and_meet_tweedie() -> None:
     process, steps = Uniform(2, Cosine()), (8, 16)
     one, two = Joint.random(2, 1, seed=4), Joint.random(2, 2, seed=3)
 
-    def final(cls: type[NoisySampler], n: int, joint: Joint, denoiser: Denoiser) -> Law:
+    def final(cls: type[GridSampler], n: int, joint: Joint, denoiser: Denoiser) -> Law:
         return chain(cls(num_steps=n), denoiser, joint.length)[-1]
 
     for kind in (LeaveOneOut(), Score()):
@@ -487,7 +487,7 @@ def test_sharpening_goes_through_the_prediction(process, options) -> None:
     z = reachable(process, t)
     place = (z == K) if isinstance(process, Absorbing) else torch.ones_like(z, dtype=torch.bool)
     log_loo = joint.log_loo(z, times(z[:, 0], t), process).log_softmax(dim=-1)
-    sharp = reshape_law(log_loo.view(-1, K), **options).view_as(log_loo)
+    sharp = reshape(log_loo.view(-1, K), **options).view_as(log_loo)
     wanted = process.log_posterior(sharp, z, times(z, s), times(z, t)).exp()
     for cls in (AncestralSampler, TweedieSampler):
         found = kernel(cls(**options), denoiser, z, s, t).exp()
@@ -497,7 +497,7 @@ def test_sharpening_goes_through_the_prediction(process, options) -> None:
     wanted_leap = leap(sharp[place], z[place], start, t, process)
     assert (found[place] - wanted_leap).abs().max() < 1e-12
     twin = kernel(AncestralSampler(), denoiser, z, s, t)
-    twin = reshape_law(twin.view(-1, process.states), **options).view_as(twin).exp()
+    twin = reshape(twin.view(-1, process.states), **options).view_as(twin).exp()
     assert (twin - wanted)[place].abs().max() > 1e-2, "the step itself is not sharpened"
     if not isinstance(process, Absorbing):
         marginal = process.log_marginal(sharp, times(z, s))
@@ -507,7 +507,7 @@ def test_sharpening_goes_through_the_prediction(process, options) -> None:
             law, denoiser, Request.nothing(denoiser, 2), lambda c: gibbs.correct(c, now, 1)
         )
         log_loo = joint.log_loo(torch.tensor([[0, 0]]), now[None], process)
-        sharp = reshape_law(log_loo.log_softmax(dim=-1)[0], **options)
+        sharp = reshape(log_loo.log_softmax(dim=-1)[0], **options)
         marginal = process.log_marginal(sharp, at(s, s)).exp() / 2
         assert after[(0, 1)] == pytest.approx(float(marginal[1, 1]), abs=1e-12)
 

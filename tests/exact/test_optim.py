@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from seqdiff.backbones.caduceus.network import Caduceus
+from seqdiff.training import OptimConfig, build_optimizer, decay_groups, lr_factor
 from seqdiff.training.callbacks import EMA
-from seqdiff.training.optim import OptimConfig, build_optimizer, decay_groups, lr_factor
 
 
 def test_warm_up_then_constant() -> None:

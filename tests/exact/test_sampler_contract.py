@@ -1,4 +1,4 @@
-"""What every sampler promises besides its law, each promise with a sampler that breaks it."""
+"""What every sampler guarantees besides its distribution, with broken samplers that fail."""
 
 import inspect
 import itertools
@@ -67,7 +67,7 @@ class Neighbours(TableBackbone):
 
 
 class TimedNeighbours(Neighbours):
-    """A network that depends on time: each has its favourite letter."""
+    """A network that depends on time: each has its favourite symbol."""
 
     def logits(self, inputs: Inputs) -> Tensor:
         assert inputs.t is not None
@@ -142,7 +142,7 @@ class BrokenBatchNoise(FirstHittingSampler):
     def fill(self, canvas: Canvas) -> None:
         generator = torch.Generator().manual_seed(int(canvas.draws.seeds.sum()))
         noise = torch.rand(canvas.x_t.shape, dtype=torch.float64, generator=generator)
-        canvas.place(canvas.masked, (noise * K).long()[canvas.masked])
+        canvas.write(canvas.masked, (noise * K).long()[canvas.masked])
 
 
 def test_noise_of_the_whole_batch_would_be_found() -> None:
@@ -250,6 +250,12 @@ def test_a_cache_that_forgets_to_look_would_be_found(monkeypatch: pytest.MonkeyP
         test_cached_ancestral_is_ancestral_bit_for_bit(Linear(), {})
 
 
+def test_no_sampler_is_more_than_two_classes_below_the_base() -> None:
+    for cls in named_samplers().values():
+        if cls.__module__.startswith("seqdiff."):
+            assert sum(issubclass(base, Sampler) for base in cls.__mro__) <= 3, cls
+
+
 def test_every_sampler_has_a_line_that_says_what_it_does() -> None:
     assert len(ALL) == 17
     for sampler in ALL:
@@ -272,7 +278,7 @@ def test_a_single_step_and_the_smallest_temperature_fill_every_position(sampler:
 @every
 @pytest.mark.parametrize("options", [{"temperature": 0.01}, {"top_k": 1}, {"top_p": 0.5}], ids=str)
 def test_every_sampler_reshapes_what_it_draws(sampler: Sampler, options: dict) -> None:
-    """Of 3 letters only the likeliest that is allowed stays; the sampler without options differs.
+    """Of 3 symbols only the most likely that is allowed stays; the sampler without options differs.
 
     At temperature 0.01 another has a chance of e^-100.
     """

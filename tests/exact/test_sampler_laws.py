@@ -1,4 +1,4 @@
-"""Every sampler's own code, run for every outcome, against its law written down independently."""
+"""The code of every sampler, run for every outcome, against independent enumeration."""
 
 import itertools
 import math
@@ -217,7 +217,7 @@ def test_semi_autoregressive_slides_a_window(window, stride, windows, inner) -> 
     ids=lambda s: type(s).__name__,
 )
 def test_visible_tokens_condition_the_law(sampler: Sampler) -> None:
-    """A row with a token given in the middle follows the law of what is left."""
+    """A row with a token given in the middle follows the distribution of what is left."""
     k, x_init = 3, (3, 1, 3)
     denoiser = lookup(k, 3, seed=8)
     if isinstance(sampler, AncestralSampler):

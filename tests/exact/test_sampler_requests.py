@@ -18,7 +18,7 @@ from seqdiff.samplers import (
     SemiAutoregressiveSampler,
     named_samplers,
 )
-from seqdiff.samplers.checks import check_request
+from seqdiff.samplers.protocol import check_request
 from tests.exact.test_sampler_contract import ALL, PROCESS, K, L, draw
 from tests.oracles import TableBackbone, masked_model
 
@@ -58,7 +58,7 @@ def test_bad_requests_are_refused_before_the_network() -> None:
     allowed = torch.ones(2, L, K, dtype=torch.bool)
     allowed[1, 3] = False
     refused(
-        "allowed must hold a letter of every position, got only [] at row 1, position 3 where "
+        "allowed must hold a symbol of every position, got only [] at row 1, position 3 where "
         "x_init is 3; allow at least one",
         allowed=allowed,
     )
@@ -67,7 +67,7 @@ def test_bad_requests_are_refused_before_the_network() -> None:
     allowed = torch.ones(2, L, K, dtype=torch.bool)
     allowed[1, 2, 0] = False
     refused(
-        "allowed must hold the visible letter of every position, got only [1, 2] at row 1, "
+        "allowed must hold the visible symbol of every position, got only [1, 2] at row 1, "
         "position 2 where x_init is 0; mask it or change the constraint",
         x_init=x_init,
         allowed=allowed,

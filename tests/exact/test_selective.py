@@ -32,7 +32,7 @@ NETWORKS = {
 
 
 def caduceus(name: str, dtype: torch.dtype = torch.float64) -> Caduceus:
-    """Small, with embeddings so large that letters differ."""
+    """Small, with embeddings so large that symbols differ."""
     torch.manual_seed(0)
     options = {"n_layer": 2, "norm": "layer", **NETWORKS[name]}
     network = Caduceus(

@@ -38,7 +38,7 @@ def tilted(law: Law, temperature: float) -> Law:
 
 
 def measure(sampler: SMCSampler, k: int, length: int) -> tuple[Law, Law]:
-    """The mean of the particles' unnormalised measure, over every outcome, and the sample's law."""
+    """Return the mean unnormalised measure of the particles, and the sample's distribution."""
     seen: list[Particles] = []
 
     class Recorded(type(sampler)):
@@ -165,10 +165,10 @@ class Ledger(SeededDraws):
 
 
 class SameLetters(Ledger):
-    """The broken twin: a letter that is drawn anew gets the same noise again."""
+    """The broken twin: a symbol that is drawn anew gets the same noise again."""
 
-    def letters(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
-        return super().letters(log_probs, where, 0)
+    def tokens(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
+        return super().tokens(log_probs, where, 0)
 
 
 @pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
@@ -214,7 +214,7 @@ def test_effective_size_and_normalizer() -> None:
     weights.settle(torch.tensor([False, True, False]))
     assert weights.log_weights[1].tolist() == [0, 0, 0, 0] and weights.log_normalizer[0] == 0
     assert weights.total[1].item() == pytest.approx(2.0)
-    assert weights.shares[0].exp().tolist() == pytest.approx([0.25] * 4)
+    assert weights.normalised[0].exp().tolist() == pytest.approx([0.25] * 4)
 
 
 # Refusals

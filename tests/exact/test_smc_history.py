@@ -39,7 +39,7 @@ class Watched(SMCSampler):
 
 
 class Even(TableBackbone):
-    """Finds all letters equally likely, in rows of any length."""
+    """Finds all symbols equally likely, in rows of any length."""
 
     def logits(self, inputs):
         return torch.zeros((*inputs.tokens.shape, K), dtype=torch.float64)
@@ -102,7 +102,7 @@ def test_the_first_particle_is_another_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("window", [2, L])
 def test_within_windows_steps_follow_on_each_other(window: int) -> None:
-    """No letter changes, one opens a step, and what a window began with stays."""
+    """No symbol changes, one opens a step, and what a window began with stays."""
     inner = SMCSampler(reward=reward, num_particles=4, reward_temperature=0.3, ess_threshold=0.9)
     sampler = SemiAutoregressiveSampler(window=window, stride=window, inner=inner)
     states, tokens = told(sampler, torch.full((ROWS, L), K), Even(K))

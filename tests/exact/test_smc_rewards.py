@@ -16,13 +16,13 @@ from tests.oracles import TableBackbone, masked_model
     [
         (
             lambda tokens: reward(tokens) / 0,
-            r"give numbers, got (nan|inf) from .*lambda> for \[\d, \d\]\.\.\.; -inf stan",
+            r"give numbers, got (nan|inf) from .*lambda> for \[\d, \d\]\.\.\.; -inf excludes",
         ),
         (lambda tokens: reward(tokens) * math.nan, r"give numbers, got nan from .*lambda> for \["),
         (
             lambda tokens: reward(tokens) - math.inf,
             r"^SMCSampler\.reward must be above -inf for some particle of every row, got -inf for "
-            r"all 16 of row 0; raise num_particles or num_drafts, or rule letters out by allowed$",
+            r"all 16 of row 0; raise num_particles or num_drafts, or exclude symbols by allowed$",
         ),
     ],
 )

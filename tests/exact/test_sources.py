@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from genomics.data.entropy import Entropy, entropy_rate, window_entropy
-from genomics.data.sources import MarkovGenome, symmetrise
+from genomics.data.sources import (
+    Entropy,
+    MarkovGenome,
+    PlantedMotif,
+    consensus_matrix,
+    entropy_rate,
+    symmetrise,
+    window_entropy,
+)
 from genomics.sequence.alphabet import reverse_complement
-from genomics.sequence.motifs import PlantedMotif, consensus_matrix
 from tests.statistics import pearson, power
 
 MOTIFS = (
@@ -237,7 +243,7 @@ def test_errors_say_what_to_do() -> None:
         PlantedMotif(uniform * 2, 0.1)
     with pytest.raises(ValueError, match=r"rate must be in \(0, 1\), got 0"):
         PlantedMotif(uniform, 0.0)
-    with pytest.raises(ValueError, match=r"IUPAC letters, got 'AZ'"):
+    with pytest.raises(ValueError, match=r"IUPAC codes, got 'AZ'"):
         consensus_matrix("AZ", 0.9)
     with pytest.raises(ValueError, match=r"fidelity must be in \(0, 1\], got 2"):
         consensus_matrix("A", 2.0)

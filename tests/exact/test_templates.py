@@ -1,4 +1,4 @@
-"""Templates and where motifs go, by enumeration; what is drawn within them has the exact law."""
+"""Templates and motifs by enumeration: what is drawn in them has the exact distribution."""
 
 import itertools
 import math
@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from genomics.sequence.alphabet import DNATokenizer
-from seqdiff.data.motifs import Motif, Scaffolds
-from seqdiff.data.placements import Placements
-from seqdiff.data.templates import Blanks, Records, Template
+from seqdiff.data.templates import Blanks, Motif, Placements, Records, Scaffolds, Template
 from seqdiff.samplers import AncestralSampler, FirstHittingSampler
 from tests import laws
 from tests.enumeration import Law, distance, outcomes
@@ -127,7 +125,7 @@ def restricted(allowed: Tensor) -> laws.Reshape:
 
 @pytest.mark.parametrize("pattern", ["RNT", "SBK", "NNN", "ANC"])
 def test_what_is_drawn_within_a_template_has_the_exact_law(pattern: str) -> None:
-    """Each letter from the model's law within the code, given what is there, in random order."""
+    """Each symbol from the model within the code, given what is there, in random order."""
     k, denoiser = 4, masked_model(LookupBackbone(4, 3, seed=2))
     template = Template.within(DNA.allowed(pattern))
     x_init = torch.from_numpy(template.tokens)
@@ -152,9 +150,9 @@ def test_what_is_drawn_within_a_template_has_the_exact_law(pattern: str) -> None
     [
         (["ACGT@3"], 6, r"motif ACGT@3 must end within length 6, got an end at 7; raise --length"),
         (["RRR@0", "AAA@1", "Y@2"], 6, r"motif Y@2 must share a letter with RRR@0, AAA@1 at pos"),
-        (["ACGT", "ACG"], 6, r"motif must fit side by side within length 6, got 7 letters of 2 m"),
-        (["ACGTACG"], 6, r"within length 6, got 7 letters of 1 motif; raise --length"),
-        (["ACG@2", "TTT"], 7, r"motif must fit side by side within length 7, got 6 letters of 2"),
+        (["ACGT", "ACG"], 6, r"motif must fit side by side within length 6, got 7 symbols of 2 m"),
+        (["ACGTACG"], 6, r"within length 6, got 7 symbols of 1 motif; raise --length"),
+        (["ACG@2", "TTT"], 7, r"motif must fit side by side within length 7, got 6 symbols of 2"),
         (["AC-T"], 9, r"motif AC-T: .*'-' at offset 2"),
         (["A" * n for n in range(1, 30)], 999, r"^Placements\.widths must be few or alike, got 29"),
     ],

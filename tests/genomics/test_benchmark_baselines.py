@@ -11,7 +11,7 @@ from genomics.finetune.fitting import hold_out
 from genomics.finetune.labelled import Labelled, LabelledTask
 from genomics.finetune.protocol import Baseline
 from genomics.sequence.alphabet import MASK_ID, encode
-from genomics.sequence.kmers import count_kmers_of_each, kmer_shares
+from genomics.sequence.kmers import count_kmers_of_each, kmer_fractions
 
 
 def task(kind: str, seed: int = 0) -> LabelledTask:
@@ -79,7 +79,7 @@ def test_length_and_penalty_of_kmers_are_chosen_on_the_validation_part() -> None
     train, valid = hold_out(made, 0)
     scores: dict[tuple[int, float], float] = {}
     for k in KMERS:
-        parts = [kmer_shares(part.ids, k).toarray() for part in (train, valid)]
+        parts = [kmer_fractions(part.ids, k).toarray() for part in (train, valid)]
         scale = parts[0].std(axis=0)
         learned, held = (part / np.where(scale == 0, 1, scale) for part in parts)
         for strength in STRENGTHS:
@@ -163,7 +163,7 @@ def test_kmers_by_a_loop(k: int) -> None:
             if (word < 4).all():
                 expected[place, int("".join(map(str, word)), 4)] += 1
     np.testing.assert_array_equal(found, expected)
-    shares = kmer_shares(rows, k).toarray().sum(axis=1)
+    shares = kmer_fractions(rows, k).toarray().sum(axis=1)
     np.testing.assert_allclose(shares, expected.any(axis=1), atol=1e-6)
 
 

@@ -45,7 +45,7 @@ def test_worker_processes_read_the_same_stream(genome):
 
 def test_the_module_keeps_its_datasets_and_can_travel(genome):
     data = FastaDataModule(genome, 32)
-    data.prepare_data()
+    data.prepare()
     assert data.dataset("train") is data.dataset("train")
     assert len(pickle.loads(pickle.dumps(data)).dataset("train")) == len(data.dataset("train"))
 

@@ -133,11 +133,11 @@ def test_other_files_for_evaluation(genome, fasta, own):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"split": (0.5, 0.5, 0.5)}, r"three shares .* got \[0\.5, 0\.5, 0\.5\]"),
+        ({"split": (0.5, 0.5, 0.5)}, r"three fractions .* got \[0\.5, 0\.5, 0\.5\]"),
         ({"split_seed": -1}, r"FastaDataModule\.split_seed must be at least 0, got -1; set data\."),
         (
             {"test_chroms": ["a"], "test_fasta": "x.fa"},
-            r"test_fasta must stand alone, got test_chroms too; give only one",
+            r"test_fasta must be given alone, got test_chroms too; give only one",
         ),
     ],
 )

@@ -100,5 +100,5 @@ def test_pearson_of_known_spectra() -> None:
 
 @pytest.mark.parametrize("compare", [js_divergence, pearson])
 def test_an_empty_spectrum_is_refused(compare) -> None:
-    with pytest.raises(ValueError, match="counts must hold a word, got none"):
+    with pytest.raises(ValueError, match="counts must hold a k-mer, got none"):
         compare(np.array([1, 2, 3, 4]), np.zeros(4, dtype=np.int64))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from genomics.data.datamodules import FastaDataModule
-from genomics.data.leaks import shared_records
+from genomics.data.splits import shared_records
 from genomics.io.genome import Genome
 from genomics.sequence.alphabet import decode, encode, reverse_complement
 from genomics.sequence.intervals import Regions
@@ -39,7 +39,7 @@ def test_records_are_known_by_their_bases_not_their_names():
 
 
 def test_the_opposite_strand_is_the_same_record(monkeypatch):
-    monkeypatch.setattr("genomics.data.leaks._CHUNK_BASES", 7)
+    monkeypatch.setattr("genomics.data.splits._CHUNK_BASES", 7)
     assert shared({"a": A, "b": B}, {"x": opposite(B)}) == [("b", "x")]
     assert shared({"b": B}, {"reversed": B[::-1], "one off": B[:-1] + opposite(B[-1])}) == []
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from genomics.baselines.markov import MarkovModel, baselines, interpolated_baseline
-from genomics.data.entropy import window_entropy
-from genomics.data.sources import MarkovGenome
+from genomics.data.sources import MarkovGenome, window_entropy
 from genomics.io.genome import load_genome
 from genomics.sequence.alphabet import reverse_complement
 from seqdiff.experts import BackoffModel, ContextCounts

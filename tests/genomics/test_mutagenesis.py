@@ -7,9 +7,7 @@ import torch
 from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
 from genomics.sequence.alphabet import BASES, encode, reverse_complement
-from genomics.variants.effects import masked_marginals
-from genomics.variants.mutagenesis import mutation_effects
-from genomics.variants.windows import allele_windows
+from genomics.variants.effects import allele_windows, masked_marginals, mutation_effects
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, masked_model
 
 

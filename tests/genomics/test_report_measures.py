@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import ks_2samp
 
 from genomics.io.motifs import MotifScores
-from genomics.report.measures import Measured, distinct_rows, distinct_words, gc_content, measure
+from genomics.report.measures import Measured, distinct_kmers, distinct_rows, gc_content, measure
 from genomics.report.page import About, Curves, numbers
 from genomics.report.sets import Sets
 from genomics.sequence.alphabet import decode, encode, reverse_complement
@@ -194,5 +194,5 @@ def test_measures_of_known_sets() -> None:
     # AACC and GGTT are one sequence read from two strands, as the two TTTT are.
     assert distinct_rows(rows[:5]) == 3 / 5
     # AC, CG, GT: AC and GT are one word, CG is its own opposite.
-    assert distinct_words([encode("ACGT")], 2) == 2 / 3
-    assert np.isnan(distinct_words([encode("AC")], 3))
+    assert distinct_kmers([encode("ACGT")], 2) == 2 / 3
+    assert np.isnan(distinct_kmers([encode("AC")], 3))

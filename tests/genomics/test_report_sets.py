@@ -11,9 +11,8 @@ from genomics.data.synthetic import SyntheticDataModule
 from genomics.data.windows import WindowDataset
 from genomics.io.fasta import write_fasta
 from genomics.io.genome import Genome, load_genome
-from genomics.report import windows
-from genomics.report.sets import build_sets
-from genomics.report.windows import RealWindows, cut_windows
+from genomics.report import sets
+from genomics.report.sets import RealWindows, build_sets, cut_windows
 from genomics.sequence.alphabet import decode, encode, reverse_complement
 from genomics.sequence.intervals import Windows
 from genomics.sequence.kmers import join
@@ -163,9 +162,9 @@ def test_few_new_windows_are_found_among_many(tmp_path: Path, monkeypatch) -> No
     trained = saved(tmp_path / "t.fa", t=old)
     genome = saved(tmp_path / "g.fa", a=old, b=new)
     sizes = []
-    real = windows.shares_word
+    real = sets.shares_word
     monkeypatch.setattr(
-        windows, "shares_word", lambda rows, *rest: (sizes.append(len(rows)), real(rows, *rest))[1]
+        sets, "shares_word", lambda rows, *rest: (sizes.append(len(rows)), real(rows, *rest))[1]
     )
     found = cut(genome, Data(trained, 12_000), num=12)
     assert found.held_out and places_of(found, genome).min() >= 12_000

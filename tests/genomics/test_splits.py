@@ -85,5 +85,7 @@ def test_intervals_that_overlap_are_dealt_once():
     [(0.9, 0.2, -0.1), (0.5, 0.2, 0.2), (1.0, 1.0, 1.0), *permutations((math.nan, 0.5, 0.5))],
 )
 def test_bad_fractions(fractions):
-    with pytest.raises(ValueError, match=r"three shares .* that add up to 1, got \[.*for example"):
+    with pytest.raises(
+        ValueError, match=r"three fractions .* that add up to 1, got \[.*for example"
+    ):
         check_fractions(fractions)

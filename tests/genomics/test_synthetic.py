@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from genomics.data.entropy import entropy_rate
-from genomics.data.sources import MarkovGenome
+from genomics.data.sources import MarkovGenome, entropy_rate
 from genomics.data.synthetic import ConsensusMotif, SyntheticDataModule, SyntheticGenome
 
 
@@ -77,7 +76,7 @@ def test_default_genome_is_nearly_the_same_on_both_strands() -> None:
 def test_errors_say_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"num_test must be at least 1, got 0; set data.num_test"):
         module(num_test=0)
-    with pytest.raises(ValueError, match=r"IUPAC letters, got 'XYZ'"):
+    with pytest.raises(ValueError, match=r"IUPAC codes, got 'XYZ'"):
         SyntheticGenome(motifs=(ConsensusMotif("XYZ", 0.1),)).source()
 
 

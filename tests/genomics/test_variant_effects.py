@@ -11,8 +11,12 @@ from genomics.io.vcf import Variant
 from genomics.sequence import strands
 from genomics.sequence.alphabet import decode, encode, reverse_complement
 from genomics.sequence.strands import both_strands, masked_log_probs
-from genomics.variants.effects import likelihood_ratios, masked_marginals
-from genomics.variants.windows import AlleleWindows, allele_windows
+from genomics.variants.effects import (
+    AlleleWindows,
+    allele_windows,
+    likelihood_ratios,
+    masked_marginals,
+)
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import ChainRule, FixedOrder, StratifiedK
 from seqdiff.process import LeftToRight

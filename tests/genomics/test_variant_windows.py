@@ -5,7 +5,7 @@ import pytest
 from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
 from genomics.sequence.alphabet import decode, encode
-from genomics.variants.windows import allele_windows, refusal
+from genomics.variants.effects import allele_windows, refusal
 
 #                                0123456789
 GENOME = Genome.from_records({"c": encode("AACCGGTTAC"), "n": encode("ACGTANNNNN")})
@@ -63,11 +63,11 @@ def test_a_deletion_that_leaves_several_bases_starts_where_ref_does(
     [
         (at(5, "A", "T"), "REF A is G in the genome", True),
         (at(6, "A", "T", "n"), "REF A is N in the genome", True),
-        (at(6, "N", "T", "n"), "REF must be letters of ACGT, got 'N'", False),
-        (at(5, "G", "<DEL>"), "ALT must be letters of ACGT, got '<DEL>'", False),
-        (at(5, "G", "*"), "ALT must be letters of ACGT, got '*'", False),
-        (at(5, "G", "."), "ALT must be letters of ACGT, got '.'", False),
-        (at(5, "G", "R"), "ALT must be letters of ACGT, got 'R'", False),
+        (at(6, "N", "T", "n"), "REF must consist of ACGT, got 'N'", False),
+        (at(5, "G", "<DEL>"), "ALT must consist of ACGT, got '<DEL>'", False),
+        (at(5, "G", "*"), "ALT must consist of ACGT, got '*'", False),
+        (at(5, "G", "."), "ALT must consist of ACGT, got '.'", False),
+        (at(5, "G", "R"), "ALT must consist of ACGT, got 'R'", False),
         (at(5, "G", "G"), "ALT is REF", False),
         (at(11, "G", "T"), "POS lies outside c, which has 10 bases", False),
         (at(10, "CA", "T"), "POS lies outside c, which has 10 bases", False),

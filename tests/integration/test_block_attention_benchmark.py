@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import block_attention
-from seqdiff.backbones.transformer.block_pass import dense_pass, structured_pass
+from seqdiff.backbones.transformer.block_diffusion import dense_pass, structured_pass
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--pairs", "2", "--shape", "8x2x2x24", "--vocabulary", "9", "--batch", "2"]

@@ -141,15 +141,13 @@ def test_bad_arguments(wrong, message):
         ToyData(**wrong)
 
 
-def test_empty_split_and_missing_trainer():
+def test_empty_split():
     class Empty(ToyData):
         def dataset(self, split):
             return EmptySet()
 
     with pytest.raises(ValueError, match=r"dataset\('valid'\) must hold at least one example"):
         Empty(batch_size=1).evaluation_loader("valid")
-    with pytest.raises(ValueError, match=r"must be called by a Trainer"):
-        ToyData(batch_size=1).train_dataloader()
 
 
 class EmptySet(SequenceDataset):

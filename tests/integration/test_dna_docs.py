@@ -9,7 +9,7 @@ import pytest
 
 from genomics.io.genome import load_genome
 from genomics.io.vcf import read_vcf
-from genomics.variants.windows import refusal
+from genomics.variants.effects import refusal
 from seqdiff.cli.app import main, parse
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
-from seqdiff.plots import movie
-from seqdiff.plots.movie import Screen, film_trace, wrap
+from seqdiff.plots import trace as pictures
+from seqdiff.plots.trace import Screen, film_trace, wrap
 from seqdiff.trace import Trace
 from tests.integration.traces import AGAIN, MASK, A, C, G, T, record, small_trace
 
@@ -27,7 +27,7 @@ class TestMovie:
         assert wrap(picture[:, :3]).shape == (2, 1, 3, 4)
 
     def test_a_screen_changes_with_the_state(self, small: Trace) -> None:
-        screen = Screen(movie.develop(small, 1, max_steps=9, max_positions=9), small)
+        screen = Screen(pictures.develop(small, 1, max_steps=9, max_positions=9), small)
         cells, curve = screen.figure.axes
         (drawn,) = cells.get_images()
         for frame, (state, letters, masked) in enumerate(
@@ -53,7 +53,7 @@ class TestMovie:
         assert {T, G} <= _colors(frames[1]) and AGAIN in _colors(frames[2])
 
     def test_of_a_long_trace_as_many_as_are_promised(self, tmp_path: Path, monkeypatch) -> None:
-        monkeypatch.setattr(movie, "MAX_FRAMES", 4)
+        monkeypatch.setattr(pictures, "MAX_FRAMES", 4)
         path = tmp_path / "a.gif"
         states = [[4] * (9 - i) + [0] * i for i in range(10)]
         assert list(film_trace(path, record(states, "ACGTN"), 1))[-1] == (4, 4)

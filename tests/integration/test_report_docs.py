@@ -36,7 +36,7 @@ def test_the_keys_are_those_of_the_json() -> None:
 def test_the_limits_are_those_of_the_code() -> None:
     from genomics.commands import report as command
     from genomics.finetune.labelled import SHARED_BASES
-    from genomics.io.motifs import HIT_SHARE
+    from genomics.io.motifs import HIT_FRACTION
     from genomics.report import windows
     from genomics.report.sets import MIN_SAMPLES
 
@@ -45,6 +45,6 @@ def test_the_limits_are_those_of_the_code() -> None:
         f"share no {SHARED_BASES} bases in a row",
         f"(`--markov_order`, {command.DEFAULT_ORDER})",
         f"At most 2^{windows._TRIED_BASES.bit_length() - 1} bases",
-        f"at least {HIT_SHARE:.0%} of the motif's best score",
+        f"at least {HIT_FRACTION:.0%} of the motif's best score",
     ):
         assert text in DOCS

@@ -105,7 +105,7 @@ def test_a_run_that_forgets_its_position_is_not_identical(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broken twin: the same test fails when the stream starts again at 0."""
-    from seqdiff.data.datamodule import SequenceDataModule
+    from seqdiff.training.data import DataLoaders
 
     flags = ["--trainer.max_steps", "6", "--checkpoint_every_n_steps", "3"]
     straight, broken = tmp_path / "straight", tmp_path / "broken"
@@ -113,7 +113,7 @@ def test_a_run_that_forgets_its_position_is_not_identical(
     assert (
         main(["train", str(config), *flags, "--output", str(broken), "--trainer.max_steps=3"]) == 0
     )
-    monkeypatch.setattr(SequenceDataModule, "load_state_dict", lambda self, state: None)
+    monkeypatch.setattr(DataLoaders, "load_state_dict", lambda self, state: None)
     assert main(["train", "--resume", str(broken), "--trainer.max_steps", "6"]) == 0
     assert _final(straight)[0] != _final(broken)[0]
 

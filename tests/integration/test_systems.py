@@ -29,8 +29,14 @@ NETWORKS = [
 ]
 each_system = pytest.mark.parametrize(
     ("system", "network"),
-    NETWORKS,
-    ids=[f"{name}-{flags[0].rpartition('.')[2]}" for name, flags in NETWORKS],
+    [
+        pytest.param(
+            *(name, flags),
+            id=f"{name}-{flags[0].rpartition('.')[2]}",
+            marks=[pytest.mark.slow] if flags is CADUCEUS and name != "mdlm" else [],
+        )
+        for name, flags in NETWORKS
+    ],
 )
 BRIEF = (
     *("--data.length=16", "--data.batch_size=4", "--ema_decay=0.9", "--optim.warmup_steps=0"),

@@ -11,19 +11,14 @@ import anndata
 import numpy as np
 import pytest
 
-from genomics.commands import embed as embed_command
-from genomics.commands import ism as ism_command
-from genomics.commands import variants as variants_command
 from genomics.io.fasta import write_fasta
 from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
 from genomics.sequence.alphabet import encode
-from genomics.variants.effects import likelihood_ratios
-from genomics.variants.mutagenesis import mutation_effects
-from genomics.variants.windows import allele_windows
+from genomics.variants.effects import allele_windows, likelihood_ratios, mutation_effects
 from seqdiff.cli.app import main
 from seqdiff.likelihood import SmallK
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "experiment" / "genomics" / "demo.yaml"
@@ -79,11 +74,11 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
     assert "3 of 8 alleles scored, 5 not" in said and re.search(r"\d\/s; llr", said)
     assert "1 REF mismatches" in said and "upper bound, by small-k" in said
     problems = {
-        3: "ALT must be letters of ACGT, got '<DEL>'",
+        3: "ALT must consist of ACGT, got '<DEL>'",
         4: "REF A is G in the genome",
-        5: "ALT must be letters of ACGT, got '*'",
+        5: "ALT must consist of ACGT, got '*'",
         6: "POS lies outside c, which has 32 bases",
-        7: "REF must be letters of ACGT, got 'N'",
+        7: "REF must consist of ACGT, got 'N'",
     }
     for line, problem in problems.items():
         assert f"{files['vcf']}:{line}: not scored: {problem}" in " ".join(warned.split())
@@ -98,7 +93,7 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
     for row in table:
         if row["status"] != "scored":
             assert row["llr"] == row["marginal"] == "NA"
-    loaded, genome = load_run(run), Genome.from_records({"c": encode(CHROM)})
+    loaded, genome = load(run), Genome.from_records({"c": encode(CHROM)})
     effects = mutation_effects(loaded.denoiser, encode(CHROM), window=12)
     for row in scored:
         variant = Variant(0, "c", int(row["pos"]), ".", row["ref"], row["alt"])
@@ -200,7 +195,7 @@ def test_mutagenesis(run, files, fails, tmp_path: Path) -> None:
     found = np.load(out)
     assert found["names"].tolist() == ["one", "two"]
     assert found["sequences"].tolist() == ["ACGTN", CHROM]
-    loaded = load_run(run)
+    loaded = load(run)
     want = mutation_effects(loaded.denoiser, encode(CHROM), window=12)
     np.testing.assert_allclose(found["effect_1"], want, rtol=0, atol=1e-5)
     assert found["effect_0"].shape == (5, 4) and np.isnan(found["effect_0"][4]).all()
@@ -249,13 +244,6 @@ def test_anndata(run, files, fails, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(table.X, arrays["embeddings"])
     monkeypatch.setitem(sys.modules, "anndata", None)
     assert "pip install -e '.[genomics]'" in fails([*command, str(tmp_path / "e.h5ad")])
-
-
-@pytest.mark.parametrize("command", [variants_command, ism_command, embed_command])
-def test_they_are_commands(command) -> None:
-    from seqdiff.cli.commands import Command
-
-    assert isinstance(command, Command)
 
 
 def test_real_variants(run: Path, real_data: Path, tmp_path: Path, capsys) -> None:

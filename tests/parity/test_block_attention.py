@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Transformer
-from seqdiff.backbones.transformer import block_attention, block_pass
+from seqdiff.backbones.transformer import block_diffusion
 from seqdiff.backbones.transformer import network as transformer
 from seqdiff.types import NO_LABEL, Inputs
 from tests.small_transformers import K, build, draw_tokens
@@ -22,7 +22,7 @@ EXACT = 1e-10
 CHUNK = 64
 LENGTHS = [200, 77, 0, 64, 3]
 LABEL = torch.tensor([1, 0, NO_LABEL, 1, 0])
-MASK, BACKWARD = block_attention._mask, block_attention._attend_backward
+MASK, BACKWARD = block_diffusion._mask, block_diffusion._attend_backward
 
 Numbers = dict[str, Tensor]
 
@@ -63,7 +63,7 @@ def gap(ours: Numbers, theirs: Numbers) -> float:
 
 
 def both(**options: object) -> tuple[Numbers, Numbers]:
-    ways = (block_pass.structured_pass, block_pass.dense_pass)
+    ways = (block_diffusion.structured_pass, block_diffusion.dense_pass)
     classes = None if options.get("label") is None else 2
     ours, theirs = (numbers(build(max_length=200, num_classes=classes), w, **options) for w in ways)
     return ours, theirs
@@ -86,25 +86,15 @@ def test_rows_that_end_near_a_chunk(length: int) -> None:
 def test_in_float32() -> None:
     """The gaps are rounding: those to float64 are as large on both sides."""
     model = build(max_length=200).float()
-    ours = numbers(model, block_pass.structured_pass, 4)
-    theirs = numbers(build(max_length=200).float(), block_pass.dense_pass, 4)
+    ours = numbers(model, block_diffusion.structured_pass, 4)
+    theirs = numbers(build(max_length=200).float(), block_diffusion.dense_pass, 4)
     assert gap(ours, theirs) < 1e-4
     assert float((ours["logits"] - theirs["logits"]).abs().max()) < 1e-4
 
 
-def test_under_autocast() -> None:
-    model = build(max_length=200).float()
-    wanted = numbers(model, block_pass.structured_pass, 4)
-    with torch.autocast("cpu", torch.bfloat16):
-        low = numbers(model, block_pass.structured_pass, 4)
-    assert low["logits"].dtype == torch.bfloat16
-    torch.testing.assert_close(low["logits"].float(), wanted["logits"], atol=0.5, rtol=0.1)
-    assert all(grad.isfinite().all() for grad in low.values())
-
-
 FLEX = """
 import torch
-from seqdiff.backbones.transformer.block_pass import dense_pass, flex_pass
+from seqdiff.backbones.transformer.block_diffusion import dense_pass, flex_pass
 from tests.parity.test_block_attention import EXACT, LABEL, gap, numbers
 from tests.small_transformers import build
 
@@ -117,12 +107,13 @@ for block_size in (1, 4, 16, 70, 199):
 """
 
 
+@pytest.mark.slow
 def test_flex_attention_uncompiled() -> None:
     """Forward only, in a process of its own: dynamo cannot trace our shape checker."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", FLEX], check=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("way", [block_pass.structured_pass, block_pass.dense_pass])
+@pytest.mark.parametrize("way", [block_diffusion.structured_pass, block_diffusion.dense_pass])
 def test_rows_are_what_they_would_be_alone(way: Callable) -> None:
     model = build(max_length=200)
     x_t, x0, padding = batch(200, True)
@@ -144,13 +135,13 @@ def test_rows_are_what_they_would_be_alone(way: Callable) -> None:
 def test_the_rule_of_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(device: str, block_size: int) -> Callable:
         tokens = torch.empty((1, 8), dtype=torch.int64, device=device)
-        return block_pass.choose_pass(block_pass.Pair(tokens, tokens, block_size, None))
+        return block_diffusion.choose_pass(block_diffusion.Pair(tokens, tokens, block_size, None))
 
-    assert chosen("cpu", 7) is block_pass.structured_pass
-    assert chosen("meta", 7) is block_pass.dense_pass
+    assert chosen("cpu", 7) is block_diffusion.structured_pass
+    assert chosen("meta", 7) is block_diffusion.dense_pass
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert chosen("cpu", 7) is block_pass.dense_pass
-    assert {chosen(device, 8) for device in ("cpu", "meta")} == {block_pass.plain_pass}
+    assert chosen("cpu", 7) is block_diffusion.dense_pass
+    assert {chosen(device, 8) for device in ("cpu", "meta")} == {block_diffusion.plain_pass}
 
 
 # Work that is not done
@@ -164,7 +155,7 @@ def positions_seen(model: Transformer, block_size: int, padded: bool) -> list[li
         block.mlp.register_forward_hook(
             lambda _m, i, _o, passed=passed: passed.append(i[0].numel() // i[0].shape[-1])
         )
-    numbers(model, block_pass.structured_pass, block_size, padded=padded)
+    numbers(model, block_diffusion.structured_pass, block_size, padded=padded)
     return [sorted(passed, reverse=True) for passed in seen]
 
 
@@ -180,14 +171,14 @@ def test_neither_padding_nor_what_nobody_reads_is_worked_on() -> None:
 def test_scores_are_about_a_quarter_of_the_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     """L^2 and 3 L for each token of a chunk, where the mask has (2 L)^2."""
     scores = 0
-    right = block_attention._attend
+    right = block_diffusion._attend
 
     def counted(q: Tensor, k: Tensor, v: Tensor, **options: Tensor | None) -> tuple:
         nonlocal scores
         scores += q.shape[0] * q.shape[2] * k.shape[2]
         return right(q, k, v, **options)
 
-    monkeypatch.setattr(block_attention, "_attend", counted)
+    monkeypatch.setattr(block_diffusion, "_attend", counted)
     model = build(max_length=1024)
     length = 1024
     model.block_logits(Inputs(draw_tokens(1, length)), draw_tokens(1, length), 4)
@@ -216,19 +207,55 @@ def no_gradient_without_a_mask(
     ("owner", "name", "twin"),
     [
         (Tensor, "sigmoid", halves),
-        (block_attention, "_mask", mask_of_twice_the_size),
-        (block_attention, "_attend_backward", no_gradient_without_a_mask),
-        (block_pass, "clean_length", lambda length, size: (length - 1) // size * size - size),
+        (block_diffusion, "_mask", mask_of_twice_the_size),
+        (block_diffusion, "_attend_backward", no_gradient_without_a_mask),
+        (block_diffusion, "clean_length", lambda length, size: (length - 1) // size * size - size),
     ],
 )
 def test_broken_twins_are_far_off(
     owner: object, name: str, twin: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts that weigh the same, other blocks, gradients of a part only, a clean block too few."""
-    monkeypatch.setattr(block_attention, "_plan", block_attention._Plan.of)
+    monkeypatch.setattr(block_diffusion, "_plan", block_diffusion._Plan.of)
     assert gap(*both(block_size=4)) < EXACT
     monkeypatch.setattr(owner, name, twin)
     assert gap(*both(block_size=4)) > 1e-2
+
+
+LOW_TWINS = [
+    (Tensor, "sigmoid", halves, True),
+    (block_diffusion, "_mask", mask_of_twice_the_size, True),
+    (block_diffusion, "_attend_backward", no_gradient_without_a_mask, False),
+]
+
+
+def test_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors are a few roundings of bfloat16, where each broken twin is off by many.
+
+    Three blocks of about eight products one after the other: their roundings add up like a random
+    walk to sqrt(24) of eps, on the way forward and again on the way back.
+    """
+    model = build(max_length=200).float()
+    monkeypatch.setattr(block_diffusion, "_plan", block_diffusion._Plan.of)
+    wanted = numbers(model, block_diffusion.structured_pass, 4)
+    eps = torch.finfo(torch.bfloat16).eps
+
+    def errors() -> tuple[float, float]:
+        """Of the logits and of the gradients, in norm and in multiples of eps."""
+        with torch.autocast("cpu", torch.bfloat16):
+            low = numbers(model, block_diffusion.structured_pass, 4)
+        assert low["logits"].dtype == torch.bfloat16 and low.keys() == wanted.keys()
+        off = {n: float((low[n] - wanted[n]).norm() / wanted[n].norm()) / eps for n in wanted}
+        return off.pop("logits"), max(off.values())
+
+    logits, gradients = errors()
+    assert logits < 5 and gradients < 10
+    for owner, name, twin, forward in LOW_TWINS:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, twin)
+            logits, gradients = errors()
+        assert gradients > 30, name
+        assert not forward or logits > 15, name
 
 
 # Bad input

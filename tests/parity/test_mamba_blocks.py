@@ -182,11 +182,11 @@ def test_operator_is_registered_whole(function):
     states, tails, *tensors = [t.requires_grad_() for t in rest]
     xz = (xz if gated else xz[..., :64].contiguous()).requires_grad_()
     tensors = tensors if gated else tensors[:7]
-    arguments = (xz, tensors, states, tails, absent, size, through, True)
-    torch.library.opcheck(torch.ops.seqdiff.mamba_blocks, arguments)
+    arguments = (xz, tensors, states, tails, absent, size, through, False, True)
+    torch.library.opcheck(torch.ops.seqdiff.mamba, arguments)
     with torch.no_grad():
-        out, borders, ends, *kept = torch.ops.seqdiff.mamba_blocks(*arguments)
+        out, borders, ends, *kept = torch.ops.seqdiff.mamba(*arguments)
         flows = [torch.ones_like(t) if t.numel() else None for t in (out, borders, ends)]
         before = borders if through else states
-        back = (xz, tensors, before, tails, kept, absent, size, through, *flows)
-        torch.library.opcheck(torch.ops.seqdiff.mamba_blocks_backward, back)
+        back = (xz, tensors, before, tails, kept, absent, size, through, False, *flows)
+        torch.library.opcheck(torch.ops.seqdiff.mamba_backward, back)

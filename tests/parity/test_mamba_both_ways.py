@@ -115,13 +115,13 @@ def calls(monkeypatch, run) -> int:
     """How often the one operator is called."""
     import seqdiff.ops.bimamba.cpu as module
 
-    real, count = module.mamba_both_ways_cpu, []
+    real, count = module.mamba_cpu, []
 
-    def counted(*arguments):
+    def counted(*arguments, **options):
         count.append(1)
-        return real(*arguments)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(module, "mamba_both_ways_cpu", counted)
+    monkeypatch.setattr(module, "mamba_cpu", counted)
     run()
     return len(count)
 
@@ -193,9 +193,10 @@ def test_operator_is_registered_whole():
     xz, fwd, rev, padding = case(padded=True, channels=64)
     mamba_both_ways(xz, fwd, rev, padding)  # registers the operator
     tensors = [t.requires_grad_() for t in (*fwd, *rev) if t is not None]
-    arguments = (xz.requires_grad_(), tensors, padding, False, True)
-    torch.library.opcheck(torch.ops.seqdiff.mamba_both_ways, arguments)
+    arguments = (xz.requires_grad_(), tensors, None, None, padding, 70, False, False, True)
+    torch.library.opcheck(torch.ops.seqdiff.mamba, arguments)
     with torch.no_grad():
-        _, *kept = torch.ops.seqdiff.mamba_both_ways(*arguments)
-        back = (xz, tensors, kept, padding, False, torch.ones(2, 64, 70, dtype=torch.float64))
-        torch.library.opcheck(torch.ops.seqdiff.mamba_both_ways_backward, back)
+        _, _, _, *kept = torch.ops.seqdiff.mamba(*arguments)
+        d_out = torch.ones(2, 64, 70, dtype=torch.float64)
+        back = (xz, tensors, None, None, kept, padding, 70, False, False, d_out, None, None)
+        torch.library.opcheck(torch.ops.seqdiff.mamba_backward, back)

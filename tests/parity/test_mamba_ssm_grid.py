@@ -94,6 +94,7 @@ def test_the_grid(backend, device, length, groups, softplus, without):
     check(backend, device, length, groups, softplus, without)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", [(), ("z", "D", "delta_bias")], ids=["all", "bare"])
 @pytest.mark.parametrize("softplus", [False, True])
 @pytest.mark.parametrize("groups", [1, 2])

@@ -93,6 +93,7 @@ def test_never_holds_all_states(backend):
         assert sum(saved.values()) > everything
 
 
+@pytest.mark.slow
 def test_kernels_hold_no_hidden_copy_of_all_states():
     """The process grows by less than all states' size while the kernels run."""
     program = (

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genomics.data.leaks import drop_leaks
-from genomics.data.splits import split_by_fraction
+from genomics.data.splits import drop_leaks, split_by_fraction
 from genomics.io.fasta import read_encoded, write_fasta
 from genomics.sequence.alphabet import decode, encode, reverse_complement
 from genomics.sequence.intervals import Regions, extended_windows, merge, overlaps, tile

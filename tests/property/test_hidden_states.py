@@ -6,8 +6,7 @@ import torch.nn.functional as F
 
 from seqdiff.backbones.caduceus.block_diffusion import BlockMamba
 from seqdiff.backbones.caduceus.network import Caduceus
-from seqdiff.backbones.transformer.autoregressive import AutoregressiveTransformer
-from seqdiff.backbones.transformer.network import Transformer
+from seqdiff.backbones.transformer.network import AutoregressiveTransformer, Transformer
 from seqdiff.types import Inputs
 
 DNA = torch.tensor((3, 2, 1, 0, 4))

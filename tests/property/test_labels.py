@@ -13,7 +13,7 @@ from seqdiff.backbones.layers import LabelEmbedding
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.rng import AUGMENT_STREAM, LABEL_STREAM, MASK_STREAM, TIME_STREAM, CounterNoise
-from seqdiff.training.module import drop_labels
+from seqdiff.training.labels import drop_labels
 from seqdiff.types import NO_LABEL, Batch, Inputs
 from tests.oracles import UniformBackbone
 

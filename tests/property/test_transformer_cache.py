@@ -1,14 +1,13 @@
 """The transformer's cache: what it answers is what block_logits says of the whole row."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from seqdiff.backbones import BlockCache, Transformer
-from seqdiff.backbones.transformer import block_pass
+from seqdiff.backbones.transformer import block_diffusion
 from seqdiff.backbones.transformer import cache as transformer_cache
 from seqdiff.backbones.transformer import network as transformer
 from seqdiff.backbones.transformer.cache import TransformerCache
@@ -19,6 +18,20 @@ from tests.small_transformers import K, build, draw_tokens
 EXACT = 1e-10  # float64
 FLOAT32 = 1e-5
 LONG = 80
+
+
+def windowed(window: int) -> Callable:
+    """The mask in which a query sees at most this many clean tokens before its block."""
+    right = block_diffusion.block_diffusion_mask
+
+    def mask(length: int, block_size: int, *rest: object) -> Tensor:
+        block = torch.arange(length) // block_size
+        far = block[:, None] - block[None] > window // block_size
+        seen = right(length, block_size, *rest)
+        seen[:, length:] &= ~far.repeat(2, 1)
+        return seen
+
+    return mask
 
 
 def recomputed(
@@ -34,8 +47,9 @@ def recomputed(
     twin = Transformer(**options).eval().to(model.embedding.weight.dtype)
     twin.load_state_dict(model.state_dict())
     with pytest.MonkeyPatch.context() as patch:
-        dense = partial(block_pass.dense_pass, window=window)
-        patch.setattr(transformer, "choose_pass", lambda _pair: dense)
+        patch.setattr(transformer, "choose_pass", lambda _pair: block_diffusion.dense_pass)
+        if window is not None:
+            patch.setattr(block_diffusion, "block_diffusion_mask", windowed(window))
         return twin.block_logits(Inputs(x_t, label=label), x0, block_size)
 
 
@@ -239,7 +253,9 @@ def test_broken_twins_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_sizes() -> None:
     model, timed = build(), build(time_conditioned=True)
-    with pytest.raises(ValueError, match=r"^Transformer\.block_cache must be asked of a time-free"):
+    with pytest.raises(
+        ValueError, match=r"^Transformer\.block_cache must be called on a time-free"
+    ):
         timed.block_cache(1, 4)
     for options, message in (
         ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),

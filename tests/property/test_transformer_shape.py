@@ -147,7 +147,7 @@ def test_bad_calls() -> None:
     timed = build(time_conditioned=True)
     with pytest.raises(ValueError, match=r"^Transformer\.sigma must be given to a time-cond"):
         timed(Inputs(tokens))
-    with pytest.raises(ValueError, match=r"^Transformer\.block_logits must be asked of a time-fr"):
+    with pytest.raises(ValueError, match=r"^Transformer\.block_logits must be called on a time-fr"):
         timed.block_logits(Inputs(tokens), tokens, 2)
 
 

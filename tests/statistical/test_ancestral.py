@@ -1,7 +1,7 @@
 """The ancestral sampler against its own distribution, enumerated.
 
 Every assertion has a false-alarm rate of 1e-6; the power against each named wrong sampler is
-computed from its enumerated law and asserted to exceed 0.999.
+computed from its enumerated distribution and asserted to exceed 0.999.
 """
 
 import itertools
@@ -35,7 +35,7 @@ def step_kernel(denoiser: Denoiser, s: float, t: float) -> Tensor:
 
 
 def final_law(denoiser: Denoiser, grid: list[float]) -> Tensor:
-    """Law over the K^L sequences after stepping down the time grid from all mask."""
+    """Distribution over the K^L sequences after stepping down the time grid from all mask."""
     law = torch.zeros(len(STATES), dtype=torch.float64)
     law[codes(torch.full((1, L), K), K + 1)] = 1
     for t, s in itertools.pairwise(grid):

@@ -1,7 +1,7 @@
 """The library's own noise: its kinds of choice have their distributions and are independent.
 
-The exact tests replace the noise, so here it is drawn: final laws of samplers that use every kind,
-against the same samplers' enumerated laws, for masks that are revealed once and for noise that
+The exact tests replace the noise, so here it is drawn: final distributions of samplers that use
+every kind, against their enumerated distributions, for masks that are revealed once and noise that
 every step may change. False-alarm rate 1e-6 an assertion; the twins that reuse noise fail on their
 own draws, with a power computed from what they draw above 0.999.
 """
@@ -87,7 +87,7 @@ def test_drawn_laws_are_the_enumerated_ones(sampler: Sampler) -> None:
 
 @dataclass(frozen=True)
 class OneKind(SeededDraws):
-    """The broken twin in which levels, letters and coins share their noise."""
+    """The broken twin in which times, symbols and coins share their noise."""
 
     def _uniform(self, where: Tensor, kind: int, step: int = 0) -> Tensor:
         return super()._uniform(where, 0, step)
@@ -149,10 +149,10 @@ def uses(sampler: Sampler, rows: int = 20, denoiser: Denoiser = DENOISER) -> Cou
 
 @dataclass(frozen=True)
 class SameLetters(PredictorCorrectorSampler):
-    """The broken twin: a position that is drawn anew gets the letter's noise again."""
+    """The broken twin: a position that is drawn anew gets the symbol's noise again."""
 
-    def _reveal(self, canvas, where, law, step=0):
-        super()._reveal(canvas, where, law)
+    def _draw(self, canvas, where, law, step=0):
+        super()._draw(canvas, where, law)
 
 
 HIDING = [*SAMPLERS[3:], RemaskRescaleSampler(6, eta=0.8), RemaskLoopSampler(20, eta=0.8)]
@@ -228,7 +228,7 @@ class StartAgain(AncestralSampler):
     def start(self, canvas):
         places = int(canvas.free.sum())
         prior = canvas.process.log_prior().expand(places, -1)
-        canvas.place(canvas.free, canvas.draws.letters(prior, canvas.free, 1))
+        canvas.write(canvas.free, canvas.draws.tokens(prior, canvas.free, 1))
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class SameNumber(GibbsSampler):
 
     def correct(self, canvas, s, draw):
         where = canvas.choose_one(draw)
-        canvas.place(where, canvas.draws.letters(canvas.marginal(where, s), where, draw))
+        canvas.write(where, canvas.draws.tokens(canvas.marginal(where, s), where, draw))
 
 
 @pytest.mark.parametrize(
@@ -259,24 +259,26 @@ def test_samplers_that_use_a_number_twice_are_found(twin: Sampler, denoiser: Den
     assert power(drawn / DRAWS, right, DRAWS) > 0.999
 
 
-def test_cells_are_those_of_the_levels() -> None:
+def test_unmask_steps_are_those_of_the_unmask_times() -> None:
     draws, edges = SeededDraws(torch.tensor([4, 9, 2**61])), torch.tensor([1, 0.7, 0.7, 0.2, 0])
     edges = edges.double()
-    levels, cells = draws.levels(WHERE), draws.cells(edges, WHERE)
-    assert ((edges[cells] < levels) & (levels <= edges[cells - 1])).all()
-    assert set(cells.unique().tolist()) == {1, 3, 4}, "an empty cell holds nothing"
+    times, steps = draws.unmask_times(WHERE), draws.unmask_steps(edges, WHERE)
+    assert ((edges[steps] < times) & (times <= edges[steps - 1])).all()
+    assert set(steps.unique().tolist()) == {1, 3, 4}, "an empty step unmasks nothing"
     some = WHERE.clone()
     some[1, 2:] = False
-    assert torch.equal(draws.levels(some), torch.where(some, levels, 0.0))
-    assert torch.equal(draws.cells(edges, some), torch.where(some, cells, 0))
+    assert torch.equal(draws.unmask_times(some), torch.where(some, times, 0.0))
+    assert torch.equal(draws.unmask_steps(edges, some), torch.where(some, steps, 0))
 
 
 def test_a_window_has_the_noise_of_its_place() -> None:
     draws = SeededDraws(torch.tensor([4, 9, 2**61]))
-    levels = draws.levels(WHERE)
-    assert torch.equal(draws.window(2).levels(WHERE[:, 2:]), levels[:, 2:])
-    assert torch.equal(draws.window(1).window(1).levels(WHERE[:, 2:]), levels[:, 2:])
-    assert not torch.equal(draws.levels(WHERE[:, 2:]), levels[:, 2:]), "the twin without an offset"
+    times = draws.unmask_times(WHERE)
+    assert torch.equal(draws.window(2).unmask_times(WHERE[:, 2:]), times[:, 2:])
+    assert torch.equal(draws.window(1).window(1).unmask_times(WHERE[:, 2:]), times[:, 2:])
+    assert not torch.equal(draws.unmask_times(WHERE[:, 2:]), times[:, 2:]), (
+        "the twin without an offset"
+    )
 
 
 def test_windows_of_semi_autoregressive_do_not_repeat_their_noise() -> None:

@@ -98,6 +98,7 @@ def test_each_is_unbiased_with_an_unbiased_squared_error(estimator: Estimator) -
     assert abs(claimed.mean() / 2 - seen.mean()) > SIGMAS * noise, "off by sqrt 2 must not pass"
 
 
+@pytest.mark.slow
 def test_the_order_bounds_are_told_apart() -> None:
     """The broken twin of the above: each estimator held against the target of another."""
     rows = 81 * 100

@@ -32,7 +32,7 @@ def run(sampler: SMCSampler, denoiser: Denoiser, rows: int, length: int, seed: i
 
 
 def tilted_law(denoiser: Denoiser) -> tuple[Tensor, float]:
-    """By enumeration: the law over K^L, and its normalising constant."""
+    """By enumeration: the distribution over K^L, and its normalising constant."""
     base = laws.random_order((K,) * L, laws.table(denoiser, K, L), K)
     sequences = all_sequences(K, L)
     chances = torch.tensor([base[tuple(x)] for x in sequences.tolist()], dtype=torch.float64)
@@ -41,14 +41,14 @@ def tilted_law(denoiser: Denoiser) -> tuple[Tensor, float]:
 
 
 def law_of(found: Particles) -> Tensor:
-    """Each row's weighted law over K^L: ``[rows, K^L]``."""
+    """Each row's weighted distribution over K^L: ``[rows, K^L]``."""
     codes = (found.tokens * K ** torch.arange(L - 1, -1, -1)).sum(dim=-1)
     law = torch.zeros(len(codes), K**L, dtype=torch.float64)
     return law.scatter_add_(1, codes, found.log_weights.exp())
 
 
 def bias_at_the_mode(count: int, rows: int, **options: object) -> tuple[float, float]:
-    """Target less mean at the likeliest sequence, and its standard error."""
+    """Target less mean at the most likely sequence, and its standard error."""
     denoiser = masked_model(LookupBackbone(K, L, seed=3))
     target, _ = tilted_law(denoiser)
     mode = int(target.argmax())
@@ -104,7 +104,7 @@ class WeightsStay(SMCSampler):
 
 
 def test_many_particles_are_right_and_twins_are_not() -> None:
-    """Total variation of the mean law of 64 particles, known to 0.005; twins are further off."""
+    """Total variation of 64 particles on average, known to 0.005; twins are further off."""
     denoiser = masked_model(LookupBackbone(K, L, seed=3))
     target, _ = tilted_law(denoiser)
     for cls, right in ((SMCSampler, True), (NoWeights, False), (WeightsStay, False)):
@@ -137,9 +137,9 @@ def test_the_normalizer_is_unbiased(resampling: str, count: int) -> None:
 
 
 def test_resampling_on_the_way_helps_long_rows() -> None:
-    """A uniform model tilted towards one letter, where all is known, and weights degenerate.
+    """A uniform model tilted towards one symbol, where all is known, and weights degenerate.
 
-    Of 40 letters 20 are that one by chance and 35.2 under the tilt. 16 weighted particles miss by
+    Of 40 symbols 20 are that one by chance and 35.2 under the tilt. 16 weighted particles miss by
     9.7 of them and log Z by 9.1 nats, resampled on the way by 1.0 and 3.1, over 400 rows with
     standard errors under 0.1 and 0.3: both bounds below are 5 errors away.
     """

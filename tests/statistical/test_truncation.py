@@ -1,6 +1,6 @@
-"""Nominal against actual reveal rate over a 50,257-letter vocabulary.
+"""Nominal against actual reveal rate over a 50,257-symbol vocabulary.
 
-Zheng et al. 2024, arXiv:2409.02908: a Gumbel-argmax in float32 over all letters and the mask
+Zheng et al. 2024, arXiv:2409.02908: a Gumbel-argmax in float32 over all symbols and the mask
 truncates the Gumbel's tail. Here a nominal rate of 0.002 a step comes out as 0.00087.
 
 The samplers get the generator's 32-bit words in equal steps in place of random ones, so every
@@ -41,7 +41,7 @@ PROCESS = Absorbing(K, Linear())
 
 
 class Flat(TableBackbone):
-    """Every letter alike, without the memory for every row of logits."""
+    """Every symbol alike, without the memory for every row of logits."""
 
     def logits(self, inputs: Inputs) -> Tensor:
         return torch.zeros(1, 1, K).expand(*inputs.tokens.shape, K)
@@ -115,13 +115,13 @@ def test_the_reveal_rate_is_nominal(sampler: Sampler, nominal: float, slack: int
 
 
 def shrunk(self: SeededDraws, where: Tensor) -> Tensor:
-    """The broken twin of levels that never reach 1: 28% of the first step's reveals are lost."""
-    return RIGHT["levels"](self, where) * 0.9994
+    """The broken twin of times that never reach 1: 28% of the first step's reveals are lost."""
+    return RIGHT["unmask_times"](self, where) * 0.9994
 
 
 def lifted(self: SeededDraws, where: Tensor) -> Tensor:
-    """The broken twin of levels that never reach 0."""
-    return torch.where(where, 1 - (1 - RIGHT["levels"](self, where)) * 0.9994, 0.0)
+    """The broken twin of times that never reach 0."""
+    return torch.where(where, 1 - (1 - RIGHT["unmask_times"](self, where)) * 0.9994, 0.0)
 
 
 def rare(self: SeededDraws, probability: Tensor, where: Tensor, step: int) -> Tensor:
@@ -129,7 +129,7 @@ def rare(self: SeededDraws, probability: Tensor, where: Tensor, step: int) -> Te
     return RIGHT["coins"](self, probability * 0.95, where, step)
 
 
-RIGHT = {"levels": SeededDraws.levels, "coins": SeededDraws.coins}
+RIGHT = {"unmask_times": SeededDraws.unmask_times, "coins": SeededDraws.coins}
 
 
 @every
@@ -137,7 +137,7 @@ RIGHT = {"levels": SeededDraws.levels, "coins": SeededDraws.coins}
 def test_draws_that_lose_reveals_are_found(
     sampler: Sampler, nominal: float, slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SeededDraws, "levels", shrunk)
+    monkeypatch.setattr(SeededDraws, "unmask_times", shrunk)
     monkeypatch.setattr(SeededDraws, "coins", rare)
     assert nominal * POSITIONS - first_step(sampler) > slack
 
@@ -145,7 +145,7 @@ def test_draws_that_lose_reveals_are_found(
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.usefixtures("even")
 def test_the_library_in_half_precision_is_found(dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own noise with 11 or 8 bits, which are few near 1, where the first levels are.
+    """Its own noise with 11 or 8 bits, which are few near 1, where the first times are.
 
     Float32 would keep the rate, for the library draws when to reveal apart from what.
     """
@@ -155,10 +155,10 @@ def test_the_library_in_half_precision_is_found(dtype, monkeypatch: pytest.Monke
 
 
 def cells() -> Tensor:
-    """How many of 100,000 evenly spaced levels fall into each of 500 steps."""
+    """How many of 100,000 evenly spaced times fall into each of 500 steps."""
     where = torch.ones(ROWS, LENGTH, dtype=torch.bool)
     edges = torch.linspace(1, 0, STEPS + 1, dtype=torch.float64)
-    found = SeededDraws(torch.arange(ROWS)).cells(edges, where)
+    found = SeededDraws(torch.arange(ROWS)).unmask_steps(edges, where)
     return found.flatten().bincount(minlength=STEPS + 2)[1:]
 
 
@@ -167,7 +167,7 @@ def test_every_step_reveals_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     right = cells()
     assert (right[:-1] - NOMINAL * POSITIONS).abs().max() <= 1 and right[-1] == 0
     for twin, place in ((shrunk, 0), (lifted, -2)):
-        monkeypatch.setattr(SeededDraws, "levels", twin)
+        monkeypatch.setattr(SeededDraws, "unmask_times", twin)
         assert cells()[place] < 0.75 * NOMINAL * POSITIONS
 
 
@@ -181,9 +181,9 @@ def tails() -> dict[str, int]:
     """How many of the library's draws fall beyond a rate of 0.002."""
     draws = SeededDraws(torch.arange(DRAWS // 1024))
     where = torch.ones(DRAWS // 1024, 1024, dtype=torch.bool)
-    levels = draws.levels(where)
+    times = draws.unmask_times(where)
     heads = draws.coins(torch.full(where.shape, NOMINAL, dtype=torch.float64), where, 3)
-    counted = {"high": levels > 1 - NOMINAL, "low": levels <= NOMINAL, "coins": heads}
+    counted = {"high": times > 1 - NOMINAL, "low": times <= NOMINAL, "coins": heads}
     return {name: int(found.sum()) for name, found in counted.items()}
 
 
@@ -192,9 +192,9 @@ def test_random_tails_have_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(low <= count <= high for count in tails().values())
     for rate in (6 / 7 * NOMINAL, 8 / 7 * NOMINAL):
         assert binom.cdf(low - 1, DRAWS, rate) + binom.sf(high, DRAWS, rate) > 0.999
-    monkeypatch.setattr(SeededDraws, "levels", shrunk)
+    monkeypatch.setattr(SeededDraws, "unmask_times", shrunk)
     assert tails()["high"] < low
-    monkeypatch.setattr(SeededDraws, "levels", lifted)
+    monkeypatch.setattr(SeededDraws, "unmask_times", lifted)
     assert tails()["low"] < low
 
 
@@ -205,11 +205,11 @@ def bounds(draws: int) -> tuple[float, float]:
 
 
 def float32_gumbel() -> int:
-    """The published fault: p / exponential noise in float32 over the letters and the mask, argmax.
+    """The published fault: p / exponential noise in float32 over the symbols and the mask, argmax.
 
-    A simulation, for it would take five billion draws. All letters are alike, so only the largest
+    A simulation, for it would take five billion draws. All symbols are alike, so only the largest
     of their K uniforms matters. Float32 uniforms are multiples of 2^-24, and floor(2^24 v^(1/K))
-    has the law of the largest of K of them.
+    has the distribution of the largest of K of them.
     """
     generator = torch.Generator().manual_seed(0)
     v = torch.rand(POSITIONS, dtype=torch.float64, generator=generator)

@@ -262,6 +262,7 @@ def test_two_processes_may_prepare_the_same_corpus(script, lines, cache) -> None
     assert names == {"lock", "manifest.json", *shards(cache)}
 
 
+@pytest.mark.slow
 def test_a_killed_preparation_leaves_no_process_and_goes_on(script, lines, cache) -> None:
     process = start(script, lines, 2)
     for _ in range(1000):

@@ -136,8 +136,8 @@ class TextDataModule(SequenceDataModule):
         split = self.long_documents == "split"
         return describe_rows(self.tokenizer, self.length, wrap=self.wrap, split=split)
 
-    def prepare_data(self) -> None:
-        """Lightning's hook, called by one process a machine: tokenise into the cache."""
+    def prepare(self) -> None:
+        """Tokenize the files into the cache."""
         self._build()
 
     def dataset(self, split: Split) -> WrappedRows | DocumentRows:

@@ -1,8 +1,7 @@
 """Caduceus: configuration, network, block diffusion, autoregressive twin and hub format."""
 
-from seqdiff.backbones.caduceus.autoregressive import AutoregressiveMamba
 from seqdiff.backbones.caduceus.block_diffusion import BlockMamba
 from seqdiff.backbones.caduceus.config import CaduceusConfig
-from seqdiff.backbones.caduceus.network import Caduceus
+from seqdiff.backbones.caduceus.network import AutoregressiveMamba, Caduceus
 
 __all__ = ["AutoregressiveMamba", "BlockMamba", "Caduceus", "CaduceusConfig"]

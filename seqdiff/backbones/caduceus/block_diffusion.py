@@ -1,37 +1,27 @@
-"""Block diffusion with Caduceus: what precedes a block is kept as one state and a few tokens.
+"""Block diffusion with Caduceus: a state and a few tokens represent everything before a block.
 
-This needs a mixer whose two directions share their projections and are added. The memory of the
-cache does not grow with the number of tokens before a block.
+This needs tied projections and directions that are added. The memory of the cache does not grow
+with the number of tokens before a block.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from seqdiff.backbones.base import Backbone
-from seqdiff.backbones.caduceus.config import CaduceusConfig
-from seqdiff.backbones.caduceus.network import CaduceusBlock
-from seqdiff.backbones.layers import (
-    LabelEmbedding,
-    Norm,
-    NormKind,
-    require_choice,
-    require_positive,
-)
-from seqdiff.backbones.mamba import MambaConfig, project_in, project_out
+from seqdiff.backbones.caduceus.network import CaduceusBlock, PlainMamba, _Bidirectional
+from seqdiff.backbones.layers import require_positive
+from seqdiff.backbones.mamba import project_in, project_out
 from seqdiff.ops.bimamba import Borders, mamba_borders, mamba_from, mamba_through, no_borders
-from seqdiff.ops.selective_scan import BACKENDS
 from seqdiff.types import Inputs
 
 
 def begin(layer: CaduceusBlock, batch: int) -> Borders:
-    """The border before the first token of a row.
+    """Return the border before the first token of a row.
 
     Args:
         layer: Norm and mixer.
@@ -48,14 +38,14 @@ def read_clean(
     start: Borders,
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> tuple[Float[Tensor, "B L D"], Borders]:
-    """Move clean tokens one layer up, each by all before it and its block's others.
+    """Run a layer on clean tokens; each depends on the earlier ones and on its block.
 
     Args:
         layer: Norm and mixer.
         x: Residual stream of whole blocks.
         block_size: Tokens of a block.
-        start: What the tokens before these left.
-        padding: True at positions after the last real one.
+        start: Border before the first of these tokens.
+        padding: True at padding, after the last real position.
 
     Returns:
         The residual stream and the borders of all blocks, see ``mamba_through``.
@@ -74,15 +64,7 @@ def read_borders(
     start: Borders,
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> Borders:
-    """Give the borders that ``read_clean`` gives, without moving the tokens.
-
-    Args:
-        layer: See ``read_clean``.
-        x: See ``read_clean``.
-        block_size: See ``read_clean``.
-        start: See ``read_clean``.
-        padding: See ``read_clean``.
-    """
+    """Return the borders of ``read_clean`` without the residual stream."""
     mixer, channels = layer.mixer, len(layer.mixer.fwd.D)
     proj = mixer.in_proj
     bias = None if proj.bias is None else proj.bias[:channels]
@@ -101,7 +83,7 @@ def read_noisy(
     borders: Borders,
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> Float[Tensor, "B L D"]:
-    """Move tokens one layer up, each by its block's others and the border before its block.
+    """Run a layer on noisy tokens; each depends on its block and the border before the block.
 
     Args:
         layer: See ``read_clean``.
@@ -117,19 +99,19 @@ def read_noisy(
     return x + project_out(mixer.out_proj, y, False, directions=2)
 
 
-PIECE = 1024  # tokens that are read at once, so that a long prompt takes no more memory
+PIECE = 1024  # tokens per pass, which bounds the memory of a long prompt
 
 
 @dataclass
 class StateCache:
-    """See ``BlockCache``; there is no gradient.
+    """The ``BlockCache`` of a ``BlockMamba``; there is no gradient.
 
     Attributes:
-        network: Whose cache it is.
+        network: The network.
         block_size: Tokens of a block.
         label: Class of each row.
-        borders: One a layer, each of one border.
-        length: Tokens that lie behind.
+        borders: One border for each layer.
+        length: Number of tokens so far.
     """
 
     network: BlockMamba
@@ -142,11 +124,11 @@ class StateCache:
     def empty(
         cls, network: BlockMamba, batch_size: int, block_size: int, label: Tensor | None
     ) -> StateCache:
-        """Begin rows.
+        """Make a cache without tokens.
 
         Args:
-            network: Whose cache it is.
-            batch_size: Rows.
+            network: The network.
+            batch_size: Number of rows.
             block_size: Tokens of a block.
             label: Class of each row.
         """
@@ -175,7 +157,7 @@ class StateCache:
 
     @torch.no_grad()
     def append(self, x0: Int[Tensor, "B l"]) -> None:
-        """Take in clean tokens after those behind: one or several whole blocks.
+        """Append clean tokens: one or several whole blocks.
 
         Args:
             x0: Ids in ``0..K``.
@@ -189,7 +171,7 @@ class StateCache:
         self.length += x0.shape[1]
 
     def _pass(self, x0: Tensor) -> None:
-        """Go on from the borders to the end of some tokens."""
+        """Advance the borders to the end of some tokens."""
         x, passed = self.network.labelled(self.network.embed(Inputs(x0)), self.label), []
         for layer, start in zip(self.network.stack, self.borders, strict=True):
             if layer is self.network.stack[-1]:
@@ -203,7 +185,7 @@ class StateCache:
         """Make a cache of some rows, in this order; a row may occur more than once.
 
         Args:
-            rows: Which.
+            rows: Row numbers.
         """
         borders = [Borders(*(part[rows] for part in layer)) for layer in self.borders]
         label = None if self.label is None else self.label[rows]
@@ -223,145 +205,23 @@ class StateCache:
             )
 
 
-class BlockMamba(Backbone):
+class BlockMamba(PlainMamba, _Bidirectional):
     """The network of ``Caduceus`` (``ph``), also as a network of blocks.
 
-    A block of noisy tokens is read in both directions. From left to right it begins with the state
-    of the scan, and the last inputs of the convolution, that the clean tokens before it left; from
-    right to left it knows nothing beyond its end. The clean tokens are read by the same network,
-    whose direction from left to right runs through the row while the other begins anew in every
-    block, so that neither depends on a later block. Time and memory grow linearly with the length,
-    and what has to be kept to go on does not grow at all.
+    A block of noisy tokens is read in both directions. From left to right, the scan starts from the
+    state and the last convolution inputs of the clean tokens before the block; from right to left,
+    it starts at the end of the block. The same network reads the clean tokens: its direction from
+    left to right runs through the row, and the other one restarts in every block, so that neither
+    depends on a later block. Time and memory grow linearly with the length; the cache has constant
+    size.
 
     Parameters have the names and shapes of ``Caduceus`` of variant ``ph`` with the same sizes,
     whose weights load strictly.
 
-    Args:
-        d_model: Model width.
-        n_layer: Number of layers.
-        num_embeddings: Ids that can be embedded; K + 1 with a mask.
-        num_logits: Ids that are scored, the first ones; K with a mask.
-        num_classes: Classes that a row can be labelled with; None for a network without labels.
-        norm: ``rms`` or ``layer``.
-        norm_eps: Added to the mean square.
-        d_state: State width of each channel.
-        d_conv: Width of the causal convolution.
-        expand: Inner width as a multiple of ``d_model``.
-        dt_rank: Rank of the step-size projection; ``auto`` is ``ceil(d_model / 16)``.
-        dt_min: Smallest initial step size.
-        dt_max: Largest initial step size.
-        dt_init_floor: Initial step sizes are raised to this.
-        conv_bias: Whether the convolution has a bias.
-        bias: Whether the input and output projections have one.
-        backend: Kernel of the convolutions and scans; ``auto`` takes the fastest that fits.
-
-    Raises:
-        ValueError: If an argument is out of range.
+    The arguments are those of ``PlainMamba``.
     """
 
     reads_blocks = True
-
-    def __init__(
-        self,
-        d_model: int,
-        n_layer: int,
-        *,
-        num_embeddings: int,
-        num_logits: int,
-        num_classes: int | None = None,
-        norm: NormKind = "rms",
-        norm_eps: float = 1e-5,
-        d_state: int = 16,
-        d_conv: int = 4,
-        expand: int = 2,
-        dt_rank: int | Literal["auto"] = "auto",
-        dt_min: float = 1e-3,
-        dt_max: float = 1e-1,
-        dt_init_floor: float = 1e-4,
-        conv_bias: bool = True,
-        bias: bool = False,
-        backend: str = "auto",
-    ) -> None:
-        super().__init__()
-        mamba = MambaConfig(
-            d_state, d_conv, expand, dt_rank, dt_min, dt_max, dt_init_floor, conv_bias, bias
-        )
-        config = CaduceusConfig(
-            d_model=d_model,
-            n_layer=n_layer,
-            num_embeddings=num_embeddings,
-            num_logits=num_logits,
-            norm=norm,
-            norm_eps=norm_eps,
-            mamba=mamba,
-            num_classes=num_classes,
-        )
-        require_choice("BlockMamba", "backend", backend, BACKENDS)
-        self.config = config
-        self.width, self.num_logits = d_model, num_logits
-        self.num_classes = num_classes
-        self.embedding = nn.Embedding(num_embeddings, d_model)
-        self.layers = nn.ModuleList(CaduceusBlock(config, backend) for _ in range(n_layer))
-        self.norm = Norm(d_model, norm, norm_eps)
-        nn.init.normal_(self.embedding.weight, std=0.02)
-        for layer in self.stack:
-            layer.mixer.initialise_projections(n_layer)
-        self.label_embedding: LabelEmbedding | None = None
-        if num_classes is not None:  # last, so that the other weights do not depend on it
-            self.label_embedding = LabelEmbedding(num_classes, d_model)
-
-    @property
-    def stack(self) -> list[CaduceusBlock]:
-        """The layers, from first to last."""
-        return [layer for layer in self.layers if isinstance(layer, CaduceusBlock)]
-
-    @property
-    def num_layers(self) -> int:
-        """Number of blocks."""
-        return len(self.layers)
-
-    def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
-        """Embed tokens."""
-        return self.embedding(inputs.tokens)
-
-    def labelled(
-        self, h: Float[Tensor, "B L D"], label: Int[Tensor, " B"] | None
-    ) -> Float[Tensor, "B L D"]:
-        """Add each row's label to its embedded tokens.
-
-        Args:
-            h: From ``embed``.
-            label: Class of each row or ``NO_LABEL``; ``None`` if no row has one.
-        """
-        return h if self.label_embedding is None else h + self.label_embedding(label, h)
-
-    def body(
-        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None = None
-    ) -> Float[Tensor, "B L D"]:
-        """Run the layers over the whole row: one block as long as the row.
-
-        Args:
-            h: See ``Backbone.body``.
-            inputs: Padding must lie before the first or after the last real position of a row. The
-                outputs at the real ones are those of the row without padding.
-            layer: See ``Backbone.body``.
-        """
-        h = self.labelled(h, inputs.label)
-        for block in self.stack[:layer]:
-            h = block(h, inputs.padding)
-        return h
-
-    def head(
-        self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
-    ) -> Float[Tensor, "*positions K"]:
-        """Score each position; the weights are the first rows of the embedding."""
-        h = h if where is None else h[where]
-        return F.linear(self.norm(h), self.embedding.weight[: self.num_logits])
-
-    def _states(
-        self, h: Float[Tensor, "B L D"], inputs: Inputs, layer: int | None
-    ) -> Float[Tensor, "B L D"]:
-        return self.norm(h) if layer is None else h
 
     def block_logits(
         self,

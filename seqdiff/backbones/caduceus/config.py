@@ -1,19 +1,20 @@
-"""The shape of a Caduceus network, checked before anything is built."""
+"""Sizes and options of Mamba networks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from seqdiff.backbones.layers import NormKind, check_mamba_sizes, require_choice
+from seqdiff.backbones.layers import NormKind, require_choice, require_positive
 from seqdiff.backbones.mamba import Combine, MambaConfig
 
 Variant = Literal["ph", "ps"]
+_SIZES = ("d_model", "n_layer", "num_embeddings", "num_logits")
 
 
 @dataclass(frozen=True)
 class CaduceusConfig:
-    """Everything that decides what a Caduceus network computes, except its weights.
+    """Sizes and options of a Caduceus network and its relatives; a network checks them.
 
     Attributes:
         d_model: Model width.
@@ -22,13 +23,13 @@ class CaduceusConfig:
         num_logits: Ids that are scored, the first ones.
         complement: Complement of every embedded id; None only for ``ph``.
         variant: ``ph`` (plain) or ``ps`` (equivariant to the reverse complement).
-        tied: Whether the directions share their input and output projections.
+        tied: Whether both directions use the same input and output projections.
         combine: How the directions meet.
         norm: Kind of norm.
         norm_eps: Added to the mean square.
         swap_strands: Whether ``ps`` swaps the strands before each block.
         mamba: Sizes of the mixer.
-        num_classes: Classes that a row can be labelled with; None for a network without labels.
+        num_classes: Number of classes that a row can be labelled with; ``None`` without classes.
         time_conditioned: Whether the network reads the noise level.
     """
 
@@ -47,54 +48,62 @@ class CaduceusConfig:
     num_classes: int | None = None
     time_conditioned: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self, owner: str) -> None:
         """Check every field.
 
+        Args:
+            owner: Name of the network, for messages.
+
         Raises:
-            ValueError: If one is out of range, ``complement`` is no involution of the embedded
+            ValueError: If a field is out of range, ``complement`` is no involution of the embedded
                 ids, or the scored ids are not closed under it.
         """
-        check_mamba_sizes(
-            "Caduceus",
-            d_model=self.d_model,
-            n_layer=self.n_layer,
-            num_embeddings=self.num_embeddings,
-            num_logits=self.num_logits,
-            num_classes=self.num_classes,
-            norm=self.norm,
-            norm_eps=self.norm_eps,
-        )
-        require_choice("Caduceus", "variant", self.variant, get_args(Variant))
-        require_choice("Caduceus", "combine", self.combine, get_args(Combine))
+        sizes = {name: getattr(self, name) for name in _SIZES}
+        if self.num_classes is not None:
+            sizes["num_classes"] = self.num_classes
+        for name, size in sizes.items():
+            require_positive(owner, name, size)
+        require_choice(owner, "norm", self.norm, get_args(NormKind))
+        if not self.norm_eps > 0:
+            raise ValueError(
+                f"{owner}.norm_eps must be above 0, got {self.norm_eps}; 1e-5 is usual"
+            )
+        if self.num_logits > self.num_embeddings:
+            raise ValueError(
+                f"{owner}.num_logits must not exceed num_embeddings, whose first rows are the "
+                f"head; got {self.num_logits} > {self.num_embeddings}"
+            )
+        require_choice(owner, "variant", self.variant, get_args(Variant))
+        require_choice(owner, "combine", self.combine, get_args(Combine))
         if self.swap_strands and self.variant != "ps":
             raise ValueError(
-                'Caduceus.swap_strands needs variant="ps": a "ph" network has one strand'
+                f'{owner}.swap_strands needs variant="ps": a "ph" network has one strand'
             )
-        self._check_complement()
+        self._check_complement(owner)
 
-    def _check_complement(self) -> None:
+    def _check_complement(self, owner: str) -> None:
         if self.complement is None:
             if self.variant == "ps":
                 raise ValueError(
-                    'Caduceus.complement is needed by variant="ps"; for the ids A C G T mask '
+                    f'{owner}.complement is needed by variant="ps"; for the ids A C G T mask '
                     "give (3, 2, 1, 0, 4)"
                 )
             return
         ids = range(self.num_embeddings)
         if sorted(self.complement) != list(ids):
             raise ValueError(
-                f"Caduceus.complement must hold each of the {self.num_embeddings} embedded ids "
+                f"{owner}.complement must hold each of the {self.num_embeddings} embedded ids "
                 f"once, got {self.complement}"
             )
         wrong = [i for i in ids if self.complement[self.complement[i]] != i]
         if wrong:
             raise ValueError(
-                "Caduceus.complement must be its own inverse; it is not at ids "
+                f"{owner}.complement must be its own inverse; it is not at ids "
                 f"{wrong} of {self.complement}"
             )
         leaving = [i for i in range(self.num_logits) if self.complement[i] >= self.num_logits]
         if leaving:
             raise ValueError(
-                f"Caduceus.complement must map the {self.num_logits} scored ids among themselves; "
+                f"{owner}.complement must map the {self.num_logits} scored ids among themselves; "
                 f"ids {leaving} leave them, so reorder the alphabet or raise num_logits"
             )

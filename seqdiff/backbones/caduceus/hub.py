@@ -7,31 +7,28 @@ strands before each block; tensors that share storage may be written once, under
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from seqdiff.backbones.caduceus.config import CaduceusConfig
 from seqdiff.backbones.hub import (
     CONFIG_FILE,
-    WEIGHTS_FILE,
     WITHOUT_EFFECT,
     check_fields,
     existing,
-    load_tensors,
     read_json,
+    read_tensors,
     require_names,
     require_shape,
+    write_folder,
 )
 from seqdiff.backbones.layers import require_positive
 from seqdiff.backbones.mamba import Combine, MambaConfig
-from seqdiff.files import write_bytes
 
 _FIELDS: dict[str, tuple[type, ...]] = {
     "d_model": (int,),
@@ -69,16 +66,18 @@ _WITHOUT_EFFECT = WITHOUT_EFFECT | {"initializer_cfg", "residual_in_fp32"}
 _SSM_WITHOUT_EFFECT = {"dt_init", "dt_scale", "use_fast_path"}
 
 
-def parse_config(path: Path) -> CaduceusConfig:
+def read_config(directory: str | Path) -> CaduceusConfig:
     """Read config.json; every id is both embedded and scored.
 
     Args:
-        path: The file.
+        directory: Folder of the file.
 
     Raises:
-        ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or asks
-            for what ``Caduceus`` does not do.
+        FileNotFoundError: If the file is not there.
+        ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or has a
+            value that ``Caduceus`` does not support.
     """
+    path = existing(directory, CONFIG_FILE, "Caduceus")
     fields = cast(dict, read_json(path))
     check_fields(str(path), "a Caduceus", fields, _FIELDS, _OPTIONAL, _WITHOUT_EFFECT)
     ssm = fields.get("ssm_cfg") or {}
@@ -107,35 +106,6 @@ def parse_config(path: Path) -> CaduceusConfig:
     )
 
 
-def format_config(config: CaduceusConfig) -> str:
-    """Describe a network as the text of config.json, where every embedded id is scored.
-
-    Args:
-        config: The network.
-    """
-    mamba = config.mamba
-    complement = config.complement
-    fields = {
-        "architectures": ["CaduceusForMaskedLM"],
-        "model_type": "caduceus",
-        "d_model": config.d_model,
-        "n_layer": config.n_layer,
-        "vocab_size": config.num_embeddings,
-        "pad_vocab_size_multiple": 1,
-        "ssm_cfg": {name: getattr(mamba, name) for name in _SSM_FIELDS},
-        "rms_norm": config.norm == "rms",
-        "norm_epsilon": config.norm_eps,
-        "residual_in_fp32": True,
-        "fused_add_norm": config.swap_strands,
-        "bidirectional": True,
-        "bidirectional_strategy": config.combine,
-        "bidirectional_weight_tie": config.tied,
-        "rcps": config.variant == "ps",
-        "complement_map": None if complement is None else dict(enumerate(complement)),
-    }
-    return json.dumps(fields, indent=2) + "\n"
-
-
 def _mamba_config(ssm: Mapping[str, object]) -> MambaConfig:
     used = {name: value for name, value in ssm.items() if name in _SSM_FIELDS}
     floats = {k: float(cast(float, v)) for k, v in used.items() if float in _SSM_FIELDS[k]}
@@ -162,20 +132,6 @@ def _complement(
     return (*values, *range(len(values), vocab_size))
 
 
-def read_config(directory: str | Path) -> CaduceusConfig:
-    """Read config.json; every id is both embedded and scored.
-
-    Args:
-        directory: Folder of the file.
-
-    Raises:
-        FileNotFoundError: If the file is not there.
-        ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or asks
-            for what ``Caduceus`` does not do.
-    """
-    return parse_config(existing(directory, CONFIG_FILE, "Caduceus"))
-
-
 def read_weights(
     directory: str | Path, config: CaduceusConfig, like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
@@ -191,8 +147,7 @@ def read_weights(
         ValueError: If it is damaged, a tensor is missing, unexpected or of the wrong shape, or
             tensors that should be tied differ.
     """
-    path = existing(directory, WEIGHTS_FILE, "Caduceus")
-    stored = load_tensors(path)
+    path, stored = read_tensors(directory, "Caduceus")
     aliases = {name: hub_names(name, config) for name in like}
     maps = _complement_names(config)
     missing = [hub[0] for hub in aliases.values() if stored.keys().isdisjoint(hub)]
@@ -224,18 +179,35 @@ def write_hub(directory: str | Path, config: CaduceusConfig, state: Mapping[str,
             tensors[hub] = (value[:, None] if name.endswith("conv_weight") else value).clone()
     for name in _complement_names(config):
         tensors[name] = torch.tensor(config.complement)
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / WEIGHTS_FILE, save(tensors, metadata={"format": "pt"}))
-    write_bytes(folder / CONFIG_FILE, format_config(config).encode())
+    mamba = config.mamba
+    complement = config.complement
+    fields = {
+        "architectures": ["CaduceusForMaskedLM"],
+        "model_type": "caduceus",
+        "d_model": config.d_model,
+        "n_layer": config.n_layer,
+        "vocab_size": config.num_embeddings,
+        "pad_vocab_size_multiple": 1,
+        "ssm_cfg": {name: getattr(mamba, name) for name in _SSM_FIELDS},
+        "rms_norm": config.norm == "rms",
+        "norm_epsilon": config.norm_eps,
+        "residual_in_fp32": True,
+        "fused_add_norm": config.swap_strands,
+        "bidirectional": True,
+        "bidirectional_strategy": config.combine,
+        "bidirectional_weight_tie": config.tied,
+        "rcps": config.variant == "ps",
+        "complement_map": None if complement is None else dict(enumerate(complement)),
+    }
+    write_folder(directory, fields, tensors)
 
 
 def hub_names(name: str, config: CaduceusConfig) -> tuple[str, ...]:
-    """All published names of one of our parameters; several where it is tied.
+    """List the published names of a parameter; a tied one has several.
 
     Args:
         name: A key of ``Caduceus.state_dict()``.
-        config: Decides the nesting.
+        config: Determines the nesting.
     """
     ps = config.variant == "ps"
     if name == "embedding.weight":
@@ -266,7 +238,7 @@ def _complement_names(config: CaduceusConfig) -> tuple[str, ...]:
 
 
 def _one(path: Path, stored: Mapping[str, Tensor], hub: tuple[str, ...], like: Tensor) -> Tensor:
-    """The stored tensor behind one of our names, whichever of its aliases were written."""
+    """Return the stored tensor of a parameter; some of its names may be missing."""
     present = [name for name in hub if name in stored]
     first = stored[present[0]]
     shape = like.shape

@@ -1,7 +1,8 @@
-"""Caduceus: bidirectional Mamba blocks, optionally equivariant to the reverse complement."""
+"""Caduceus and its relatives: networks of Mamba blocks, in one direction or in both."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,14 +10,28 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqdiff.backbones.base import Backbone
 from seqdiff.backbones.caduceus.config import CaduceusConfig, Variant
 from seqdiff.backbones.caduceus.hub import read_config, read_weights, write_hub
-from seqdiff.backbones.layers import LabelEmbedding, Norm, NormKind, SigmaEmbedding, require_choice
-from seqdiff.backbones.mamba import BiMamba, Combine, MambaConfig
+from seqdiff.backbones.layers import (
+    LabelEmbedding,
+    Norm,
+    NormKind,
+    SigmaEmbedding,
+    require_choice,
+    shifted,
+)
+from seqdiff.backbones.mamba import (
+    BiMamba,
+    Combine,
+    MambaConfig,
+    SelectiveSSM,
+    project_in,
+    project_out,
+)
 from seqdiff.ops.selective_scan import BACKENDS
 from seqdiff.types import Inputs
 
@@ -25,7 +40,7 @@ class CaduceusBlock(nn.Module):
     """Pre-norm residual block around a bidirectional mixer; there is no MLP.
 
     Args:
-        config: The network's shape.
+        config: Sizes of the network.
         backend: Kernel of the convolutions and scans.
     """
 
@@ -57,7 +72,115 @@ class CaduceusBlock(nn.Module):
         return x + self.mixer(self.norm(x, mirrored=mirrored), padding, mirrored=mirrored)
 
 
-class Caduceus(Backbone):
+class MambaNetwork(Backbone):
+    """Embedding, Mamba blocks and a head that is the first rows of the embedding.
+
+    Args:
+        config: Sizes and options.
+        backend: Kernel of the convolutions and scans.
+
+    Attributes:
+        config: The checked arguments.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    layers: nn.ModuleList
+
+    def __init__(self, config: CaduceusConfig, backend: str) -> None:
+        super().__init__()
+        owner = type(self).__name__
+        config.check(owner)
+        require_choice(owner, "backend", backend, BACKENDS)
+        self.config = config
+        self.width, self.num_logits = config.d_model, config.num_logits
+        self.num_classes, self.time_conditioned = config.num_classes, config.time_conditioned
+        self.embedding = nn.Embedding(config.num_embeddings, config.d_model)
+        self.add_layers(backend)
+        self.norm = Norm(config.d_model, config.norm, config.norm_eps)
+        # Last, so that the other weights do not depend on them.
+        self.label_embedding: LabelEmbedding | None = None
+        if config.num_classes is not None:
+            self.label_embedding = LabelEmbedding(config.num_classes, config.d_model)
+        self.sigma_map: SigmaEmbedding | None = None
+        if config.time_conditioned:
+            self.sigma_map = SigmaEmbedding(config.d_model)
+            for weight in self.sigma_map.parameters():  # or it would drown the tokens at first
+                nn.init.normal_(weight, std=0.02 if weight.ndim == 2 else 0.0)
+
+    @abstractmethod
+    def add_layers(self, backend: str) -> None:
+        """Build ``layers`` and draw the initial weights of the embedding and the layers."""
+
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.layers)
+
+    def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
+        """Embed tokens."""
+        return self.embedding(inputs.tokens)
+
+    def labelled(
+        self, h: Float[Tensor, "B L D"], label: Int[Tensor, " B"] | None
+    ) -> Float[Tensor, "B L D"]:
+        """Add the vector of each row's label, if the network has classes.
+
+        Args:
+            h: From ``embed``.
+            label: Class of each row or ``NO_LABEL``; ``None`` if no row has one.
+        """
+        return h if self.label_embedding is None else h + self.label_embedding(label, h)
+
+    def body(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None = None
+    ) -> Float[Tensor, "rows L D"]:
+        """Run the blocks.
+
+        Args:
+            h: See ``Backbone.body``. In a causal network, position l holds what is known of token
+                l - 1.
+            inputs: Padding must lie before the first or after the last real position of a row. The
+                outputs at the real ones are those of the row without padding.
+            layer: See ``Backbone.body``.
+        """
+        h = self.labelled(h, inputs.label)
+        for block in self.layers[:layer]:
+            h = block(h, inputs.padding)
+        return h
+
+    def head(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """Score positions; the weights are the first rows of the embedding."""
+        h = h if where is None else h[where]
+        return F.linear(self.norm(h), self.embedding.weight[: self.num_logits])
+
+    def _states(
+        self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None
+    ) -> Float[Tensor, "B L C"]:
+        return self.norm(h) if layer is None else h
+
+
+class _Bidirectional(MambaNetwork):
+    """A network of blocks that read in both directions."""
+
+    def add_layers(self, backend: str) -> None:
+        """Build ``layers`` and draw the initial weights of the embedding and the layers."""
+        count = self.config.n_layer
+        self.layers = nn.ModuleList(CaduceusBlock(self.config, backend) for _ in range(count))
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        for block in self.stack:
+            block.mixer.initialise_projections(count)
+
+    @property
+    def stack(self) -> list[CaduceusBlock]:
+        """The layers, from first to last."""
+        return [layer for layer in self.layers if isinstance(layer, CaduceusBlock)]
+
+
+class Caduceus(_Bidirectional):
     """The network of Schiff et al. 2024, arXiv:2403.03234, optionally time-conditioned.
 
     ``ph`` is a plain bidirectional network. ``ps`` runs the same blocks on a row and on its reverse
@@ -85,7 +208,7 @@ class Caduceus(Backbone):
             sigma.
         complement: Complement of every embedded id; needed for ``ps``.
         variant: ``ph`` or ``ps``.
-        tied: Share the input and output projections between the directions.
+        tied: Use the same input and output projections in both directions.
         combine: How the directions meet: ``add`` or ``ew_multiply``.
         norm: ``rms`` or ``layer``.
         norm_eps: Added to the mean square.
@@ -136,7 +259,6 @@ class Caduceus(Backbone):
         bias: bool = False,
         backend: str = "auto",
     ) -> None:
-        super().__init__()
         mamba = MambaConfig(
             d_state, d_conv, expand, dt_rank, dt_min, dt_max, dt_init_floor, conv_bias, bias
         )
@@ -156,36 +278,12 @@ class Caduceus(Backbone):
             num_classes=num_classes,
             time_conditioned=time_conditioned,
         )
-        require_choice("Caduceus", "backend", backend, BACKENDS)
-        self.config = config
-        self.width, self.num_logits = d_model, num_logits
-        self.num_classes, self.time_conditioned = num_classes, time_conditioned
+        super().__init__(config, backend)
         self.strands = 2 if variant == "ps" else 1
-        self.embedding = nn.Embedding(num_embeddings, d_model)
-        self.layers = nn.ModuleList(CaduceusBlock(config, backend) for _ in range(n_layer))
-        self.norm = Norm(d_model, norm, norm_eps)
         self.complement: Tensor
         self.register_buffer(
             "complement", torch.tensor(config.complement or range(num_embeddings)), persistent=False
         )
-        nn.init.normal_(self.embedding.weight, std=0.02)
-        self.label_embedding: LabelEmbedding | None = None
-        for module in self.modules():
-            if isinstance(module, BiMamba):
-                module.initialise_projections(n_layer)
-        self.sigma_map: SigmaEmbedding | None = None
-        # Last, so that the other weights do not depend on them.
-        if num_classes is not None:
-            self.label_embedding = LabelEmbedding(num_classes, d_model)
-        if time_conditioned:
-            self.sigma_map = SigmaEmbedding(d_model)
-            for weight in self.sigma_map.parameters():  # or it would drown the tokens at first
-                nn.init.normal_(weight, std=0.02 if weight.ndim == 2 else 0.0)
-
-    @property
-    def num_layers(self) -> int:
-        """Number of blocks."""
-        return len(self.layers)
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
         """Embed a row and, for ``ps``, its reverse complement as another row of the batch."""
@@ -209,9 +307,8 @@ class Caduceus(Backbone):
         Raises:
             ValueError: If a time-conditioned network gets no ``sigma``.
         """
-        if self.label_embedding is not None:
-            label = None if inputs.label is None else inputs.label.repeat(self.strands)
-            h = h + self.label_embedding(label, h)
+        label = None if inputs.label is None else inputs.label.repeat(self.strands)
+        h = self.labelled(h, label)
         if self.sigma_map is not None:
             h = h + self.sigma_map(self._sigma(inputs)).repeat(self.strands, 1)[:, None]
         padding = inputs.padding
@@ -312,3 +409,128 @@ class Caduceus(Backbone):
                 "the published format has no labels, so keep the run directory"
             )
         write_hub(directory, self.config, self.state_dict())
+
+
+class PlainMamba(MambaNetwork):
+    """A network that has no strands and reads no noise level.
+
+    Args:
+        d_model: Model width.
+        n_layer: Number of layers.
+        num_embeddings: Ids that can be embedded; K + 1 with a mask.
+        num_logits: Ids that are scored, the first ones; K with a mask.
+        num_classes: Classes that a row can be labelled with; None for a network without labels.
+        norm: ``rms`` or ``layer``.
+        norm_eps: Added to the mean square.
+        d_state: State width of each channel.
+        d_conv: Width of the causal convolution.
+        expand: Inner width as a multiple of ``d_model``.
+        dt_rank: Rank of the step-size projection; ``auto`` is ``ceil(d_model / 16)``.
+        dt_min: Smallest initial step size.
+        dt_max: Largest initial step size.
+        dt_init_floor: Initial step sizes are raised to this.
+        conv_bias: Whether the convolution has a bias.
+        bias: Whether the input and output projections have one.
+        backend: Kernel of the convolutions and scans; ``auto`` takes the fastest that fits.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_layer: int,
+        *,
+        num_embeddings: int,
+        num_logits: int,
+        num_classes: int | None = None,
+        norm: NormKind = "rms",
+        norm_eps: float = 1e-5,
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: int = 2,
+        dt_rank: int | Literal["auto"] = "auto",
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        dt_init_floor: float = 1e-4,
+        conv_bias: bool = True,
+        bias: bool = False,
+        backend: str = "auto",
+    ) -> None:
+        mamba = MambaConfig(
+            d_state, d_conv, expand, dt_rank, dt_min, dt_max, dt_init_floor, conv_bias, bias
+        )
+        config = CaduceusConfig(
+            d_model=d_model,
+            n_layer=n_layer,
+            num_embeddings=num_embeddings,
+            num_logits=num_logits,
+            norm=norm,
+            norm_eps=norm_eps,
+            mamba=mamba,
+            num_classes=num_classes,
+        )
+        super().__init__(config, backend)
+
+
+class AutoregressiveMamba(PlainMamba):
+    """Mamba from left to right: the logits at position l depend on the tokens before l only.
+
+    The input is shifted inside, with the last embedded id, the mask, as the start symbol. One pass
+    over a clean row therefore gives its exact log-likelihood. The head is the first ``num_logits``
+    rows of the embedding, as in ``Caduceus``. On DNA, 4 blocks of width 128 have 467 thousand
+    parameters, as many as a ``Caduceus`` of 4 blocks of width 118.
+    Source: Gu and Dao 2023, arXiv:2312.00752, section 3.4.
+
+    The arguments are those of ``PlainMamba``; the last embedded id is the mask.
+    """
+
+    causal = True
+
+    def add_layers(self, backend: str) -> None:
+        """Build ``layers`` and draw the initial weights of the embedding and the layers."""
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        count = self.config.n_layer
+        self.layers = nn.ModuleList(MambaBlock(self.config, backend) for _ in range(count))
+
+    def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
+        """Embed at each position the token before it; the last of a row is never read."""
+        start = self.embedding.num_embeddings - 1
+        return self.embedding(shifted(inputs.tokens, inputs.padding, start))
+
+
+class MambaBlock(nn.Module):
+    """Pre-norm residual block around a Mamba mixer of one direction; there is no MLP.
+
+    Args:
+        config: Sizes of the network. The initial output weights are divided by the square root of
+            the number of blocks.
+        backend: Kernel of the convolution and scan.
+    """
+
+    def __init__(self, config: CaduceusConfig, backend: str) -> None:
+        super().__init__()
+        d_model, mamba = config.d_model, config.mamba
+        d_inner = mamba.expand * d_model
+        self.norm = Norm(d_model, config.norm, config.norm_eps)
+        self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=mamba.bias)
+        self.ssm = SelectiveSSM(d_inner, mamba.rank(d_model), mamba, backend)
+        self.out_proj = nn.Linear(d_inner, d_model, bias=mamba.bias)
+        with torch.no_grad():
+            self.out_proj.weight.div_(config.n_layer**0.5)
+            for projection in (self.in_proj, self.out_proj):
+                if projection.bias is not None:
+                    projection.bias.zero_()
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], padding: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """Add the mixer's output to the residual stream.
+
+        Args:
+            x: Residual stream.
+            padding: True at positions before the first or after the last real one.
+        """
+        xz = project_in(self.in_proj, self.norm(x), padding, mirrored=False)
+        return x + project_out(self.out_proj, self.ssm(xz, padding), mirrored=False)

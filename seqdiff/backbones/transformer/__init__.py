@@ -1,8 +1,6 @@
-"""The transformer of MDLM and BD3-LM: configuration, layers, block passes, cache and hub format."""
+"""The transformers of MDLM and BD3-LM: layers, networks, block diffusion, cache, hub format."""
 
-from seqdiff.backbones.transformer.autoregressive import AutoregressiveTransformer
-from seqdiff.backbones.transformer.block_attention import attended_keys
-from seqdiff.backbones.transformer.block_pass import (
+from seqdiff.backbones.transformer.block_diffusion import (
     Pass,
     dense_pass,
     flex_pass,
@@ -10,9 +8,12 @@ from seqdiff.backbones.transformer.block_pass import (
     structured_pass,
 )
 from seqdiff.backbones.transformer.config import TransformerShape
-from seqdiff.backbones.transformer.network import Transformer
-from seqdiff.backbones.transformer.packing import Layout, Packed, Padded, lay_out
-from seqdiff.backbones.transformer.published import PublishedTransformer
+from seqdiff.backbones.transformer.network import (
+    AutoregressiveTransformer,
+    PublishedTransformer,
+    Transformer,
+)
+from seqdiff.backbones.transformer.packing import Layout, Packed, Padded, attended_keys, lay_out
 
 __all__ = [
     "AutoregressiveTransformer",

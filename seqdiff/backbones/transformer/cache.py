@@ -1,4 +1,4 @@
-"""What a transformer keeps of the clean blocks behind it: their rotated keys and their values."""
+"""The cache of a transformer: rotated keys and values of earlier clean blocks."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from seqdiff.backbones.transformer.block_pass import Layers
+from seqdiff.backbones.transformer.block_diffusion import Layers
 from seqdiff.backbones.transformer.layers import AdaptiveBlock, AdaptiveHead, CentredNorm, Rotary
 
 PIECE = 256
 
 
 class TransformerCache:
-    """The keys and values of the last clean blocks, in slots that are used in turn.
+    """The keys and values of the last clean blocks, in a ring of slots.
 
-    A token at position p lies in slot p modulo ``window + block_size``: there is room for what a
-    block may see, and for the block. Nothing is moved when the window slides, and memory does not
-    grow any more once it is full. There is no dropout, no gradient, and the weights must not
-    change while a cache is in use.
+    The token at position p lies in slot p modulo ``window + block_size``: there is room for the
+    window and for one block. Nothing is moved when the window slides, and memory stops growing once
+    all slots are used. There is no dropout and no gradient, and the weights must not change while a
+    cache is in use.
 
     Args:
-        layers: Of the network.
-        head: Of the network.
-        batch_size: Rows.
+        layers: Layers of the network.
+        head: Head of the network.
+        batch_size: Number of rows.
         block_size: Tokens of a block.
-        window: Most tokens behind that a block sees, a multiple of ``block_size``.
+        window: Number of earlier tokens that a block sees, a multiple of ``block_size``.
     """
 
     @torch.no_grad()
@@ -52,18 +52,18 @@ class TransformerCache:
 
     @property
     def length(self) -> int:
-        """Tokens that lie behind; the next block begins at this position."""
+        """Number of tokens so far; the next block begins at this position."""
         return self._length
 
     @torch.no_grad()
     def logits(
         self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
     ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
-        """Score the next block; what is kept stays as it is.
+        """Score the next block without appending it.
 
         Args:
             x_t: Ids of the next block, which may be cut short at its end.
-            where: Positions to score; None for all.
+            where: Positions to score; ``None`` for all.
 
         Returns:
             ``[B, l, K]``; with ``where``, one row for each position in the order of
@@ -83,7 +83,7 @@ class TransformerCache:
 
     @torch.no_grad()
     def append(self, x0: Int[Tensor, "B l"]) -> None:
-        """Take in clean tokens after those behind: one or several whole blocks.
+        """Append clean tokens: one or several whole blocks.
 
         Args:
             x0: Ids.
@@ -126,7 +126,7 @@ class TransformerCache:
             )
 
     def _reserve(self, length: int) -> None:
-        """Make room for some tokens in all, at least twice as much as there was."""
+        """Make room for a number of tokens in total, growing at least twofold."""
         there = self._kept[0][0].shape[2]
         if there >= min(length, self._slots):
             return
@@ -138,7 +138,7 @@ class TransformerCache:
             self._kept[i] = (grown[0], grown[1])
 
     def _near(self, tokens: Tensor, *, scored: bool) -> Tensor:
-        """Let one block through, which lies in its slots from then on, but is not yet counted."""
+        """Run one block and write it to its slots, without counting its tokens."""
         size, start = tokens.shape[1], self._length % self._slots
         self._reserve(self._length + self._block_size)
         end, seen, mask = start + size, start + size, None
@@ -156,7 +156,7 @@ class TransformerCache:
         return x
 
     def _far(self, tokens: Tensor) -> None:
-        """Let several clean blocks through and keep them."""
+        """Run several clean blocks and keep their last ones."""
         size, device = tokens.shape[1], tokens.device
         place = torch.arange(self._length, self._length + size, device=device)
         filled = min(self._length, self._slots)
@@ -179,7 +179,7 @@ class TransformerCache:
             values.index_copy_(2, slots, v[:, :, stay].to(values.dtype))
 
     def _next_turns(self, size: int) -> Rotary:
-        """Turns of the next block's positions, which all of its scores share."""
+        """Return the rotary table of the next block, which is kept until the block is appended."""
         if self._turns is None or self._turns[0] != self._length:
             device = self._head.weight.device
             place = torch.arange(self._length, self._length + self._block_size, device=device)
@@ -189,10 +189,10 @@ class TransformerCache:
 
 
 class _Modulated(NamedTuple):
-    """A norm under a condition that does not change any more.
+    """A norm under a fixed condition.
 
     Attributes:
-        eps: Of the norm.
+        eps: Added to the variance.
         gain: ``[B, 1, D]``, or of one row for all.
         shift: Of the same shape.
     """
@@ -209,7 +209,7 @@ class _Modulated(NamedTuple):
         return torch.addcmul(self.shift, F.layer_norm(x, x.shape[-1:], eps=self.eps), self.gain)
 
     def at(self, x: Tensor, where: Tensor) -> Tensor:
-        """Do the same at some positions."""
+        """Normalise some positions."""
         gain, shift = (part.expand_as(x)[where] for part in (self.gain, self.shift))
         return _Modulated(self.eps, gain, shift)(x[where])
 
@@ -218,12 +218,12 @@ class _Modulated(NamedTuple):
 
 
 class _Layer(NamedTuple):
-    """A block of the network under a condition that does not change any more.
+    """A block of the network under a fixed condition.
 
     Attributes:
-        block: Of the network.
-        norms: Before attention, and before the MLP.
-        gates: Of attention, and of the MLP.
+        block: The block.
+        norms: The norms before attention and before the MLP.
+        gates: The gates of attention and of the MLP.
     """
 
     block: AdaptiveBlock
@@ -237,7 +237,7 @@ class _Layer(NamedTuple):
         return cls(block, norms, (parts[2], parts[5]))
 
     def project(self, x: Tensor, turns: Rotary) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, turned, and values."""
+        """Compute rotated queries and keys, and values."""
         heads = self.block.attn_qkv(self.norms[0](x)).unflatten(-1, (3, self.block.n_heads, -1))
         turned = heads[:, :, :2]
         cos, sin = turns
@@ -263,7 +263,7 @@ def _rows(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def _doubled(table: Rotary) -> Rotary:
-    """What a head's channels, and the same rolled by half of them, are multiplied by."""
+    """Expand a rotary table to the factors of the channels, and of the channels rolled by half."""
     cos, sin = table
     return torch.cat((cos, cos), dim=-1)[:, None, None], torch.cat((-sin, sin), dim=-1)[
         :, None, None

@@ -8,7 +8,6 @@ it was trained on.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -16,25 +15,23 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from seqdiff.backbones.hub import (
     CONFIG_FILE,
-    WEIGHTS_FILE,
     WITHOUT_EFFECT,
     check_fields,
     existing,
     listed,
-    load_tensors,
     read_json,
+    read_tensors,
     require_names,
     require_shape,
+    write_folder,
 )
 from seqdiff.backbones.layers import require_positive
 from seqdiff.backbones.transformer.config import TransformerConfig
 from seqdiff.backbones.transformer.layers import rotary_frequencies
-from seqdiff.files import write_bytes
 
 _FIELDS: dict[str, tuple[type, ...]] = {
     "model_type": (str,),
@@ -59,11 +56,14 @@ _BLOCK_FIELDS: dict[str, tuple[type, ...]] = {
 }
 _ONLY_SUPPORTED = {"adaln": True, "causal": False}
 _ARCHITECTURES = {"mdlm": "MDLM", "bd3lm": "BD3LM"}
+FREQUENCIES = "backbone.rotary_emb.inv_freq"
+_FRACTIONS = ("sampling_eps_min", "sampling_eps_max")
+_WHAT = "MDLM or BD3-LM"
 
 
 @dataclass(frozen=True)
 class BlockDiffusionFields:
-    """What a BD3-LM says of itself beyond the network. Nothing here changes what is computed.
+    """Further fields of a BD3-LM's config.json, which do not change what the network computes.
 
     Source: Arriola et al. 2025, arXiv:2503.09573.
 
@@ -72,8 +72,8 @@ class BlockDiffusionFields:
         cross_attn: Whether it was trained on [x_t ; x0].
         attn_backend: The published code's kernel.
         var_min: Whether the noise it was trained on was chosen for a small variance.
-        sampling_eps_min: Least share of masked tokens it was trained on.
-        sampling_eps_max: Largest share of masked tokens it was trained on.
+        sampling_eps_min: Least fraction of masked tokens in training.
+        sampling_eps_max: Largest fraction of masked tokens in training.
     """
 
     block_size: int
@@ -84,19 +84,23 @@ class BlockDiffusionFields:
     sampling_eps_max: float = 1.0
 
 
-def parse_config(path: Path) -> tuple[TransformerConfig, BlockDiffusionFields | None]:
+def read_config(
+    directory: str | Path,
+) -> tuple[TransformerConfig, BlockDiffusionFields | None]:
     """Read config.json; every id is both embedded and scored.
 
     Args:
-        path: The file.
+        directory: Folder of the file.
 
     Returns:
-        The network's shape and, of a BD3-LM, the other fields.
+        The network's sizes and, of a BD3-LM, the other fields.
 
     Raises:
-        ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or asks
-            for what ``Transformer`` does not do.
+        FileNotFoundError: If the file is not there.
+        ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or has a
+            value that ``Transformer`` does not support.
     """
+    path = existing(directory, CONFIG_FILE, _WHAT)
     found = cast(dict, read_json(path))
     kind = found.get("model_type")
     if kind not in _ARCHITECTURES:
@@ -130,49 +134,6 @@ def parse_config(path: Path) -> tuple[TransformerConfig, BlockDiffusionFields | 
     )
 
 
-def format_config(config: TransformerConfig, block_fields: BlockDiffusionFields | None) -> str:
-    """Describe a network as the text of config.json, where every embedded id is scored.
-
-    Args:
-        config: The network.
-        block_fields: What makes it a BD3-LM; None for an MDLM.
-    """
-    kind = "mdlm" if block_fields is None else "bd3lm"
-    described: dict[str, object] = {
-        "architectures": [_ARCHITECTURES[kind]],
-        "model_type": kind,
-        "vocab_size": config.num_embeddings,
-        "model_length": config.max_length,
-        "hidden_dim": config.d_model,
-        "cond_dim": config.cond_dim,
-        "n_blocks": config.n_layer,
-        "n_heads": config.n_heads,
-        "dropout": config.dropout,
-        "time_conditioning": config.time_conditioned,
-    }
-    if block_fields is not None:
-        described |= _ONLY_SUPPORTED | asdict(block_fields)
-    return json.dumps(described, indent=2) + "\n"
-
-
-FREQUENCIES = "backbone.rotary_emb.inv_freq"
-_SHARES = ("sampling_eps_min", "sampling_eps_max")
-_WHAT = "MDLM or BD3-LM"
-
-
-def read_config(directory: str | Path) -> tuple[TransformerConfig, BlockDiffusionFields | None]:
-    """Read config.json; see ``parse_config``.
-
-    Args:
-        directory: Folder of the file.
-
-    Raises:
-        FileNotFoundError: If the file is not there.
-        ValueError: See ``parse_config``.
-    """
-    return parse_config(existing(directory, CONFIG_FILE, _WHAT))
-
-
 def read_weights(
     directory: str | Path,
     config: TransformerConfig,
@@ -188,16 +149,15 @@ def read_weights(
         like: The state dict to fill; gives names, shapes and dtypes.
 
     Returns:
-        The state dict, and the fields with the shares of masks that the file holds.
+        The state dict, and the fields with the mask fractions in the file.
 
     Raises:
         FileNotFoundError: If the file is not there.
         ValueError: If it is damaged, or a tensor is missing, unexpected or of the wrong shape.
     """
-    path = existing(directory, WEIGHTS_FILE, _WHAT)
-    stored = load_tensors(path)
+    path, stored = read_tensors(directory, _WHAT)
     frequencies = stored.pop(FREQUENCIES, None)
-    block_fields = _take_shares(path, block_fields, stored)
+    block_fields = _take_fractions(path, block_fields, stored)
     names = {name: hub_name(name) for name in like}
     missing = [hub for hub in names.values() if hub not in stored]
     unexpected = sorted(stored.keys() - set(names.values()))
@@ -216,18 +176,18 @@ def read_weights(
     return state, block_fields
 
 
-def _take_shares(
+def _take_fractions(
     path: Path, block_fields: BlockDiffusionFields | None, stored: dict[str, Tensor]
 ) -> BlockDiffusionFields | None:
-    """Take out the shares of masks, which prevail over config.json where they differ."""
+    """Take out the mask fractions, which override config.json where they differ."""
     if block_fields is None or not block_fields.var_min:
         return block_fields
-    for name in _SHARES:
-        share = stored.pop(name, None)
-        if share is not None:
-            require_shape(path, name, (), share)
-            if not math.isclose(float(share), getattr(block_fields, name), rel_tol=1e-2):
-                block_fields = replace(block_fields, **{name: float(share)})
+    for name in _FRACTIONS:
+        fraction = stored.pop(name, None)
+        if fraction is not None:
+            require_shape(path, name, (), fraction)
+            if not math.isclose(float(fraction), getattr(block_fields, name), rel_tol=1e-2):
+                block_fields = replace(block_fields, **{name: float(fraction)})
     return block_fields
 
 
@@ -241,9 +201,9 @@ def write_hub(
 
     Args:
         directory: Folder, made if it is not there; files of these names are replaced.
-        config: What to describe. The format scores every embedded id; those that the network does
-            not score get zeros.
-        block_fields: What makes it a BD3-LM; None for an MDLM.
+        config: Sizes of the network. The format scores every embedded id; ids that the network
+            does not score get zeros.
+        block_fields: Further fields of a BD3-LM; ``None`` for an MDLM.
         state: State dict of a ``Transformer`` of this configuration.
 
     Raises:
@@ -251,21 +211,33 @@ def write_hub(
     """
     tensors = {FREQUENCIES: rotary_frequencies(config.d_model // config.n_heads)}
     if block_fields is not None and block_fields.var_min:
-        tensors |= {name: torch.tensor(getattr(block_fields, name)) for name in _SHARES}
+        tensors |= {name: torch.tensor(getattr(block_fields, name)) for name in _FRACTIONS}
     unscored = config.num_embeddings - config.num_logits
     for name, tensor in state.items():
         value = tensor.detach().cpu()
         if name.startswith("head.linear."):
             value = torch.cat((value, value.new_zeros((unscored, *value.shape[1:]))))
         tensors[hub_name(name)] = value.contiguous().clone()
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / WEIGHTS_FILE, save(tensors, metadata={"format": "pt"}))
-    write_bytes(folder / CONFIG_FILE, format_config(config, block_fields).encode())
+    kind = "mdlm" if block_fields is None else "bd3lm"
+    described: dict[str, object] = {
+        "architectures": [_ARCHITECTURES[kind]],
+        "model_type": kind,
+        "vocab_size": config.num_embeddings,
+        "model_length": config.max_length,
+        "hidden_dim": config.d_model,
+        "cond_dim": config.cond_dim,
+        "n_blocks": config.n_layer,
+        "n_heads": config.n_heads,
+        "dropout": config.dropout,
+        "time_conditioning": config.time_conditioned,
+    }
+    if block_fields is not None:
+        described |= _ONLY_SUPPORTED | asdict(block_fields)
+    write_folder(directory, described, tensors)
 
 
 def hub_name(name: str) -> str:
-    """The published name of one of our parameters.
+    """Return the published name of a parameter.
 
     Args:
         name: A key of ``Transformer.state_dict()``.

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from seqdiff.backbones.transformer.packing import Layout, Mixing
+from seqdiff.backbones.transformer.packing import Mixing
 from seqdiff.types import Inputs
 
 BASE = 1e4
@@ -21,26 +21,26 @@ Rotary = tuple[Tensor, Tensor]
 def rotary_frequencies(
     head_dim: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None
 ) -> Float[Tensor, " half"]:
-    """Radians that each pair of channels turns by from one position to the next.
+    """Compute the rotation of each pair of channels from one position to the next, in radians.
 
     Args:
         head_dim: Channels of a head.
-        dtype: Of the result.
-        device: Of the result.
+        dtype: Dtype of the result.
+        device: Device of the result.
     """
     return BASE ** -(torch.arange(0, head_dim, 2, dtype=dtype, device=device) / head_dim)
 
 
 def rotary_table(positions: Int[Tensor, " L"], head_dim: int, like: Tensor) -> Rotary:
-    """Cosines and sines of every position's turns, ``[L, head_dim / 2]`` each.
+    """Compute cosines and sines of the rotation at every position, ``[L, head_dim / 2]`` each.
 
-    The turns themselves are in float64: in float32 those of position 10^6 are off by 0.03 radians.
+    Angles are in float64: in float32 those of position 10^6 are off by 0.03 radians.
     Source: Su et al. 2021, arXiv:2104.09864, section 3.2.2.
 
     Args:
-        positions: Of the tokens.
+        positions: Positions of the tokens.
         head_dim: Channels of a head.
-        like: Gives the dtype if it is wider than float32.
+        like: The result has its dtype if that is wider than float32.
     """
     wide = torch.promote_types(like.dtype, torch.float32)
     angles = positions[:, None] * rotary_frequencies(head_dim, torch.float64, positions.device)
@@ -48,7 +48,7 @@ def rotary_table(positions: Int[Tensor, " L"], head_dim: int, like: Tensor) -> R
 
 
 def rotate(x: Float[Tensor, "B H L C"], table: Rotary) -> Float[Tensor, "B H L C"]:
-    """Turn channel i of the first half together with channel i of the second half.
+    """Rotate channel i of the first half together with channel i of the second half.
 
     Args:
         x: Queries or keys.
@@ -61,7 +61,7 @@ def rotate(x: Float[Tensor, "B H L C"], table: Rotary) -> Float[Tensor, "B H L C
 
 
 class CentredNorm(nn.Module):
-    """LayerNorm with gains and without shifts, in float32 or better whatever comes in.
+    """LayerNorm with gains and without shifts, computed in float32 or better.
 
     Args:
         d_model: Channels.
@@ -102,18 +102,34 @@ class Block(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def attend(
+    def forward(
         self,
-        h: Float[Tensor, "b l D"],
+        x: Float[Tensor, "b l D"],
+        condition: Float[Tensor, "#B C"] | None,
         rotary: Rotary,
         layout: Mixing,
+    ) -> Float[Tensor, "b l D"]:
+        """Add both branches to the residual stream.
+
+        Args:
+            x: Residual stream, in the order of the layout.
+            condition: One vector for each row of the batch, or one for all; only ``AdaptiveBlock``
+                reads it.
+            rotary: From ``rotary_table``.
+            layout: Determines which keys a query sees.
+        """
+        x = x + self.attend(self.norm1(x), rotary, layout)
+        return x + self.dropout(self.mlp(self.norm2(x)))
+
+    def attend(
+        self, h: Float[Tensor, "b l D"], rotary: Rotary, layout: Mixing
     ) -> Float[Tensor, "b l D"]:
         """Mix positions.
 
         Args:
-            h: Normalised activations, as the layout has them.
+            h: Normalised activations, in the order of the layout.
             rotary: From ``rotary_table``.
-            layout: Says who sees whom.
+            layout: Determines which keys a query sees.
         """
         heads = self.attn_qkv(h).unflatten(-1, (3, self.n_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in heads.unbind(2))
@@ -123,7 +139,7 @@ class Block(nn.Module):
     def keys_values(
         self, h: Float[Tensor, "b l D"], rotary: Rotary
     ) -> tuple[Float[Tensor, "b H l C"], Float[Tensor, "b H l C"]]:
-        """Give the keys and values of positions that ask nothing themselves.
+        """Compute keys and values of positions that have no queries.
 
         Args:
             h: Normalised activations.
@@ -133,31 +149,6 @@ class Block(nn.Module):
         heads = F.linear(h, weight).unflatten(-1, (2, self.n_heads, -1))
         k, v = (part.transpose(1, 2) for part in heads.unbind(2))
         return rotate(k, rotary), v
-
-    def feed(self, h: Float[Tensor, "b l D"]) -> Float[Tensor, "b l D"]:
-        """Transform each position by itself.
-
-        Args:
-            h: Normalised activations.
-        """
-        return self.dropout(self.mlp(h))
-
-
-class CausalBlock(Block):
-    """A block in which no position sees a later one."""
-
-    def forward(
-        self, x: Float[Tensor, "b l D"], rotary: Rotary, layout: Layout
-    ) -> Float[Tensor, "b l D"]:
-        """Add both branches to the residual stream.
-
-        Args:
-            x: Residual stream.
-            rotary: From ``rotary_table``.
-            layout: Causal.
-        """
-        x = x + self.attend(self.norm1(x), rotary, layout)
-        return x + self.feed(self.norm2(x))
 
 
 class AdaptiveBlock(Block):
@@ -180,24 +171,19 @@ class AdaptiveBlock(Block):
     def forward(
         self,
         x: Float[Tensor, "b l D"],
-        condition: Float[Tensor, "#B C"],
+        condition: Float[Tensor, "#B C"] | None,
         rotary: Rotary,
         layout: Mixing,
     ) -> Float[Tensor, "b l D"]:
-        """Add both branches to the residual stream.
-
-        Args:
-            x: Residual stream, as the layout has it.
-            condition: One for each row of the batch, or one for all.
-            rotary: From ``rotary_table``.
-            layout: See ``attend``.
-        """
+        """Add both branches to the residual stream, modulated by the condition."""
+        assert condition is not None
         shift_attn, scale_attn, gate_attn, shift_mlp, scale_mlp, gate_mlp = layout.spread(
             self.modulation(condition)
         ).chunk(6, dim=-1)
         h = self.norm1(x) * (1 + scale_attn) + shift_attn
         x = x + gate_attn * self.attend(h, rotary, layout)
-        return x + gate_mlp * self.feed(self.norm2(x) * (1 + scale_mlp) + shift_mlp)
+        h = self.norm2(x) * (1 + scale_mlp) + shift_mlp
+        return x + gate_mlp * self.dropout(self.mlp(h))
 
     def modulated_keys_values(
         self,
@@ -206,13 +192,13 @@ class AdaptiveBlock(Block):
         rotary: Rotary,
         layout: Mixing,
     ) -> tuple[Float[Tensor, "b H l C"], Float[Tensor, "b H l C"]]:
-        """Give what ``forward`` would attend to, for a residual stream that goes no further.
+        """Compute the keys and values of ``forward`` without the rest.
 
         Args:
-            x: See ``forward``.
-            condition: See ``forward``.
-            rotary: See ``forward``.
-            layout: See ``forward``.
+            x: Residual stream, in the order of the layout.
+            condition: One vector for each row of the batch, or one for all.
+            rotary: From ``rotary_table``.
+            layout: Spreads the condition over the tokens.
         """
         shift, scale = layout.spread(self.modulation(condition)).chunk(6, dim=-1)[:2]
         return self.keys_values(self.norm1(x) * (1 + scale) + shift, rotary)
@@ -234,24 +220,18 @@ class Head(nn.Module):
     def normalised(
         self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions D"]:
-        """Normalise what is scored.
-
-        Args:
-            h: See ``forward``.
-            inputs: See ``forward``.
-            where: See ``forward``.
-        """
+        """Normalise the positions to score, see ``forward``."""
         return self.norm(h if where is None else h[where])
 
     def forward(
         self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions K"]:
-        """Score every position, or those that are asked for; scores at padding are 0.
+        """Score all positions, or those in ``where``; scores at padding are 0.
 
         Args:
             h: Residual stream of the last layer.
-            inputs: What the network is given.
-            where: True where scores are wanted; ``None`` for all positions.
+            inputs: Inputs of the network.
+            where: Positions to score; ``None`` for all.
 
         Returns:
             ``[B, L, K]``; with ``where``, ``[N, K]`` in the order of ``where.nonzero()``.
@@ -275,7 +255,8 @@ class AdaptiveHead(Head):
         d_model: Channels.
         num_logits: Ids that are scored.
         cond_dim: Channels of the condition.
-        condition: Gives the condition of the network's inputs, one for each row or one for all.
+        condition: Computes the condition from the network's inputs, one for each row or one for
+            all.
     """
 
     def __init__(
@@ -292,13 +273,7 @@ class AdaptiveHead(Head):
     def normalised(
         self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions D"]:
-        """Normalise what is scored, then scale and shift it.
-
-        Args:
-            h: See ``forward``.
-            inputs: See ``forward``.
-            where: See ``forward``.
-        """
+        """Normalise the positions to score, then scale and shift them, see ``forward``."""
         shift, scale = self.modulation(self.condition(inputs))[:, None].chunk(2, dim=-1)
         if where is not None:
             shift, scale, h = shift.expand_as(h)[where], scale.expand_as(h)[where], h[where]
@@ -306,13 +281,10 @@ class AdaptiveHead(Head):
 
 
 def zeroed(linear: nn.Linear) -> nn.Linear:
-    """Set a layer to zero, where it starts.
+    """Set the weight and the bias of a layer to zero, and return it.
 
     Args:
-        linear: With a bias.
-
-    Returns:
-        The same layer.
+        linear: Layer with a bias.
     """
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
@@ -323,7 +295,7 @@ def token_embedding(num_embeddings: int, d_model: int) -> nn.Embedding:
     """Embed ids by vectors drawn uniformly within ``1 / sqrt(d_model)``, as published networks do.
 
     Args:
-        num_embeddings: Ids.
+        num_embeddings: Number of ids.
         d_model: Channels.
     """
     embedding = nn.Embedding(num_embeddings, d_model)

@@ -11,21 +11,19 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
-from seqdiff.backbones.transformer.block_attention import attended_keys, causal_keys
-
 
 @runtime_checkable
 class Mixing(Protocol):
-    """What a transformer's block asks of a layout: to spread what rows share, and to attend."""
+    """What a block of a transformer asks of a layout."""
 
     def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
-        """Give each token what is known of its row."""
+        """Give each token the vector of its row."""
         ...
 
     def mix(
         self, q: Float[Tensor, "b H l C"], k: Float[Tensor, "b H l C"], v: Float[Tensor, "b H l C"]
     ) -> Float[Tensor, "b H l C"]:
-        """Attend: for each query the values of the keys that it sees, weighted."""
+        """Attend: for each query, average the values of the keys that it sees."""
         ...
 
 
@@ -33,10 +31,10 @@ class Padded(NamedTuple):
     """The rows of a batch side by side, as they come.
 
     Attributes:
-        positions: The place of each token in its row.
+        positions: The position of each token in its row.
         mask: True where a query sees a key; broadcast to ``[B, H, L, L]``.
         causal: Without a mask, queries see no later key.
-        padding: True at positions that hold nothing.
+        padding: True at padding.
     """
 
     positions: Int[Tensor, " L"]
@@ -45,7 +43,7 @@ class Padded(NamedTuple):
     padding: Bool[Tensor, "B L"] | None = None
 
     def pack(self, x: Shaped[Tensor, "B L *C"]) -> Shaped[Tensor, "b l *C"]:
-        """Lay out the tokens, or what is known of each."""
+        """Lay out tokens, or one vector for each."""
         return x
 
     def unpack(self, x: Float[Tensor, "b l K"]) -> Float[Tensor, "B L K"]:
@@ -53,17 +51,17 @@ class Padded(NamedTuple):
         return x if self.padding is None else x.masked_fill(self.padding[..., None], 0)
 
     def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
-        """Give each token what is known of its row."""
+        """Give each token the vector of its row."""
         return x[:, None]
 
     def mix(
         self, q: Float[Tensor, "b H l C"], k: Float[Tensor, "b H l C"], v: Float[Tensor, "b H l C"]
     ) -> Float[Tensor, "b H l C"]:
-        """Attend: for each query the values of the keys that it sees, weighted."""
+        """Attend under the mask."""
         return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, is_causal=self.causal)
 
     def rows(self, x: Float[Tensor, "b H l C"]) -> list[Tensor]:
-        """View what is known of the tokens as batches of rows that are equally long."""
+        """View vectors of tokens as batches of equally long rows."""
         return [x]
 
     def line(self, batches: Sequence[Tensor]) -> Float[Tensor, "b H l C"]:
@@ -74,14 +72,14 @@ class Padded(NamedTuple):
 class Packed(NamedTuple):
     """The real tokens alone, in one long row in which no row of the batch sees another.
 
-    Rows lie in the order of their lengths. Those of one length are a plain batch, which attention
-    needs neither a mask nor a copy for.
+    Rows are sorted by length. Those of one length form a plain batch, whose attention needs neither
+    a mask nor a copy.
 
     Attributes:
-        positions: The place of each token in its row.
+        positions: The position of each token in its row.
         row: The row of each token.
         shape: B and L.
-        groups: How many rows there are of each length, and the length; in order.
+        groups: For each length, in order: the number of rows, and the length.
         causal: Queries see no later key.
     """
 
@@ -96,8 +94,8 @@ class Packed(NamedTuple):
         """Leave out padding, wherever in a row it is.
 
         Args:
-            padding: True at positions that hold nothing.
-            causal: See the class.
+            padding: True at padding.
+            causal: Queries see no later key.
         """
         lengths, order = (~padding).sum(dim=-1).sort(stable=True)
         row, positions = (~padding[order]).nonzero(as_tuple=True)
@@ -109,44 +107,44 @@ class Packed(NamedTuple):
 
     @property
     def place(self) -> Int[Tensor, " T"]:
-        """Where each token lies in the flattened batch."""
+        """Index of each token in the flattened batch."""
         return self.row * self.shape[1] + self.positions
 
     def pack(self, x: Shaped[Tensor, "B L *C"]) -> Shaped[Tensor, "b l *C"]:
-        """See ``Padded``."""
+        """Lay out tokens, or one vector for each."""
         return x.flatten(0, 1)[self.place][None]
 
     def unpack(self, x: Float[Tensor, "b l K"]) -> Float[Tensor, "B L K"]:
-        """See ``Padded``."""
+        """Undo ``pack``; padding gets 0."""
         batch, length = self.shape
         rows = x.new_zeros((batch * length, x.shape[-1])).index_copy(0, self.place, x[0])
         return rows.unflatten(0, (batch, length))
 
     def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
-        """See ``Padded``."""
+        """Give each token the vector of its row."""
         return x[None] if len(x) == 1 else F.embedding(self.row, x)[None]
 
     @_disable_dynamo
     def mix(
         self, q: Float[Tensor, "b H l C"], k: Float[Tensor, "b H l C"], v: Float[Tensor, "b H l C"]
     ) -> Float[Tensor, "b H l C"]:
-        """See ``Padded``."""
+        """Attend within each row."""
         mixed = [
             F.scaled_dot_product_attention(*group, is_causal=self.causal)
             for group in zip(*(self.rows(x) for x in (q, k, v)), strict=True)
         ]
         return self.line(mixed) if mixed else v
 
-    def line(self, batches: Sequence[Tensor]) -> Float[Tensor, "b H l C"]:
-        """See ``Padded``."""
-        tokens = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in batches])
-        return tokens.transpose(0, 1)[None]
-
     def rows(self, x: Float[Tensor, "b H l C"]) -> list[Tensor]:
-        """Cut ``[1, H, T, C]`` into views ``[rows, H, length, C]``, one for each length."""
+        """View ``[1, H, T, C]`` as batches ``[rows, H, length, C]``, one for each length."""
         parts = x[0].split([rows * length for rows, length in self.groups], dim=1)
         pairs = zip(parts, self.groups, strict=True)
         return [part.unflatten(1, group).transpose(0, 1) for part, group in pairs]
+
+    def line(self, batches: Sequence[Tensor]) -> Float[Tensor, "b H l C"]:
+        """Undo ``rows``."""
+        tokens = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in batches])
+        return tokens.transpose(0, 1)[None]
 
 
 Layout = Padded | Packed
@@ -155,21 +153,33 @@ Layout = Padded | Packed
 def lay_out(
     tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None, *, causal: bool = False
 ) -> Layout:
-    """Choose how a batch lies in memory: without its padding, if there is any.
+    """Choose the layout of a batch: without padding, if there is any.
 
-    A compiled graph keeps the padding, since its shapes must not depend on what a tensor holds.
+    A compiled graph keeps the padding, since its shapes must not depend on the values of a tensor.
 
     Args:
         tokens: Ids.
-        padding: True at positions that hold nothing.
-        causal: No position sees a later one.
+        padding: True at padding.
+        causal: Queries see no later key.
     """
     positions = torch.arange(tokens.shape[1], device=tokens.device)
     if padding is None:
         return Padded(positions, causal=causal)
     if torch.compiler.is_compiling():
-        mask = causal_keys(padding) if causal else attended_keys(padding)
+        mask = attended_keys(padding)
+        if causal:
+            query, key = positions[:, None], positions[None]
+            mask = (query == key) | ((query > key) & ~padding[:, None, None])
         return Padded(positions, mask, padding=padding)
     if not bool(padding.any()):
         return Padded(positions, causal=causal)
     return Packed.of(padding, causal=causal)
+
+
+def attended_keys(padding: Bool[Tensor, "B L"]) -> Bool[Tensor, "B 1 1 L"]:
+    """Mark the keys that the queries of a row see: the real ones, or all if the row is empty.
+
+    Args:
+        padding: True at padding.
+    """
+    return (~padding | padding.all(dim=-1, keepdim=True))[:, None, None]

@@ -1,12 +1,12 @@
-"""Mamba over rows cut into blocks: through clean blocks, and from their borders into others.
+"""Mamba over rows cut into blocks: through clean blocks, and from their borders into noisy ones.
 
-The direction from left to right runs through all clean blocks of a row and leaves its state and
-the end of its convolution's input at every border between two of them; any other tokens of a block
-can then be read from the border before it. The direction from right to left begins anew at the end
-of every block, and so knows of no later one.
+The direction from left to right runs through all clean blocks of a row. It leaves its state and
+the end of its convolution's input at every border between two blocks, from which any other tokens
+of the next block can then be read. The direction from right to left starts anew at the end of
+every block, so it knows nothing of later blocks.
 
-On the CPU in float32 and float64 either is one operator, as ``mamba_both_ways`` is, and as that
-without a second derivative; that takes ``backend="reference"``.
+On the CPU in float32 and float64, one operator runs both directions, as in ``mamba_both_ways``. It
+has no second derivative; use ``backend="reference"`` for that.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from seqdiff.blocks import cut, join, num_blocks
-from seqdiff.ops.bimamba.directions import mamba_direction
+from seqdiff.ops.bimamba.directions import mamba_direction, scan_inputs
 from seqdiff.ops.bimamba.inputs import Direction, check_direction, one_kind_on_cpu
-from seqdiff.ops.causal_conv.dispatch import BACKENDS as CONV_BACKENDS
-from seqdiff.ops.causal_conv.dispatch import causal_conv1d
-from seqdiff.ops.dtypes import compute_dtype
+from seqdiff.ops.operators import compute_dtype
 from seqdiff.ops.selective_scan.dispatch import selective_scan
 
 
@@ -40,7 +38,7 @@ class Borders(NamedTuple):
 
 
 def no_borders(batch: int, conv_weight: Float[Tensor, "D W"], A: Float[Tensor, "D N"]) -> Borders:
-    """The border before a row's first token: zeros.
+    """Make the border before a row's first token: zeros.
 
     Args:
         batch: Rows.
@@ -64,12 +62,12 @@ def mamba_through(
     *,
     backend: str = "auto",
 ) -> tuple[Float[Tensor, "B L D"], Borders]:
-    """Read whole blocks after those before them.
+    """Read whole blocks, each after those before it.
 
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
-        fwd: Weights of the direction from left to right, which runs through.
-        rev: Weights of the other, which begins anew at the end of every block.
+        fwd: Weights of the direction from left to right, which runs through all blocks.
+        rev: Weights of the other direction, which starts anew at the end of every block.
         block_size: Tokens of a block; divides L.
         start: The border before the first block, ``n = 1``.
         padding: See ``mamba_direction``.
@@ -80,18 +78,21 @@ def mamba_through(
         behind the last block.
 
     Raises:
-        ValueError: Blocks are not whole or there is not one border; and see ``mamba_direction``.
+        ValueError: The length is not a multiple of ``block_size``, or there is not exactly one
+            border; see also ``mamba_direction``.
     """
     check_direction(xz, fwd, padding)
     check_direction(xz, rev, padding)
     _check_whole(xz, block_size)
     _check_borders(start, len(xz), 1, fwd)
     if _fits_cpu(backend, xz, fwd, rev, start):
-        from seqdiff.ops.bimamba.cpu_blocks import mamba_blocks_cpu
+        from seqdiff.ops.bimamba.cpu import mamba_cpu
 
-        y, *borders = mamba_blocks_cpu(xz, fwd, rev, block_size, start, padding, through=True)
+        y, *borders = mamba_cpu(
+            xz, fwd, rev, padding, block_size=block_size, borders=start, through=True
+        )
         return y, Borders(*borders)
-    u, delta, B, C, tail = _read(xz, fwd, start.tails[:, 0], padding, backend)
+    u, delta, B, C, tail = scan_inputs(xz, fwd, padding, backend, tail=start.tails[:, 0])
     y = selective_scan(
         *(u, delta, fwd.A, B, C, fwd.D, xz.chunk(2, dim=-1)[1].mT, fwd.dt_bias, True),
         initial_state=start.states[:, 0],
@@ -112,7 +113,7 @@ def mamba_borders(
     *,
     backend: str = "auto",
 ) -> Borders:
-    """Give what ``mamba_through`` gives besides its output, which then costs nothing.
+    """Compute the borders of ``mamba_through`` without its output.
 
     Args:
         x: Input, without a gate.
@@ -129,11 +130,13 @@ def mamba_borders(
     _check_whole(x, block_size)
     _check_borders(start, len(x), 1, fwd)
     if _fits_cpu(backend, x, fwd, fwd, start):
-        from seqdiff.ops.bimamba.cpu_blocks import mamba_blocks_cpu
+        from seqdiff.ops.bimamba.cpu import mamba_cpu
 
-        _, *borders = mamba_blocks_cpu(x, fwd, None, block_size, start, padding, through=True)
+        _, *borders = mamba_cpu(
+            x, fwd, None, padding, block_size=block_size, borders=start, through=True
+        )
         return Borders(*borders)
-    u, delta, B, C, tail = _read(x, fwd, start.tails[:, 0], padding, backend)
+    u, delta, B, C, tail = scan_inputs(x, fwd, padding, backend, tail=start.tails[:, 0])
     states = _states_at_borders(u, delta, B, C, fwd, block_size, start.states, backend)
     return Borders(states, _tails(tail, block_size, fwd.conv_weight.shape[1] - 1))
 
@@ -148,7 +151,7 @@ def mamba_from(
     *,
     backend: str = "auto",
 ) -> Float[Tensor, "B L D"]:
-    """Read every block from the border before it, and none from another.
+    """Read every block from the border before it, independently of the other blocks.
 
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
@@ -163,18 +166,19 @@ def mamba_from(
         The sum of both directions.
 
     Raises:
-        ValueError: There are not as many borders as blocks; and see ``mamba_direction``.
+        ValueError: There is not one border for each block; see also ``mamba_direction``.
     """
     check_direction(xz, fwd, padding)
     check_direction(xz, rev, padding)
     _check_borders(borders, len(xz), num_blocks(xz.shape[1], block_size), fwd)
     if _fits_cpu(backend, xz, fwd, rev, borders):
-        from seqdiff.ops.bimamba.cpu_blocks import mamba_blocks_cpu
+        from seqdiff.ops.bimamba.cpu import mamba_cpu
 
-        return mamba_blocks_cpu(xz, fwd, rev, block_size, borders, padding, through=False)[0]
+        return mamba_cpu(xz, fwd, rev, padding, block_size=block_size, borders=borders)[0]
     blocks = cut(xz, block_size)
     absent = None if padding is None else cut(padding, block_size, fill=True)
-    u, delta, B, C, _ = _read(blocks, fwd, borders.tails.flatten(0, 1), absent, backend)
+    tails = borders.tails.flatten(0, 1)
+    u, delta, B, C, _ = scan_inputs(blocks, fwd, absent, backend, tail=tails)
     y = selective_scan(
         *(u, delta, fwd.A, B, C, fwd.D, blocks.chunk(2, dim=-1)[1].mT, fwd.dt_bias, True),
         initial_state=borders.states.flatten(0, 1),
@@ -208,26 +212,6 @@ def _fits_cpu(backend: str, x: Tensor, fwd: Direction, rev: Direction, borders: 
     return backend in ("auto", "cpu") and one_kind_on_cpu(x, *fwd, *rev, *borders)
 
 
-def _read(
-    xz: Tensor, own: Direction, tail: Tensor, padding: Tensor | None, backend: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The scan's input, raw step sizes and maps, and the convolution's input with its tail."""
-    x = xz[..., : len(own.D)]
-    x = torch.cat((tail.to(x.dtype), x), dim=1)
-    u = causal_conv1d(
-        x.mT,
-        own.conv_weight,
-        own.conv_bias,
-        activation="silu",
-        backend=backend if backend in CONV_BACKENDS else "auto",
-    )[..., tail.shape[1] :]
-    if padding is not None:
-        u = u.masked_fill(padding[:, None], 0)
-    rank, states = own.dt_proj.shape[1], own.A.shape[1]
-    dt, B, C = F.linear(u.mT, own.x_proj).split((rank, states, states), dim=-1)
-    return u, F.linear(dt, own.dt_proj).mT, B.mT, C.mT, x
-
-
 def _backwards(
     xz: Tensor, rev: Direction, block_size: int, padding: Tensor | None, backend: str
 ) -> Tensor:
@@ -250,7 +234,7 @@ def _states_at_borders(
     start: Tensor,
     backend: str,
 ) -> Tensor:
-    """Every block takes the state h before it to decay * h + gain; string these maps together."""
+    """Compose the blocks' maps from a state h to ``decay * h + gain``, in log2(n) rounds."""
     n = num_blocks(u.shape[2], block_size)
     u, delta, B, C = (cut(m.mT, block_size).mT for m in (u, delta, B, C))
     _, gain = selective_scan(
@@ -260,12 +244,12 @@ def _states_at_borders(
     decay = torch.exp(steps[..., None] * own.A).unflatten(0, (-1, n))
     gain = torch.cat((start.to(gain.dtype), gain.unflatten(0, (-1, n))), dim=1)
     decay = torch.cat((torch.zeros_like(decay[:, :1]), decay), dim=1)
-    reach = 1
-    while reach <= n:  # gain and decay are those of the last `reach` blocks together
-        before = (0, 0, 0, 0, reach, 0)
+    joined = 1
+    while joined <= n:  # gain and decay are those of the last `joined` blocks together
+        before = (0, 0, 0, 0, joined, 0)
         gain = gain + decay * F.pad(gain, before)[:, : n + 1]
         decay = decay * F.pad(decay, before)[:, : n + 1]
-        reach *= 2
+        joined *= 2
     return gain
 
 

@@ -1,143 +1,248 @@
-"""Both directions of Mamba on the CPU as one PyTorch operator with a backward of its own."""
+"""Mamba on the CPU as one PyTorch operator: both directions, over rows or blocks of rows."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from seqdiff.ops.bimamba.inputs import Direction
 from seqdiff.ops.causal_conv.cpu import run_conv, run_conv_backward
-from seqdiff.ops.selective_scan.cpu import run_scan, run_scan_backward
+from seqdiff.ops.cpu_simd.cuts import Cut
+from seqdiff.ops.operators import differentiable_operator
+from seqdiff.ops.selective_scan.cpu import (
+    KernelInputs,
+    empty_states,
+    run_scan,
+    run_scan_backward,
+)
+
+_WEIGHTS = len(Direction._fields)
 
 
-def mamba_both_ways_cpu(
-    xz: Tensor, fwd: Direction, rev: Direction, padding: Tensor | None, mirrored: bool
-) -> Tensor:
-    """``seqdiff.ops.bimamba.directions.mamba_both_ways`` for one floating dtype on the CPU."""
-    tensors = [*all_present(fwd), *all_present(rev)]
-    keep = torch.is_grad_enabled() and any(t.requires_grad for t in (xz, *tensors))
-    return torch.ops.seqdiff.mamba_both_ways(xz, tensors, padding, mirrored, keep)[0].mT
+def mamba_cpu(
+    xz: Tensor,
+    fwd: Direction,
+    rev: Direction | None,
+    padding: Tensor | None,
+    *,
+    block_size: int | None = None,
+    borders: tuple[Tensor, Tensor] | None = None,
+    through: bool = False,
+    mirrored: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run both directions and add them, for one floating dtype on the CPU.
+
+    Args:
+        xz: Input and gate; the input alone where ``rev`` is None.
+        fwd: Weights of the direction from left to right.
+        rev: Weights of the other; None where nobody reads the output.
+        padding: True where the input of the scan is to be zero.
+        block_size: Tokens of a block; the whole row by default.
+        borders: States and tails before every block, or before the first if through; zeros by
+            default.
+        through: Whether the direction from left to right runs through the blocks, which then
+            divide the row.
+        mirrored: Whether the directions are exchanged.
+
+    Returns:
+        The output ``(B, L, D)`` and, if through, the states and tails of all borders.
+    """
+    present = [*_all_present(fwd), *(() if rev is None else _all_present(rev))]
+    given = (xz, *present, *(borders or ()))
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    size = block_size or xz.shape[1]
+    out, states, tails, *_ = torch.ops.seqdiff.mamba(
+        xz, present, *(borders or (None, None)), padding, size, through, mirrored, keep
+    )
+    return out.mT, states, tails
 
 
-def all_present(weights: Direction) -> list[Tensor]:
+def _all_present(weights: Direction) -> list[Tensor]:
     """The weights with a bias of zero where there is none."""
-    bias = weights.conv_bias
-    bias = torch.zeros_like(weights.D) if bias is None else bias
-    conv_weight, _, *rest = weights
-    return [conv_weight, bias, *rest]
+    conv_weight, bias, *rest = weights
+    return [conv_weight, torch.zeros_like(weights.D) if bias is None else bias, *rest]
 
 
-def halves(xz: Tensor) -> tuple[Tensor, Tensor]:
-    """Input and gate as ``(B, D, L)``."""
-    x, z = xz.chunk(2, dim=-1)
-    return x.mT, z.mT
+def _gather_tails(x: Tensor, tail: Tensor, block_size: int) -> Tensor:
+    """The ``W - 1`` inputs before every border ``(B, n + 1, W - 1, D)``.
+
+    Args:
+        x: Inputs of n blocks ``(B, L, D)``.
+        tail: Inputs before them ``(B, W - 1, D)``.
+        block_size: Tokens of a block.
+    """
+    count, width = x.shape[1] // block_size + 1, tail.shape[1]
+    tails = x.new_empty(len(x), count, width, x.shape[2])
+    for column, early, before, within in _columns(count, width, block_size):
+        tails[:, :early, column] = tail[:, before][:, :early]
+        tails[:, early:, column] = x[:, within]
+    return tails
 
 
-def maps_of(mapped: Tensor, states: int) -> tuple[Tensor, Tensor]:
+def _spread_tails(d_tails: Tensor, block_size: int, dx: Tensor, d_tail: Tensor) -> None:
+    """Add the gradients of what ``_gather_tails`` gave to those of what it was given."""
+    count, width = d_tails.shape[1:3]
+    for column, early, before, within in _columns(count, width, block_size):
+        d_tail[:, before][:, :early] += d_tails[:, :early, column]
+        dx[:, within] += d_tails[:, early:, column]
+
+
+def _columns(count: int, width: int, size: int) -> Iterator[tuple[int, int, slice, slice]]:
+    """For each of a tail's inputs: at how many borders it lies before x, and where, here or there.
+
+    Input c of the tail before border s lies at position ``s size + c - width``.
+    """
+    for column in range(width):
+        early = min(count, -(-(width - column) // size))
+        first = early * size + column - width
+        before, within = (
+            slice(column, width, size),
+            slice(first, first + (count - early) * size, size),
+        )
+        yield column, early, before, within
+
+
+def _ways(
+    xz: Tensor, weights: list[Tensor], block_size: int, through: bool, mirrored: bool
+) -> list[tuple[Direction, Cut, Cut]]:
+    """The weights of each direction, and how it cuts rows for its convolution and its scan."""
+    fwd = Direction(*weights[:_WEIGHTS])
+    conv = Cut(xz.shape[1] if through else block_size, mirrored)
+    ways = [(fwd, conv, Cut(block_size, mirrored, through))]
+    if len(weights) > _WEIGHTS:
+        back = Cut(block_size, not mirrored)
+        ways.append((Direction(*weights[_WEIGHTS:]), back, back))
+    return ways
+
+
+def _halves(xz: Tensor, own: Direction) -> tuple[Tensor, Tensor | None]:
+    """Input and, where there is one, gate as ``(B, D, L)``."""
+    channels = len(own.D)
+    return xz[..., :channels].mT, xz[..., channels:].mT if xz.shape[2] > channels else None
+
+
+def _maps_of(mapped: Tensor, states: int) -> tuple[Tensor, Tensor]:
     """B and C as ``(B, 1, N, L)``, views of the projected channels ``(B, L, R + 2 N)``."""
     B, C = mapped[..., -2 * states : -states], mapped[..., -states:]
     return B.mT[:, None], C.mT[:, None]
 
 
-@torch.library.custom_op("seqdiff::mamba_both_ways", mutates_args=())
-def _both_ways(
-    xz: Tensor, weights: list[Tensor], padding: Tensor | None, mirrored: bool, keep: bool
-) -> list[Tensor]:
-    """The sum, then, if ``keep``, each direction's convolved input, maps, steps and states."""
-    half = len(weights) // 2
-    out = torch.empty_like(halves(xz)[0])
-    kept = []
-    for way, own in enumerate((Direction(*weights[:half]), Direction(*weights[half:]))):
-        kept += _one_way(xz, own, padding, mirrored != bool(way), keep, out, accumulate=bool(way))
-    return [out, *(kept if keep else [])]
+def _scan_inputs(
+    own: Direction, u: Tensor, mapped: Tensor, delta: Tensor, z: Tensor | None
+) -> KernelInputs:
+    maps = _maps_of(mapped, own.A.shape[1])
+    return KernelInputs(u, delta.mT, own.A, *maps, own.D, z, own.dt_bias)
 
 
-def _one_way(
-    xz: Tensor,
-    own: Direction,
-    padding: Tensor | None,
-    reverse: bool,
-    keep: bool,
-    out: Tensor,
-    *,
-    accumulate: bool,
-) -> list[Tensor]:
-    x, z = halves(xz)
-    u = run_conv(x, own.conv_weight, own.conv_bias, True, reverse)
-    if padding is not None:
-        u.masked_fill_(padding[:, None], 0)
-    mapped = u.mT @ own.x_proj.mT
-    delta = mapped[..., : own.dt_proj.shape[1]] @ own.dt_proj.mT
-    inputs = (u, delta.mT, own.A, *maps_of(mapped, own.A.shape[1]), own.D, z, own.dt_bias)
-    _, states = run_scan(*inputs, None, True, reverse, keep, out, accumulate=accumulate)
-    return [u, mapped, delta, states]
-
-
-@_both_ways.register_fake
-def _both_ways_fake(xz, weights, padding, mirrored, keep):
-    from seqdiff.ops.selective_scan.cpu_buffers import saved_shape
-
-    batch, length, width = xz.shape
-    half = len(weights) // 2
-    out = torch.empty_like(halves(xz)[0])
-    kept = []
-    for own in (Direction(*weights[:half]), Direction(*weights[half:])):
-        mapped = xz.new_empty(batch, length, own.x_proj.shape[0])
-        delta = xz.new_empty(batch, length, width // 2)
-        shape = saved_shape(out, own.A, *maps_of(mapped, own.A.shape[1]))
-        kept += [torch.empty_like(out), mapped, delta, xz.new_empty(shape)]
-    return [out, *(kept if keep else [])]
-
-
-@torch.library.custom_op("seqdiff::mamba_both_ways_backward", mutates_args=())
-def _both_ways_backward(
+def _forward(
     xz: Tensor,
     weights: list[Tensor],
-    kept: list[Tensor],
+    states: Tensor | None,
+    tails: Tensor | None,
     padding: Tensor | None,
+    block_size: int,
+    through: bool,
     mirrored: bool,
-    d_out: Tensor,
+    keep: bool,
 ) -> list[Tensor]:
-    """The gradients of ``xz`` and of every weight."""
-    half = len(weights) // 2
-    d_xz = xz.new_empty(xz.shape)
-    grads = []
-    for way, own in enumerate((Direction(*weights[:half]), Direction(*weights[half:]))):
-        own_kept = kept[4 * way : 4 * way + 4]
-        reverse = mirrored != bool(way)
-        grads += _one_way_back(
-            xz, own, own_kept, padding, reverse, d_out, d_xz, accumulate=bool(way)
-        )
-    return [d_xz, *grads]
+    """Output, borders' states and tails, then, if ``keep``, what each direction keeps."""
+    batch, length, _ = xz.shape
+    ways = _ways(xz, weights, block_size, through, mirrored)
+    fwd = ways[0][0]
+    out = torch.empty_like(_halves(xz, fwd)[0]) if len(ways) > 1 else None
+    ends, kept = xz.new_empty(0), []
+    if through:
+        assert states is not None  # the caller gives both or none
+        assert tails is not None
+        given, states = states, empty_states(xz, batch, length // block_size + 1, fwd.A)
+        states[:, 0] = given[:, 0]
+        ends = _gather_tails(_halves(xz, fwd)[0].mT, tails[:, 0], block_size)
+    for own, conv_cut, scan_cut in ways:
+        first = own is fwd
+        x, z = _halves(xz, own)
+        filters = (own.conv_weight, own.conv_bias, True, conv_cut, tails if first else None)
+        u = run_conv(x, *filters)
+        if padding is not None:
+            u.masked_fill_(padding[:, None], 0)
+        mapped = u.mT @ own.x_proj.mT
+        delta = mapped[..., : own.dt_proj.shape[1]] @ own.dt_proj.mT
+        inputs = _scan_inputs(own, u, mapped, delta, z)
+        borders = states if first else None
+        kept += [u, mapped, delta, run_scan(inputs, scan_cut, borders, out, keep, add=not first)]
+    out = xz.new_empty(0, 0, 0) if out is None else out
+    borders = states if through and states is not None else xz.new_empty(0)
+    return [out, borders, ends, *(kept if keep else [])]
 
 
-def _one_way_back(
+def _forward_fake(xz, weights, states, tails, padding, block_size, through, mirrored, keep):
+    batch, length, _ = xz.shape
+    ways = _ways(xz, weights, block_size, through, mirrored)
+    fwd, kept, count = ways[0][0], [], length // block_size + 1
+    x = _halves(xz, fwd)[0]
+    for own, _, _ in ways:
+        mapped = xz.new_empty(batch, length, own.x_proj.shape[0])
+        delta = xz.new_empty(batch, length, len(own.D))
+        saved = _scan_inputs(own, x, mapped, delta, None).saved_shape(block_size)
+        kept += [torch.empty_like(x), mapped, delta, xz.new_empty(saved)]
+    return [
+        torch.empty_like(x) if len(ways) > 1 else xz.new_empty(0, 0, 0),
+        empty_states(xz, batch, count, fwd.A) if through else xz.new_empty(0),
+        xz.new_empty(batch, count, *tails.shape[2:]) if through else xz.new_empty(0),
+        *(kept if keep else []),
+    ]
+
+
+def _backward(
     xz: Tensor,
-    own: Direction,
+    weights: list[Tensor],
+    borders: Tensor | None,
+    tails: Tensor | None,
     kept: list[Tensor],
     padding: Tensor | None,
-    reverse: bool,
-    d_out: Tensor,
-    d_xz: Tensor,
-    *,
-    accumulate: bool,
-) -> Direction:
-    u, mapped, delta, states = kept
-    (x, z), (dx, dz) = halves(xz), halves(d_xz)
-    inputs = (u, delta.mT, own.A, *maps_of(mapped, own.A.shape[1]), own.D, z, own.dt_bias)
-    du, d_delta, dA, dB, dC, dD, d_dt_bias, _ = run_scan_backward(
-        *inputs, True, reverse, states, d_out, None, dz, accumulate=accumulate
-    )
-    du, d_x_proj, d_dt_proj = maps_back(own, u, mapped, du, d_delta, dB, dC)
-    if padding is not None:
-        du.masked_fill_(padding[..., None], 0)
-    d_conv_weight, d_conv_bias = run_conv_backward(
-        x, own.conv_weight, own.conv_bias, True, reverse, du.mT, dx, accumulate=accumulate
-    )
-    return Direction(d_conv_weight, d_conv_bias, d_x_proj, d_dt_proj, d_dt_bias, dA, dD)
+    block_size: int,
+    through: bool,
+    mirrored: bool,
+    d_out: Tensor | None,
+    d_borders: Tensor | None,
+    d_ends: Tensor | None,
+) -> list[Tensor]:
+    """The gradients of ``xz``, of every weight, and of the given states and tails."""
+    d_xz, grads, d_tails = torch.empty_like(xz), [], None
+    ways = _ways(xz, weights, block_size, through, mirrored)
+    fwd, flows = ways[0][0], None
+    if borders is not None:
+        flows = empty_states(xz, len(xz), borders.shape[1], fwd.A)
+        if through:
+            flows = flows.zero_() if d_borders is None else flows.copy_(d_borders)
+    for own, conv_cut, scan_cut in ways:
+        first = own is fwd
+        if d_out is None and not first:
+            grads += [torch.zeros_like(w) for w in weights[_WEIGHTS:]]
+            continue
+        start = 0 if first else 4
+        u, mapped, delta, saved = kept[start : start + 4]
+        (x, z), (dx, dz) = _halves(xz, own), _halves(d_xz, own)
+        inputs = _scan_inputs(own, u, mapped, delta, z)
+        states = (borders, flows) if first else (None, None)
+        du, d_delta, dA, dB, dC, dD, d_dt_bias = run_scan_backward(
+            inputs, scan_cut, states[0], saved, d_out, states[1], dz, add=not first
+        )
+        du, d_x_proj, d_dt_proj = _maps_back(own, u, mapped, du, d_delta, dB, dC)
+        if padding is not None:
+            du.masked_fill_(padding[..., None], 0)
+        filters = (own.conv_weight, own.conv_bias, True, conv_cut, tails if first else None)
+        d_weight, d_bias, d_before = run_conv_backward(x, *filters, du.mT, dx, add=not first)
+        d_tails = d_before if first else d_tails
+        grads += [d_weight, d_bias, d_x_proj, d_dt_proj, d_dt_bias, dA, dD]
+    if through and d_ends is not None and d_tails is not None:
+        _spread_tails(d_ends, block_size, _halves(d_xz, fwd)[0].mT, d_tails[:, 0])
+    d_states = xz.new_empty(0) if flows is None else flows[:, :1].clone() if through else flows
+    return [d_xz, *grads, d_states, xz.new_empty(0) if d_tails is None else d_tails]
 
 
-def maps_back(
+def _maps_back(
     own: Direction,
     u: Tensor,
     mapped: Tensor,
@@ -157,34 +262,37 @@ def maps_back(
     d_dt_proj = torch.bmm(dt.mT, d_delta.view(*u.mT.shape)).sum(0).mT.contiguous()
     d_mapped = torch.empty_like(mapped)
     d_mapped[..., :rank] = (own.dt_proj.mT @ d_delta.mT).mT.view_as(dt)
-    for target, grad in zip(maps_of(d_mapped, width), (dB, dC), strict=True):
+    for target, grad in zip(_maps_of(d_mapped, width), (dB, dC), strict=True):
         target.copy_(grad)
     flat, channels = d_mapped.flatten(0, 1), u.mT.flatten(0, 1)
     du = du.mT.flatten(0, 1).addmm_(flat, own.x_proj).view(u.mT.shape)
     return du, flat.mT @ channels, d_dt_proj
 
 
-@_both_ways_backward.register_fake
-def _both_ways_backward_fake(xz, weights, kept, padding, mirrored, d_out):
-    return [xz.new_empty(xz.shape), *(w.new_empty(w.shape) for w in weights)]
+def _backward_fake(
+    xz, weights, borders, tails, kept, padding, block_size, through, mirrored, *gradients
+):
+    d_states, d_tails = xz.new_empty(0), xz.new_empty(0)
+    if borders is not None:
+        count = 1 if through else borders.shape[1]
+        d_states = empty_states(xz, len(xz), count, weights[_WEIGHTS - 2])
+        d_tails = tails.new_empty(tails.shape)
+    return [torch.empty_like(xz), *(w.new_empty(w.shape) for w in weights), d_states, d_tails]
 
 
-def _context(ctx, inputs, output):
-    xz, weights, padding, ctx.mirrored, _ = inputs
-    ctx.set_materialize_grads(False)
-    ctx.weights = len(weights)
-    ctx.save_for_backward(xz, padding, *weights, *output[1:])
+def _remember(inputs, output):
+    xz, weights, states, tails, padding, block_size, through, mirrored, _ = inputs
+    borders = output[1] if through else states
+    tensors = (xz, list(weights), borders, tails, list(output[3:]), padding)
+    return tensors, (block_size, through, mirrored)
 
 
-def _gradients(ctx, grads):
-    xz, padding, *rest = ctx.saved_tensors
-    weights, kept = rest[: ctx.weights], rest[ctx.weights :]
-    if grads[0] is None:
-        return None, [None] * len(weights), None, None, None
-    d_xz, *d_weights = torch.ops.seqdiff.mamba_both_ways_backward(
-        xz, weights, kept, padding, ctx.mirrored, grads[0]
-    )
-    return d_xz, d_weights, None, None, None
-
-
-_both_ways.register_autograd(_gradients, setup_context=_context)
+differentiable_operator(
+    "mamba",
+    _forward,
+    _forward_fake,
+    _backward,
+    _backward_fake,
+    remember=_remember,
+    differentiable=4,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -27,43 +28,64 @@ def mamba_direction(
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
         weights: The direction's.
-        padding: True where the input of the scan is to be zero, the convolution's reach included.
+        padding: True where the scan's input is set to zero, after the convolution.
         reverse: Run from the last position to the first.
         backend: Kernel of the scan, and of the convolution where that has one of this name.
 
     Raises:
-        ValueError: A shape or a device is wrong; and as `seqdiff.ops.selective_scan.dispatch` does.
+        ValueError: A shape or a device is wrong; see also `selective_scan`.
     """
     check_direction(xz, weights, padding)
-    x, z = xz.chunk(2, dim=-1)
+    u, delta, B, C, _ = scan_inputs(xz, weights, padding, backend, reverse=reverse)
+    y = selective_scan(
+        *(u, delta, weights.A, B, C, weights.D, xz.chunk(2, dim=-1)[1].mT, weights.dt_bias, True),
+        reverse=reverse,
+        backend=backend,
+    )
+    assert isinstance(y, Tensor)  # no last state was asked for
+    return y.mT
+
+
+def scan_inputs(
+    xz: Tensor,
+    weights: Direction,
+    padding: Tensor | None,
+    backend: str,
+    *,
+    tail: Tensor | None = None,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Run what comes before the scan: the convolution and the projections of its output.
+
+    Args:
+        xz: Input, with or without a gate beside it.
+        weights: See ``mamba_direction``.
+        padding: See ``mamba_direction``.
+        backend: See ``mamba_direction``.
+        tail: The ``W - 1`` inputs before the row ``(B, W - 1, D)``; zeros by default.
+        reverse: See ``mamba_direction``.
+
+    Returns:
+        The scan's input, its raw step sizes, B and C, and the convolution's input with its tail.
+    """
+    x = xz[..., : len(weights.D)]
+    if tail is not None:
+        x = torch.cat((tail.to(x.dtype), x), dim=1)
     u = causal_conv1d(
-        x.transpose(1, 2),
+        x.mT,
         weights.conv_weight,
         weights.conv_bias,
         activation="silu",
         reverse=reverse,
         backend=backend if backend in CONV_BACKENDS else "auto",
     )
+    if tail is not None:
+        u = u[..., tail.shape[1] :]
     if padding is not None:
         u = u.masked_fill(padding[:, None], 0)
     rank, states = weights.dt_proj.shape[1], weights.A.shape[1]
-    mapped = F.linear(u.transpose(1, 2), weights.x_proj)
-    dt, B, C = mapped.split((rank, states, states), dim=-1)
-    y = selective_scan(
-        u,
-        F.linear(dt, weights.dt_proj).transpose(1, 2),
-        weights.A,
-        B.transpose(1, 2),
-        C.transpose(1, 2),
-        weights.D,
-        z.transpose(1, 2),
-        delta_bias=weights.dt_bias,
-        delta_softplus=True,
-        reverse=reverse,
-        backend=backend,
-    )
-    assert isinstance(y, Tensor)  # no last state was asked for
-    return y.transpose(1, 2)
+    dt, B, C = F.linear(u.mT, weights.x_proj).split((rank, states, states), dim=-1)
+    return u, F.linear(dt, weights.dt_proj).mT, B.mT, C.mT, x
 
 
 def mamba_both_ways(
@@ -77,9 +99,8 @@ def mamba_both_ways(
 ) -> Float[Tensor, "B L D"]:
     """``mamba_direction`` from left to right plus the same from right to left.
 
-    On the CPU in float32 and float64 both ways are one operator: gradients that meet are added
-    where they are made, and nothing is copied together. It has no second derivative; that takes
-    ``backend="reference"``.
+    On the CPU in float32 and float64, one operator runs both directions without intermediate
+    copies. It has no second derivative; use ``backend="reference"`` for that.
 
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
@@ -95,9 +116,9 @@ def mamba_both_ways(
     if backend in ("auto", "cpu") and one_kind_on_cpu(xz, *fwd, *rev):
         for weights in (fwd, rev):
             check_direction(xz, weights, padding)
-        from seqdiff.ops.bimamba.cpu import mamba_both_ways_cpu
+        from seqdiff.ops.bimamba.cpu import mamba_cpu
 
-        return mamba_both_ways_cpu(xz, fwd, rev, padding, mirrored)
+        return mamba_cpu(xz, fwd, rev, padding, mirrored=mirrored)[0]
     y_fwd = mamba_direction(xz, fwd, padding, reverse=mirrored, backend=backend)
     y_rev = mamba_direction(xz, rev, padding, reverse=not mirrored, backend=backend)
     return y_fwd + y_rev

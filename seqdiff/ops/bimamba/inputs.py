@@ -33,7 +33,7 @@ class Direction(NamedTuple):
 def check_direction(
     xz: Tensor, weights: Direction, padding: Tensor | None, *, gated: bool = True
 ) -> None:
-    """Refuse what the kernels cannot run, naming the argument.
+    """Check that the kernels can run the arguments; errors name the argument.
 
     Args:
         xz: Input and gate side by side.

@@ -1,13 +1,16 @@
-"""The CPU convolution as a PyTorch operator: differentiable, opaque to ``torch.compile``."""
+"""The convolution on the CPU, over whole rows or rows cut into blocks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from seqdiff.ops.cpu_simd.runtime import conv_kernel, run_tasks, view
+from seqdiff.ops.causal_conv.cpu_kernels import conv_backward, conv_forward
+from seqdiff.ops.causal_conv.operator import register_conv
+from seqdiff.ops.cpu_simd.cuts import Cut
+from seqdiff.ops.cpu_simd.runtime import run_tasks, view
 from seqdiff.ops.cpu_simd.vectors import LANES
-from seqdiff.ops.dtypes import compute_dtype
+from seqdiff.ops.operators import compute_dtype
 
 
 def causal_conv1d_cpu(
@@ -28,42 +31,29 @@ def causal_conv1d_cpu(
     kind = compute_dtype(x, weight, bias)
     offset = None if bias is None else bias.to(kind)
     out = torch.ops.seqdiff.causal_conv1d(x.to(kind), weight.to(kind), offset, silu, reverse)
-    return out.to(x.dtype)
+    return out[0].to(x.dtype)
 
 
-@torch.library.custom_op("seqdiff::causal_conv1d", mutates_args=())
-def _conv(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
-    return run_conv(x, weight, bias, silu, reverse)
+def run_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, cut: Cut, tails: Tensor | None
+) -> Tensor:
+    """Run the forward kernel.
 
+    Args:
+        x: Input ``(B, D, L)``.
+        weight: Filter ``(D, W)``.
+        bias: ``(D,)``.
+        silu: Whether SiLU follows.
+        cut: How rows are cut.
+        tails: Inputs before every block ``(B, n, W - 1, D)``; None for zeros.
 
-def run_conv(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
-    """The filtered input; arguments as `_conv` takes them."""
+    Returns:
+        The filtered input.
+    """
     out = torch.empty_like(x)
-    offset = view(None if bias is None else bias[:, None], x, 2)
-    arguments = (view(x, x, 3, reverse), view(weight, x, 2), offset, silu, view(out, x, 3, reverse))
-    run_tasks(conv_kernel("conv_forward", x.dtype), arguments, x.shape[0] * -(-x.shape[1] // LANES))
+    arguments = (*_arguments(x, weight, bias, silu, cut, tails), view(out, x, 3, cut.reverse))
+    run_tasks(conv_forward, x, arguments, x.shape[0] * -(-x.shape[1] // LANES))
     return out
-
-
-@_conv.register_fake
-def _conv_fake(x, weight, bias, silu, reverse):
-    return torch.empty_like(x)
-
-
-@torch.library.custom_op("seqdiff::causal_conv1d_backward", mutates_args=())
-def _conv_backward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    silu: bool,
-    reverse: bool,
-    d_out: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dx = torch.empty_like(x)
-    d_weight, d_bias = run_conv_backward(
-        x, weight, bias, silu, reverse, d_out, dx, accumulate=False
-    )
-    return dx, d_weight, d_bias
 
 
 def run_conv_backward(
@@ -71,47 +61,56 @@ def run_conv_backward(
     weight: Tensor,
     bias: Tensor | None,
     silu: bool,
-    reverse: bool,
+    cut: Cut,
+    tails: Tensor | None,
     d_out: Tensor,
     dx: Tensor,
     *,
-    accumulate: bool,
-) -> tuple[Tensor, Tensor]:
-    """Write x's gradient into ``dx``, or add it; arguments as `_conv_backward` takes them.
+    add: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Write x's gradient into ``dx``, or add it; other arguments as in ``run_conv``.
 
     Returns:
-        The gradients of the filter and of the bias.
+        The gradients of the filter, of the bias and of the tails.
     """
     d_weight = x.new_empty(x.shape[0], *weight.shape)
     d_bias = x.new_empty(x.shape[0], x.shape[1], 1)
-    offset = view(None if bias is None else bias[:, None], x, 2)
+    d_tails = None if tails is None else x.new_empty(tails.shape)
     arguments = (
-        view(x, x, 3, reverse), view(weight, x, 2), offset, silu, view(d_out, x, 3, reverse),
-        view(dx, x, 3, reverse), accumulate, view(d_weight, x, 3), view(d_bias, x, 3),
-    )  # fmt: skip
-    run_tasks(
-        conv_kernel("conv_backward", x.dtype), arguments, x.shape[0] * -(-x.shape[1] // LANES)
+        *_arguments(x, weight, bias, silu, cut, tails),
+        view(d_out, x, 3, cut.reverse),
+        view(dx, x, 3, cut.reverse),
+        add,
+        view(d_weight, x, 3),
+        view(d_bias, x, 3),
+        view(d_tails, x, 4),
     )
-    return d_weight.sum(0), d_bias.sum((0, 2))
+    run_tasks(conv_backward, x, arguments, x.shape[0] * -(-x.shape[1] // LANES))
+    return d_weight.sum(0), d_bias.sum((0, 2)), d_tails
 
 
-@_conv_backward.register_fake
-def _conv_backward_fake(x, weight, bias, silu, reverse, d_out):
-    return torch.empty_like(x), weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
+def _arguments(
+    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, cut: Cut, tails: Tensor | None
+) -> tuple:
+    if tails is not None and tails.stride(-1) != 1:
+        tails = tails.contiguous()
+    offset = view(None if bias is None else bias[:, None], x, 2)
+    places = (view(x, x, 3, cut.reverse), view(weight, x, 2), offset, silu)
+    return (*places, *cut.arguments(x.shape[2]), view(tails, x, 4))
 
 
-def _conv_context(ctx, inputs, output):
-    x, weight, bias, silu, reverse = inputs
-    ctx.save_for_backward(x, weight, bias)
-    ctx.options = (silu, reverse)
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
+) -> list[Tensor]:
+    return [run_conv(x, weight, bias, silu, Cut(x.shape[2], reverse), None)]
 
 
-def _conv_gradients(ctx, d_out):
-    x, weight, bias = ctx.saved_tensors
-    dx, d_weight, d_bias = torch.ops.seqdiff.causal_conv1d_backward(
-        x, weight, bias, *ctx.options, d_out
-    )
-    return dx, d_weight, None if bias is None else d_bias, None, None
+def _backward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool, d_out: Tensor
+) -> list[Tensor]:
+    dx, cut = torch.empty_like(x), Cut(x.shape[2], reverse)
+    d_weight, d_bias, _ = run_conv_backward(x, weight, bias, silu, cut, None, d_out, dx, add=False)
+    return [dx, d_weight, d_bias]
 
 
-_conv.register_autograd(_conv_gradients, setup_context=_conv_context)
+register_conv("causal_conv1d", _forward, _backward)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from seqdiff.ops.causal_conv.reference import causal_conv1d_reference
-from seqdiff.ops.dtypes import FLOATS
+from seqdiff.ops.operators import FLOATS
 from seqdiff.ops.selective_scan.cuda import has_triton, require_triton
 
 BACKENDS = ("auto", "reference", "cpu", "triton")
@@ -38,7 +38,7 @@ def causal_conv1d(
             flipping back.
         backend: ``"auto"`` takes the CPU kernel for CPU tensors, Triton's for CUDA ones where
             Triton is installed, and PyTorch's own convolution elsewhere; ``"cpu"``, ``"triton"``
-            or ``"reference"`` insist.
+            or ``"reference"`` selects one.
 
     Returns:
         The filtered input in x's dtype.
@@ -77,7 +77,7 @@ def _automatic(x: Tensor) -> str:
 def check_conv_inputs(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
 ) -> None:
-    """Refuse what no backend can run, naming the argument.
+    """Check that some backend can run the arguments; errors name the argument.
 
     Raises:
         ValueError: A shape, a dtype or the activation is wrong.

@@ -1,13 +1,14 @@
-"""The Triton convolution as a PyTorch operator: differentiable, opaque to ``torch.compile``."""
+"""The convolution on a CUDA device."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from seqdiff.ops.causal_conv.operator import register_conv
 from seqdiff.ops.causal_conv.triton_kernels import conv_outputs, conv_slopes
-from seqdiff.ops.dtypes import compute_dtype
-from seqdiff.ops.triton_launch import BLOCK, ceil_div, kind_of, launch, strided
+from seqdiff.ops.operators import compute_dtype
+from seqdiff.ops.triton_common import BLOCK, ceil_div, kind_of, launch, strided
 
 SPAN = 32
 """Positions of one tile."""
@@ -32,7 +33,7 @@ def causal_conv1d_triton(
         ValueError: The tensors are not on a CUDA device.
     """
     offset = None if bias is None else bias.contiguous()
-    return torch.ops.seqdiff.causal_conv1d_triton(x, weight, offset, silu, reverse)
+    return torch.ops.seqdiff.causal_conv1d_triton(x, weight, offset, silu, reverse)[0]
 
 
 def _grid(x: Tensor) -> tuple[int, int, int]:
@@ -51,29 +52,19 @@ def _options(weight: Tensor, dtype: torch.dtype, silu: bool, reverse: bool) -> d
     }
 
 
-@torch.library.custom_op("seqdiff::causal_conv1d_triton", mutates_args=())
-def _conv(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
+) -> list[Tensor]:
     out = torch.empty_like(x)
     options = _options(weight, compute_dtype(x, weight, bias), silu, reverse)
     arguments = [*strided(x, weight), bias, *strided(out), x.shape[1], x.shape[2]]
     launch(conv_outputs, _grid(x), x, arguments, options)
-    return out
+    return [out]
 
 
-@_conv.register_fake
-def _conv_fake(x, weight, bias, silu, reverse):
-    return torch.empty_like(x)
-
-
-@torch.library.custom_op("seqdiff::causal_conv1d_triton_backward", mutates_args=())
-def _conv_backward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    silu: bool,
-    reverse: bool,
-    d_out: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool, d_out: Tensor
+) -> list[Tensor]:
     dtype, grid = compute_dtype(x, weight, bias), _grid(x)
     batch, channels, length = x.shape
     slope, dx = torch.empty_like(x, dtype=dtype), torch.empty_like(x)
@@ -85,32 +76,9 @@ def _conv_backward(
     launch(conv_slopes, grid, x, begin, _options(weight, dtype, silu, reverse))
     finish = [*strided(slope, weight), None, *strided(dx), channels, length]
     launch(conv_outputs, grid, x, finish, _options(weight, dtype, False, not reverse))
-    bias_dtype = dtype if bias is None else bias.dtype
-    return dx, d_weight.sum((0, 1)).mT.to(weight.dtype), d_bias.sum((0, 1)).to(bias_dtype)
+    d_weight = d_weight.sum((0, 1)).mT.to(weight.dtype).contiguous()
+    d_bias = d_bias.sum((0, 1)).to(dtype if bias is None else bias.dtype)
+    return [dx, d_weight, d_bias]
 
 
-@_conv_backward.register_fake
-def _conv_backward_fake(x, weight, bias, silu, reverse, d_out):
-    bias_dtype = compute_dtype(x, weight) if bias is None else bias.dtype
-    return (
-        torch.empty_like(x),
-        weight.new_empty(weight.shape[::-1]).mT,
-        weight.new_empty(weight.shape[0], dtype=bias_dtype),
-    )
-
-
-def _conv_context(ctx, inputs, output):
-    x, weight, bias, silu, reverse = inputs
-    ctx.save_for_backward(x, weight, bias)
-    ctx.options = (silu, reverse)
-
-
-def _conv_gradients(ctx, d_out):
-    x, weight, bias = ctx.saved_tensors
-    dx, d_weight, d_bias = torch.ops.seqdiff.causal_conv1d_triton_backward(
-        x, weight, bias, *ctx.options, d_out
-    )
-    return dx, d_weight, None if bias is None else d_bias, None, None
-
-
-_conv.register_autograd(_conv_gradients, setup_context=_conv_context)
+register_conv("causal_conv1d_triton", _forward, _backward)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seqdiff.ops.triton_math import sigmoid
+from seqdiff.ops.triton_common import sigmoid
 
 # pyright: reportMissingImports=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 

@@ -1,27 +1,47 @@
 """Compiling kernels on first use and running them on several threads.
 
-Threads are our own, asleep between calls: Numba's pool would spin against PyTorch's for the same
-cores. Their number is ``torch.get_num_threads()``.
+The threads are our own and sleep between calls: Numba's pool would spin against PyTorch's for the
+same cores. Their number is ``torch.get_num_threads()``.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
-from numba import njit, types
+from numba import from_dtype, njit, types
 from torch import Tensor
 
-from seqdiff.ops.cpu_simd.memory import keep_freed_memory
-
 _LOGGER = logging.getLogger("seqdiff.ops")
+
+SMALL = 1 << 15
+"""Elements below which waking a second thread takes longer than the whole work."""
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # glibc's malloc.h
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let glibc hold on to up to 1 GiB of freed blocks below 32 MiB; elsewhere do nothing.
+
+    By default it gives the activations of each training step back to the system, which fills every
+    page with zeros when the next step asks for it again: about 11,000 page faults in a step of the
+    118x4 network, a tenth of its time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, 1 << 30)
+        mallopt(_TOP_PAD, 1 << 26)
+        mallopt(_MMAP_THRESHOLD, 1 << 25)
 
 
 def view(tensor: Tensor | None, like: Tensor, ndim: int, flip: bool = False) -> np.ndarray:
@@ -32,93 +52,23 @@ def view(tensor: Tensor | None, like: Tensor, ndim: int, flip: bool = False) -> 
     return array[..., ::-1] if flip else array
 
 
-def _arrays(dtype: torch.dtype, *ranks: int) -> list[types.Array]:
-    """Numba's types of strided arrays, so that one kernel takes every layout."""
-    scalar = types.float32 if dtype == torch.float32 else types.float64
-    return [types.Array(scalar, rank, "A") for rank in ranks]
-
-
-@functools.cache
-def scan_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    """``"scan_forward"`` or ``"scan_backward"`` compiled for a dtype."""
-    from seqdiff.ops.selective_scan.cpu_backward import scan_backward
-    from seqdiff.ops.selective_scan.cpu_forward import scan_forward
-
-    scalar = types.float32 if dtype == torch.float32 else types.float64
-    saved = types.Array(scalar, 4, "C")
-    inputs = [*_arrays(dtype, 3, 3, 2, 4, 4, 2, 3, 2), *(types.boolean,) * 3]
-    if name == "scan_forward":
-        return _compile(
-            scan_forward,
-            dtype,
-            [*inputs, *_arrays(dtype, 3, 3), types.boolean, *_arrays(dtype, 3), saved],
-        )
-    rows, sums = _arrays(dtype, 3, 3, 3, 3, 3), _arrays(dtype, 5, 5, 3, 3, 3, 3, 3, 3)
-    return _compile(scan_backward, dtype, [*inputs, saved, *rows, types.boolean, *sums])
-
-
-@functools.cache
-def conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    """``"conv_forward"`` or ``"conv_backward"`` compiled for a dtype."""
-    from seqdiff.ops.causal_conv.cpu_kernels import conv_backward, conv_forward
-
-    inputs = [*_arrays(dtype, 3, 2, 2), types.boolean]
-    if name == "conv_forward":
-        return _compile(conv_forward, dtype, [*inputs, *_arrays(dtype, 3)])
-    rows, sums = _arrays(dtype, 3, 3), _arrays(dtype, 3, 3)
-    return _compile(conv_backward, dtype, [*inputs, *rows, types.boolean, *sums])
-
-
-@functools.cache
-def block_scan_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    """``"block_scan_forward"`` or ``"block_scan_backward"`` compiled for a dtype."""
-    from seqdiff.ops.bimamba.cpu_block_scan import block_scan_backward, block_scan_forward
-
-    scalar = types.float32 if dtype == torch.float32 else types.float64
-    saved = types.Array(scalar, 4, "C")
-    inputs = [*_arrays(dtype, 3, 3, 2, 4, 4, 2, 3, 2), *(types.boolean,) * 3]
-    inputs += [types.int64, types.int64, types.boolean, *_arrays(dtype, 4)]
-    if name == "block_scan_forward":
-        arguments = [*inputs, *_arrays(dtype, 3), types.boolean, saved]
-        return _compile(block_scan_forward, dtype, arguments)
-    rows, sums = _arrays(dtype, 3, 4, 3, 3, 3), _arrays(dtype, 5, 5, 3, 3, 3, 3, 3, 3)
-    return _compile(block_scan_backward, dtype, [*inputs, saved, *rows, types.boolean, *sums])
-
-
-@functools.cache
-def block_conv_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    """``"block_conv_forward"`` or ``"block_conv_backward"`` compiled for a dtype."""
-    from seqdiff.ops.bimamba.cpu_block_conv import block_conv_backward, block_conv_forward
-
-    inputs = [*_arrays(dtype, 3, 2, 2), types.boolean, types.int64, types.int64]
-    if name == "block_conv_forward":
-        return _compile(block_conv_forward, dtype, [*inputs, *_arrays(dtype, 4, 3)])
-    rows, sums = _arrays(dtype, 4, 3, 3), _arrays(dtype, 3, 3, 4)
-    return _compile(block_conv_backward, dtype, [*inputs, *rows, types.boolean, *sums])
-
-
-@functools.cache
-def norm_kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    """``"norm_forward"`` or ``"norm_backward"`` compiled for a dtype."""
-    from seqdiff.ops.rms_norm.cpu_kernels import norm_backward, norm_forward
-
-    scalar = types.float32 if dtype == torch.float32 else types.float64
-    matrix, vector = types.Array(scalar, 2, "C"), types.Array(scalar, 1, "C")
-    if name == "norm_forward":
-        return _compile(norm_forward, dtype, [matrix, vector, vector, matrix, vector])
-    return _compile(norm_backward, dtype, [matrix, vector, vector, matrix, matrix, matrix])
-
-
 @functools.cache
 def _digest() -> str:
-    """What the kernels' sources add up to: Numba itself would watch only the caller's file."""
-    folder = Path(__file__).parent
-    text = b"".join(path.read_bytes() for path in sorted(folder.glob("cpu_*.py")))
-    return hashlib.sha256(text).hexdigest()[:16]
+    """A hash of all kernels' sources: Numba itself watches only the file of the outermost one."""
+    folder = Path(__file__).parents[1]
+    paths = sorted((*folder.glob("cpu_simd/*.py"), *folder.glob("*/cpu_*.py")))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+
+
+def _type(argument: object) -> types.Type:
+    """Numba's type of an argument: one kernel takes arrays of any strides."""
+    if isinstance(argument, np.ndarray):
+        return types.Array(from_dtype(argument.dtype), argument.ndim, "A")
+    return types.boolean if isinstance(argument, bool) else types.int64
 
 
 def _compile(
-    function: Callable[..., None], dtype: torch.dtype, arguments: Sequence[types.Type]
+    function: Callable[..., None], dtype: torch.dtype, arguments: tuple[object, ...]
 ) -> Callable[..., None]:
     """Compile a kernel, or load it from Numba's cache on disk; say so when it takes a while."""
     name = f"{function.__name__}_{_digest()}_{str(dtype).removeprefix('torch.')}"
@@ -132,7 +82,7 @@ def _compile(
     except RuntimeError:
         kernel = njit(nogil=True)(function)
         _say_once("in every run, since no cache folder is writable; set NUMBA_CACHE_DIR to one")
-    kernel.compile((types.Array(types.int64, 1, "C"), *arguments))
+    kernel.compile(tuple(map(_type, arguments)))
     kernel.disable_compile()
     return kernel
 
@@ -142,17 +92,31 @@ def _say_once(how_often: str) -> None:
     _LOGGER.warning("seqdiff: compiling the CPU kernels, up to a minute, %s", how_often)
 
 
+_kernels: dict[tuple[Callable[..., None], torch.dtype], Callable[..., None]] = {}
 _pools: dict[int, ThreadPoolExecutor] = {}
 os.register_at_fork(after_in_child=_pools.clear)
 
 
-def run_tasks(kernel: Callable[..., None], arguments: tuple[object, ...], tasks: int) -> None:
-    """Let threads share out a kernel's tasks; each task's result does not depend on its thread."""
-    counter = np.zeros(1, np.int64)
-    helpers = min(torch.get_num_threads(), tasks) - 1
+def run_tasks(
+    function: Callable[..., None], like: Tensor, arguments: tuple[object, ...], tasks: int
+) -> None:
+    """Let threads divide a kernel's tasks among them; no result depends on which thread ran it.
+
+    Args:
+        function: The kernel in Python, which Numba compiles once a dtype. Its first argument is a
+            counter, from which it takes tasks until all are done.
+        like: An input, whose dtype the kernel is compiled for. If it is small, one thread does all.
+        arguments: The kernel's other arguments: arrays, booleans and integers.
+        tasks: How many tasks there are.
+    """
+    arguments = (np.zeros(1, np.int64), *arguments)
+    kernel = _kernels.get((function, like.dtype))
+    if kernel is None:
+        kernel = _kernels[function, like.dtype] = _compile(function, like.dtype, arguments)
+    helpers = min(torch.get_num_threads(), tasks) - 1 if like.numel() >= SMALL else 0
     if helpers > 0 and helpers not in _pools:
         _pools[helpers] = ThreadPoolExecutor(helpers, thread_name_prefix="seqdiff-ops")
-    waiting = [_pools[helpers].submit(kernel, counter, *arguments) for _ in range(helpers)]
-    kernel(counter, *arguments)
+    waiting = [_pools[helpers].submit(kernel, *arguments) for _ in range(helpers)]
+    kernel(*arguments)
     for future in waiting:
         future.result()

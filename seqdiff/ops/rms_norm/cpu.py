@@ -1,16 +1,17 @@
-"""The CPU's RMSNorm as a PyTorch operator: differentiable, opaque to ``torch.compile``."""
+"""RMSNorm on the CPU."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from seqdiff.ops.cpu_simd.runtime import norm_kernel, run_tasks
-from seqdiff.ops.rms_norm.cpu_kernels import ROWS
+from seqdiff.ops.cpu_simd.runtime import run_tasks
+from seqdiff.ops.operators import differentiable_operator
+from seqdiff.ops.rms_norm.cpu_kernels import ROWS, norm_backward, norm_forward
 
 
 def rms_norm_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``seqdiff.ops.rms_norm.dispatch`` for one floating dtype on the CPU."""
+    """Run `rms_norm` for one floating dtype on the CPU."""
     return torch.ops.seqdiff.rms_norm(x, weight, eps)[0]
 
 
@@ -18,49 +19,38 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1, tensor.shape[-1]).contiguous()
 
 
-@torch.library.custom_op("seqdiff::rms_norm", mutates_args=())
-def _norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def _forward(x: Tensor, weight: Tensor, eps: float) -> list[Tensor]:
     """The output, and one over each vector's root mean square."""
-    out, inverse = _norm_fake(x, weight, eps)
+    out, inverse = _forward_fake(x, weight, eps)
     rows = _flat(x)
     arrays = (rows, weight.contiguous(), weight.new_tensor([eps]), _flat(out), inverse)
-    tasks = -(-len(rows) // ROWS)
-    run_tasks(norm_kernel("norm_forward", x.dtype), tuple(a.numpy() for a in arrays), tasks)
-    return out, inverse
+    run_tasks(norm_forward, x, tuple(a.numpy() for a in arrays), -(-len(rows) // ROWS))
+    return [out, inverse]
 
 
-@_norm.register_fake
-def _norm_fake(x, weight, eps):
-    return x.new_empty(x.shape), x.new_empty(x.shape[:-1].numel())
+def _forward_fake(x, weight, eps):
+    return [x.new_empty(x.shape), x.new_empty(x.shape[:-1].numel())]
 
 
-@torch.library.custom_op("seqdiff::rms_norm_backward", mutates_args=())
-def _norm_backward(
-    x: Tensor, weight: Tensor, inverse: Tensor, d_out: Tensor
-) -> tuple[Tensor, Tensor]:
+def _backward(x: Tensor, weight: Tensor, inverse: Tensor, d_out: Tensor) -> list[Tensor]:
     dx, rows = x.new_empty(x.shape), _flat(x)
     tasks = -(-len(rows) // ROWS)
     d_weight = x.new_zeros(tasks, len(weight))
     arrays = (rows, weight.contiguous(), inverse, _flat(d_out), _flat(dx), d_weight)
-    run_tasks(norm_kernel("norm_backward", x.dtype), tuple(a.numpy() for a in arrays), tasks)
-    return dx, d_weight.sum(0)
+    run_tasks(norm_backward, x, tuple(a.numpy() for a in arrays), tasks)
+    return [dx, d_weight.sum(0)]
 
 
-@_norm_backward.register_fake
-def _norm_backward_fake(x, weight, inverse, d_out):
-    return x.new_empty(x.shape), weight.new_empty(weight.shape)
+def _backward_fake(x, weight, inverse, d_out):
+    return [x.new_empty(x.shape), weight.new_empty(weight.shape)]
 
 
-def _context(ctx, inputs, output):
-    x, weight, _ = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, weight, output[1])
-
-
-def _gradients(ctx, d_out, d_inverse):
-    if d_out is None:
-        return None, None, None
-    return *torch.ops.seqdiff.rms_norm_backward(*ctx.saved_tensors, d_out), None
-
-
-_norm.register_autograd(_gradients, setup_context=_context)
+differentiable_operator(
+    "rms_norm",
+    _forward,
+    _forward_fake,
+    _backward,
+    _backward_fake,
+    remember=lambda inputs, output: ((*inputs[:2], output[1]), ()),
+    differentiable=2,
+)

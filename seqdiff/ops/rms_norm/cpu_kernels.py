@@ -10,7 +10,6 @@ import math
 
 from numba import njit
 
-from seqdiff.ops.cpu_simd.tasks import next_task
 from seqdiff.ops.cpu_simd.tiles import buffer
 from seqdiff.ops.cpu_simd.vectors import (
     LANES,
@@ -18,6 +17,7 @@ from seqdiff.ops.cpu_simd.vectors import (
     load,
     load_first,
     mul,
+    next_task,
     splat,
     store,
     store_first,

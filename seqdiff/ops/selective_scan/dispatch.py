@@ -53,9 +53,9 @@ def selective_scan(
         initial_state: State before the first position read; zero when absent.
         reverse: Read from right to left, so equal to flipping every sequence, scanning and
             flipping back; the last state is then the one after position 0.
-        backend: ``"auto"`` takes the CPU kernel for CPU tensors, and for CUDA ones what
-            `selective_scan.cuda` says: mamba_ssm's or Triton's; ``"reference"``, ``"cpu"``,
-            ``"triton"`` or ``"mamba_ssm"`` insist.
+        backend: ``"auto"`` takes the CPU kernel for CPU tensors, and for CUDA tensors
+            mamba_ssm's or Triton's, see `choose_for_cuda`; ``"reference"``, ``"cpu"``,
+            ``"triton"`` or ``"mamba_ssm"`` selects one.
 
     Returns:
         The output in u's dtype and, if asked for, the last state in float32 (float64 if any input

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seqdiff.ops.dtypes import FLOATS, compute_dtype
+from seqdiff.ops.operators import FLOATS, compute_dtype
 
 
 class ScanInputs(NamedTuple):
@@ -50,7 +50,7 @@ class ScanInputs(NamedTuple):
 
 
 def check_scan_inputs(inputs: ScanInputs) -> None:
-    """Refuse what no backend can run, naming the argument.
+    """Check that some backend can run the arguments; errors name the argument.
 
     Raises:
         ValueError: A tensor has the wrong shape or dtype, or lies on another device than u.

@@ -1,4 +1,4 @@
-"""The Triton scan as a PyTorch operator: differentiable, and opaque to ``torch.compile``."""
+"""The scan on a CUDA device."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seqdiff.ops.dtypes import compute_dtype
+from seqdiff.ops.operators import compute_dtype
 from seqdiff.ops.selective_scan.inputs import ScanInputs
-from seqdiff.ops.selective_scan.triton_backward import chunk_flows, scan_gradients
-from seqdiff.ops.selective_scan.triton_forward import chunk_states, join_chunks, scan_outputs
-from seqdiff.ops.triton_launch import BLOCK, ceil_div, kind_of, launch, power_of_two, strided
+from seqdiff.ops.selective_scan.operator import register_scan
+from seqdiff.ops.selective_scan.triton_kernels import (
+    chunk_flows,
+    chunk_states,
+    join_chunks,
+    scan_gradients,
+    scan_outputs,
+)
+from seqdiff.ops.triton_common import BLOCK, ceil_div, kind_of, launch, power_of_two, strided
 
 SPAN = 8
 """Positions whose states the backward keeps in registers."""
@@ -67,7 +73,7 @@ class _Plan(NamedTuple):
         chunks: Chunks of a row.
         chunk: Positions of a chunk.
         sizes: What every kernel takes: channels, states, channels of a group, blocks of a group.
-        shares: Groups that share one B, one C; 0 where the map is constant.
+        shares: How many groups use the same B, and the same C; 0 where the map is constant.
         dtype: What is computed in.
     """
 
@@ -131,8 +137,7 @@ def _edges(plan: _Plan, like: Tensor) -> tuple[Tensor, Tensor]:
     return room, like.new_empty(plan.batch, plan.chunks, channels, dtype=plan.dtype)
 
 
-@torch.library.custom_op("seqdiff::selective_scan_triton", mutates_args=())
-def _scan(
+def _forward(
     u: Tensor,
     delta: Tensor,
     A: Tensor,
@@ -140,39 +145,29 @@ def _scan(
     C: Tensor,
     D: Tensor | None,
     z: Tensor | None,
-    delta_bias: Tensor | None,
+    bias: Tensor | None,
     initial: Tensor | None,
     softplus: bool,
     reverse: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dtype = compute_dtype(u, delta, A, B, C, D, z, delta_bias, initial)
+) -> list[Tensor]:
+    dtype = compute_dtype(u, delta, A, B, C, D, z, bias, initial)
     plan = _plan(u, A, B, C, dtype)
     length, (share_B, share_C) = u.shape[2], plan.shares
     out, (starts, totals) = torch.empty_like(u), _edges(plan, u)
     options = plan.options() | {"SOFTPLUS": softplus, "REVERSE": reverse, "CHUNK": plan.chunk}
-    begin = [*strided(u, delta, A, B), delta_bias, starts, totals, length, plan.sizes]
+    begin = [*strided(u, delta, A, B), bias, starts, totals, length, plan.sizes]
     launch(chunk_states, plan.grid, u, begin, options | {"SHARE_B": share_B})
     last = plan.join(A, starts, totals, initial, left=False)
     finish = [
-        *strided(u, delta, A, B, C), D, *strided(z), delta_bias, starts, *strided(out), length,
+        *strided(u, delta, A, B, C), D, *strided(z), bias, starts, *strided(out), length,
         plan.sizes,
     ]  # fmt: skip
     launch(scan_outputs, plan.grid, u, finish, options | {"SHARE_B": share_B, "SHARE_C": share_C})
-    return out, last, starts if keep else starts.new_empty(0, 0, 0, 0)
+    return [out, last, starts if keep else starts.new_empty(0, 0, 0, 0)]
 
 
-@_scan.register_fake
-def _scan_fake(u, delta, A, B, C, D, z, delta_bias, initial, softplus, reverse, keep):
-    dtype = compute_dtype(u, delta, A, B, C, D, z, delta_bias, initial)
-    last = A.new_empty(u.shape[0], *A.shape, dtype=dtype)
-    if not keep:
-        return torch.empty_like(u), last, A.new_empty(0, 0, 0, 0, dtype=dtype)
-    return torch.empty_like(u), last, _edges(_plan(u, A, B, C, dtype), u)[0]
-
-
-@torch.library.custom_op("seqdiff::selective_scan_triton_backward", mutates_args=())
-def _scan_backward(
+def _backward(
     u: Tensor,
     delta: Tensor,
     A: Tensor,
@@ -180,15 +175,17 @@ def _scan_backward(
     C: Tensor,
     D: Tensor | None,
     z: Tensor | None,
-    delta_bias: Tensor | None,
+    bias: Tensor | None,
+    initial: Tensor | None,
+    starts: Tensor,
     softplus: bool,
     reverse: bool,
-    starts: Tensor,
-    d_out: Tensor,
+    d_out: Tensor | None,
     d_last: Tensor | None,
 ) -> list[Tensor]:
     plan = _plan(u, A, B, C, starts.dtype)
     length, (share_B, share_C) = u.shape[2], plan.shares
+    d_out = torch.zeros_like(u) if d_out is None else d_out
     options = plan.options() | {"SOFTPLUS": softplus, "REVERSE": reverse, "CHUNK": plan.chunk}
     flows, totals = _edges(plan, u)
     du, d_delta = torch.empty_like(u), torch.empty_like(delta)
@@ -199,12 +196,12 @@ def _scan_backward(
     by_block = (batch, plan.groups * plan.blocks, length, states)
     maps = [starts.new_empty(by_block if s else starts.shape) for s in plan.shares]
     begin = [
-        *strided(delta, A, C, z), delta_bias, *strided(d_out), flows, totals, length, plan.sizes
+        *strided(delta, A, C, z), bias, *strided(d_out), flows, totals, length, plan.sizes
     ]  # fmt: skip
     launch(chunk_flows, plan.grid, u, begin, options | {"SHARE_C": share_C})
     d_initial = plan.join(A, flows, totals, d_last, left=True)
     finish = [
-        *strided(u, delta, A, B, C), D, *strided(z), delta_bias, *strided(d_out), starts, flows,
+        *strided(u, delta, A, B, C), D, *strided(z), bias, *strided(d_out), starts, flows,
         marks, *strided(du, d_delta, dz), (dA, *maps, dD, d_bias), length, plan.sizes,
     ]  # fmt: skip
     options |= {"SHARE_B": share_B, "SHARE_C": share_C, "SPAN": SPAN, "HAS_Z": z is not None}
@@ -212,10 +209,11 @@ def _scan_backward(
     dB, dC = (_sum_map(part, m) for part, m in zip(maps, (B, C), strict=True))
     dD, d_bias = (
         part.sum((0, 1)).to(part.dtype if v is None else v.dtype)
-        for part, v in ((dD, D), (d_bias, delta_bias))
+        for part, v in ((dD, D), (d_bias, bias))
     )
     dz = u.new_empty(0, 0, 0) if dz is None else dz
-    return [du, d_delta, dz, dA.sum((0, 1)).to(A.dtype), dB, dC, dD, d_bias, d_initial]
+    d_initial = d_initial if initial is None else d_initial.to(initial.dtype)
+    return [du, d_delta, dA.sum((0, 1)).to(A.dtype), dB, dC, dD, dz, d_bias, d_initial]
 
 
 def _sum_map(part: Tensor, m: Tensor) -> Tensor:
@@ -227,50 +225,8 @@ def _sum_map(part: Tensor, m: Tensor) -> Tensor:
     return grouped.sum(2).mT.to(m.dtype)
 
 
-@_scan_backward.register_fake
-def _scan_backward_fake(
-    u, delta, A, B, C, D, z, delta_bias, softplus, reverse, starts, d_out, d_last
-):
-    vectors = [
-        u.new_empty(u.shape[1], dtype=starts.dtype if v is None else v.dtype)
-        for v in (D, delta_bias)
-    ]
-    return [
-        torch.empty_like(u),
-        torch.empty_like(delta),
-        u.new_empty(0, 0, 0) if z is None else torch.empty_like(z),
-        A.new_empty(A.shape),
-        *(m.new_empty(m.shape) if m.ndim == 2 else m.new_empty(m.mT.shape).mT for m in (B, C)),
-        *vectors,
-        A.new_empty(u.shape[0], *A.shape, dtype=starts.dtype),
-    ]
+def _saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple:
+    return u.shape[0], ceil_div(u.shape[2], _chunk(u.shape[2])), *A.shape
 
 
-def _scan_context(ctx, inputs, output):
-    u, delta, A, B, C, D, z, delta_bias, initial, softplus, reverse, _ = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(u, delta, A, B, C, D, z, delta_bias, output[2])
-    ctx.options = (softplus, reverse)
-    ctx.initial_dtype = None if initial is None else initial.dtype
-
-
-def _scan_gradients(ctx, d_out, d_last, d_starts):
-    *tensors, starts = ctx.saved_tensors
-    D, z, delta_bias = tensors[5:]
-    if d_out is None:
-        d_out = torch.zeros_like(tensors[0])
-    backward = torch.ops.seqdiff.selective_scan_triton_backward
-    du, d_delta, dz, dA, dB, dC, dD, d_bias, d_initial = backward(
-        *tensors, *ctx.options, starts, d_out, d_last
-    )
-    return (
-        du, d_delta, dA, dB, dC,
-        None if D is None else dD,
-        None if z is None else dz,
-        None if delta_bias is None else d_bias,
-        None if ctx.initial_dtype is None else d_initial.to(ctx.initial_dtype),
-        None, None, None,
-    )  # fmt: skip
-
-
-_scan.register_autograd(_scan_gradients, setup_context=_scan_context)
+register_scan("selective_scan_triton", _forward, _backward, _saved_shape, states_adjacent=True)

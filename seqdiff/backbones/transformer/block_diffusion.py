@@ -1,0 +1,475 @@
+"""Block diffusion over [x_t ; x0]: its attention, and the passes that use it.
+
+A query sees the clean blocks before its own, and its own block. The structured form works on chunks
+of whole blocks. All chunks before a query's chunk are visible, so attention to them needs no mask;
+attention within the chunk does. The two parts are joined by their normalisers, as in Dao et al.
+2022, arXiv:2205.14135, section 3.1. The gradient of each part needs only the output and the
+normaliser of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from seqdiff.backbones.transformer.layers import AdaptiveBlock, Rotary
+from seqdiff.backbones.transformer.packing import Layout, Packed, Padded, lay_out
+
+CHUNK = 64
+_attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def clean_length(length: int, block_size: int) -> int:
+    """Count the clean tokens that some query reads: those of all blocks but the last.
+
+    Args:
+        length: Length of a row.
+        block_size: Tokens of a block.
+    """
+    return max(0, length - 1) // block_size * block_size
+
+
+def block_diffusion_mask(
+    length: int, block_size: int, device: torch.device | None = None
+) -> Bool[Tensor, "M M"]:
+    """Build the mask of [x_t ; x0], True where a query (row) sees a key (column); M is 2 L.
+
+    A query sees its own block in its own half. A query in x_t also sees x0 in strictly earlier
+    blocks, and a query in x0 also sees x0 in earlier blocks. Source: Arriola et al. 2025,
+    arXiv:2503.09573, section 3.1 and appendix B.6.
+
+    Args:
+        length: L, of each half.
+        block_size: Tokens of a block; the last may be shorter.
+        device: Device of the mask.
+    """
+    position = torch.arange(2 * length, device=device)
+    clean, block = position >= length, position % length // block_size
+    query, key = block[:, None], block[None]
+    from_clean, to_clean = clean[:, None], clean[None]
+    return ((from_clean == to_clean) & (query == key)) | (to_clean & (key < query))
+
+
+def attend_blocks(
+    q: Float[Tensor, "B H L C"],
+    k: Float[Tensor, "B H L C"],
+    v: Float[Tensor, "B H L C"],
+    block_size: int,
+    clean: tuple[Float[Tensor, "B H l C"], Float[Tensor, "B H l C"]] | None = None,
+) -> Float[Tensor, "B H L C"]:
+    """Attend to the own block and to the earlier blocks of the clean row, on the CPU.
+
+    Args:
+        q: Queries.
+        k: Keys of the same row.
+        v: Values of the same row.
+        block_size: Tokens of a block; the last may be shorter.
+        clean: Keys and values of the clean row, ``clean_length`` of them; ``None`` if the queries
+            are those of the clean row.
+    """
+    if not q.shape[2]:
+        return v
+    nothing = k[:, :, :0]
+    clean_k, clean_v = (nothing, nothing) if clean is None else clean
+    return _BlockAttention.apply(q, k, v, clean_k, clean_v, block_size, clean is not None)
+
+
+class _Near(NamedTuple):
+    """Chunks of one shape, each of which attends within itself.
+
+    Attributes:
+        start: First position of the first chunk.
+        chunks: Number of chunks.
+        size: Tokens of a chunk.
+        clean: Number of clean keys of each chunk, which come before its own keys.
+        mask: Added to the scores; ``None`` if every key is visible.
+    """
+
+    start: int
+    chunks: int
+    size: int
+    clean: int
+    mask: Tensor | None
+
+    def fold(self, x: Tensor, size: int) -> Tensor:
+        """Make each chunk a row of the batch, cut to ``size`` tokens."""
+        if self.chunks == 1:
+            return x[:, :, self.start : self.start + size]
+        part = x[:, :, self.start : self.start + self.chunks * size].transpose(1, 2)
+        return part.unflatten(1, (self.chunks, size)).flatten(0, 1).transpose(1, 2)
+
+    def unfold(self, x: Tensor) -> Tensor:
+        """Undo ``fold``."""
+        if self.chunks == 1:
+            return x
+        rows = x.transpose(1, 2).unflatten(0, (-1, self.chunks)).flatten(1, 2)
+        return rows.transpose(1, 2)
+
+    def keys(self, clean: Tensor, own: Tensor) -> Tensor:
+        """Return the keys or values of each chunk."""
+        mine = self.fold(own, self.size)
+        return torch.cat((self.fold(clean, self.clean), mine), dim=2) if self.clean else mine
+
+
+class _Plan(NamedTuple):
+    """How a row is cut into chunks.
+
+    Attributes:
+        near: Groups of chunks, for attention within a chunk.
+        chunk: Tokens of a chunk.
+        length: Tokens of the row.
+    """
+
+    near: tuple[_Near, ...]
+    chunk: int
+    length: int
+
+    @classmethod
+    def of(
+        cls, length: int, behind: int, block_size: int, noisy: bool, dtype: torch.dtype
+    ) -> _Plan:
+        """Cut a row into whole chunks and a rest; a noisy row reads ``behind`` clean tokens."""
+        chunk = block_size * max(1, CHUNK // block_size)
+        with_clean = noisy and chunk > block_size
+        whole = (min(length, behind) if with_clean else length) // chunk
+        start = whole * chunk
+        rest, near = length - start, []
+        if whole:
+            clean = chunk * with_clean
+            near.append(_Near(0, whole, chunk, clean, _mask(chunk, clean, block_size, dtype)))
+        if rest:
+            clean = behind - start if with_clean else 0
+            near.append(_Near(start, 1, rest, clean, _mask(rest, clean, block_size, dtype)))
+        return cls(tuple(near), chunk, length)
+
+    def far(self) -> Iterator[tuple[slice, slice]]:
+        """Yield the queries of each chunk and the keys of all chunks before it."""
+        for start in range(self.chunk, self.length, self.chunk):
+            yield slice(start, min(start + self.chunk, self.length)), slice(0, start)
+
+
+def _mask(size: int, clean: int, block_size: int, dtype: torch.dtype) -> Tensor | None:
+    """Build what is added to the scores within a chunk; clean keys come before its own.
+
+    A chunk of a noisy row without clean keys is one block.
+    """
+    if size <= block_size and not clean:
+        return None
+    block = torch.arange(size) // block_size
+    seen = block <= block[:, None]
+    if clean:
+        own = block == block[:, None]
+        seen = torch.cat(((seen & ~own)[:, :clean], own), dim=1)
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, -torch.inf)
+
+
+_plan = lru_cache(maxsize=64)(_Plan.of)
+
+
+class _BlockAttention(torch.autograd.Function):
+    """Attention in parts; the backward pass recomputes each part."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        clean_k: Tensor,
+        clean_v: Tensor,
+        block_size: int,
+        noisy: bool,
+    ) -> Tensor:
+        plan = _plan(q.shape[2], clean_k.shape[2], block_size, noisy, q.dtype)
+        parts = []
+        for near in plan.near:
+            keys, values = near.keys(clean_k, k), near.keys(clean_v, v)
+            mixed = _attend(near.fold(q, near.size), keys, values, attn_mask=near.mask)
+            parts.append([near.unfold(x) for x in (mixed[0], mixed[1][..., None])])
+        out, norm = (torch.cat(x, dim=2) for x in zip(*parts, strict=True))
+        far_k, far_v = (clean_k, clean_v) if noisy else (k, v)
+        for here, before in plan.far():
+            mixed, other = _attend(q[:, :, here], far_k[:, :, before], far_v[:, :, before])
+            ours, other = norm[:, :, here], other[..., None]
+            out[:, :, here].lerp_(mixed, (other - ours).sigmoid().to(out.dtype))
+            ours.copy_(torch.logaddexp(ours, other))
+        ctx.save_for_backward(q, k, v, clean_k, clean_v, out, norm)
+        ctx.plan, ctx.noisy = plan, noisy  # pyright: ignore[reportAttributeAccessIssue]
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        q, k, v, clean_k, clean_v, out, norm = ctx.saved_tensors
+        dq, dk, dv, dclean_k, dclean_v = (torch.zeros_like(x) for x in (q, k, v, clean_k, clean_v))
+        for near in ctx.plan.near:
+            here = slice(near.start, near.start + near.chunks * near.size)
+            keys, values = near.keys(clean_k, k), near.keys(clean_v, v)
+            given, asked, mixed, weights = (near.fold(x, near.size) for x in (grad, q, out, norm))
+            dmixed = _attend_backward(
+                *(given, asked, keys, values, mixed, weights[..., 0]),
+                dropout_p=0.0,
+                is_causal=False,
+                attn_mask=near.mask,
+            )
+            dq[:, :, here] = near.unfold(dmixed[0])
+            for total, clean, part in ((dk, dclean_k, dmixed[1]), (dv, dclean_v, dmixed[2])):
+                behind = slice(near.start, near.start + near.chunks * near.clean)
+                clean[:, :, behind] = near.unfold(part[:, :, : near.clean])
+                total[:, :, here] = near.unfold(part[:, :, near.clean :])
+        far_k, far_v, dfar_k, dfar_v = (
+            (clean_k, clean_v, dclean_k, dclean_v) if ctx.noisy else (k, v, dk, dv)
+        )
+        for here, before in ctx.plan.far():
+            given, asked, mixed, weights = (x[:, :, here] for x in (grad, q, out, norm))
+            dmixed = _attend_backward(
+                *(given, asked, far_k[:, :, before], far_v[:, :, before], mixed, weights[..., 0]),
+                dropout_p=0.0,
+                is_causal=False,
+            )
+            dq[:, :, here] += dmixed[0]
+            dfar_k[:, :, before] += dmixed[1]
+            dfar_v[:, :, before] += dmixed[2]
+        return dq, dk, dv, dclean_k, dclean_v, None, None
+
+
+# Passes over both halves
+
+
+class Layers(NamedTuple):
+    """The parts of a network that a pass runs.
+
+    Attributes:
+        embedding: Embeds ids.
+        rotary: Makes the rotary table of some positions.
+        blocks: In order.
+        condition: One vector for each row of the batch, or one for all.
+    """
+
+    embedding: Callable[[Tensor], Tensor]
+    rotary: Callable[[Tensor], Rotary]
+    blocks: Sequence[AdaptiveBlock]
+    condition: Tensor
+
+    def run(self, tokens: Tensor, layout: Layout | Flexible) -> Tensor:
+        """Embed tokens and run all blocks."""
+        x, rotary = self.embedding(tokens), self.rotary(layout.positions)
+        for block in self.blocks:
+            x = block(x, self.condition, rotary, layout)
+        return x
+
+
+class Pair(NamedTuple):
+    """Two rows of tokens that have the same positions.
+
+    Attributes:
+        x_t: Corrupted ids.
+        x0: Clean ids.
+        block_size: Tokens of a block; less than the length.
+        padding: True at padding, which comes after the last token of a shorter row.
+    """
+
+    x_t: Int[Tensor, "B L"]
+    x0: Int[Tensor, "B L"]
+    block_size: int
+    padding: Bool[Tensor, "B L"] | None
+
+
+# Returns the residual stream of x_t before the head, [B, L, D].
+Pass = Callable[[Layers, Pair], Tensor]
+
+
+def choose_pass(pair: Pair) -> Pass:
+    """Choose the fastest pass for the device and the block size.
+
+    Args:
+        pair: The rows.
+    """
+    device = pair.x_t.device.type
+    if pair.block_size >= pair.x_t.shape[1]:
+        return plain_pass
+    if device == "cuda":
+        return flex_pass
+    if device == "cpu" and not torch.compiler.is_compiling():
+        return structured_pass
+    return dense_pass
+
+
+def plain_pass(layers: Layers, pair: Pair) -> Tensor:
+    """Run x_t alone, where a block is as long as the row.
+
+    Args:
+        layers: Parts of the network.
+        pair: The rows.
+    """
+    layout = lay_out(pair.x_t, pair.padding)
+    return layout.unpack(layers.run(layout.pack(pair.x_t), layout))
+
+
+def dense_pass(layers: Layers, pair: Pair) -> Tensor:
+    """Run both halves as one row under the dense mask of ``block_diffusion_mask``.
+
+    Args:
+        layers: Parts of the network.
+        pair: The rows.
+    """
+    place = torch.arange(pair.x_t.shape[1], device=pair.x_t.device)
+    mask = block_diffusion_mask(len(place), pair.block_size, place.device)
+    if pair.padding is not None:
+        nothing = pair.padding.repeat(1, 2)[:, None]
+        mask = mask & ~(nothing[:, :, None] & ~nothing[..., None])
+    return _run_as_one_row(layers, pair, Padded(place.repeat(2), mask))
+
+
+class Flexible(NamedTuple):
+    """A layout for FlexAttention, which skips the empty parts of a mask.
+
+    Attributes:
+        positions: The position of each token in its row.
+        mask: Which queries see which keys.
+    """
+
+    positions: Int[Tensor, " L"]
+    mask: BlockMask
+
+    def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
+        """Give each token the vector of its row."""
+        return x[:, None]
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend."""
+        attend = _compiled_flex() if q.is_cuda else flex_attention
+        mixed = attend(q, k, v, block_mask=self.mask)
+        assert isinstance(mixed, Tensor)
+        return mixed
+
+
+def flex_pass(layers: Layers, pair: Pair) -> Tensor:
+    """Run both halves as one row with FlexAttention, which has no backward pass on the CPU.
+
+    Args:
+        layers: Parts of the network.
+        pair: The rows.
+    """
+    length = pair.x_t.shape[1]
+    behind = clean_length(length, pair.block_size)
+    place = torch.arange(length, device=pair.x_t.device)
+    make = _flex_mask if pair.padding is None else _flex_mask.__wrapped__
+    mask = make(length, pair.block_size, place.device, pair.padding)
+    return _run_as_one_row(layers, pair, Flexible(torch.cat((place, place[:behind])), mask))
+
+
+def _run_as_one_row(layers: Layers, pair: Pair, layout: Padded | Flexible) -> Tensor:
+    both = torch.cat((pair.x_t, pair.x0), dim=1)[:, : len(layout.positions)]
+    return layers.run(both, layout)[:, : pair.x_t.shape[1]]
+
+
+@lru_cache(maxsize=1)
+def _compiled_flex() -> Callable[..., object]:
+    return torch.compile(flex_attention)
+
+
+@lru_cache(maxsize=8)
+def _flex_mask(
+    length: int, block_size: int, device: torch.device, padding: Tensor | None
+) -> BlockMask:
+    """Build the mask of [x_t ; x0], x0 without its last block."""
+
+    def seen(batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        from_clean, to_clean = query >= length, key >= length
+        query, key = query % length, key % length
+        mine, other = query // block_size, key // block_size
+        allowed = ((from_clean == to_clean) & (mine == other)) | (to_clean & (other < mine))
+        if padding is None:
+            return allowed
+        return allowed & ~(padding[batch, key] & ~padding[batch, query])
+
+    tokens = length + clean_length(length, block_size)
+    rows = None if padding is None else len(padding)
+    return create_block_mask(seen, rows, None, tokens, tokens, device=str(device))
+
+
+class _Half(NamedTuple):
+    """One half of [x_t ; x0], as ``structured_pass`` attends to it.
+
+    Attributes:
+        layout: Layout of its rows.
+        block_size: Tokens of a block.
+        kept: Of the clean half: gains the keys and values of every block of the network.
+        clean: Of the noisy half: layout, keys and values of the clean rows that it reads.
+    """
+
+    layout: Layout
+    block_size: int
+    kept: list[tuple[Tensor, Tensor]]
+    clean: tuple[Layout, Tensor, Tensor] | None = None
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Give each token the vector of its row."""
+        return self.layout.spread(x)
+
+    @_disable_dynamo
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend."""
+        queries, keys, values = (self.layout.rows(x) for x in (q, k, v))
+        clean = [None] * len(queries)
+        if self.clean is None:
+            self.kept.append((k, v))
+        else:
+            behind, clean_k, clean_v = self.clean
+            clean = list(zip(behind.rows(clean_k), behind.rows(clean_v), strict=True))
+        batches = zip(queries, keys, values, clean, strict=True)
+        return self.layout.line(
+            [attend_blocks(q, k, v, self.block_size, behind) for q, k, v, behind in batches]
+        )
+
+
+def structured_pass(layers: Layers, pair: Pair) -> Tensor:
+    """Run the halves in turn, with no work on padding or on activations that nothing reads.
+
+    The latter are the last block of the clean half and, in the last layer, everything of the clean
+    half but keys and values.
+
+    Args:
+        layers: Parts of the network.
+        pair: The rows.
+    """
+    layout = lay_out(pair.x_t, pair.padding)
+    clean = _before_the_last_block(layout, pair.block_size)
+    tokens = clean.pack(pair.x0)[:, : len(clean.positions)]
+    if not tokens.shape[1]:
+        return plain_pass(layers, pair)
+    x, rotary = layers.embedding(layout.pack(pair.x_t)), layers.rotary(layout.positions)
+    x0, clean_rotary = layers.embedding(tokens), layers.rotary(clean.positions)
+    reading = _Half(clean, pair.block_size, [])
+    for block in layers.blocks:
+        if block is layers.blocks[-1]:
+            kept = block.modulated_keys_values(x0, layers.condition, clean_rotary, clean)
+        else:
+            x0 = block(x0, layers.condition, clean_rotary, reading)
+            kept = reading.kept.pop()
+        noisy = _Half(layout, pair.block_size, [], (clean, *kept))
+        x = block(x, layers.condition, rotary, noisy)
+    return layout.unpack(x)
+
+
+def _before_the_last_block(layout: Layout, block_size: int) -> Layout:
+    """Lay out the tokens of all blocks but a row's last, in the order of the rows."""
+    if isinstance(layout, Padded):
+        return Padded(layout.positions[: clean_length(len(layout.positions), block_size)])
+    groups = tuple((rows, clean_length(length, block_size)) for rows, length in layout.groups)
+    ends = [end for _, end in groups]
+    tokens = [rows * length for rows, length in layout.groups]
+    device = layout.positions.device
+    end = torch.tensor(ends, device=device).repeat_interleave(torch.tensor(tokens, device=device))
+    there = layout.positions < end
+    return Packed(layout.positions[there], layout.row[there], layout.shape, groups)

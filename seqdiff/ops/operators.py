@@ -1,0 +1,79 @@
+"""The dtypes that operators take and compute in, and how PyTorch learns of an operator."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+Saved = tuple[Sequence[Tensor | list[Tensor] | None], tuple[object, ...]]
+
+
+def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
+    """float64 when any input is, else float32: nothing is accumulated in less."""
+    wide = any(t is not None and t.dtype == torch.float64 for t in tensors)
+    return torch.float64 if wide else torch.float32
+
+
+def differentiable_operator(
+    name: str,
+    forward: Callable[..., list[Tensor]],
+    forward_fake: Callable[..., list[Tensor]],
+    backward: Callable[..., list[Tensor]],
+    backward_fake: Callable[..., list[Tensor]],
+    *,
+    remember: Callable[[tuple, list[Tensor]], Saved],
+    differentiable: int,
+) -> None:
+    """Register an operator and its gradient, opaque to ``torch.compile`` and differentiable once.
+
+    Args:
+        name: The operators are ``torch.ops.seqdiff.<name>`` and ``<name>_backward``.
+        forward: The operator.
+        forward_fake: Returns empty tensors of the outputs' shapes, dtypes and strides.
+        backward: Takes the tensors and the options of ``remember``, then the gradients of the
+            first outputs, None where there is none. It returns one gradient for each
+            differentiable argument, or for each tensor of an argument that is a list; gradients
+            of absent arguments are ignored.
+        backward_fake: The same for ``backward``.
+        remember: Chooses from the arguments and the outputs what ``backward`` takes: tensors,
+            lists of tensors and None, then options of other types.
+        differentiable: How many of the first arguments have gradients.
+    """
+    operator = torch.library.custom_op(f"seqdiff::{name}", forward, mutates_args=())
+    operator.register_fake(forward_fake)
+    gradient = torch.library.custom_op(f"seqdiff::{name}_backward", backward, mutates_args=())
+    gradient.register_fake(backward_fake)
+    parameters = len(inspect.signature(backward).parameters)
+
+    def setup_context(ctx, inputs, output):
+        tensors, ctx.options = remember(inputs, output)
+        ctx.set_materialize_grads(False)
+        ctx.lengths = [len(t) if isinstance(t, list) else None for t in tensors]
+        ctx.inputs = [len(i) if isinstance(i, list) else isinstance(i, Tensor) for i in inputs]
+        flat = [part for t in tensors for part in (t if isinstance(t, list) else [t])]
+        ctx.save_for_backward(*flat)
+
+    def gradients(ctx, grads):
+        known = iter(ctx.saved_tensors)
+        arguments = [
+            next(known) if n is None else [next(known) for _ in range(n)] for n in ctx.lengths
+        ]
+        grads = grads[: parameters - len(arguments) - len(ctx.options)]
+        if all(grad is None for grad in grads):
+            return tuple(None if isinstance(n, bool) else [None] * n for n in ctx.inputs)
+        parts = iter(gradient(*arguments, *ctx.options, *grads))
+        results = []
+        for kind in ctx.inputs[:differentiable]:
+            if isinstance(kind, bool):
+                part = next(parts)
+                results.append(part if kind else None)
+            else:
+                results.append([next(parts) for _ in range(kind)])
+        return *results, *[None] * (len(ctx.inputs) - differentiable)
+
+    operator.register_autograd(gradients, setup_context=setup_context)

@@ -1,0 +1,547 @@
+"""Numba kernels of the selective scan, forward and backward.
+
+Channels are the vector lanes, so nothing is transposed when they are adjacent in memory and the
+output's sum over the state needs no shuffle. A task is one batch row and up to `TILES` vectors of
+channels; it walks the sequence in chunks of `CHUNK` positions that stay in the nearest caches.
+Reading from right to left is a view with negative strides. Each task writes sums of its own, so
+the order of threads is never seen.
+
+Rows may be cut into blocks of tokens, see `Cuts`. The scan runs through and leaves its state at
+every border of two blocks, or begins every block from the border before it, or from zero. A chunk
+holds several whole blocks or a part of one. A row that is not cut is one block.
+
+The backward takes chunks from last to first and recomputes their states. With G_l the gradient of
+the state after position l: ``G_l = C_l dy_l + a_{l+1} G_{l+1}``, and from it ``dB = delta u G``,
+``dC = dy h``, ``d(delta u) = B G``, ``d(delta A) = G a_l h_{l-1}``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from numba import njit
+
+from seqdiff.ops.cpu_simd.cuts import Cuts
+from seqdiff.ops.cpu_simd.math import exp2
+from seqdiff.ops.cpu_simd.tiles import (
+    buffer,
+    expect_tile,
+    put_tile,
+    read_tile,
+    sigmoid,
+    softplus,
+    write_tile,
+)
+from seqdiff.ops.cpu_simd.vectors import (
+    LANES,
+    add,
+    fma,
+    full_like,
+    load,
+    mul,
+    next_task,
+    store,
+    sub,
+    sum_lanes,
+)
+from seqdiff.ops.cpu_simd.wide import (
+    WIDE,
+    add_folded,
+    fma_each,
+    fold_wide,
+    load_like,
+    load_rows,
+    load_wide,
+    repeat,
+    splat_each,
+    store_rows,
+)
+from seqdiff.ops.selective_scan.cpu_parts import (
+    CHUNK,
+    TILES,
+    Gradients,
+    Scan,
+    Span,
+    border_at,
+    count_groups,
+    count_groups_of_cuts,
+    count_together,
+    expect_inputs,
+    find_group_of_cuts,
+    find_piece,
+    make_maps,
+    make_sums,
+    make_tile,
+    place,
+    read_chunk,
+    read_maps,
+    saved_place,
+    write_maps,
+    write_sums,
+)
+
+# Numba passes intrinsics their first argument, the typing context, by itself.
+# pyright: reportCallIssue=false
+
+
+_LN2 = math.log(2.0)
+
+
+@njit(forceinline=True)
+def make_steps(delta, bias, start, count, use_softplus, steps):
+    """Add the bias to raw deltas in place, and fill in the step sizes."""
+    offset = load(bias, start)
+    for i in range(count):
+        x = add(load(delta, i * LANES), offset)
+        store(delta, i * LANES, x)
+        store(steps, i * LANES, softplus(x) if use_softplus else x)
+
+
+@njit(forceinline=True)
+def enter(u, steps, skip, start, count, driven, y):
+    """Fill in ``step * u`` and the skip's share of the output."""
+    weight = load(skip, start)
+    for i in range(count):
+        value = load(u, i * LANES)
+        store(driven, i * LANES, mul(load(steps, i * LANES), value))
+        store(y, i * LANES, mul(weight, value))
+
+
+@njit(forceinline=True)
+def advance(maps, n, at, h, constant_B, constant_C, steps, driven, begin, end, y):
+    """Move states n, n + 1, ... (as many as h holds) over positions; add what they emit to y."""
+    rate = load_like(maps.rates, at, h)
+    fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
+    for i in range(begin, end):
+        k, here = i * LANES, n * CHUNK + i
+        decay = exp2(mul(repeat(load(steps, k), h), rate))
+        inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, h)
+        outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, h)
+        h = fma(decay, h, mul(repeat(load(driven, k), h), inflow))
+        store(y, k, fma_each(outflow, h, load(y, k)))
+    return h
+
+
+@njit(forceinline=True)
+def _gate(z, count, y):
+    """Multiply y by silu(z)."""
+    for i in range(count):
+        x = load(z, i * LANES)
+        store(y, i * LANES, mul(load(y, i * LANES), mul(x, sigmoid(x))))
+
+
+@njit
+def copy_vectors(source, vectors, target):
+    """Copy between contiguous buffers."""
+    for k in range(0, vectors * LANES, LANES):
+        store(target, k, load(source, k))
+
+
+@njit
+def make_room(u):
+    """Steps, inputs and outputs of one tile over one chunk."""
+    return buffer(CHUNK, u), buffer(CHUNK, u), buffer(CHUNK, u)
+
+
+@njit(forceinline=True)
+def open_tile(scan, block, tile, first, count, ahead, maps, room):
+    """Fill in a tile's steps, driven inputs and skipped outputs; expect the next chunk's."""
+    steps, inputs, y = room
+    channel = block.begin + tile * LANES
+    width = min(LANES, block.end - channel)
+    expect_inputs(scan, block.batch, channel, first + count, ahead)
+    read_tile(scan.delta, block.batch, channel, width, first, count, inputs)
+    make_steps(inputs, maps.bias, tile * LANES, count, scan.softplus, steps)
+    read_tile(scan.u, block.batch, channel, width, first, count, inputs)
+    enter(inputs, steps, maps.skip, tile * LANES, count, inputs, y)
+
+
+@njit(forceinline=True)
+def close_tile(scan, block, tile, first, count, ahead, out, accumulate, room):
+    """Gate a tile's outputs and write them, or add them."""
+    _, inputs, y = room
+    channel = block.begin + tile * LANES
+    width = min(LANES, block.end - channel)
+    expect_tile(out, block.batch, channel, first + count, ahead)
+    if scan.z.size:
+        read_tile(scan.z, block.batch, channel, width, first, count, inputs)
+        _gate(inputs, count, y)
+    put_tile(out, block.batch, channel, width, first, count, y, accumulate, inputs)
+
+
+@njit(forceinline=True)
+def _load_border(borders, span, number, n, like):
+    """As many states as ``like`` has, from n on, before a cut; zeros where there are no borders."""
+    if not borders.size:
+        return full_like(like, 0.0)
+    at, stride = border_at(borders, span, number, n)
+    return load_rows(borders, at, stride, span.width, like)
+
+
+@njit(forceinline=True)
+def _store_border(borders, span, number, n, value):
+    at, stride = border_at(borders, span, number, n)
+    store_rows(borders, at, stride, span.width, value)
+
+
+@njit(forceinline=True)
+def _advance_pieces(cuts, span, maps, n, at, h, constant_B, constant_C, room, borders):
+    """Move some states over a chunk, taking or leaving them at borders."""
+    steps, driven, y = room
+    for number in range(span.number, span.last + 1):
+        begin, end, opens, closes = find_piece(cuts, span, number)
+        if opens and (number == 0 or not cuts.through):
+            h = _load_border(borders, span, number, n, h)
+        h = advance(maps, n, at, h, constant_B, constant_C, steps, driven, begin, end, y)
+        if closes and cuts.through and borders.size:
+            _store_border(borders, span, number + 1, n, h)
+    return h
+
+
+@njit(forceinline=True)
+def _advance_tile(scan, cuts, span, maps, tile, room, state, borders):
+    states, together = scan.A.shape[1], count_together(scan)
+    fixed = (scan.constant_B, scan.constant_C)
+    for n in range(0, together, WIDE):
+        at = (tile * states + n) * LANES
+        h = load_wide(state, at)
+        h = _advance_pieces(cuts, span, maps, n, at, h, False, False, room, borders)
+        store(state, at, h)
+    for n in range(together, states):
+        at = (tile * states + n) * LANES
+        h = _advance_pieces(cuts, span, maps, n, at, load(state, at), *fixed, room, borders)
+        store(state, at, h)
+
+
+@njit
+def _forward_row(scan, block, row, cuts, maps, state, borders, out, accumulate, saved):
+    """Walk one task along its row. ``row`` is its place in ``saved``."""
+    length, room, b = scan.u.shape[2], make_room(scan.u), block.batch
+    for group in range(count_groups_of_cuts(cuts, length)):
+        number, last, begin, end = find_group_of_cuts(cuts, length, group)
+        for first in range(begin, end, CHUNK):
+            count = min(CHUNK, end - first)
+            ahead = min(CHUNK, length - first - count)
+            if saved.size and first > begin:
+                at = saved_place(cuts, group, (first - begin) // CHUNK)
+                copy_vectors(state, block.tiles * scan.A.shape[1], saved[b, at, row])
+            read_chunk(scan, block, first, count, maps)
+            for tile in range(block.tiles):
+                channel = block.begin + tile * LANES
+                width = min(LANES, block.end - channel)
+                span = Span(b, channel, width, first, count, length, number, last)
+                open_tile(scan, block, tile, first, count, ahead, maps, room)
+                _advance_tile(scan, cuts, span, maps, tile, room, state, borders)
+                if out.size:
+                    close_tile(scan, block, tile, first, count, ahead, out, accumulate, room)
+
+
+def scan_forward(
+    counter, u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C,
+    period, lead, through, borders, out, accumulate, saved,
+):  # fmt: skip
+    """Take tasks from the counter until none is left, and fill borders (if through), out, saved.
+
+    ``counter`` is one int64 that all threads share, 0 at the start. The arguments up to
+    ``constant_C`` are those of `Scan`, up to ``through`` those of `Cuts`.
+
+    ``borders`` (Bt, n, D, N), channels adjacent, are the states before every cut; if through, the
+    first is given and the others are filled, the last of which lies behind the last cut. Without
+    borders every cut begins from zero. ``out`` of size 0 is not
+    wanted. ``saved`` takes the states at the starts of chunks inside cuts, or has size 0.
+    """
+    scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
+    maps, state = make_maps(u, A.shape[1]), buffer(TILES * A.shape[1], u)
+    cuts, groups = Cuts(period, lead, through), count_groups(scan)
+    rows = groups * -(-(u.shape[1] // groups) // (LANES * TILES))
+    while True:
+        task = next_task(counter)
+        if task >= u.shape[0] * rows:
+            return
+        block = place(task, u.shape[1], groups)
+        read_maps(scan, block, maps)
+        _forward_row(scan, block, task % rows, cuts, maps, state, borders, out, accumulate, saved)
+
+
+@njit(forceinline=True)
+def replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, begin, end):
+    """Recompute ``width`` states over positions: decays, values after each and their share of y."""
+    rate = load_like(maps.rates, at, h)
+    fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
+    for i in range(begin, end):
+        k, here = i * LANES, n * CHUNK + i
+        decay = exp2(mul(repeat(load(tile.steps, k), h), rate))
+        inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, h)
+        h = fma(decay, h, mul(repeat(load(tile.driven, k), h), inflow))
+        store(tile.decays, k * width, decay)
+        store(tile.states, (k + LANES) * width, h)
+        if gated:
+            outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, h)
+            store(tile.y, k, fma_each(outflow, h, load(tile.y, k)))
+    return h
+
+
+@njit(forceinline=True)
+def reverse(maps, n, at, start, carry, width, constant_B, constant_C, tile, begin, end, sums):
+    """Send ``width`` states' gradients G back through positions that begin with states ``start``.
+
+    Leaves ``delta u G`` in ``decays`` and ``dy h`` in ``states``, one vector further.
+    """
+    rate, d_rate = load_like(maps.rates, at, carry), load_like(sums.A, at, carry)
+    fixed_B, fixed_C = load_like(maps.B_lanes, at, carry), load_like(maps.C_lanes, at, carry)
+    h = load_like(tile.states, end * LANES * width, carry)
+    for i in range(end - 1, begin - 1, -1):
+        k, here = i * LANES, n * CHUNK + i
+        inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, carry)
+        outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, carry)
+        dy = repeat(load(tile.dy, k), carry)
+        flow = fma(dy, outflow, carry)
+        store(tile.d_driven, k, fma_each(flow, inflow, load(tile.d_driven, k)))
+        carry = mul(flow, load_like(tile.decays, k * width, carry))
+        for_B = mul(flow, repeat(load(tile.driven, k), carry))
+        store(tile.decays, k * width, fold_wide(for_B))
+        store(tile.states, (k + LANES) * width, fold_wide(mul(dy, h)))
+        h = load_like(tile.states, k * width, carry) if i > begin else start
+        through = mul(carry, h)
+        store(tile.d_steps, k, fma_each(through, rate, load(tile.d_steps, k)))
+        d_rate = fma(through, repeat(load(tile.steps, k), carry), d_rate)
+    store(sums.A, at, d_rate)
+    return carry
+
+
+@njit(forceinline=True)
+def _add_products(products, start, width, constant, count, n, at, maps, fixed):
+    """Add what `reverse` left of ``width`` states to the gradient of their map."""
+    if width == WIDE:
+        for i in range(0, count, 4):
+            place = start + i * width * LANES
+            add_folded(products, place, width * LANES, maps, n * CHUNK + i, CHUNK)
+    elif constant:
+        total = load(fixed, at)
+        for i in range(count):
+            total = add(total, load(products, start + i * LANES))
+        store(fixed, at, total)
+    else:
+        for i in range(0, count, LANES):
+            lanes = sum_lanes(products, start + i * LANES, LANES)
+            store(maps, n * CHUNK + i, add(load(maps, n * CHUNK + i), lanes))
+
+
+@njit(forceinline=True)
+def add_all_products(width, constant_B, constant_C, count, n, at, tile, sums):
+    """Add what `reverse` left of ``width`` states over a whole chunk to B's and C's gradients."""
+    _add_products(tile.decays, 0, width, constant_B, count, n, at, sums.B, sums.fixed_B)
+    start = width * LANES
+    _add_products(tile.states, start, width, constant_C, count, n, at, sums.C, sums.fixed_C)
+
+
+@njit(forceinline=True)
+def _prepare(scan, maps, number, tile, count):
+    """From raw inputs and the output's gradient (in dy) to what the recurrence needs."""
+    make_steps(tile.delta, maps.bias, number * LANES, count, scan.softplus, tile.steps)
+    enter(tile.u, tile.steps, maps.skip, number * LANES, count, tile.driven, tile.y)
+    for i in range(count):
+        k = i * LANES
+        zero = full_like(load(tile.dy, k), 0.0)
+        store(tile.d_driven, k, zero)
+        store(tile.d_steps, k, zero)
+        if scan.z.size:
+            gate, d_out = load(tile.gate, k), load(tile.dy, k)
+            s = sigmoid(gate)
+            slope = fma(mul(gate, s), sub(full_like(s, 1.0), s), s)
+            store(tile.gate, k, mul(slope, d_out))
+            store(tile.dy, k, mul(d_out, mul(gate, s)))
+
+
+@njit(forceinline=True)
+def _finish(scan, maps, number, tile, count, sums):
+    """Leave the gradient of u in ``driven``, of delta in ``delta`` and of z in ``gate``."""
+    at = number * LANES
+    skip, d_skip, d_bias = load(maps.skip, at), load(sums.D, at), load(sums.bias, at)
+    for i in range(count):
+        k = i * LANES
+        dy, u, d_driven = load(tile.dy, k), load(tile.u, k), load(tile.d_driven, k)
+        d_steps = load(tile.d_steps, k)
+        d_delta = fma(d_driven, u, mul(d_steps, full_like(d_steps, _LN2)))
+        if scan.softplus:
+            d_delta = mul(d_delta, sigmoid(load(tile.delta, k)))
+        d_bias = add(d_bias, d_delta)
+        d_skip = fma(dy, u, d_skip)
+        store(tile.delta, k, d_delta)
+        store(tile.driven, k, fma(d_driven, load(tile.steps, k), mul(dy, skip)))
+        if scan.z.size:
+            store(tile.gate, k, mul(load(tile.gate, k), load(tile.y, k)))
+    store(sums.D, at, d_skip)
+    store(sums.bias, at, d_bias)
+
+
+@njit(forceinline=True)
+def open_tile_back(scan, block, number, first, count, maps, d_out, tile):
+    """Fill in what the recurrence of a tile needs; no gradient of the output is one of zero."""
+    b, channel = block.batch, block.begin + number * LANES
+    width = min(LANES, block.end - channel)
+    read_tile(scan.delta, b, channel, width, first, count, tile.delta)
+    read_tile(scan.u, b, channel, width, first, count, tile.u)
+    if d_out.size:
+        read_tile(d_out, b, channel, width, first, count, tile.dy)
+    else:
+        tile.dy[:] = 0.0
+    if scan.z.size:
+        read_tile(scan.z, b, channel, width, first, count, tile.gate)
+    _prepare(scan, maps, number, tile, count)
+
+
+@njit(forceinline=True)
+def close_tile_back(scan, block, number, first, count, maps, sums, tile, grads, accumulate):
+    """Write a tile's gradients; the gate's may be added."""
+    b, channel = block.batch, block.begin + number * LANES
+    width = min(LANES, block.end - channel)
+    _finish(scan, maps, number, tile, count, sums)
+    write_tile(grads.u, b, channel, width, first, count, tile.driven)
+    write_tile(grads.delta, b, channel, width, first, count, tile.delta)
+    if scan.z.size:
+        put_tile(grads.z, b, channel, width, first, count, tile.gate, accumulate, tile.y)
+
+
+@njit(forceinline=True)
+def _pieces_back(
+    cuts,
+    span,
+    maps,
+    n,
+    at,
+    h,
+    carry,
+    width,
+    constant_B,
+    constant_C,
+    gated,
+    borders,
+    flows,
+    tile,
+    sums,
+):
+    """Take some states forth over a chunk and their gradients back, with those of borders."""
+    held, fixed = h, (constant_B, constant_C)
+    for number in range(span.number, span.last + 1):
+        begin, end, opens, _ = find_piece(cuts, span, number)
+        if opens:
+            h = _load_border(borders, span, number, n, h)
+        h = replay(maps, n, at, h, width, *fixed, gated, tile, begin, end)
+    for number in range(span.last, span.number - 1, -1):
+        begin, end, opens, closes = find_piece(cuts, span, number)
+        start = _load_border(borders, span, number, n, h) if opens else held
+        if closes and cuts.through:
+            carry = add(carry, _load_border(flows, span, number + 1, n, carry))
+        elif closes:
+            carry = full_like(carry, 0.0)
+        carry = reverse(maps, n, at, start, carry, width, *fixed, tile, begin, end, sums)
+        if opens and not cuts.through and flows.size:
+            _store_border(flows, span, number, n, carry)
+        if opens and cuts.through and number == 0:
+            _store_border(flows, span, 0, n, add(carry, _load_border(flows, span, 0, n, carry)))
+    store(sums.carry, at, carry)
+    add_all_products(width, *fixed, span.size, n, at, tile, sums)
+
+
+@njit(forceinline=True)
+def _tile_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
+    states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
+    fixed = (scan.constant_B, scan.constant_C)
+    for n in range(0, together, WIDE):
+        at = (number * states + n) * LANES
+        h, carry = load_wide(state, at), load_wide(sums.carry, at)
+        _pieces_back(
+            cuts, span, maps, n, at, h, carry, WIDE, False, False, gated, borders, flows, tile, sums
+        )
+    for n in range(together, states):
+        at = (number * states + n) * LANES
+        h, carry = load(state, at), load(sums.carry, at)
+        _pieces_back(
+            cuts, span, maps, n, at, h, carry, 1, *fixed, gated, borders, flows, tile, sums
+        )
+
+
+@njit
+def _chunk_back(
+    scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads, accumulate
+):
+    """Walk one task back over a chunk, which ``span`` describes for its first tile."""
+    first, count = span.first, span.size
+    read_chunk(scan, block, first, count, maps)
+    sums.B[:] = 0.0
+    sums.C[:] = 0.0
+    for k in range(block.tiles):
+        channel = block.begin + k * LANES
+        width = min(LANES, block.end - channel)
+        own = Span(span.batch, channel, width, first, count, span.length, span.number, span.last)
+        open_tile_back(scan, block, k, first, count, maps, d_out, tile)
+        _tile_back(scan, cuts, own, maps, k, state, borders, flows, tile, sums)
+        close_tile_back(scan, block, k, first, count, maps, sums, tile, grads, accumulate)
+    write_maps(scan, block, first, count, sums, grads)
+
+
+@njit
+def _backward_row(
+    scan, block, row, cuts, maps, borders, saved, d_out, flows, sums, tile, state, grads, accumulate
+):
+    """Walk one task back along its row."""
+    length, b = scan.u.shape[2], block.batch
+    for group in range(count_groups_of_cuts(cuts, length) - 1, -1, -1):
+        number, last, begin, end = find_group_of_cuts(cuts, length, group)
+        for chunk in range((end - begin - 1) // CHUNK, -1, -1):
+            first = begin + chunk * CHUNK
+            if chunk:
+                at = saved_place(cuts, group, chunk)
+                copy_vectors(saved[b, at, row], block.tiles * scan.A.shape[1], state)
+            count = min(CHUNK, end - first)
+            span = Span(b, block.begin, 0, first, count, length, number, last)
+            _chunk_back(
+                scan,
+                block,
+                span,
+                cuts,
+                maps,
+                borders,
+                d_out,
+                flows,
+                sums,
+                tile,
+                state,
+                grads,
+                accumulate,
+            )
+
+
+def scan_backward(
+    counter, u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C,
+    period, lead, through, borders, saved, d_out, flows,
+    du, d_delta, dz, accumulate, dB, dC, d_fixed_B, d_fixed_C, dA, dD, d_bias,
+):  # fmt: skip
+    """Take tasks from the counter until none is left, and fill the gradients.
+
+    The arguments up to ``borders`` are those of `scan_forward`, the gradients from ``du`` on those
+    of `Gradients`. ``dz`` is added to if ``accumulate``. ``saved`` is what the forward kept.
+    ``flows`` are the gradients of the borders: filled where blocks begin anew; if through, given,
+    and to the first is added what reaches it through the row. ``d_out`` of size 0 is zero.
+    """
+    scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
+    grads = Gradients(du, d_delta, dz, dB, dC, d_fixed_B, d_fixed_C, dA, dD, d_bias)
+    maps, sums, tile = make_maps(u, A.shape[1]), make_sums(u, A.shape[1]), make_tile(u)
+    state, cuts = buffer(TILES * A.shape[1], u), Cuts(period, lead, through)
+    groups = count_groups(scan)
+    rows = groups * -(-(u.shape[1] // groups) // (LANES * TILES))
+    while True:
+        task = next_task(counter)
+        if task >= u.shape[0] * rows:
+            return
+        block = place(task, u.shape[1], groups)
+        read_maps(scan, block, maps)
+        sums.carry[:] = 0.0
+        for part in (sums.A, sums.fixed_B, sums.fixed_C, sums.D, sums.bias):
+            part[:] = 0.0
+        _backward_row(
+            scan, block, task % rows, cuts, maps, borders, saved, d_out, flows, sums, tile, state,
+            grads, accumulate,
+        )  # fmt: skip
+        write_sums(scan, block, sums, grads)

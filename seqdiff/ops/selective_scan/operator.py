@@ -1,0 +1,73 @@
+"""The scan as a PyTorch operator, whichever kernel runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from seqdiff.ops.operators import compute_dtype, differentiable_operator
+
+
+def register_scan(
+    name: str,
+    forward: Callable[..., list[Tensor]],
+    backward: Callable[..., list[Tensor]],
+    saved_shape: Callable[[Tensor, Tensor, Tensor, Tensor], tuple],
+    *,
+    states_adjacent: bool,
+) -> None:
+    """Register a backend.
+
+    Args:
+        name: Of the operator.
+        forward: From u, delta, A, B, C, D, z, the bias, the initial state (the last four may be
+            None), whether delta passes softplus, whether positions are read from right to left
+            and whether a backward follows, to the output, the last state and what is saved for
+            the backward.
+        backward: From the same up to the initial state, what was saved, the two options and the
+            gradients of the output and of the last state, to the gradients of all tensors of
+            ``forward`` in order.
+        saved_shape: From u, A, B and C to the shape of what is saved.
+        states_adjacent: Whether the states of B's and C's gradients lie side by side in memory.
+    """
+
+    def forward_fake(u, delta, A, B, C, D, z, bias, initial, softplus, reverse, keep):
+        dtype = compute_dtype(u, delta, A, B, C, D, z, bias, initial)
+        shape = saved_shape(u, A, B, C) if keep else (0, 0, 0, 0)
+        last = A.new_empty(u.shape[0], *A.shape, dtype=dtype)
+        return [torch.empty_like(u), last, u.new_empty(shape, dtype=dtype)]
+
+    def backward_fake(
+        u, delta, A, B, C, D, z, bias, initial, saved, softplus, reverse, d_out, d_last
+    ):
+        D, bias = (
+            u.new_empty(u.shape[1], dtype=saved.dtype if v is None else v.dtype) for v in (D, bias)
+        )
+        dtype = saved.dtype if initial is None else initial.dtype
+        B, C = (
+            m.new_empty(m.mT.shape).mT if states_adjacent and m.ndim == 4 else m.new_empty(m.shape)
+            for m in (B, C)
+        )
+        return [
+            torch.empty_like(u),
+            torch.empty_like(delta),
+            A.new_empty(A.shape),
+            B,
+            C,
+            D,
+            u.new_empty(0, 0, 0) if z is None else torch.empty_like(z),
+            bias,
+            A.new_empty(u.shape[0], *A.shape, dtype=dtype),
+        ]
+
+    differentiable_operator(
+        name,
+        forward,
+        forward_fake,
+        backward,
+        backward_fake,
+        remember=lambda inputs, output: ((*inputs[:9], output[2]), inputs[9:11]),
+        differentiable=9,
+    )

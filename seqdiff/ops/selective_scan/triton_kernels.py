@@ -1,0 +1,346 @@
+"""Triton kernels of the selective scan.
+
+A row is cut into chunks that run side by side: `chunk_states` scans each from a state of zero,
+`join_chunks` turns the results into the state before every chunk, `scan_outputs` scans again from
+there. A program holds one chunk of BLOCK channels, the state as a tile (N, BLOCK). States of a
+channel lie side by side in memory, as in A, so that the compiler gives a lane 4 states of some
+channels: sums over states and over channels then both need few exchanges.
+
+In the backward, `chunk_flows` carries gradients leftwards through each chunk from zero,
+`join_chunks` joins them, and `scan_gradients` goes through each chunk twice: rightwards, noting the
+state at every SPAN positions, then leftwards span by span with that span's states in registers.
+There are no atomics: what several programs add to is written apart and summed afterwards, so
+results are the same every time.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from seqdiff.ops.triton_common import inside, place_of, sigmoid, softplus
+
+# pyright: reportMissingImports=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def locate(sizes, BLOCK: tl.constexpr, N_PAD: tl.constexpr):
+    """The row, the block, the channels and the states of this program, with their masks."""
+    channels, states, per_group, blocks = sizes[0], sizes[1], sizes[2], sizes[3]
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    within = (block % blocks) * BLOCK + tl.arange(0, BLOCK)
+    d = ((block // blocks) * per_group + within).to(tl.int64)
+    n = tl.arange(0, N_PAD)
+    return row, block, d, n, (within < per_group) & (d < channels), n < states
+
+
+@triton.jit
+def decay_rates(A, sA, d, n, has_d, has_n, KIND: tl.constexpr):
+    """A as a tile ``(N, BLOCK)``, scaled for exp2."""
+    at = d[None, :] * sA[0] + n[:, None] * sA[1]
+    return tl.load(A + at, mask=has_n[:, None] & has_d[None, :], other=0).to(KIND) * LOG2_E
+
+
+@triton.jit
+def map_start(M, sM, row, block, d, n, sizes, SHARE: tl.constexpr):
+    """Pointers to B or C at position 0: ``(N, 1)`` of this block's group, or a constant tile."""
+    if SHARE == 0:
+        start = M + d[None, :] * sM[0] + n[:, None] * sM[1]
+    else:
+        group = block // sizes[3] // SHARE
+        start = M + row * sM[0] + group * sM[1] + n[:, None].to(tl.int64) * sM[2]
+    return start
+
+
+@triton.jit
+def load_map(start, sM, place, has_d, has_n, SHARE: tl.constexpr, KIND: tl.constexpr):
+    """B or C at one position, ``(N, 1)`` or ``(N, BLOCK)``."""
+    if SHARE == 0:
+        value = tl.load(start, mask=has_n[:, None] & has_d[None, :], other=0)
+    else:
+        value = tl.load(start + place * sM[3], mask=has_n[:, None], other=0)
+    return value.to(KIND)
+
+
+@triton.jit
+def load_step(start, s, place, bias, has, SOFTPLUS: tl.constexpr, KIND: tl.constexpr):
+    """Step sizes at one position: as used, zero outside, and before softplus."""
+    raw = tl.load(start + place * s[2], mask=has, other=0).to(KIND) + bias
+    step = softplus(raw) if SOFTPLUS else raw
+    return tl.where(has, step, 0), raw
+
+
+@triton.jit
+def load_channel(vector, d, has_d, KIND: tl.constexpr):
+    """One number a channel, zero for None."""
+    value = tl.zeros(d.shape, KIND)
+    if vector is not None:
+        value += tl.load(vector + d, mask=has_d, other=0).to(KIND)
+    return value
+
+
+@triton.jit
+def row_start(tensor, s, row, d):
+    """Pointers to the channels of one row at position 0."""
+    return tensor + row * s[0] + d * s[1]
+
+
+@triton.jit
+def chunk_states(
+    u, su, delta, sdelta, A, sA, B, sB, bias, local, totals, length, sizes,
+    SHARE_B: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """The state after each chunk that starts from zero, and its sum of step sizes."""
+    row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
+    chunk = tl.program_id(2)
+    rates = decay_rates(A, sA, d, n, has_d, has_n, KIND)
+    bias_d = load_channel(bias, d, has_d, KIND)
+    u_row, delta_row = row_start(u, su, row, d), row_start(delta, sdelta, row, d)
+    B_start = map_start(B, sB, row, block, d, n, sizes, SHARE_B)
+    h = tl.zeros((N_PAD, BLOCK), KIND)
+    total = tl.zeros((BLOCK,), KIND)
+    for i in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, length)):
+        place = place_of(i, length, REVERSE)
+        step, _ = load_step(delta_row, sdelta, place, bias_d, has_d, SOFTPLUS, KIND)
+        x = tl.load(u_row + place * su[2], mask=has_d, other=0).to(KIND)
+        b = load_map(B_start, sB, place, has_d, has_n, SHARE_B, KIND)
+        h = tl.exp2(rates * step[None, :]) * h + b * (step * x)[None, :]
+        total += step
+    at = row * tl.num_programs(2) + chunk
+    tile = (at * sizes[0] + d[None, :]) * sizes[1] + n[:, None]
+    tl.store(local + tile, h, mask=has_n[:, None] & has_d[None, :])
+    tl.store(totals + at * sizes[0] + d, total, mask=has_d)
+
+
+@triton.jit
+def join_chunks(
+    A, sA, states, totals, start, s_start, end, chunks, sizes,
+    LEFTWARDS: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Replace what each chunk makes of zero by what reaches it; the end is what leaves the last.
+
+    The same recurrence carries states rightwards and their gradients leftwards.
+    """
+    row, _, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
+    has = has_n[:, None] & has_d[None, :]
+    rates = decay_rates(A, sA, d, n, has_d, has_n, KIND)
+    carry = tl.zeros((N_PAD, BLOCK), KIND)
+    if start is not None:
+        first = row * s_start[0] + d[None, :] * s_start[1] + n[:, None] * s_start[2]
+        carry = tl.load(start + first, mask=has, other=0).to(KIND)
+    for i in range(chunks):
+        at = row * chunks + (chunks - 1 - i if LEFTWARDS else i)
+        tile = states + (at * sizes[0] + d[None, :]) * sizes[1] + n[:, None]
+        total = tl.load(totals + at * sizes[0] + d, mask=has_d, other=0)
+        local = tl.load(tile, mask=has, other=0)
+        tl.store(tile, carry, mask=has)
+        carry = tl.exp2(rates * total[None, :]) * carry + local
+    tl.store(end + (row * sizes[0] + d[None, :]) * sizes[1] + n[:, None], carry, mask=has)
+
+
+@triton.jit
+def scan_outputs(
+    u, su, delta, sdelta, A, sA, B, sB, C, sC, D, z, sz, bias, starts, out, sout, length, sizes,
+    SHARE_B: tl.constexpr, SHARE_C: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Scan each chunk from the state before it and write its outputs, skip and gate applied."""
+    row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
+    chunk = tl.program_id(2)
+    rates = decay_rates(A, sA, d, n, has_d, has_n, KIND)
+    bias_d, skip = load_channel(bias, d, has_d, KIND), load_channel(D, d, has_d, KIND)
+    u_row, delta_row = row_start(u, su, row, d), row_start(delta, sdelta, row, d)
+    out_row = row_start(out, sout, row, d)
+    B_start = map_start(B, sB, row, block, d, n, sizes, SHARE_B)
+    C_start = map_start(C, sC, row, block, d, n, sizes, SHARE_C)
+    at = row * tl.num_programs(2) + chunk
+    tile = (at * sizes[0] + d[None, :]) * sizes[1] + n[:, None]
+    h = tl.load(starts + tile, mask=has_n[:, None] & has_d[None, :], other=0)
+    for i in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, length)):
+        place = place_of(i, length, REVERSE)
+        step, _ = load_step(delta_row, sdelta, place, bias_d, has_d, SOFTPLUS, KIND)
+        x = tl.load(u_row + place * su[2], mask=has_d, other=0).to(KIND)
+        b = load_map(B_start, sB, place, has_d, has_n, SHARE_B, KIND)
+        c = load_map(C_start, sC, place, has_d, has_n, SHARE_C, KIND)
+        h = tl.exp2(rates * step[None, :]) * h + b * (step * x)[None, :]
+        y = tl.sum(h * c, 0) + skip * x
+        if z is not None:
+            gate = tl.load(row_start(z, sz, row, d) + place * sz[2], mask=has_d, other=0).to(KIND)
+            y *= gate * sigmoid(gate)
+        tl.store(out_row + place * sout[2], y, mask=has_d)
+
+
+@triton.jit
+def ungated(d_out, s_dout, z, sz, row, d, place, has, KIND: tl.constexpr):
+    """The gradient of the output before its gate."""
+    g = tl.load(row_start(d_out, s_dout, row, d) + place * s_dout[2], mask=has, other=0).to(KIND)
+    if z is not None:
+        gate = tl.load(row_start(z, sz, row, d) + place * sz[2], mask=has, other=0).to(KIND)
+        g *= gate * sigmoid(gate)
+    return g
+
+
+@triton.jit
+def chunk_flows(
+    delta, sdelta, A, sA, C, sC, z, sz, bias, d_out, s_dout, local, totals, length, sizes,
+    SHARE_C: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """The gradient that each chunk alone sends to the state before it, and its sum of steps."""
+    row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
+    chunk = tl.program_id(2)
+    rates = decay_rates(A, sA, d, n, has_d, has_n, KIND)
+    bias_d = load_channel(bias, d, has_d, KIND)
+    delta_row = row_start(delta, sdelta, row, d)
+    C_start = map_start(C, sC, row, block, d, n, sizes, SHARE_C)
+    flow = tl.zeros((N_PAD, BLOCK), KIND)
+    total = tl.zeros((BLOCK,), KIND)
+    first, stop = chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, length)
+    for k in range(stop - first):
+        place = place_of(stop - 1 - k, length, REVERSE)
+        step, _ = load_step(delta_row, sdelta, place, bias_d, has_d, SOFTPLUS, KIND)
+        c = load_map(C_start, sC, place, has_d, has_n, SHARE_C, KIND)
+        g = ungated(d_out, s_dout, z, sz, row, d, place, has_d, KIND)
+        flow = tl.exp2(rates * step[None, :]) * (flow + c * g[None, :])
+        total += step
+    at = row * tl.num_programs(2) + chunk
+    tile = (at * sizes[0] + d[None, :]) * sizes[1] + n[:, None]
+    tl.store(local + tile, flow, mask=has_n[:, None] & has_d[None, :])
+    tl.store(totals + at * sizes[0] + d, total, mask=has_d)
+
+
+@triton.jit
+def advance(h, i, x, spot, length, SHARE_B: tl.constexpr, SOFTPLUS: tl.constexpr,
+            REVERSE: tl.constexpr, KIND: tl.constexpr):  # fmt: skip
+    """The state after position i; unchanged past the end."""
+    u_row, su, delta_row, sdelta, B_start, sB, rates, bias_d = x
+    has_d, has_n = spot
+    has = inside(has_d, i, length)
+    place = place_of(i, length, REVERSE)
+    step, _ = load_step(delta_row, sdelta, place, bias_d, has, SOFTPLUS, KIND)
+    drive = step * tl.load(u_row + place * su[2], mask=has, other=0).to(KIND)
+    b = load_map(B_start, sB, place, has_d, has_n, SHARE_B, KIND)
+    return tl.exp2(rates * step[None, :]) * h + b * drive[None, :]
+
+
+@triton.jit
+def ungate(g, h, c, skipped, gates, place, has, KIND: tl.constexpr):
+    """The gradient before the gate; writes that of the gate, which needs the output once more."""
+    z_row, sz, dz_row, sdz = gates
+    gate = tl.load(z_row + place * sz[2], mask=has, other=0).to(KIND)
+    s = sigmoid(gate)
+    slope = s * (1 + gate * (1 - s))
+    tl.store(dz_row + place * sdz[2], g * (tl.sum(h * c, 0) + skipped) * slope, mask=has)
+    return g * gate * s
+
+
+@triton.jit
+def put_map(total, part, row_part, place, states, has, SHARE: tl.constexpr):
+    """Add to the gradient of a constant map, or write that of a varying one at a position."""
+    if SHARE == 0:
+        total += part
+    else:
+        tl.store(row_part + place * states, tl.sum(part, 1), mask=has)
+    return total
+
+
+@triton.jit
+def retreat(
+    flow, h, before, totals, i, x, y, spot, length, states, HAS_Z: tl.constexpr,
+    SHARE_B: tl.constexpr, SHARE_C: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
+    KIND: tl.constexpr,
+):  # fmt: skip
+    """The gradients at position i; returns what flows to the state before it."""
+    u_row, su, delta_row, sdelta, B_start, sB, rates, bias_d = x
+    C_start, sC, skip, out_row, s_out, gates, du_row, sdu, d_delta_row, s_ddelta, dB, dC = y
+    has_d, has_n = spot
+    dA, dB_sum, dC_sum, dD, d_bias = totals
+    has, has_map = inside(has_d, i, length), inside(has_n, i, length)
+    place = place_of(i, length, REVERSE)
+    step, raw = load_step(delta_row, sdelta, place, bias_d, has, SOFTPLUS, KIND)
+    v = tl.load(u_row + place * su[2], mask=has, other=0).to(KIND)
+    b = load_map(B_start, sB, place, has_d, has_n, SHARE_B, KIND)
+    c = load_map(C_start, sC, place, has_d, has_n, SHARE_C, KIND)
+    g = tl.load(out_row + place * s_out[2], mask=has, other=0).to(KIND)
+    if HAS_Z:
+        g = ungate(g, h, c, skip * v, gates, place, has, KIND)
+    flow += c * g[None, :]
+    dB_sum = put_map(dB_sum, flow * (step * v)[None, :], dB, place, states, has_map, SHARE_B)
+    dC_sum = put_map(dC_sum, h * g[None, :], dC, place, states, has_map, SHARE_C)
+    from_b = tl.sum(flow * b, 0)
+    tl.store(du_row + place * sdu[2], from_b * step + skip * g, mask=has)
+    flow *= tl.exp2(rates * step[None, :])
+    decayed = flow * before
+    d_step = from_b * v + tl.sum(decayed * rates, 0) * (1 / LOG2_E)
+    if SOFTPLUS:
+        d_step *= sigmoid(raw)
+    d_step = tl.where(has, d_step, 0)
+    tl.store(d_delta_row + place * s_ddelta[2], d_step, mask=has)
+    return flow, (dA + decayed * step[None, :], dB_sum, dC_sum, dD + g * v, d_bias + d_step)
+
+
+@triton.jit
+def scan_gradients(
+    u, su, delta, sdelta, A, sA, B, sB, C, sC, D, z, sz, bias, d_out, s_dout,
+    starts, flows, marks, du, sdu, d_delta, s_ddelta, dz, sdz, parts, length, sizes,
+    HAS_Z: tl.constexpr,
+    SHARE_B: tl.constexpr, SHARE_C: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
+    CHUNK: tl.constexpr, SPAN: tl.constexpr,
+    BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Every gradient of one chunk; those summed over rows or channels as this program's part.
+
+    ``parts`` holds dA, dB, dC, dD and d_bias: ``(rows, chunks, D, N)``, then for a map that varies
+    ``(rows, blocks, L, N)`` and for a constant one as for A, then ``(rows, chunks, D)`` twice.
+    """
+    row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
+    chunk, at = tl.program_id(2), row * tl.num_programs(2) + tl.program_id(2)
+    has, spot = has_n[:, None] & has_d[None, :], (has_d, has_n)
+    x = (
+        row_start(u, su, row, d), su, row_start(delta, sdelta, row, d), sdelta,
+        map_start(B, sB, row, block, d, n, sizes, SHARE_B), sB,
+        decay_rates(A, sA, d, n, has_d, has_n, KIND), load_channel(bias, d, has_d, KIND),
+    )  # fmt: skip
+    gates = (row_start(z, sz, row, d), sz, row_start(dz, sdz, row, d), sdz) if HAS_Z else ()
+    here = (row * tl.num_programs(1) + block) * length * sizes[1] + n
+    y = (
+        map_start(C, sC, row, block, d, n, sizes, SHARE_C), sC, load_channel(D, d, has_d, KIND),
+        row_start(d_out, s_dout, row, d), s_dout, gates, row_start(du, sdu, row, d), sdu,
+        row_start(d_delta, s_ddelta, row, d), s_ddelta, parts[1] + here, parts[2] + here,
+    )  # fmt: skip
+    tile, area = d[None, :] * sizes[1] + n[:, None], (row * 0 + sizes[1]) * sizes[0]
+    first, spans = chunk * CHUNK, tl.cdiv(tl.minimum(length - chunk * CHUNK, CHUNK), SPAN)
+    marks += at * (CHUNK // SPAN) * area + tile
+    h = tl.load(starts + at * area + tile, mask=has, other=0)
+    for i in range(spans * SPAN):
+        if i % SPAN == 0:
+            tl.store(marks + (i // SPAN) * area, h, mask=has)
+        h = advance(h, first + i, x, spot, length, SHARE_B, SOFTPLUS, REVERSE, KIND)
+    tl.debug_barrier()
+    flow = tl.load(flows + at * area + tile, mask=has, other=0)
+    none, nothing = tl.zeros((N_PAD, BLOCK), KIND), tl.zeros((BLOCK,), KIND)
+    totals = (none, none, none, nothing, nothing)
+    for k in range(spans):
+        i = first + (spans - 1 - k) * SPAN
+        states = (tl.load(marks + (spans - 1 - k) * area, mask=has, other=0),)
+        for j in tl.static_range(SPAN):
+            states = states + (  # noqa: RUF005
+                advance(states[j], i + j, x, spot, length, SHARE_B, SOFTPLUS, REVERSE, KIND),
+            )
+        for j in tl.static_range(SPAN):
+            flow, totals = retreat(
+                flow, states[SPAN - j], states[SPAN - 1 - j], totals, i + SPAN - 1 - j,
+                x, y, spot, length, sizes[1], HAS_Z, SHARE_B, SHARE_C, SOFTPLUS, REVERSE, KIND,
+            )  # fmt: skip
+    tl.store(parts[0] + at * area + tile, totals[0], mask=has)
+    if SHARE_B == 0:
+        tl.store(parts[1] + at * area + tile, totals[1], mask=has)
+    if SHARE_C == 0:
+        tl.store(parts[2] + at * area + tile, totals[2], mask=has)
+    tl.store(parts[3] + at * sizes[0] + d, totals[3], mask=has_d)
+    tl.store(parts[4] + at * sizes[0] + d, totals[4], mask=has_d)

@@ -1,0 +1,447 @@
+"""Draw sequences from a run: the sampler, what is given, labels and guidance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from inspect import signature
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Int64
+from torch import Tensor
+
+from seqdiff.data import Templates, Tokenizer
+from seqdiff.progress import progress
+from seqdiff.run.directory import CONFIG_NAME, Trained, load_trained
+from seqdiff.run.sampler_config import build_sampler, choose_sampler
+from seqdiff.samplers import (
+    BlockClassifierFree,
+    BlockSampler,
+    ClassifierFree,
+    Recorder,
+    Sampler,
+    sampler_name,
+)
+from seqdiff.trace import write_trace
+
+AnyRun = TypeVar("AnyRun", bound=Trained)
+
+
+def fit_sampler(sampler: Sampler, run: Trained, *, stop: str | None, extrapolate: bool) -> Sampler:
+    """Let a block sampler look back as far as the run has learnt to, and stop at a symbol.
+
+    Args:
+        sampler: Any; another than a ``BlockSampler`` stays as it is.
+        run: The run.
+        stop: The symbol, as text.
+        extrapolate: Whether to look back further than the run has learnt to.
+
+    Raises:
+        ValueError: If the sampler does not fit the run, or there is a symbol to stop at and the
+            sampler or the tokenizer does not know what to do with it.
+    """
+    if not isinstance(sampler, BlockSampler):
+        if stop is not None:
+            raise ValueError(
+                f"sample.stop must be left out for sampler {type(sampler).__name__}, which fills "
+                f"rows as long as they are, got {stop!r}; it is for runs of block diffusion"
+            )
+        return sampler
+    size = sampler.check(run.denoiser)
+    limits = [run.max_length, None if extrapolate else run.datamodule.context_length]
+    known = [limit for limit in limits if limit is not None]
+    if sampler.window is None and known and min(known) >= 2 * size:
+        sampler = replace(sampler, window=min(known))
+    if stop is None:
+        return sampler
+    if sampler.stop_id is not None:
+        raise ValueError(
+            f"sample.stop must be left out with --stop-id, got {stop!r} and {sampler.stop_id}; "
+            "they mean the same"
+        )
+    return replace(sampler, stop_id=find_symbol(stop, run.tokenizer))
+
+
+def find_symbol(text: str, tokenizer: Tokenizer) -> int:
+    """Find the id of a single symbol: one that it encodes to, or that decodes to it.
+
+    Args:
+        text: The symbol.
+        tokenizer: Of a run; special symbols of some are not encoded from their names.
+
+    Raises:
+        ValueError: If it is no single symbol.
+    """
+    every = range(tokenizer.vocab_size) if text else ()
+    known = [i for i in every if tokenizer.decode(np.array([i])) == text]
+    ids = known if len(known) == 1 else tokenizer.encode(text).tolist()
+    if len(ids) == 1 and ids[0] < tokenizer.vocab_size:
+        return int(ids[0])
+    raise ValueError(
+        f"sample.stop must be a single symbol of the run's {type(tokenizer).__name__}, got "
+        f"{text!r}, which is {len(ids)}; choose one"
+    )
+
+
+# A token's id and, for two symbols, their probabilities and noise: what any sampler holds at least.
+_BYTES_PER_TOKEN = 64
+
+
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+def choose_batch(run: Trained, length: int, batch_size: int | None = None) -> int:
+    """Choose how many sequences are drawn at a time.
+
+    Args:
+        run: The run.
+        length: Tokens of the longest sequence.
+        batch_size: What the user asked for; ``None`` chooses 32 on a CPU and 256 on a GPU, fewer if
+            the tokens alone would not fit.
+
+    Raises:
+        ValueError: If there is not even room for the tokens; the network needs more on top.
+    """
+    device = next(run.denoiser.parameters()).device
+    if batch_size is not None:
+        check_memory(batch_size, length, device)
+        return batch_size
+    chosen = 32 if device.type == "cpu" else 256
+    while chosen > 1:
+        try:
+            check_memory(chosen, length, device)
+            return chosen
+        except ValueError:
+            chosen //= 2
+    check_memory(1, length, device)
+    return 1
+
+
+def check_memory(sequences: int, length: int, device: torch.device) -> None:
+    """Refuse, before slow work, sequences that cannot fit; the network needs more on top.
+
+    Args:
+        sequences: Drawn at a time.
+        length: Tokens in each.
+        device: Where.
+
+    Raises:
+        ValueError: If there is not even room for the tokens.
+    """
+    try:
+        torch.empty((sequences, length, _BYTES_PER_TOKEN), dtype=torch.uint8, device=device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"sample.length must fit in the memory of {device}, got {sequences} of {length:,} "
+            "tokens at a time; lower --length or --batch_size"
+        ) from error
+
+
+class Drawn(NamedTuple):
+    """What was drawn.
+
+    Attributes:
+        sequences: Decoded.
+        lengths: Tokens of each.
+        clamped: Draws whose probabilities had to be scaled down, from a sampler that counts them.
+        sampler: What drew them.
+    """
+
+    sequences: list[str]
+    lengths: list[int]
+    clamped: int | None = None
+    sampler: Sampler | None = None
+
+
+def draw(
+    run: Trained,
+    sampler: Sampler,
+    templates: Templates,
+    *,
+    seed: int,
+    batch_size: int,
+    recorder: Recorder | None = None,
+) -> Drawn:
+    """Draw decoded sequences under a progress bar.
+
+    Only sequences of one length share a batch, so none is padded.
+
+    Args:
+        run: The run.
+        sampler: How to draw.
+        templates: What is given of each sequence.
+        seed: Of the sequences; the seed of each follows from it, see ``Run.row_seeds``.
+        batch_size: Drawn at a time; the sequences do not depend on it.
+        recorder: Keeps every step.
+    """
+    num = len(templates.names)
+    seeds = run.row_seeds(num, seed)
+    sequences, lengths = [""] * num, [0] * num
+    done, clamped = 0, None
+    steps = getattr(sampler, "num_steps", None)
+    reached = 0.0  # never falls, though a sampler may hide tokens again
+    due = 0.0  # looking at all tokens after each step would take time like their number squared
+
+    def show(step: int, x_t: Int[Tensor, "B L"]) -> None:
+        nonlocal reached, due
+        if recorder is not None:
+            recorder(step, x_t)
+        if time.monotonic() < due:
+            return
+        share = float((x_t != run.process.unknown_id).double().mean())
+        if steps is not None:  # a noisy token may look like a known one until the last step
+            share = min(share, step / steps)
+        reached = max(reached, done + share * len(x_t))
+        bar.update(task, completed=reached)
+        due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+
+    with progress() as bar:
+        task = bar.add_task("sampling", total=num)
+        for numbers in _batches(templates.lengths, batch_size):
+            x_init, allowed = _start(run, templates, numbers, seeds)
+            if recorder is not None:
+                recorder.start(x_init, numbers)
+            drawn = sampler.sample(
+                run.denoiser,
+                x_init,
+                seeds=seeds[numbers].to(x_init.device),
+                allowed=allowed,
+                callback=show,
+            )
+            if drawn.clamped is not None:
+                clamped = (clamped or 0) + int(drawn.clamped.sum())
+            full = [x_init.shape[1]] * len(numbers)
+            ends = full if drawn.length is None else drawn.length.tolist()
+            for number, end, row in zip(numbers, ends, drawn.tokens.cpu().numpy(), strict=True):
+                lengths[number] = end
+                sequences[number] = run.tokenizer.decode(row[:end])
+            done += len(numbers)
+            bar.update(task, completed=done)
+    return Drawn(sequences, lengths, clamped, sampler)
+
+
+def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
+    """Cut the numbers of sequences into batches of one length."""
+    order = sorted(range(len(lengths)), key=lambda number: lengths[number])
+    for _, group in groupby(order, key=lambda number: lengths[number]):
+        alike = list(group)
+        for first in range(0, len(alike), batch_size):
+            yield alike[first : first + batch_size]
+
+
+def _start(
+    run: Trained, templates: Templates, numbers: list[int], seeds: Int64[Tensor, " n"]
+) -> tuple[Int64[Tensor, "B L"], Bool[Tensor, "B L K"] | None]:
+    """Stack templates on the run's device."""
+    device = next(run.denoiser.parameters()).device
+    found = [templates.template(number, int(seeds[number])) for number in numbers]
+    x_init = torch.from_numpy(np.stack([template.tokens for template in found])).to(device)
+    if all(template.allowed is None for template in found):
+        return x_init, None
+    every = np.ones((x_init.shape[1], run.process.vocab_size), dtype=bool)
+    stacked = [every if template.allowed is None else template.allowed for template in found]
+    return x_init, torch.from_numpy(np.stack(stacked)).to(device)
+
+
+_DEFAULT = ("first_hitting", "left_to_right", "block", "ancestral", "tweedie", "gaussian")
+
+
+def open_sampler(run: Trained, sampler: str | None, flags: Sequence[str]) -> Sampler:
+    """Build the sampler of a run, by default the usual one for its process.
+
+    Args:
+        run: The run.
+        sampler: Its name.
+        flags: The sampler's options, ``--key=value``.
+
+    Raises:
+        ValueError: See ``build_sampler``; or if the sampler is not for the run.
+    """
+    chosen = build_sampler(usual_sampler(run) if sampler is None else sampler, flags)
+    chosen.check_fit(run.denoiser)
+    return chosen
+
+
+def check_sampler(directory: Path, sampler: str | None, flags: Sequence[str]) -> None:
+    """Check the options of a sampler before a run is loaded.
+
+    Args:
+        directory: Of the run.
+        sampler: Its name; ``None`` is the usual one, which the run decides.
+        flags: The sampler's options.
+
+    Raises:
+        FileNotFoundError: See ``load_trained``.
+        ValueError: If no sampler that could be meant takes the options.
+    """
+    try:
+        _first_fit(_DEFAULT if sampler is None else [sampler], flags)
+    except ValueError:
+        if sampler is None and (directory / CONFIG_NAME).is_file():
+            build_sampler(usual_sampler(load_trained(directory)), flags)  # raises, naming that one
+        raise
+
+
+def usual_sampler(run: Trained) -> str:
+    """Name the default sampler of such a run."""
+    return next(n for n in _DEFAULT if choose_sampler(n).needs.met_by(run.denoiser))
+
+
+def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
+    """Build the first of some samplers that takes the options; which it will be, the run decides.
+
+    Raises:
+        ValueError: If none does: what the first one says that has all of these options, or else
+            what the first one says.
+    """
+    given = {flag.removeprefix("--").partition("=")[0].partition(".")[0] for flag in flags}
+    complaints = []
+    for name in names:
+        try:
+            return build_sampler(name, flags)
+        except ValueError as error:
+            complaints.append((given - set(signature(choose_sampler(name)).parameters), error))
+    raise next((error for unknown, error in complaints if not unknown), complaints[0][1])
+
+
+def guide(command: str, run: AnyRun, label: str | None, gamma: float | None = None) -> AnyRun:
+    """Give the run as a model of the sequences of a label.
+
+    Args:
+        command: Who asks, for the messages.
+        run: The run.
+        label: Name of the label; ``None`` samples without one.
+        gamma: Strength of classifier-free guidance; ``None`` means 1, no more than the label.
+
+    Raises:
+        ValueError: If the run has no such label, or was not trained for what is asked.
+    """
+    known = run.datamodule.labels
+    if label is not None and known is None:
+        raise ValueError(
+            f"{command}.label must be left out for a run without labels, got {label!r}; train "
+            "on data with labels (data.labels, data.label_file)"
+        )
+    if label is not None and known is not None and label not in known:
+        raise ValueError(
+            f"{command}.label must be one of {', '.join(known)}, got {label!r}; "
+            "the model never saw it"
+        )
+    if label is None and gamma is not None:
+        raise ValueError(
+            f"{command}.guidance must come with a label, got {gamma} without; add --label"
+        )
+    strength = 1.0 if gamma is None else gamma
+    if known is not None and run.config.label_dropout == 0 and (label is None or strength != 1):
+        raise ValueError(
+            f"{command}.label must be given, with guidance 1, for a run trained with label_dropout "
+            f"0, got label {label} and guidance {strength}: it cannot do without a label; give "
+            f"--label {known[0]}, or train with label_dropout 0.1"
+        )
+    if label is None or known is None:
+        return run
+    model, number = run.denoiser, known.index(label)
+    if strength == 0:
+        return run
+    if model.law == "score" or model.reads_embeddings:
+        if strength != 1:
+            raise ValueError(
+                f"{command}.guidance must be 0 or 1 for the {model.description}, of which other "
+                f"strengths are not defined, got {strength}; leave it out"
+            )
+        return replace(run, denoiser=model.given_label(number).eval())
+    if model.context == "block":
+        return replace(run, denoiser=BlockClassifierFree(model, number, strength).eval())
+    return replace(run, denoiser=ClassifierFree(model, number, strength).eval())
+
+
+def choose_labels(command: str, run: Trained, *, given: bool) -> bool | None:
+    """Decide whether the rows of a split are evaluated given their labels.
+
+    Args:
+        command: Who asks, for the messages.
+        run: The run.
+        given: Whether that is asked for.
+
+    Returns:
+        ``None`` for a run without labels.
+
+    Raises:
+        ValueError: If the run has no labels to give, or cannot do without them.
+    """
+    if run.datamodule.labels is None:
+        if given:
+            raise ValueError(
+                f"{command}.given_labels must be left out for a run without labels, got it for "
+                f"{run.directory}; train on data with labels (data.labels, data.label_file)"
+            )
+        return None
+    if not given and run.config.label_dropout == 0:
+        raise ValueError(
+            f"{command}.given_labels must be set for a run trained with label_dropout 0, which "
+            f"cannot do without labels, got {run.directory} without it; add --given_labels, or "
+            "train with label_dropout 0.1"
+        )
+    return given
+
+
+def check_context(
+    owner: str, length: int, run: Trained, sampler: Sampler, *, extrapolate: bool
+) -> None:
+    """Check that the network can read a sequence, and was trained on rows as long.
+
+    Args:
+        owner: What has that length, for the message.
+        length: Tokens of the sequence; a sampler that slides a window shows fewer at a time.
+        run: The run.
+        sampler: How it will be drawn.
+        extrapolate: Whether to go beyond the length of the training rows.
+
+    Raises:
+        ValueError: If it is too long.
+    """
+    seen = sampler.context_length(length)
+    unit = run.datamodule.token_name
+    bound, learnt = run.max_length, run.datamodule.context_length
+    window = min(limit for limit in (bound, learnt, seen) if limit is not None)
+    slide = (
+        "or slide a window: --sampler semi_autoregressive "
+        f"--window {window} --stride {max(1, window // 2)}"
+    )
+    if isinstance(sampler, BlockSampler):
+        slide = f"or let it look back less far: --window {window}"
+    if bound is not None and seen > bound:
+        raise ValueError(
+            f"{owner} must be at most {bound:,} {unit}s, all that the network of {run.directory} "
+            f"takes at a time, got {length:,}; shorten it, {slide}"
+        )
+    if learnt is not None and seen > learnt and not extrapolate:
+        raise ValueError(
+            f"{owner} must be at most {learnt:,} {unit}s, the context that {run.directory} was "
+            f"trained with, got {length:,}; shorten it, add --extrapolate, {slide}"
+        )
+
+
+def save_trace(
+    path: Path, recorder: Recorder, sampler: Sampler, names: list[str], tokenizer: Tokenizer
+) -> None:
+    """Write what a recorder kept.
+
+    Args:
+        path: Where to.
+        recorder: Saw all sequences.
+        sampler: What drew them.
+        names: Of the sequences.
+        tokenizer: Says what each id decodes to.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    symbols = [tokenizer.decode(np.array([i])) for i in range(tokenizer.vocab_size + 1)]
+    name = sampler_name(type(sampler))
+    write_trace(path, recorder.trace(sampler=name, names=names, symbols=symbols))

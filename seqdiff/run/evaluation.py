@@ -1,0 +1,327 @@
+"""Estimate the likelihood of a split and lay it out beside baselines."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from scipy.special import stdtrit
+
+from seqdiff.data import SequenceDataModule, Split
+from seqdiff.likelihood import Estimator, Likelihood, RowNats, check_budget, evaluate
+from seqdiff.progress import progress
+from seqdiff.run.directory import Trained
+from seqdiff.types import Batch
+
+_FITTED_ON: dict[Split, tuple[str, ...]] = {
+    "train": ("the baselines were fitted on rows of this split: they are no measure of the model",),
+    "valid": ("the order of the interpolated baseline was chosen on this split",),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; an error is ``None`` where a single sequence gives none."""
+
+    name: str
+    bits_per_token: float
+    bits_per_token_error: float | None
+    bits_per_token_estimator_error: float | None
+    nats_per_token: float
+    perplexity: float
+    perplexity_error: float | None
+    num_sequences: int
+    num_tokens: int
+    evaluations: float | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The model's line minus that of the best baseline, sequence by sequence."""
+
+    baseline: str
+    bits_per_token: float
+    bits_per_token_error: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model beside baselines on the same sequences.
+
+    Attributes:
+        model: The model's line, by ``estimator``.
+        baselines: A line for each.
+        difference: The model minus the best of them; ``None`` without any.
+        degrees: Degrees of freedom of the errors over the choice of sequences.
+        estimator: What estimated the model's line.
+        labels: See ``estimate``.
+    """
+
+    model: Row
+    baselines: list[Row]
+    difference: Difference | None
+    degrees: int
+    estimator: Estimator
+    labels: bool | None
+
+
+def estimate(
+    run: Trained,
+    split: Split,
+    *,
+    estimator: Estimator,
+    seed: int,
+    target_se: float | None = None,
+    max_nfe: int | None = None,
+    labels: bool | None = None,
+) -> Likelihood:
+    """Estimate the likelihood of a split under a progress bar.
+
+    Args:
+        run: The run.
+        split: Which split of its data.
+        estimator: How.
+        seed: Of the draws.
+        target_se: Standard error of a sequence to aim at, in nats.
+        max_nfe: Most network evaluations of a sequence.
+        labels: Whether each row's label is given; ``None`` for data without any.
+
+    Raises:
+        ValueError: If one pass over a row takes more than ``max_nfe``; see ``evaluate`` too.
+    """
+    if max_nfe is not None:
+        _check_longest(run, split, estimator, max_nfe)
+    total = len(run.datamodule.dataset(split))
+    loaded = run.datamodule.evaluation_loader(split)
+    batches = (batch if labels else replace(batch, label=None) for batch in loaded)
+    budget = {"target_se": target_se, "max_nfe": max_nfe}
+    return estimate_batches(
+        run, batches, total, "evaluating", estimator=estimator, seed=seed, **budget
+    )
+
+
+def estimate_batches(
+    run: Trained,
+    batches: Iterable[Batch],
+    total: int,
+    title: str,
+    *,
+    estimator: Estimator,
+    seed: int,
+    target_se: float | None = None,
+    max_nfe: int | None = None,
+) -> Likelihood:
+    """Estimate the likelihood of any rows under a progress bar.
+
+    Args:
+        run: The run.
+        batches: The rows.
+        total: How many there are.
+        title: Of the bar.
+        estimator: How.
+        seed: Of the draws.
+        target_se: Standard error of a sequence to aim at, in nats.
+        max_nfe: Most network evaluations of a sequence.
+    """
+    device = next(run.denoiser.parameters()).device
+    with progress() as bar:
+        task = bar.add_task(title, total=total)
+        return evaluate(
+            run.denoiser,
+            (batch.to(device) for batch in batches),
+            estimator=estimator,
+            target_se=target_se,
+            max_nfe=max_nfe,
+            seed=seed,
+            progress=lambda done: bar.update(task, completed=done),
+        )
+
+
+def _check_longest(run: Trained, split: Split, estimator: Estimator, max_nfe: int) -> None:
+    """Read all rows once, to refuse before the first network call what a later one would."""
+    rows = run.datamodule.evaluation_loader(split)
+    counts = torch.cat([batch.loss_mask.sum(dim=-1) for batch in rows])
+    longest = int(counts.argmax())
+    tokens = max(1, int(counts[longest]))
+    try:
+        check_budget(estimator, num_tokens=tokens, target_se=None, max_nfe=max_nfe)
+    except ValueError as error:
+        raise ValueError(f"row {longest} of the {split} split: {error}") from None
+
+
+def compare(
+    result: Likelihood,
+    estimator: Estimator,
+    baselines: dict[str, RowNats],
+    labels: bool | None = None,
+) -> Comparison:
+    """Put a model beside baselines.
+
+    Args:
+        result: From ``estimate``.
+        estimator: What estimated it.
+        baselines: Of the same split, by name.
+        labels: See ``estimate``.
+
+    Raises:
+        ValueError: If a baseline does not count the tokens that the model counts.
+    """
+    name = f"model, {estimator.quantity}" + (", given each row's label" if labels else "")
+    scored = {name: rows.counted for name, rows in baselines.items()}
+    differences = {name: result.minus(rows) for name, rows in scored.items()}
+    model = _row(
+        name,
+        result,
+        estimator_error=result.bits_per_token_estimator_error,
+        evaluations=float(result.nfe.mean()),
+    )
+    difference = None
+    if scored:
+        best = min(scored, key=lambda name: scored[name].nats_per_token)
+        bits, error = differences[best].bits_per_token, differences[best].bits_per_token_error
+        difference = Difference(best, bits, _finite(error))
+    lines = [_row(name, rows) for name, rows in scored.items()]
+    degrees = result.nats_per_token_degrees
+    return Comparison(model, lines, difference, degrees, estimator, labels)
+
+
+def _row(
+    name: str,
+    rows: RowNats,
+    *,
+    estimator_error: float | None = None,
+    evaluations: float | None = None,
+) -> Row:
+    return Row(
+        name=name,
+        bits_per_token=rows.bits_per_token,
+        bits_per_token_error=_finite(rows.bits_per_token_error),
+        bits_per_token_estimator_error=estimator_error,
+        nats_per_token=rows.nats_per_token,
+        perplexity=rows.perplexity,
+        perplexity_error=_finite(rows.perplexity_error),
+        num_sequences=len(rows.nats),
+        num_tokens=int(rows.num_tokens.sum()),
+        evaluations=evaluations,
+    )
+
+
+def _finite(error: float) -> float | None:
+    return error if math.isfinite(error) else None
+
+
+def counted(unit: str, labels: bool | None = None) -> str:
+    """Say which tokens an estimate is over, and what it is given.
+
+    Args:
+        unit: What a token is called, e.g. ``base``.
+        labels: See ``estimate``.
+    """
+    if labels:
+        return f"known {unit}s; unknown ones, context and each row's label are given"
+    hidden = "" if labels is None else ", labels are not"
+    return f"known {unit}s; unknown ones and context are given{hidden}"
+
+
+def build_table(found: Comparison, title: str, data: SequenceDataModule, split: Split) -> Table:
+    """Lay a comparison out for a terminal.
+
+    Args:
+        found: From ``compare``.
+        title: Above the table.
+        data: Of the run: what a token is called and how rows are cut.
+        split: What is compared on.
+    """
+    unit, model, estimator = data.token_name, found.model, found.estimator
+    title = f"{title}: {model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
+    notes = (
+        "lower is better; ± SE is over the choice of sequences, neighbours taken together",
+        *_interval_note(found.degrees),
+        "the estimator's draws, a part of the model's SE, alone make "
+        f"{model.bits_per_token_estimator_error:.4f}",
+        *_FITTED_ON.get(split, ()),
+        f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations a sequence",
+        f"convention {estimator.convention}; counted: {counted(unit, found.labels)}",
+        *data.counting,
+    )
+    table = Table(title=title, caption="\n".join(notes))
+    table.add_column("")
+    for heading in (f"bits/{unit}", "± SE", "perplexity", "± SE"):
+        table.add_column(heading, justify="right")
+    for row in (model, *found.baselines):
+        bits, perplexity = _spell(row.bits_per_token_error), _spell(row.perplexity_error)
+        numbers = (f"{row.bits_per_token:.4f}", bits, f"{row.perplexity:.4f}", perplexity)
+        table.add_row(row.name, *numbers)
+    if found.difference is not None:
+        table.add_section()
+        gap = found.difference
+        error = _spell(gap.bits_per_token_error)
+        table.add_row(f"model - {gap.baseline}", f"{gap.bits_per_token:+.4f}", error)
+    return table
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The likelihood of a split beside baselines; prints as a table.
+
+    Attributes:
+        comparison: The numbers.
+        run: The run's name.
+        data: Of the run.
+        split: What was evaluated.
+    """
+
+    comparison: Comparison
+    run: str
+    data: SequenceDataModule
+    split: Split
+
+    @property
+    def rows(self) -> list[Row]:
+        """The model's line, then those of the baselines."""
+        return [self.comparison.model, *self.comparison.baselines]
+
+    @property
+    def table(self) -> Table:
+        """The table for a terminal."""
+        title = f"{self.run}, {self.split} split"
+        return build_table(self.comparison, title, self.data, self.split)
+
+    def content(self) -> dict[str, object]:
+        """Give what a JSON file says of it."""
+        found = self.comparison
+        return {
+            "run": self.run,
+            "split": self.split,
+            "estimator": found.estimator.name,
+            "convention": found.estimator.convention,
+            "counted": counted(self.data.token_name, found.labels),
+            "notes": self.data.counting,
+            "rows": [vars(row) for row in self.rows],
+            "difference": None if found.difference is None else vars(found.difference),
+            "error_degrees": found.degrees,
+        }
+
+    def __repr__(self) -> str:
+        """The table, as on a terminal."""
+        console = Console(width=100, file=io.StringIO())
+        with console.capture() as capture:
+            console.print(self.table)
+        return capture.get().rstrip()
+
+
+def _interval_note(degrees: int) -> tuple[str, ...]:
+    """Say how wide a 95% interval is."""
+    if degrees < 1:
+        return ()
+    width = float(stdtrit(degrees, 0.975))
+    return (f"(in {degrees + 1} stretches); a 95% interval is ± {width:.2f} SE",)
+
+
+def _spell(error: float | None) -> str:
+    return "" if error is None else f"{error:.4f}"

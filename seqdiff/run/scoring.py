@@ -1,0 +1,299 @@
+"""Score sequences one by one, and lay the scores out as a table."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+import torch
+
+from seqdiff.data import Record
+from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
+from seqdiff.progress import progress
+from seqdiff.run.directory import Trained
+from seqdiff.types import Batch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What R and pandas read as a missing value.
+MISSING = "NA"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One line of the table; what is ``None`` cannot be said, for want of a known token.
+
+    Attributes:
+        record: Its name.
+        length: Its tokens.
+        nats: The estimate, the mean over its readings.
+        standard_error: Of ``nats``, from the estimator's draws.
+        low: Lower end of the 95% interval around ``nats``.
+        high: Its upper end.
+        counted: Tokens that ``nats`` is over: the known ones.
+        nfe: Network evaluations spent, over all readings.
+    """
+
+    record: str
+    length: int
+    nats: float | None
+    standard_error: float | None
+    low: float | None
+    high: float | None
+    counted: int
+    nfe: int
+
+    @property
+    def bits_per_token(self) -> float | None:
+        """Bits over counted tokens."""
+        return None if self.nats is None else self.nats / self.counted / math.log(2)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """One way to read a record; ``index`` fixes its noise."""
+
+    record: str
+    tokens: np.ndarray
+    known: np.ndarray
+    index: int
+    mirrored: bool
+
+
+def score_records(
+    run: Trained,
+    records: Sequence[Record],
+    *,
+    estimator: Estimator,
+    seed: int,
+    batch_size: int,
+    target_se: float | None = None,
+    max_nfe: int | None = None,
+) -> list[Score]:
+    """Score every record under a progress bar.
+
+    Only sequences of one length share a network call, so none is padded. The readings of a record
+    have noise of their own, and so independent errors. A record without a known token is not
+    scored.
+
+    Args:
+        run: The run.
+        records: What to score.
+        estimator: How.
+        seed: Of the draws; a record's score is a function of it and of the record's content.
+        batch_size: Most rows of a network call.
+        target_se: Standard error of a reading to aim at, in nats.
+        max_nfe: Most network evaluations of a reading.
+
+    Raises:
+        ValueError: If no token is known at all, a record is longer than the network takes, or one
+            pass over the longest takes more than ``max_nfe``.
+    """
+    readings = [_read(record, run.process.unknown_id) for record in records]
+    scored = sorted(
+        (r for ways in readings for r in ways if r.known.any()), key=lambda r: len(r.tokens)
+    )
+    if not scored:
+        raise ValueError(
+            f"score.records must hold a known symbol, got {len(records)} without any; "
+            "check the file"
+        )
+    _check_longest(scored, estimator, target_se, max_nfe, run.denoiser.evaluations_per_call)
+    _check_lengths(scored, run)
+    device = next(run.denoiser.parameters()).device
+    with progress() as bar:
+        task = bar.add_task("scoring", total=len(scored))
+        result = evaluate(
+            run.denoiser,
+            (batch.to(device) for batch in _batches(scored, batch_size)),
+            estimator=estimator,
+            target_se=target_se,
+            max_nfe=max_nfe,
+            rows_per_call=batch_size,
+            seed=seed,
+            progress=lambda done: bar.update(task, completed=done),
+        )
+    place = {id(reading): number for number, reading in enumerate(scored)}
+    return [
+        _score(record, result, [place[id(r)] for r in ways if r.known.any()])
+        for record, ways in zip(records, readings, strict=True)
+    ]
+
+
+def _read(record: Record, unknown_id: int) -> list[_Reading]:
+    """The readings of a record, each with noise of its own."""
+    content = record.readings[0] if record.content is None else record.content
+    digest = hashlib.blake2b(content.astype("<i8").tobytes(), digest_size=8)
+    readings = []
+    for number, tokens in enumerate(record.readings):
+        salted = digest.copy()
+        salted.update(bytes([number]))
+        index = int.from_bytes(salted.digest(), "little") >> 1  # as int64, not negative
+        mirrored = bool(record.mirrored) and record.mirrored[number]
+        readings.append(_Reading(record.name, tokens, tokens != unknown_id, index, mirrored))
+    return readings
+
+
+def _check_lengths(readings: list[_Reading], run: Trained) -> None:
+    """Refuse what the network cannot take; say how many are beyond what it has learnt to see.
+
+    Args:
+        readings: Sorted by length.
+        run: The run.
+
+    Raises:
+        ValueError: If the longest has more tokens than the network takes.
+    """
+    longest, unit = readings[-1], run.datamodule.token_name
+    length, most, learnt = len(longest.tokens), run.max_length, run.datamodule.context_length
+    if most is not None and length > most:
+        raise ValueError(
+            f"record {longest.record!r}: score must be given at most {most:,} {unit}s, all that "
+            f"the network of {run.directory} takes, got {length:,}; cut the record"
+        )
+    if learnt is not None and length > learnt:
+        names = {r.record for r in readings if len(r.tokens) > learnt}
+        print(
+            f"seqdiff: warning: scores extrapolate where a record has more than the {learnt:,} "
+            f"{unit}s of the rows that {run.directory} was trained on: {len(names):,}, the longest "
+            f"{longest.record!r} with {length:,}",
+            file=sys.stderr,
+        )
+
+
+def _check_longest(
+    readings: list[_Reading],
+    estimator: Estimator,
+    target_se: float | None,
+    max_nfe: int | None,
+    per_call: int,
+) -> None:
+    """Refuse a budget too small for the longest record.
+
+    Raises:
+        ValueError: See ``check_budget``.
+    """
+    longest = max(readings, key=lambda r: int(r.known.sum()))
+    tokens = int(longest.known.sum())
+    try:
+        budget = {"target_se": target_se, "max_nfe": max_nfe}
+        check_budget(estimator, num_tokens=tokens, **budget, per_call=per_call, owner="score")
+    except ValueError as error:
+        raise ValueError(f"record {longest.record!r}: {error}") from None
+
+
+def _batches(readings: list[_Reading], batch_size: int) -> Iterator[Batch]:
+    """Cut readings that are sorted by length into batches of one length."""
+    for _, group in groupby(readings, key=lambda r: len(r.tokens)):
+        alike = list(group)
+        for first in range(0, len(alike), batch_size):
+            part = alike[first : first + batch_size]
+            yield Batch(
+                torch.from_numpy(np.stack([r.tokens for r in part]).astype(np.int64)),
+                torch.from_numpy(np.stack([r.known for r in part])),
+                torch.tensor([r.index for r in part]),
+                mirrored=torch.tensor([r.mirrored for r in part]),
+            )
+
+
+def _score(record: Record, result: Likelihood, rows: list[int]) -> Score:
+    """Average over the readings of a record, which are rows of the result."""
+    length = len(record.readings[0])
+    if not rows:
+        return Score(record.name, length, None, None, None, None, counted=0, nfe=0)
+    mean = result.mean_of(rows)
+    low, high = mean.interval()
+    return Score(
+        record=record.name,
+        length=length,
+        nats=float(mean.nats[0]),
+        standard_error=float(mean.standard_error[0]),
+        low=float(low[0]),
+        high=float(high[0]),
+        counted=int(mean.num_tokens[0]),
+        nfe=int(mean.nfe[0]),
+    )
+
+
+@dataclass(frozen=True)
+class Scores(Sequence[Score]):
+    """Scores of sequences; prints as a table.
+
+    Attributes:
+        rows: One for each sequence, in order.
+        unit: What a token is called, e.g. ``base``.
+        estimator: What estimated them.
+    """
+
+    rows: tuple[Score, ...]
+    unit: str
+    estimator: Estimator
+
+    def __len__(self) -> int:
+        """Count the sequences."""
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Score: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Score, ...]: ...
+    def __getitem__(self, index: int | slice) -> Score | tuple[Score, ...]:
+        """Give one score, or some."""
+        return self.rows[index]
+
+    @property
+    def heading(self) -> tuple[str, ...]:
+        """Names of the columns; nats are over the counted tokens, and so is the interval."""
+        estimates = ("nats", f"bits/{self.unit}", "standard_error", "low", "high")
+        return ("record", "length", *estimates, "counted", "nfe")
+
+    def cells(self, score: Score) -> tuple[object, ...]:
+        """Give the values of a line."""
+        s = score
+        numbers = (s.nats, s.bits_per_token, s.standard_error, s.low, s.high)
+        return (s.record, s.length, *numbers, s.counted, s.nfe)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give a data frame with a row for each sequence."""
+        import pandas as pd
+
+        return pd.DataFrame([self.cells(score) for score in self], columns=pd.Index(self.heading))
+
+    def to_tsv(self) -> str:
+        """Spell the table, tab-separated, with a line of headings."""
+        text = io.StringIO()
+        table = csv.writer(text, delimiter="\t", lineterminator="\n")
+        table.writerow(self.heading)
+        for score in self:
+            spelled = (
+                MISSING if cell is None else f"{cell:.6f}" if isinstance(cell, float) else cell
+                for cell in self.cells(score)
+            )
+            table.writerow(spelled)
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        """Lay the table out for a terminal."""
+        lines = [
+            [
+                MISSING if cell is None else f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+                for cell in self.cells(score)
+            ]
+            for score in self
+        ]
+        columns = list(zip(self.heading, *lines, strict=True))
+        widths = [max(map(len, column)) for column in columns]
+        spelled = (
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+            for line in (self.heading, *lines)
+        )
+        return "\n".join(spelled)

@@ -1,0 +1,128 @@
+"""The parts of a configuration that training owns: the optimizer and the Trainer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed", "64-true"]
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """AdamW and its learning rate.
+
+    Attributes:
+        lr: Learning rate after warm-up.
+        weight_decay: Decay of the matrices; see ``decay_groups``.
+        betas: AdamW's averaging coefficients.
+        eps: AdamW's epsilon.
+        warmup_steps: Optimizer steps of linear warm-up; the first step already moves.
+        schedule: After the warm-up, ``constant`` or half a ``cosine`` down to ``min_lr``.
+        min_lr: Where the cosine ends, at the run's last step.
+    """
+
+    lr: float = 3e-4
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    warmup_steps: int = 0
+    schedule: Literal["constant", "cosine"] = "constant"
+    min_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ValueError: If a value is outside its range.
+        """
+        for name, common in (("lr", 3e-4), ("eps", 1e-8)):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"OptimConfig.{name} must be positive, got {getattr(self, name)}; "
+                    f"{common} is common"
+                )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(
+                f"OptimConfig.betas must be in [0, 1), got {self.betas}; (0.9, 0.999) is common"
+            )
+        if not 0 <= self.min_lr <= self.lr:
+            raise ValueError(
+                f"OptimConfig.min_lr must be in [0, lr = {self.lr}], got {self.min_lr}; lower it"
+            )
+        for name in ("weight_decay", "warmup_steps"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"OptimConfig.{name} must be finite and not negative, "
+                    f"got {getattr(self, name)}; 0 switches it off"
+                )
+        if self.schedule == "constant" and self.min_lr > 0:
+            raise ValueError(
+                f"OptimConfig.min_lr must be 0 with the constant schedule, got {self.min_lr}; "
+                "set optim.schedule=cosine"
+            )
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """Arguments of ``lightning.pytorch.Trainer``, passed on unchanged.
+
+    Attributes:
+        max_steps: Optimizer steps of the run; 0 opens no data and keeps the network as it is
+            built, which makes a run of a published one.
+        max_time: Wall-clock limit, ``DD:HH:MM:SS``, over a run and its resumptions since it was
+            first set.
+        accelerator: ``cpu``, ``gpu``, ``auto``, ...
+        devices: Number of devices, their indices, or ``auto``.
+        num_nodes: Number of machines.
+        strategy: ``auto``, ``ddp``, ``fsdp``, ...
+        precision: Of the backbone; losses are in float32 or better.
+        accumulate_grad_batches: Batches per device and optimizer step.
+        gradient_clip_val: Largest gradient norm; null does not clip.
+        val_check_interval: Training batches between two validations; null never validates.
+        limit_val_batches: Most validation batches per device, or a fraction; null takes all.
+        log_every_n_steps: Optimizer steps between two log rows.
+        deterministic: Raise an error on operations that are not deterministic.
+        enable_progress_bar: Show a bar.
+    """
+
+    max_steps: int = 1000
+    max_time: str | None = None
+    accelerator: str = "auto"
+    devices: int | list[int] | str = 1
+    num_nodes: int = 1
+    strategy: str = "auto"
+    precision: Precision = "32-true"
+    accumulate_grad_batches: int = 1
+    gradient_clip_val: float | None = None
+    val_check_interval: int | None = None
+    limit_val_batches: int | float | None = None
+    log_every_n_steps: int = 10
+    deterministic: bool = False
+    enable_progress_bar: bool = True
+
+    def __post_init__(self) -> None:
+        """Check what Lightning would only report late.
+
+        Raises:
+            ValueError: If a value is outside its range.
+        """
+        counts = ("max_steps", "accumulate_grad_batches", "log_every_n_steps", "num_nodes")
+        for name in (*counts, "val_check_interval"):
+            value, least = getattr(self, name), 0 if name == "max_steps" else 1
+            if value is not None and value < least:
+                raise ValueError(
+                    f"TrainerConfig.{name} must be at least {least}, got {value}; "
+                    f"set trainer.{name}"
+                )
+        clip, limit = self.gradient_clip_val, self.limit_val_batches
+        if clip is not None and not clip > 0:
+            raise ValueError(
+                f"TrainerConfig.gradient_clip_val must be positive, got {clip}; null does not clip"
+            )
+        if limit is not None and not (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1):
+            raise ValueError(
+                "TrainerConfig.limit_val_batches must be a count of at least 1 or a fraction in "
+                f"(0, 1], got {limit}; null takes all"
+            )
