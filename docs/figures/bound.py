@@ -32,7 +32,9 @@ def main(path: str) -> None:
     ):
         bars = costs(sharpness)
         label = f"{name}: mean {sum(bars) / LENGTH:.3f}"
-        axes.bar([k + 1 + shift for k in range(LENGTH)], bars, width=0.38, color=colour, label=label)
+        axes.bar(
+            [k + 1 + shift for k in range(LENGTH)], bars, width=0.38, color=colour, label=label
+        )
     axes.axhline(entropy, color="black", label=f"entropy of the source: {entropy:.3f}")
     axes.set_xlabel(f"masked tokens of {LENGTH}")
     axes.set_ylabel("cost of a masked token, nats")

@@ -56,7 +56,7 @@ def all_rows(length: int) -> Tensor:
 
 
 def log_prob(rows: Tensor) -> Tensor:
-    """log p of whole rows under the chain, in nats: [B, L] -> [B]."""
+    """Log p of whole rows under the chain, in nats: [B, L] -> [B]."""
     same = (rows[:, 1:] == rows[:, :-1]).double()
     log = torch.tensor([1 - STAY, STAY], dtype=torch.float64).log()
     return torch.tensor(0.5).log() + (same * log[1] + (1 - same) * log[0]).sum(1)

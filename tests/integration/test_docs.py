@@ -1,0 +1,314 @@
+"""What README and docs show is checked: commands parse, Python blocks run, links and keys exist."""
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from Bio import bgzf
+
+from genomics.finetune.labelled import SHARED_BASES
+from genomics.io.genome import load_genome
+from genomics.io.motifs import HIT_FRACTION
+from genomics.io.vcf import read_vcf
+from genomics.report import sets
+from genomics.report.measures import Measured, MotifTable
+from genomics.report.page import About, Curves, numbers
+from genomics.sequence.alphabet import MASK_ID
+from genomics.variants.effects import refusal
+from seqdiff.backbones import Caduceus, Transformer
+from seqdiff.cli.app import main, parse
+from seqdiff.cli.options import part
+from seqdiff.run.config import parse_run
+from seqdiff.run.sampler_config import build_sampler
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+}
+
+
+def blocks(language: str, text: str) -> list[str]:
+    """Code blocks of a language, also within tabs, whose blocks are indented."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
+
+
+def commands(text: str) -> list[list[str]]:
+    """Every command of a shell block, and every inline one of ours that is whole."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    lines = [line for block in blocks("sh", text) for line in block.splitlines()]
+    lines += [
+        code
+        for code in re.findall(r"`([^`]+)`", prose)
+        if code.startswith(("seqdiff ", "make ")) and not re.search(r"[A-Z]{3}|\.\.\.", code)
+    ]
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+
+
+COMMANDS = [(page, words) for page, text in PAGES.items() for words in commands(text)]
+
+
+def check(words: list[str]) -> None:
+    """Read a command as its program would, without doing it."""
+    words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
+    if "$FILES" in words:  # options in a variable of the block
+        words = [word for word in words if not word.startswith("$")]
+    program, *arguments = words
+    if program == "seqdiff":
+        for option in ("--help", "..."):
+            if option in arguments:
+                return
+        arguments = arguments[: arguments.index("&&")] if "&&" in arguments else arguments
+        function, bound = parse(arguments)
+        given = bound.arguments
+        if function.__name__ == "train" and given.get("words"):
+            config, flags = given["words"][0], given["words"][1:]
+            if not config.startswith("--"):
+                parse_run(Path(config), flags)
+        if function.__name__ == "sample":
+            run, flags = part("sample", given["words"])
+            default = "block" if "block" in str(run) else "first_hitting"
+            build_sampler(given.get("sampler", default), flags)
+    elif program == "make":
+        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(arguments) <= set(targets), words
+    elif program == "pip":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        named = re.findall(r"\[(\w+)\]", arguments[-1])
+        assert arguments[:2] == ["install", "-e"], words
+        assert set(named) <= set(extras["optional-dependencies"]), words
+    elif program == "python":
+        assert arguments[0] == "-m" or (ROOT / arguments[0]).is_file(), words
+    else:
+        assert program in (".", "bash", "gunzip", "jupyter", "pre-commit"), f"unknown {words}"
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), COMMANDS, ids=[f"{page}: {shlex.join(words)}" for page, words in COMMANDS]
+)
+def test_commands_are_valid(
+    page: str, words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    if "rewards.gc_content" in words:
+        guide = PAGES["docs/how-to/guide.md"]
+        (function,) = re.findall(r"^def gc_content.*?\n\n", guide, re.DOTALL | re.MULTILINE)
+        (tmp_path / "rewards.py").write_text(function)
+        monkeypatch.syspath_prepend(tmp_path)
+    if words[0].startswith(("SMALL=", "FILES=")):
+        return
+    check(words)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "seqdiff train configs/experiment/genomics/fasta.yaml --data.fast genome.fa",
+        "seqdiff train configs/no.yaml --output runs/mine",
+        "seqdiff sample runs/mine --num 100 --size 1024 --out samples.fa --seed 1",
+        "seqdiff fly",
+        "PYTHONPATH=. seqdiff sample a --sampler smc --reward nowhere.gc_content",
+        "seqdiff sample runs/mine --sampler fly",
+        "make coffee",
+        "pip install -e .[tpu]",
+        "python docs/figures/fly.py",
+    ],
+)
+def test_a_wrong_command_would_be_found(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broken twins of the commands above."""
+    monkeypatch.chdir(ROOT)
+    with pytest.raises((AssertionError, OSError, ValueError)):
+        check(shlex.split(broken))
+
+
+def test_the_readme_is_short_and_its_links_exist() -> None:
+    text = PAGES["README.md"]
+    assert len(text.splitlines()) <= 130
+    for page in ("README.md", "CONTRIBUTING.md"):
+        for path in re.findall(r"\]\(([^)#:]+)\)", PAGES[page]):
+            assert (ROOT / path).exists(), (page, path)
+
+
+def test_where_things_go_exists() -> None:
+    """Folders and files of the table in CONTRIBUTING.md."""
+    table = [line for line in PAGES["CONTRIBUTING.md"].splitlines() if line.startswith("| ")]
+    named = [code for line in table for code in re.findall(r"`([\w/]+(?:\.\w+)?/?)`", line)]
+    assert len(named) > 25
+    for path in named:
+        assert (ROOT / path).exists(), path
+
+
+@pytest.fixture
+def shown_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the Python blocks open: a run, published networks and DNA, all tiny."""
+    config = tmp_path / "demo.yaml"
+    shipped = ROOT / "configs" / "experiment" / "genomics" / "demo.yaml"
+    small = {
+        "base": str(shipped),
+        "data": {"init_args": {"length": 16, "num_train": 32}},
+        "trainer": {"max_steps": 1, "enable_progress_bar": False},
+    }
+    config.write_text(yaml.safe_dump(small))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
+    assert main(["train", str(config)]) == 0
+    hub, words = re.findall(r'from_hub\("([^"]+)"\)', PAGES["docs/how-to/published.md"])
+    complement = (0, 1, 2, 3, 4, 5, 6, 10, 9, 8, 7, 11, 12, 13, 14, 15)
+    sizes = {"num_embeddings": 16, "num_logits": 16, "complement": complement}
+    (tmp_path / hub).mkdir()
+    Caduceus(8, 1, variant="ps", d_state=4, **sizes).to_hub(tmp_path / hub)
+    Transformer(8, 1, 2, num_embeddings=50258, num_logits=50257).to_hub(tmp_path / words)
+    with bgzf.open(tmp_path / "genome.fa.gz", "wb") as stream:
+        stream.write(b">chr1\nACGTTN\n")
+    (tmp_path / "promoters.bed").write_text("chr1\t1\t4\tx\t0\t+\nchr1\t1\t4\tx\t0\t-\n")
+    return tmp_path
+
+
+def _run(block: str) -> dict:
+    """Each block on its own, as it would be pasted; rows of 16 bases in place of longer ones."""
+    names: dict = {}
+    short = re.sub(r"length=6\d", "length=16", block).replace("(4, 64)", "(4, 16)")
+    exec(compile(short, "docs", "exec"), names)
+    return names
+
+
+def test_python_blocks_run(shown_folders: Path, capsys) -> None:
+    (quick,) = blocks("python", PAGES["README.md"])
+    (same,) = blocks("python", PAGES["docs/index.md"])
+    api, sampler, likelihood, cached, genome = blocks("python", PAGES["docs/how-to/python.md"])
+    tilted, steered = blocks("python", PAGES["docs/how-to/guide.md"])
+    (published,) = blocks("python", PAGES["docs/how-to/published.md"])
+    for block in (quick, same, api):
+        assert "tokenizer" in dir(_run(block)["run"])
+    drawn = _run(sampler)
+    assert int(drawn["run"].tokenizer.vocab_size) == MASK_ID == 4
+    sequence = drawn["run"].tokenizer.decode(drawn["drawn"].tokens[0].numpy())
+    assert re.fullmatch("ACGT[ACGT]{8}ACGT", sequence) and 1 <= int(drawn["drawn"].nfe) <= 8
+    found = _run(likelihood)["found"]
+    assert found.num_tokens == 14 and found.nfe <= 4096
+    assert found.standard_error <= 0.05, "what is shown reaches its target"
+    found = _run(tilted)
+    assert found["gc_content"](found["drawn"].tokens).mean() > 0.55, "0.5 without a reward"
+    found = _run(published)
+    assert found["logits"].shape == torch.Size([1, 5, 16])
+    assert found["word_logits"].shape == torch.Size([1, 3, 50258])
+    found = _run(cached)
+    assert found["logits"].shape == torch.Size([2, 32, 4]) and found["cache"].length == 12
+    assert _run(genome)["sequences"] == ["CGT", "ACG"]
+    capsys.readouterr()
+    _run(steered)
+    rows = re.findall("[ACGT]{16}", capsys.readouterr().out)
+    assert len(rows) == 8
+    gc = np.mean([base in "CG" for row in rows for base in row])
+    assert gc > 0.6, "128 bases of an untrained model have half their bases G or C without"
+
+
+def test_brca1(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """All SNVs agree with the genome; a score that knows the answer has an AUROC of 1."""
+    to_vcf, compare = blocks("python", PAGES["docs/benchmarks/brca1.md"])
+    monkeypatch.chdir(tmp_path)
+    table = real_data / "variants" / "brca1_sge_findlay2018_hg38.tsv.gz"
+    (tmp_path / table.name).symlink_to(table)
+    (tmp_path / "chr17.fa.gz").symlink_to(real_data / "hg38" / "chr17_BRCA1.fa.gz")
+    exec(compile(to_vcf, "brca1.md", "exec"), {})
+    variants, genome = list(read_vcf("brca1.vcf")), load_genome("chr17.fa.gz")
+    assert len(variants) == 3893
+    assert not any(refusal(variant, genome, 1024) for variant in variants)
+    lines = ["chrom\tpos\tid\tref\talt\tmarginal\tstatus"]
+    for v in variants:
+        known = -float(v.name.startswith("LOF"))
+        lines.append(f"{v.chrom}\t{v.pos}\t{v.name}\t{v.ref}\t{v.alt}\t{known}\tscored")
+    (tmp_path / "brca1.tsv").write_text("\n".join(lines) + "\n")
+    quick = compare.replace("range(1000)", "range(20)")
+    exec(compile(quick, "brca1.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert "all: 823 LOF, 2821 FUNC; chance 0.500" in said
+    assert "masked marginal 1.000 [1.000, 1.000]" in said
+    assert "trinucleotide and change 0.671" in said
+
+
+def test_the_report_page_names_the_keys_of_the_json() -> None:
+    table = MotifTable([], {}, {})
+    measured = Measured([], {"samples": np.array([1])}, {}, {}, {}, table)
+    found = numbers(About({}, True, 5), 0, measured, Curves("test", {}, {}))
+    section = PAGES["docs/how-to/report.md"].partition("## The JSON file")[2]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, flags=re.MULTILINE))
+    assert list(rows) == list(found)
+    for name in ("about", "motifs", "training"):
+        inner = found[name]
+        assert isinstance(inner, dict) and all(f"`{key}`" in rows[name] for key in inner)
+
+
+def test_the_report_page_names_the_limits_of_the_code() -> None:
+    page = " ".join(PAGES["docs/how-to/report.md"].split())
+    _, bound = parse(["report", "r"])
+    bound.apply_defaults()
+    for text in (
+        f"at least {sets.MIN_SAMPLES} sequences of at least {sets.MIN_LENGTH} bases",
+        f"share no {SHARED_BASES} consecutive bases",
+        f"(`--markov-order`, default {bound.arguments['markov_order']})",
+        f"at least {HIT_FRACTION:.0%} of the motif's best score",
+    ):
+        assert text in page, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", sorted(DOCS.glob("figures/*.py")), ids=lambda path: path.stem)
+def test_figures_can_be_drawn_again(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if script.stem == "chain":  # shared by the others
+        return
+    monkeypatch.syspath_prepend(str(script.parent))
+    names: dict = {"__name__": script.stem, "__file__": str(script)}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    names["main"](str(tmp_path / "figure.svg"))
+    assert (tmp_path / "figure.svg").stat().st_size > 5_000
+    assert script.with_suffix(".svg").is_file()
+
+
+NOTEBOOKS = sorted(DOCS.glob("tutorials/*.ipynb"))
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_hold_the_outputs_of_a_run(notebook: Path) -> None:
+    cells = [c for c in json.loads(notebook.read_text())["cells"] if c["cell_type"] == "code"]
+    counts = [cell["execution_count"] for cell in cells]
+    assert counts == list(range(1, len(cells) + 1)), "run all cells in order"
+    kinds = [output["output_type"] for cell in cells for output in cell["outputs"]]
+    assert "error" not in kinds and len(kinds) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run(
+    notebook: Path, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    monkeypatch.setenv("SEQDIFF_DATA", str(real_data))
+    monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    folder = tmp_path / "docs" / "tutorials"
+    folder.mkdir(parents=True)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    content = nbformat.read(notebook, as_version=4)
+    client = nbclient.NotebookClient(
+        content, timeout=600, resources={"metadata": {"path": str(folder)}}
+    )
+    client.execute()
+
+
+def test_hooks_are_what_ci_runs() -> None:
+    """Nothing is found by CI that a hook could not have said before, and the other way round."""
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    hooks = {hook["entry"] for hook in local["hooks"]}
+    ci = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert hooks == {line for line in ci if line.startswith("make ")}
