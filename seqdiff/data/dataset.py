@@ -44,7 +44,7 @@ class SequenceDataset(ABC):
         return None
 
     def padding(self, indices: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"] | None:
-        """Say which positions of rows hold nothing; ``None`` if every row is full.
+        """Mark the padding of rows; ``None`` if every row is full.
 
         Such positions have the id K and a False loss mask, and ``augment`` leaves them in place.
         """
@@ -52,13 +52,13 @@ class SequenceDataset(ABC):
         return None
 
     def epoch(self, seed: int, number: int) -> SequenceDataset:
-        """Give the rows of one epoch of training, as many as there always are.
+        """Return the rows of one epoch of training, whose number must not change.
 
-        A dataset whose rows are cut from longer things may cut them anew in every epoch.
+        A dataset that cuts rows from longer sequences may cut them anew in every epoch.
 
         Args:
-            seed: The run's seed.
-            number: Of the epoch, from 0.
+            seed: Seed of the run.
+            number: Number of the epoch, from 0.
         """
         del seed, number
         return self
@@ -72,9 +72,9 @@ class SequenceDataset(ABC):
         """Change training rows at random.
 
         Args:
-            tokens: What ``rows`` gave.
-            loss_mask: What ``rows`` gave.
-            uniform: The randomness, one draw a row.
+            tokens: From ``rows``.
+            loss_mask: From ``rows``.
+            uniform: One uniform draw per row.
         """
         del uniform
         return tokens, loss_mask
@@ -84,16 +84,16 @@ class TrainingStream(Dataset[Batch]):
     """An endless shuffled stream over a dataset, addressed by position.
 
     Position ``p`` lies in epoch ``p // len(dataset)``; every epoch is its own permutation of the
-    rows that the dataset gives for it. What a
-    position holds depends on (seed, position) alone, so any part of the stream can be read by any
-    worker of any device, and a resumed run reads what the unbroken one would have read.
+    rows of ``dataset.epoch``. The content of a position depends on (seed, position) alone, so any
+    worker of any device can read any part of the stream, and a resumed run reads what the
+    uninterrupted one would have read.
     """
 
     def __init__(self, dataset: SequenceDataset, seed: int) -> None:
         """Bind a dataset to a seed.
 
         Args:
-            dataset: What to stream.
+            dataset: The dataset.
             seed: In [0, 2^32).
 
         Raises:
@@ -142,7 +142,7 @@ _Page = TypeVar("_Page")
 
 
 class _Pages(Generic[_Page]):
-    """What is slow to compute and asked for in order; the last and those beside it are kept."""
+    """A cache of pages that are read in order; it keeps the last page and its neighbours."""
 
     def __init__(self, compute: Callable[[int], _Page]) -> None:
         self._compute = compute
@@ -215,7 +215,7 @@ class StreamBatches(Sampler[list[int]]):
         )
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield position lists for ever."""
+        """Yield position lists without end."""
         first = self.start + self.rank * self.batch_size
         while True:
             yield list(range(first, first + self.batch_size))
@@ -223,7 +223,7 @@ class StreamBatches(Sampler[list[int]]):
 
 
 class _Rows(NamedTuple):
-    """What a dataset gives for some of its rows."""
+    """Some rows of a dataset."""
 
     tokens: np.ndarray
     loss_mask: np.ndarray

@@ -127,19 +127,32 @@ def build_trainer(
     saving = RunCheckpoint(
         directory, every_n_steps=checkpoint_every_n_steps, ema=ema, tokenizer=tokenizer
     )
-    others = _of_weights(ema, search_batches, config.val_check_interval)
+    callbacks: list[Callback] = [Throughput(config.log_every_n_steps)]
+    if config.enable_progress_bar:
+        callbacks.append(StepBar(config.log_every_n_steps))
+    if on_start is not None:
+        start = rank_zero_only(on_start)
+        callbacks.append(LambdaCallback(on_train_start=lambda trainer, module: start()))
+    callbacks.append(saving)
+    if ema is not None:
+        callbacks.append(ema)
+    if search_batches is not None:
+        every_n_batches = config.val_check_interval
+        search = ClippedScheduleSearch(search_batches, every_n_batches=every_n_batches, ema=ema)
+        callbacks.append(search)
     arguments = asdict(config)
     if config.val_check_interval is None:
         arguments["limit_val_batches"] = 0
-    loggers = _loggers(directory, done.step)
+    metrics = MetricsFile(directory / METRICS_NAME, first_step=done.step)
+    board = TensorBoardLogger(directory, name="", version="tensorboard", purge_step=done.step)
     try:
         trainer = Trainer(
             **arguments,
             max_epochs=-1,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
-            logger=loggers,
-            callbacks=[*_watchers(config, on_start), saving, *others],
+            logger=[metrics, board],
+            callbacks=callbacks,
             plugins=[AtomicCheckpointIO()],
             use_distributed_sampler=False,
             enable_model_summary=False,
@@ -152,33 +165,6 @@ def build_trainer(
         ) from error
     _check_left(config, done)
     return trainer
-
-
-def _watchers(config: TrainerConfig, on_start: Callable[[], None] | None) -> list[Callback]:
-    watchers: list[Callback] = [Throughput(config.log_every_n_steps)]
-    if config.enable_progress_bar:
-        watchers.append(StepBar(config.log_every_n_steps))
-    if on_start is not None:
-        start = rank_zero_only(on_start)
-        watchers.append(LambdaCallback(on_train_start=lambda trainer, module: start()))
-    return watchers
-
-
-def _of_weights(
-    ema: EMA | None, search_batches: int | None, every_n_batches: int | None
-) -> list[Callback]:
-    """Build the average, and the search that uses it."""
-    found: list[Callback] = [] if ema is None else [ema]
-    if search_batches is not None:
-        search = ClippedScheduleSearch(search_batches, every_n_batches=every_n_batches, ema=ema)
-        found.append(search)
-    return found
-
-
-def _loggers(directory: Path, first_step: int) -> list[Logger]:
-    metrics = MetricsFile(directory / METRICS_NAME, first_step=first_step)
-    board = TensorBoardLogger(directory, name="", version="tensorboard", purge_step=first_step)
-    return [metrics, board]
 
 
 def _check_left(config: TrainerConfig, done: Progress) -> None:
