@@ -45,7 +45,7 @@ from seqdiff.likelihood import (
     usual_estimator,
 )
 from seqdiff.objectives import DiscreteNELBO
-from seqdiff.run import load_run
+from seqdiff.run import load
 from seqdiff.types import Batch, Inputs
 
 FOLDER = RESULTS / "objectives"
@@ -417,7 +417,7 @@ def write_paired(domain: Domain, runs: Path) -> None:
     for system in SYSTEMS:
         run = runs / f"{domain.name}-{system}-0"
         if (run / "run.yaml").exists():
-            trained = load_run(run)
+            trained = load(run)
             print(run, flush=True)
             rows = trained.datamodule.evaluation_loader("test")
             objective, draws = trained.config.objective, int(domain.evaluations[-1])

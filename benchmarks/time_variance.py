@@ -16,7 +16,7 @@ import torch
 from benchmarks.common import begin, make_parser, positive, print_table, write_json
 from seqdiff.objectives import VDM, ContinuousNELBO, Sobol, Stratified, Uniform, WeightedMLM
 from seqdiff.rng import CounterNoise
-from seqdiff.run import load_run
+from seqdiff.run import load
 
 
 @torch.no_grad()
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batches", type=positive, default=256)
     options = parser.parse_args(arguments)
     described = begin()
-    run = load_run(options.run)
+    run = load(options.run)
     size = run.datamodule.batch_size
     objectives = {
         "independent times": ContinuousNELBO(Uniform()),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from genomics.sequence import DNATokenizer
 from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.backbones.caduceus import CaduceusConfig
+from seqdiff.data import NoData, SequenceDataModule
 from seqdiff.files import names_files
 from seqdiff.types import Inputs
 
@@ -119,3 +122,19 @@ class PublishedCaduceus(Backbone):
 
     def _published(self, inputs: Inputs) -> Inputs:
         return replace(inputs, tokens=self.hub_ids[inputs.tokens])
+
+
+def open_hub(directory: Path) -> tuple[SequenceDataModule, Backbone, int | None]:
+    """Open the folder of a published Caduceus for ``seqdiff.load``.
+
+    Args:
+        directory: Holds config.json and model.safetensors.
+
+    Returns:
+        The tokens of DNA without data, the network, and no block size.
+
+    Raises:
+        ValueError: If the folder holds no published Caduceus.
+    """
+    backbone = PublishedCaduceus(str(directory), num_embeddings=5, num_logits=4)
+    return NoData(DNATokenizer(), token_name="base", file_suffix="fa"), backbone.eval(), None

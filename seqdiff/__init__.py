@@ -1,1 +1,10 @@
-"""Masked discrete diffusion over token sequences, whatever the tokens are."""
+"""Discrete diffusion over token sequences, whatever the tokens are.
+
+>>> import seqdiff
+>>> run = seqdiff.load("runs/demo")
+>>> run.sample(2, length=60, seed=0)
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,18 +1,18 @@
-"""Progress bars that an error takes away."""
+"""Progress bars on standard error that disappear after an error."""
 
 from __future__ import annotations
 
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import MofNCompleteColumn, Progress, ProgressColumn
 
 
 class Bar(Progress):
-    """A bar on standard error that an error takes away, so that its one line stands alone.
+    """A bar on standard error that disappears after an error, so that its one line stands alone.
 
     Args:
-        columns: What it shows.
+        columns: Columns of rich.
         disable: Show nothing.
     """
 
@@ -20,7 +20,7 @@ class Bar(Progress):
         super().__init__(*columns, console=Console(stderr=True), disable=disable)
 
     def discard(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.live.transient = True
         self.live.stop()
 
@@ -30,8 +30,13 @@ class Bar(Progress):
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        """Stop, or discard after an error."""
+        """Stop, or discard the bar after an error."""
         if exc_type is None:
             self.stop()
         else:
             self.discard()
+
+
+def progress() -> Bar:
+    """Make a bar with counts and times."""
+    return Bar(*Bar.get_default_columns(), MofNCompleteColumn())

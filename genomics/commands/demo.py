@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.cli.commands import command_line
+from seqdiff.cli.extensions import command_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,20 +15,16 @@ if TYPE_CHECKING:
     from seqdiff.likelihood import Likelihood
     from seqdiff.run import Run
 
-help = "train on a synthetic genome and compare with its true entropy"
-
 _EVALUATIONS, _NUM_SAMPLES, _SEED = 8, 64, 1
 _ROOM = 8  # bases of the reference for each of the samples'
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.cli.commands.Command``."""
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="a run on SyntheticDataModule")
-    parser.add_argument("--output", type=Path, metavar="RUN", help="default: that of CONFIG")
+def demo(config: Path, /, *, output: Path | None = None) -> None:
+    """Train on a synthetic genome and compare with its true entropy.
 
-
-def run(args: argparse.Namespace) -> None:
-    """See ``seqdiff.cli.commands.Command``.
+    Args:
+        config: YAML file of a run on SyntheticDataModule.
+        output: Run directory; default: that of CONFIG.
 
     Raises:
         ValueError: If the run is not on a ``SyntheticDataModule``.
@@ -37,12 +32,11 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from genomics.data import SyntheticDataModule
-    from seqdiff.cli.likelihood_table import estimate
     from seqdiff.cli.train import fit
     from seqdiff.likelihood import StratifiedK
-    from seqdiff.run import load_run, parse_run, start_run
+    from seqdiff.run import estimate, load, parse_run, start_run
 
-    parsed = parse_run(args.config, [] if args.output is None else ["--output", str(args.output)])
+    parsed = parse_run(config, [] if output is None else ["--output", str(output)])
     wanted = "genomics.data.SyntheticDataModule"
     if parsed["data"]["class_path"] != wanted:
         raise ValueError(
@@ -50,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
             "for data without a known entropy use: seqdiff train, seqdiff evaluate"
         )
     fit(parsed["output"], partial(start_run, parsed))
-    trained = load_run(parsed["output"])
+    trained = load(parsed["output"])
     data = trained.datamodule
     assert isinstance(data, SyntheticDataModule)
     result = estimate(trained, "test", estimator=StratifiedK(_EVALUATIONS), seed=_SEED)
@@ -65,13 +59,12 @@ def write_report(trained: Run) -> str:
     Returns:
         What was written and what to run next.
     """
-    from genomics.commands import report as command
+    from genomics.commands.report import report
     from genomics.data import SyntheticDataModule
     from genomics.io import consensus, write_fasta, write_motifs, write_samples
     from genomics.sequence import decode
-    from seqdiff.cli.drawing import draw
-    from seqdiff.cli.sample import save_trace
     from seqdiff.data import Blanks
+    from seqdiff.run import draw, save_trace
     from seqdiff.samplers import FirstHittingSampler, Recorder
 
     data, directory = trained.datamodule, trained.directory
@@ -89,12 +82,16 @@ def write_report(trained: Run) -> str:
     write_fasta(reference, ["another"], [decode(data.source.sample(1, room, _SEED)[0])])
     planted = [motif.matrix for motif in data.source.motifs]
     write_motifs(motifs, [f"planted_{consensus(matrix)}" for matrix in planted], planted)
-    files = ("--reference", reference, "--samples", samples, "--motifs", motifs, "--trace", trace)
-    arguments = (str(directory), *map(str, files), "--out", str(page))
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    command.run(parser.parse_args(arguments))
-    return next_lines(directory, samples, page, data.length)
+    report(
+        directory,
+        reference=reference,
+        samples=samples,
+        motifs=motifs,
+        trace=trace,
+        out=page,
+        seed=0,
+    )
+    return next_lines(directory, samples, page)
 
 
 def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
@@ -134,12 +131,11 @@ def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
     return table
 
 
-def next_lines(directory: Path, samples: Path, page: Path, length: int) -> str:
+def next_lines(directory: Path, samples: Path, page: Path) -> str:
     """Say what was written and what to run next."""
-    draw_more = ("--num", "100", "--length", str(length), "--out", "more.fa", "--seed", "2")
     train_mine = ("--data.fasta", "YOUR.fa", "--output", "runs/mine")
     return (
         f"Wrote {samples}, and {page}, which compares them with real sequence. Next:\n"
-        f"  {command_line('sample', directory, *draw_more)}\n"
+        f"  {command_line('sample', directory)}\n"
         f"  {command_line('train', 'configs/experiment/genomics/fasta.yaml', *train_mine)}"
     )

@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from seqdiff.files import check_folder
 
-help = "download a published archive, checked and resumable"
 
+def fetch(name: str, /, *, checksum: str, out: Path) -> None:
+    """Download a published archive, check it, and resume an interrupted transfer.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.cli.commands.Command``."""
-    parser.add_argument("name", help="hg38, genomic_benchmarks, or a URL of http or https")
-    parser.add_argument(
-        "--checksum",
-        required=True,
-        metavar="ALGORITHM:DIGEST",
-        help="md5, sha1, sha256 or sha512, as published beside the archive",
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
-
-
-def run(args: argparse.Namespace) -> None:
-    """See ``seqdiff.cli.commands.Command``.
+    Args:
+        name: hg38, genomic_benchmarks, or a URL of http or https.
+        checksum: ALGORITHM:DIGEST, with md5, sha1, sha256 or sha512, as published beside the
+            archive.
+        out: Folder to write to.
 
     Raises:
         OSError: If the folder cannot be written to, the file is not on the server, or the transfer
             breaks.
         ValueError: If the name or the checksum is none, or the file has another checksum.
     """
-    from genomics.io import fetch
+    from genomics.io import fetch as download
+    from seqdiff.progress import progress
 
-    check_folder("fetch.out", args.out)
-    from seqdiff.cli.terminal import progress
-
+    check_folder("fetch.out", out)
     with progress() as bar:
-        row = bar.add_task(args.name, total=None)
-        path = fetch(
-            args.name,
-            args.checksum,
-            args.out,
+        row = bar.add_task(name, total=None)
+        path = download(
+            name,
+            checksum,
+            out,
             progress=lambda done, total: bar.update(row, completed=done, total=total),
         )
     print(path)

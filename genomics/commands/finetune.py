@@ -2,123 +2,142 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from genomics.finetune import (
-    BASELINES,
-    BATCH_SIZES,
-    CONJOIN,
-    DEFAULT_LENGTH,
-    EPOCHS,
-    LRS,
-    POOLING,
-    SEEDS,
-    STRATEGIES,
-)
-from seqdiff.cli.options import add_device, check_count
+from genomics.finetune import BASELINES, BATCH_SIZES, EPOCHS, LRS, SEEDS
+from seqdiff.cli.options import Several, check_count
 from seqdiff.files import check_folder, write_bytes
 
 if TYPE_CHECKING:
     from genomics.finetune import Cell, Grid, LabelledTask, Ledger
 
-help = "fine-tune DNA networks on labelled sequences, beside trained baselines"
 
+class Settings(NamedTuple):
+    """The options that make the grid of runs."""
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.cli.commands.Command``."""
-    parser.add_argument(
-        "models",
-        nargs="*",
-        type=Path,
-        metavar="RUN_OR_HUB_DIR",
-        help="run on DNA, or folder of a published Caduceus; none for the baselines alone",
-    )
-    parser.add_argument(
-        "--data", type=Path, required=True, help="a table, the folder of a task, or one of tasks"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="results; resumes")
-    parser.add_argument(
-        "--fasta",
-        type=Path,
-        metavar="FILE_OR_DIR",
-        help="genome that interval tasks are cut from, or folder of those in their metadata.yaml",
-    )
-    for name in ("sequence", "label"):
-        parser.add_argument(
-            f"--{name}_column", metavar="NAME", help="of a table; default: the usual names"
+    models: list[Path]
+    lr: list[float]
+    batch_size: list[int]
+    epochs: int
+    seeds: int
+    strategy: list[str]
+    conjoin: list[str]
+    pooling: Literal["real", "padded"]
+    max_length: int | None
+    scratch: bool
+    baselines: list[str]
+
+    def check(self, out: Path) -> None:
+        """Check the options before slow work.
+
+        Raises:
+            OSError: If the folder of the results cannot be written to.
+            ValueError: If a number is out of range, or there is nothing to train.
+        """
+        for name in ("epochs", "seeds", "max_length"):
+            if getattr(self, name) is not None:
+                check_count(f"finetune.{name}", getattr(self, name))
+        for size in self.batch_size:
+            check_count("finetune.batch_size", size)
+        for lr in self.lr:
+            if not 0 < lr < math.inf:
+                raise ValueError(f"finetune.lr must be above 0, got {lr}; 1e-3 is usual")
+        if not self.models and (self.scratch or not self.baselines):
+            raise ValueError(
+                "finetune.models must be given with --scratch, or without baselines, got none; "
+                "name a run"
+            )
+        check_folder("finetune.out", out)
+
+    def grid(self) -> Grid:
+        """Give the grid of runs, without repeated values."""
+        from genomics.finetune import Grid
+
+        several = ("lr", "batch_size", "strategy", "conjoin", "baselines")
+        unique = {name: list(dict.fromkeys(getattr(self, name))) for name in several}
+        return Grid(
+            unique["lr"],
+            unique["batch_size"],
+            self.epochs,
+            self.seeds,
+            unique["strategy"],
+            unique["conjoin"],
+            self.pooling,
+            self.max_length,
+            unique["baselines"],
         )
-    rates, sizes = (" ".join(map(str, values)) for values in (LRS, BATCH_SIZES))
-    parser.add_argument("--lr", type=float, nargs="+", default=LRS, help=f"default: {rates}")
-    parser.add_argument(
-        "--batch_size", type=int, nargs="+", default=BATCH_SIZES, help=f"default: {sizes}"
-    )
-    parser.add_argument(
-        "--epochs", type=int, default=EPOCHS, help=f"the best counts; default: {EPOCHS}"
-    )
-    parser.add_argument(
-        "--seeds", type=int, default=SEEDS, help=f"splits of train; default: {SEEDS}"
-    )
-    _add_choices(parser)
-    parser.add_argument(
-        "--max_length",
-        type=int,
-        help="bases read, from the middle of what is longer; default: as published, or "
-        f"<= {DEFAULT_LENGTH}",
-    )
-    parser.add_argument(
-        "--scratch", action="store_true", help="add untrained networks of the same shapes"
-    )
-    parser.add_argument(
-        "--baselines",
-        choices=BASELINES,
-        nargs="*",
-        default=BASELINES,
-        help="to train; default: all",
-    )
-    add_device(parser)
 
 
-def _add_choices(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--strategy",
-        choices=STRATEGIES,
-        nargs="+",
-        default=["full"],
-        help="train everything, or the head alone; default: full",
-    )
-    parser.add_argument(
-        "--conjoin",
-        choices=CONJOIN,
-        nargs="+",
-        default=["test"],
-        help="when a network of one strand reads both; PS always does; default: test",
-    )
-    parser.add_argument(
-        "--pooling",
-        choices=POOLING,
-        default="real",
-        help="positions to average: padded fills rows with N and pools it, as published code; "
-        "default: real",
-    )
+def finetune(
+    *models: Path,
+    data: Path,
+    out: Path,
+    fasta: Path | None = None,
+    sequence_column: str | None = None,
+    label_column: str | None = None,
+    lr: Annotated[tuple[float, ...], Several] = tuple(LRS),
+    batch_size: Annotated[tuple[int, ...], Several] = tuple(BATCH_SIZES),
+    epochs: int = EPOCHS,
+    seeds: int = SEEDS,
+    strategy: Annotated[tuple[Literal["full", "probe"], ...], Several] = ("full",),
+    conjoin: Annotated[tuple[Literal["none", "test", "train"], ...], Several] = ("test",),
+    pooling: Literal["real", "padded"] = "real",
+    max_length: int | None = None,
+    scratch: bool = False,
+    baselines: Annotated[
+        tuple[Literal["majority", "length", "kmer", "cnn"], ...], Several
+    ] = BASELINES,
+    device: str | None = None,
+) -> None:
+    """Fine-tune DNA networks on labelled sequences, beside trained baselines.
 
+    The defaults are the published protocol. The same command continues after an interruption.
 
-def run(args: argparse.Namespace) -> None:
-    """See ``seqdiff.cli.commands.Command``.
+    Args:
+        models: Runs on DNA, or folders of a published Caduceus; none for the baselines alone.
+        data: A table, the folder of a task, or a folder of tasks.
+        out: Folder of the results.
+        fasta: Genome that interval tasks are cut from, or a folder of those in their metadata.yaml.
+        sequence_column: Column of a table; default: the usual names.
+        label_column: Column of a table; default: the usual names.
+        lr: Learning rates.
+        batch_size: Batch sizes.
+        epochs: Epochs, of which the best counts.
+        seeds: Number of splits of train.
+        strategy: Train everything, or the head alone.
+        conjoin: When a network of one strand reads both (PS always does).
+        pooling: Positions to average: padded fills rows with N and pools it, as published code.
+        max_length: Bases read, from the middle of longer sequences; default: as published, or 1024.
+        scratch: Add untrained networks of the same shapes.
+        baselines: Baselines to train; without a value none.
+        device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
         ValueError: If a network, a file or an option cannot be used, or every run of a network
             diverged; then the table is written all the same.
     """
-    _check(args)
+    settings = Settings(
+        list(models),
+        list(lr),
+        list(batch_size),
+        epochs,
+        seeds,
+        list(strategy),
+        list(conjoin),
+        pooling,
+        max_length,
+        scratch,
+        list(baselines),
+    )
+    settings.check(out)
     from genomics.finetune import Reading, find_tasks, load_tasks
     from seqdiff.extras import require_extra
 
     require_extra("sklearn", "finetune", "genomics")
-    reading = Reading(args.fasta, args.sequence_column, args.label_column)
-    tasks = load_tasks(find_tasks(args.data), reading)
+    reading = Reading(fasta, sequence_column, label_column)
+    tasks = load_tasks(find_tasks(data), reading)
     from rich.console import Console
 
     from genomics.finetune import (
@@ -133,26 +152,27 @@ def run(args: argparse.Namespace) -> None:
         to_json,
         to_markdown,
     )
-    from seqdiff.cli.terminal import choose_device, progress
+    from seqdiff.progress import progress
+    from seqdiff.run import choose_device
 
-    device = choose_device(args.device)
-    models = load_models(args.models, device, scratch=args.scratch)
-    _check_names([model.name for model in models])
-    grid = _grid(args)
-    todo = list(cells(tasks, models, grid, device))
-    ledger = Ledger(args.out / "results.jsonl")
-    args.out.mkdir(parents=True, exist_ok=True)
+    place = choose_device(device)
+    networks = load_models(list(models), place, scratch=scratch)
+    _check_names([model.name for model in networks])
+    grid = settings.grid()
+    todo = list(cells(tasks, networks, grid, place))
+    ledger = Ledger(out / "results.jsonl")
+    out.mkdir(parents=True, exist_ok=True)
     total = sum(cell.cost for cell in todo if ledger.find(cell.key) is None)
     with progress() as bar:
         row = bar.add_task("fine-tuning", total=total)
         run_cells(todo, ledger, lambda count: bar.advance(row, count))
     lines, notes = summarise(todo, ledger), _notes(tasks, grid) + list_diverged(todo, ledger)
-    write_bytes(args.out / "table.json", to_json(lines, notes).encode())
-    write_bytes(args.out / "table.md", to_markdown(lines, notes).encode())
+    write_bytes(out / "table.json", to_json(lines, notes).encode())
+    write_bytes(out / "table.md", to_markdown(lines, notes).encode())
     for table in build_tables(lines):
         Console().print(table)
     print("\n".join((" ".join(NOTES), *notes)))
-    print(f"{args.out}: results.jsonl (a line a run), table.json, table.md")
+    print(f"{out}: results.jsonl (a line a run), table.json, table.md")
     _check_finite(todo, ledger)
 
 
@@ -165,23 +185,6 @@ def _check_finite(todo: list[Cell], ledger: Ledger) -> None:
         )
 
 
-def _check(args: argparse.Namespace) -> None:
-    for name in ("epochs", "seeds", "max_length"):
-        if getattr(args, name) is not None:
-            check_count(f"finetune.{name}", getattr(args, name))
-    for size in args.batch_size:
-        check_count("finetune.batch_size", size)
-    for lr in args.lr:
-        if not 0 < lr < math.inf:
-            raise ValueError(f"finetune.lr must be above 0, got {lr}; 1e-3 is usual")
-    if not args.models and (args.scratch or not args.baselines):
-        raise ValueError(
-            "finetune.models must be given with --scratch, or without baselines, got none; "
-            "name a run"
-        )
-    check_folder("finetune.out", args.out)
-
-
 def _check_names(names: list[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -189,24 +192,6 @@ def _check_names(names: list[str]) -> None:
             f"finetune.models must have folders of different names, got {repeated[0]} twice; "
             "rename one"
         )
-
-
-def _grid(args: argparse.Namespace) -> Grid:
-    from genomics.finetune import Grid
-
-    several = ("lr", "batch_size", "strategy", "conjoin", "baselines")
-    unique = {name: list(dict.fromkeys(getattr(args, name))) for name in several}
-    return Grid(
-        unique["lr"],
-        unique["batch_size"],
-        args.epochs,
-        args.seeds,
-        unique["strategy"],
-        unique["conjoin"],
-        args.pooling,
-        args.max_length,
-        unique["baselines"],
-    )
 
 
 def _notes(tasks: list[LabelledTask], grid: Grid) -> list[str]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from genomics.sequence import DNATokenizer
-from seqdiff.cli.drawing import guide
-from seqdiff.run import Run, load_run
+from seqdiff.run import Run, guide, load
 
 
 def load_dna_run(command: str, directory: Path, device: torch.device) -> Run:
@@ -21,10 +20,10 @@ def load_dna_run(command: str, directory: Path, device: torch.device) -> Run:
         device: Where the network goes.
 
     Raises:
-        FileNotFoundError: See ``load_run``.
-        ValueError: If it is no model of DNA, or has no law without a label; see ``load_run``.
+        FileNotFoundError: See ``load``.
+        ValueError: If it is no model of DNA, or has no law without a label; see ``load``.
     """
-    run = load_run(directory, device=device)
+    run = load(directory, device=device)
     if run.tokenizer.fingerprint != DNATokenizer().fingerprint:
         raise ValueError(
             f"{command}.directory must be a run on DNA, got {directory}, whose tokenizer is "

@@ -2,156 +2,187 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.cli.options import add_device, check_seed
+from seqdiff.cli.options import check_count, check_seed
 from seqdiff.files import check_apart, check_parent, replacing
 
 if TYPE_CHECKING:
     import torch
 
-    from genomics.io import Genome, MotifScores
-    from genomics.report import Curves, Measured, Rows, Sets
+    from genomics.report import Curves, Measured, Sets
     from seqdiff.data import Split
     from seqdiff.run import Run
     from seqdiff.samplers import Sampler
     from seqdiff.trace import Trace
 
-help = "compare samples of DNA with real, shuffled and Markov sequence, on one page"
-
-DEFAULT_ORDER = 5
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.cli.commands.Command``."""
-    parser.add_argument(
-        "directory", type=Path, metavar="RUN", help="run the samples are drawn from"
-    )
-    parser.add_argument(
-        "--reference",
-        type=Path,
-        required=True,
-        metavar="FASTA",
-        help="real sequence; of the genome that the run was trained on, what it has not seen is "
-        "used if there is enough",
-    )
-    parser.add_argument(
-        "--samples", type=Path, required=True, metavar="FASTA", help="of seqdiff sample"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="FILE.html",
-        help="the numbers go beside it, as FILE.json",
-    )
-    parser.add_argument(
-        "--motifs", type=Path, metavar="FILE", help="motifs to count, in JASPAR's or MEME's format"
-    )
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE.npz",
-        help="of seqdiff sample --trace, whose first sequence is shown while it is drawn; "
-        "default: one drawn now",
-    )
-    parser.add_argument(
-        "--markov_order",
-        type=int,
-        default=DEFAULT_ORDER,
-        metavar="K",
-        help=f"of the chain that the samples should beat; default: {DEFAULT_ORDER}",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of all draws; default: 0")
-    add_device(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    """See ``seqdiff.cli.commands.Command``.
-
-    Raises:
-        ValueError: If a file cannot be used, or the run is no run of DNA.
-    """
-    check_seed("report.seed", args.seed)
-    if args.out.suffix != ".html":
-        raise ValueError(f"report.out must end in .html, got {args.out}; rename it")
-    given = {
-        f"--{name}": getattr(args, name) for name in ("reference", "samples", "motifs", "trace")
-    }
-    for path in (args.out, args.out.with_suffix(".json")):
-        check_parent("report.out", path)
-        check_apart("report.out", path, given)
-    from genomics.baselines import MAX_ORDER
-
-    if not 0 <= args.markov_order <= MAX_ORDER:
-        raise ValueError(
-            f"report.markov_order must be in 0..{MAX_ORDER}, got {args.markov_order}; 5 is usual"
-        )
-    from genomics.io import load_genome, read_motifs
-    from genomics.report import read_samples
-
-    samples = read_samples(args.samples)
-    motifs = None if args.motifs is None else read_motifs(args.motifs)
-    trace = None if args.trace is None else read_dna_trace(args.trace)
-    from seqdiff.cli.terminal import choose_device
-
-    device = choose_device(args.device)
-    report(args, samples, load_genome(args.reference), motifs, trace, device)
-    print(f"{args.out}: {len(samples):,} samples; the numbers: {args.out.with_suffix('.json')}")
+_ROOM = 8  # bases of a synthetic reference for each base of the samples
 
 
 def report(
-    args: argparse.Namespace,
-    samples: Rows,
-    reference: Genome,
-    motifs: list[MotifScores] | None,
-    trace: Trace | None,
-    device: torch.device,
+    run: Path,
+    /,
+    *,
+    reference: Path | None = None,
+    samples: Path | None = None,
+    num: int = 100,
+    out: Path | None = None,
+    motifs: Path | None = None,
+    trace: Path | None = None,
+    markov_order: int = 5,
+    seed: int = 0,
+    device: str | None = None,
 ) -> None:
-    """Measure, draw and write both files.
+    """Compare samples of DNA with real, shuffled and Markov sequence, on one page.
 
     Args:
-        args: Of the command.
-        samples: What was generated.
-        reference: Real sequence.
-        motifs: Motifs to count, if any.
-        trace: Of the sequence to show, if there is one.
-        device: Where the network goes.
+        run: Run directory that the samples are drawn from.
+        reference: FASTA file of real sequence; default: RUN/reference.fa if it exists, else the
+            genome that the run was trained on, of which unseen sequence is used if there is enough.
+        samples: FASTA file of seqdiff sample; default: RUN/samples.fa, which is drawn if it does
+            not exist.
+        num: Number of samples to draw, if they are drawn.
+        out: HTML file to write, and a .json file of the numbers beside it; default:
+            RUN/report.html.
+        motifs: Motifs to count, in JASPAR or MEME format.
+        trace: File of seqdiff sample --trace, whose first sequence is shown while it is drawn;
+            default: one is drawn.
+        markov_order: Order of the Markov chain.
+        seed: Seed of all draws.
+        device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
-        ValueError: If the run is no run of DNA, or the reference is too short.
+        ValueError: If a file cannot be used, or the run is not on DNA.
     """
-    from genomics.report import build_sets, measure, read_curves
-    from seqdiff.cli.drawing import open_run
-    from seqdiff.cli.terminal import progress
+    check_seed("report.seed", seed)
+    check_count("report.num", num)
+    out = run / "report.html" if out is None else out
+    if out.suffix != ".html":
+        raise ValueError(f"report.out must end in .html, got {out}; rename it")
+    files = {"reference": reference, "samples": samples, "motifs": motifs, "trace": trace}
+    for path in (out, out.with_suffix(".json")):
+        check_parent("report.out", path)
+        check_apart("report.out", path, {f"--{name}": given for name, given in files.items()})
+    from genomics.baselines import MAX_ORDER
 
-    trained, sampler = open_run(args.directory, None, [], device)
-    check_dna(trained)
+    if not 0 <= markov_order <= MAX_ORDER:
+        raise ValueError(
+            f"report.markov_order must be in 0..{MAX_ORDER}, got {markov_order}; 5 is usual"
+        )
+    from genomics.io import load_genome, read_motifs
+    from genomics.report import build_sets, draw_all, measure, read_curves, read_samples
+    from seqdiff.progress import progress
+    from seqdiff.run import choose_device, open_sampler
+
+    place = choose_device(device)
+    given = None if samples is None else read_samples(samples)
+    scored = None if motifs is None else read_motifs(motifs)
+    steps = None if trace is None else read_dna_trace(trace)
+    genome = None if reference is None else load_genome(reference)
+    trained = open_dna_run(run, place)
+    sampler = open_sampler(trained, None, [])
+    if samples is None:
+        samples = run / "samples.fa"
+        if not samples.exists():
+            draw_samples(trained, samples, num, seed)
+    if reference is None:
+        reference = find_reference(trained, seed)
+    rows = read_samples(samples) if given is None else given
+    genome = load_genome(reference) if genome is None else genome
+    sources = Sources(run, reference, samples, motifs, out, markov_order, seed)
     data = trained.datamodule
-    sets = build_sets(samples, reference, data, args.markov_order, args.seed, args.reference)
+    sets = build_sets(rows, genome, data, markov_order, seed, reference)
     with progress() as bar:
         task = bar.add_task("measuring", total=None)
-        measured = measure(sets, motifs, args.seed, lambda: bar.advance(task))
-        curves = read_curves(args.directory / "metrics.csv", data, _split(trained))
+        measured = measure(sets, scored, seed, lambda: bar.advance(task))
+        curves = read_curves(run / "metrics.csv", data, _split(trained))
         bar.advance(task)
-    drawn = f"First sequence of {args.trace}."
-    if trace is None:
-        length = min(len(samples[0]), data.context_length or len(samples[0]))
-        trace = draw_trace(trained, sampler, length, args.seed)
-        drawn = f"One sequence of {length:,} bases, drawn for this page by {trace.sampler}."
-    from genomics.report import draw_all
+    drawn = f"First sequence of {trace}."
+    if steps is None:
+        length = min(len(rows[0]), data.context_length or len(rows[0]))
+        steps = draw_trace(trained, sampler, length, seed)
+        drawn = f"One sequence of {length:,} bases, drawn for this page by {steps.sampler}."
+    figures = draw_all(measured, steps, 0, curves)
+    _write(sources, sets, measured, curves, figures, drawn)
+    print(f"{out}: {len(rows):,} samples; the numbers: {out.with_suffix('.json')}")
 
-    figures = draw_all(measured, trace, 0, curves)
-    _write(args, sets, measured, curves, figures, drawn)
+
+@dataclass(frozen=True)
+class Sources:
+    """What a report is made of."""
+
+    run: Path
+    reference: Path
+    samples: Path
+    motifs: Path | None
+    out: Path
+    markov_order: int
+    seed: int
+
+
+def open_dna_run(directory: Path, device: torch.device) -> Run:
+    """Load a run of DNA.
+
+    Raises:
+        FileNotFoundError: If it is no run directory.
+        ValueError: If it is not on DNA.
+    """
+    from seqdiff.run import load
+
+    trained = load(directory, device=device)
+    check_dna(trained)
+    return trained
+
+
+def draw_samples(trained: Run, path: Path, num: int, seed: int) -> None:
+    """Draw samples of the training length, and write them."""
+    from genomics.io import write_samples
+    from seqdiff.data import Blanks
+    from seqdiff.run import open_sampler
+
+    length = trained.usual_length("report.samples")
+    blanks = Blanks(num, length, trained.process.unknown_id)
+    drawn = trained.draw(blanks, sampler=open_sampler(trained, None, []), seed=seed)
+    with replacing(path) as temporary:
+        write_samples(temporary, drawn.sequences, blanks.names)
+
+
+def find_reference(trained: Run, seed: int) -> Path:
+    """Find real sequence for a run: RUN/reference.fa, or what it was trained on.
+
+    For a synthetic source another genome is drawn and written there.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    from genomics.data import SyntheticDataModule
+    from genomics.io import write_fasta
+    from genomics.sequence import decode
+
+    path = trained.directory / "reference.fa"
+    if path.exists():
+        return path
+    data = trained.datamodule
+    if isinstance(data, SyntheticDataModule):
+        room = _ROOM * 100 * data.length
+        write_fasta(path, ["another"], [decode(data.source.sample(1, room, seed + 1)[0])])
+        return path
+    fasta = getattr(data, "fasta", None)
+    if fasta is None:
+        raise ValueError(
+            f"report.reference must be given for {trained.directory}, which names no FASTA file, "
+            "got none; add --reference genome.fa"
+        )
+    return Path(fasta)
 
 
 def check_dna(trained: Run) -> None:
-    """Refuse a run on anything but DNA.
+    """Check that a run is on DNA.
 
     Raises:
-        ValueError: If that is what it is.
+        ValueError: If it is not.
     """
     from genomics.sequence import DNATokenizer
 
@@ -184,8 +215,8 @@ def read_dna_trace(path: Path) -> Trace:
 def draw_trace(trained: Run, sampler: Sampler, length: int, seed: int) -> Trace:
     """Draw one sequence and keep every step."""
     from genomics.sequence import BASES
-    from seqdiff.cli.drawing import draw, fit_sampler
     from seqdiff.data import Blanks
+    from seqdiff.run import draw, fit_sampler
     from seqdiff.samplers import Recorder, sampler_name
 
     fitted = fit_sampler(sampler, trained, stop=None, extrapolate=False)
@@ -208,7 +239,7 @@ def _split(trained: Run) -> Split:
 
 
 def _write(
-    args: argparse.Namespace,
+    sources: Sources,
     sets: Sets,
     measured: Measured,
     curves: Curves,
@@ -225,17 +256,17 @@ def _write(
         f"{min(lengths):,}" if len(set(lengths)) == 1 else f"{min(lengths):,} to {max(lengths):,}"
     )
     facts = {
-        "run": str(args.directory),
-        "samples": f"{args.samples}: {len(lengths):,} of {span} bases",
-        "reference": str(args.reference),
+        "run": str(sources.run),
+        "samples": f"{sources.samples}: {len(lengths):,} of {span} bases",
+        "reference": str(sources.reference),
         "real windows": sets.origin,
         "training sequence": f"{len(sets.training):,} bases, one strand",
     }
-    if args.motifs is not None:
-        facts["motifs"] = str(args.motifs)
-    about = About(facts, sets.held_out, args.markov_order)
+    if sources.motifs is not None:
+        facts["motifs"] = str(sources.motifs)
+    about = About(facts, sets.held_out, sources.markov_order)
     page = write_page(about, measured, curves, figures, drawn)
-    text = json.dumps(numbers(about, args.seed, measured, curves), indent=1, allow_nan=False)
-    with replacing(args.out) as new, replacing(args.out.with_suffix(".json")) as beside:
+    text = json.dumps(numbers(about, sources.seed, measured, curves), indent=1, allow_nan=False)
+    with replacing(sources.out) as new, replacing(sources.out.with_suffix(".json")) as beside:
         new.write_text(page, encoding="utf-8")
         beside.write_text(text + "\n", encoding="utf-8")

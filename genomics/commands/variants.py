@@ -2,108 +2,90 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from seqdiff.cli.options import add_device, check_count, check_seed
+from seqdiff.cli.options import check_count, check_seed
 from seqdiff.files import check_apart, check_parent
 
 if TYPE_CHECKING:
     from seqdiff.likelihood import Estimator
     from seqdiff.run import Run
 
-help = "score the variants of a VCF file: likelihood ratio and masked-marginal score, both strands"
 
+def variants(
+    run: Path,
+    /,
+    *,
+    vcf: Path,
+    fasta: Path,
+    out: Path,
+    score: Literal["both", "likelihood", "marginal"] | None = None,
+    window: int | None = None,
+    evaluations: int | None = None,
+    seed: int = 0,
+    batch_size: int = 32,
+    device: str | None = None,
+) -> None:
+    """Score the variants of a VCF file on both strands: likelihood ratio and masked marginal.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.cli.commands.Command``."""
-    parser.add_argument("directory", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument(
-        "--vcf", type=Path, required=True, metavar="FILE", help="VCF file, plain, gzip or bgzip"
-    )
-    parser.add_argument(
-        "--fasta",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="genome that REF agrees with",
-    )
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="tab-separated table to write"
-    )
-    parser.add_argument(
-        "--score",
-        choices=("both", "likelihood", "marginal"),
-        help="marginal takes 2 network passes a site, likelihood 64 and 64 an ALT; default: both, "
-        "but likelihood for a run whose noise is not masks alone",
-    )
-    parser.add_argument(
-        "--window", type=int, metavar="L", help="bases around a variant; default: the run's rows"
-    )
-    parser.add_argument(
-        "--evaluations",
-        type=int,
-        metavar="N",
-        help="network passes for each window and strand; default: 32, and 1 where that is exact",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the draws; default: 0")
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=32,
-        metavar="B",
-        help="rows of a network call; default: 32",
-    )
-    add_device(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    """See ``seqdiff.cli.commands.Command``.
+    Args:
+        run: Run directory.
+        vcf: VCF file, plain, gzip or bgzip.
+        fasta: Genome that REF agrees with.
+        out: Tab-separated table to write.
+        score: marginal takes 2 network passes per site, likelihood 64, and 64 per ALT; default:
+            both, but likelihood for a run whose noise is not masks alone.
+        window: Bases around a variant; default: those of a training row.
+        evaluations: Network passes for each window and strand; default: 32, and 1 where that is
+            exact.
+        seed: Seed of the draws.
+        batch_size: Rows of a network call.
+        device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
         ValueError: If a file or the run cannot be used, or no variant can be scored.
     """
-    check_count("variants.batch_size", args.batch_size)
-    check_seed("variants.seed", args.seed)
-    check_parent("variants.out", args.out)
-    check_apart("variants.out", args.out, {"--vcf": args.vcf, "--fasta": args.fasta})
-    if args.score == "marginal" and args.evaluations is not None:
+    check_count("variants.batch_size", batch_size)
+    check_seed("variants.seed", seed)
+    check_parent("variants.out", out)
+    check_apart("variants.out", out, {"--vcf": vcf, "--fasta": fasta})
+    if score == "marginal" and evaluations is not None:
         raise ValueError(
-            f"variants.evaluations must be left out with --score marginal, got {args.evaluations}; "
+            f"variants.evaluations must be left out with --score marginal, got {evaluations}; "
             "a masked-marginal score has no draws"
         )
     from genomics.commands.opening import choose_window, load_dna_run
     from genomics.io import load_genome
     from genomics.sequence import can_mask
     from genomics.variants import Scoring, survey, write_table
-    from seqdiff.cli.terminal import choose_device
+    from seqdiff.run import choose_device
 
-    trained = load_dna_run("variants", args.directory, choose_device(args.device))
-    score = args.score or ("both" if can_mask(trained.denoiser) else "likelihood")
+    trained = load_dna_run("variants", run, choose_device(device))
+    score = score or ("both" if can_mask(trained.denoiser) else "likelihood")
     if score != "likelihood" and not can_mask(trained.denoiser):
         raise ValueError(
             f"variants.score must be likelihood for the {trained.denoiser.description}, from which "
             f"no base can be hidden, got {score}; leave out --score"
         )
-    estimator = _choose_estimator(trained, args.evaluations)
-    window = choose_window("variants", trained, args.window)
-    genome = load_genome(args.fasta)
-    found = survey(args.vcf, genome, window)
+    estimator = _choose_estimator(trained, evaluations)
+    window = choose_window("variants", trained, window)
+    genome = load_genome(fasta)
+    found = survey(vcf, genome, window)
     scoring = Scoring(
         trained,
         window,
         estimator if score != "marginal" else None,
         marginal=score != "likelihood",
-        seed=args.seed,
-        batch_size=args.batch_size,
+        seed=seed,
+        batch_size=batch_size,
     )
     began = perf_counter()
-    write_table(args.out, args.vcf, genome, scoring, total=found.alleles)
+    write_table(out, vcf, genome, scoring, total=found.alleles)
     rate = (found.alleles - found.refused) / (perf_counter() - began)
-    print(f"{args.out}: {found}, {rate:,.1f}/s{_describe(score, estimator)}")
+    print(f"{out}: {found}, {rate:,.1f}/s{_describe(score, estimator)}")
 
 
 def _describe(score: str, estimator: Estimator) -> str:

@@ -102,6 +102,7 @@ class SyntheticDataModule(SequenceDataModule):
     """
 
     token_name: str = "base"
+    file_suffix: str = "fa"
 
     def __init__(
         self,

@@ -132,6 +132,7 @@ class WindowDataModule(SequenceDataModule):
     """
 
     token_name: str = "base"
+    file_suffix: str = "fa"
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:

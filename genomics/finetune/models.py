@@ -124,9 +124,9 @@ def _open_hub(path: Path) -> _Opened:
 
 
 def _open_run(path: Path) -> _Opened:
-    from seqdiff.run import instantiate, load_run, parse_run
+    from seqdiff.run import instantiate, load, parse_run
 
-    loaded = load_run(path)
+    loaded = load(path)
     wanted = DNATokenizer().fingerprint
     if loaded.tokenizer.fingerprint != wanted:
         raise ValueError(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from seqdiff.data import Record
 
@@ -14,35 +14,36 @@ if TYPE_CHECKING:
 
     from seqdiff.data import Tokenizer
 
-help = "FASTA file, plain, gzip or bgzip; N and IUPAC codes are given, not counted"
 
+@dataclass(frozen=True, kw_only=True)
+class FastaReader:
+    """A ``seqdiff.data.Reader`` of FASTA files.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.data.Reader``."""
-    parser.add_argument(
-        "--rc",
-        choices=("none", "mean"),
-        default="none",
-        help="mean: average the nats of both strands; default: none",
-    )
-
-
-def read(path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Record]:
-    """See ``seqdiff.data.Reader``.
-
-    Raises:
-        ValueError: If the run is not on DNA or the file is not valid.
+    Attributes:
+        fasta: FASTA file, plain, gzip or bgzip; N and IUPAC codes are given, not counted.
+        rc: mean averages the nats of both strands.
     """
-    from genomics.io.fasta import read_ids
-    from genomics.sequence import DNATokenizer
 
-    if tokenizer.fingerprint != DNATokenizer().fingerprint:
-        raise ValueError(
-            f"score.fasta must be scored by a model of DNA, got a run whose tokenizer is "
-            f"{tokenizer.fingerprint}; choose another run"
-        )
-    both = args.rc == "mean"
-    return [_record(name, ids, both=both) for name, ids in read_ids(path).items()]
+    fasta: Path | None = None
+    rc: Literal["none", "mean"] = "none"
+    suffixes: ClassVar = ("fa", "fasta", "fna")
+
+    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
+        """Read the records.
+
+        Raises:
+            ValueError: If the model is not one of DNA, or the file is not sound FASTA.
+        """
+        from genomics.io.fasta import read_ids
+        from genomics.sequence import DNATokenizer
+
+        if tokenizer.fingerprint != DNATokenizer().fingerprint:
+            raise ValueError(
+                f"score.fasta must be scored by a model of DNA, got a run whose tokenizer is "
+                f"{tokenizer.fingerprint}; choose another run"
+            )
+        both = self.rc == "mean"
+        return [_record(name, ids, both=both) for name, ids in read_ids(path).items()]
 
 
 def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:

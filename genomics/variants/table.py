@@ -17,11 +17,10 @@ from genomics.variants.effects import (
     masked_marginals,
     refusal,
 )
-from seqdiff.cli.scoring import MISSING
-from seqdiff.cli.terminal import progress
 from seqdiff.files import replacing
 from seqdiff.likelihood import Estimator
-from seqdiff.run import Run
+from seqdiff.progress import progress
+from seqdiff.run import MISSING, Run
 
 COLUMNS = (
     *("chrom", "pos", "id", "ref", "alt", "line"),

@@ -8,7 +8,7 @@ from seqdiff.backbones.base import (
     TokenizedBackbone,
 )
 from seqdiff.backbones.caduceus import AutoregressiveMamba, BlockMamba, Caduceus
-from seqdiff.backbones.hub import CONFIG_FILE, WEIGHTS_FILE, check_tokens
+from seqdiff.backbones.hub import CONFIG_FILE, WEIGHTS_FILE, check_tokens, read_json
 from seqdiff.backbones.layers import require_layer
 from seqdiff.backbones.transformer import (
     AutoregressiveTransformer,
@@ -31,5 +31,6 @@ __all__ = [
     "TokenizedBackbone",
     "Transformer",
     "check_tokens",
+    "read_json",
     "require_layer",
 ]

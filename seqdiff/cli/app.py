@@ -1,175 +1,153 @@
-"""The command line: finds the subcommands, and turns errors into one line."""
+"""The command line: finds the commands, and turns errors into one line."""
 
 from __future__ import annotations
 
-import argparse
+import inspect
 import os
 import re
 import select
 import sys
-from collections.abc import Sequence
-from importlib.metadata import entry_points
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points, version
+from typing import Any
 
-from seqdiff.cli import evaluate, plot, sample, samplers, score, train, variance
-from seqdiff.cli.commands import Command
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from seqdiff.cli.extensions import Command
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
 _STANDARD_OUTPUT = 1
 _EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
 _OUT_OF_MEMORY = re.compile(r"(out of memory|can't allocate memory|not enough memory).*", re.DOTALL)
+_GROUPS = ("Train", "Evaluate", "Generate", "DNA", "Text")
 
-
-class Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as every other error: in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the arguments.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(f"{message}; see: {self.prog} --help")
-
-    def knows(self, option: str) -> bool:
-        """Whether an option with its dashes has been declared."""
-        return option in self._option_string_actions
+COMMANDS = [
+    Command(
+        "train",
+        "seqdiff.cli.train:train",
+        "Train",
+        "Train what a YAML file describes: seqdiff train CONFIG --output runs/mine",
+    ),
+    Command(
+        "evaluate",
+        "seqdiff.cli.evaluate:evaluate",
+        "Evaluate",
+        "Likelihood of a split, beside baselines: seqdiff evaluate runs/mine",
+    ),
+    Command(
+        "score",
+        "seqdiff.cli.score:score",
+        "Evaluate",
+        "Likelihood of each sequence of a file: seqdiff score runs/mine some.fa",
+    ),
+    Command(
+        "variance",
+        "seqdiff.cli.variance:variance",
+        "Evaluate",
+        "Variance of block diffusion's training loss: seqdiff variance runs/blocks",
+    ),
+    Command(
+        "sample",
+        "seqdiff.cli.sample:sample",
+        "Generate",
+        "Draw sequences, or fill gaps: seqdiff sample runs/mine",
+    ),
+    Command(
+        "samplers",
+        "seqdiff.cli.samplers:samplers",
+        "Generate",
+        "List samplers, or the options of one: seqdiff samplers ancestral",
+    ),
+    Command(
+        "plot",
+        "seqdiff.cli.plot:plot",
+        "Generate",
+        "Draw how a sequence was filled in: seqdiff plot trace steps.npz",
+    ),
+]
 
 
 def commands() -> dict[str, Command]:
-    """List the core's own subcommands, then those of installed domains.
+    """List the core's own commands, then those of installed domains.
 
     Raises:
         ValueError: If a domain takes a name that is already taken.
     """
-    found: dict[str, Command] = {
-        "train": train,
-        "evaluate": evaluate,
-        "sample": sample,
-        "samplers": samplers,
-        "score": score,
-        "plot": plot,
-        "variance": variance,
-    }
+    found = {command.name: command for command in COMMANDS}
     for entry in sorted(entry_points(group="seqdiff.commands"), key=lambda entry: entry.name):
-        if entry.name in found:
-            raise ValueError(
-                f"seqdiff.commands must not repeat a name, got {entry.name} from {entry.value}; "
-                "rename that entry point"
-            )
-        found[entry.name] = entry.load()
+        for command in entry.load():
+            if command.name in found:
+                raise ValueError(
+                    f"seqdiff.commands must not repeat a name, got {command.name} from "
+                    f"{entry.value}; rename that command"
+                )
+            found[command.name] = command
     return found
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of all subcommands."""
-    parser = Parser(prog="seqdiff", description="Masked discrete diffusion over token sequences.")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, command in commands().items():
-        sub = subparsers.add_parser(name, help=command.help, description=command.help)
-        command.add_arguments(sub)
-        sub.set_defaults(command=command, parser=sub)
-    return parser
+def build_app(only: str | None = None) -> App:
+    """Build the application; no command is imported before it is called.
+
+    Args:
+        only: Add this command alone, with the help of its function; ``None`` adds all, with a line
+            each.
+    """
+    app = App(
+        name="seqdiff",
+        help="Discrete diffusion over token sequences: DNA, text, and domains of your own.",
+        version=lambda: version("seqdiff"),
+        help_format="markdown",
+        default_parameter=Parameter(negative=()),
+        result_action="return_value",
+    )
+    groups: dict[str, Group] = {}
+    for command in commands().values():
+        if only is not None:
+            if command.name == only:
+                app.command(command.function, name=only)
+            continue
+        order = _GROUPS.index(command.group) if command.group in _GROUPS else len(_GROUPS)
+        group = groups.setdefault(command.group, Group(command.group, sort_key=order))
+        app.command(command.function, name=command.name, group=group, help=command.help)
+    return app
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the arguments; ``command`` is the subcommand that they are for.
+def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundArguments]:
+    """Read the arguments: the function to call, and what with.
 
     Args:
         arguments: Without the program's name.
 
     Raises:
-        ValueError: If they do not fit the subcommand.
+        ValueError: If they do not fit a command.
     """
-    own, flags = list(arguments), []
-    if own[:1] == ["train"]:
-        own, flags = train.split(own[1:])
-        own = ["train", *own]
-    elif own and (command := commands().get(own[0])) is not None:
-        if takes_flags(command):
-            words, flags = split(own[1:], command)
-        else:
-            words = respell(own[1:], command)
-        own = [own[0], *words]
-    args, unknown = build_parser().parse_known_args(own)
-    if unknown:
-        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if flags:
-        args.flags = flags
-    return args
-
-
-def takes_flags(command: Command) -> bool:
-    """Whether options that a command does not declare go to what it configures, as ``flags``."""
-    parser = Parser()
-    command.add_arguments(parser)
-    return parser.get_default("flags") is not None
-
-
-def respell(arguments: Sequence[str], command: Command) -> list[str]:
-    """Spell a command's own options as they are declared, with underscores between words.
-
-    Args:
-        arguments: What follows the command.
-        command: Its options take a dash too.
-    """
-    parser = Parser()
-    command.add_arguments(parser)
-    words: list[str] = []
-    for word in arguments:
-        key, equals, value = word.partition("=")
-        spelled = "--" + key[2:].replace("-", "_")
-        wrong = key.startswith("--") and not parser.knows(key) and parser.knows(spelled)
-        words.append(spelled + equals + value if wrong else word)
-    return words
-
-
-def split(arguments: Sequence[str], command: Command) -> tuple[list[str], list[str]]:
-    """Part a command's own arguments from the options of what it configures.
-
-    Args:
-        arguments: What follows the command.
-        command: Its own options take a dash or an underscore between words.
-
-    Returns:
-        The command's own, and the others, with underscores, each as ``--key=value``.
-    """
-    parser = Parser()
-    command.add_arguments(parser)
-    own: list[str] = []
-    flags: list[str] = []
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        key, equals, value = word.partition("=")
-        spelled = "--" + key[2:].replace("-", "_")
-        if not key.startswith("--") or parser.knows(key):
-            own.append(word)
-        elif parser.knows(spelled):
-            own.append(spelled + equals + value)
-        else:
-            if not equals and words and not words[0].startswith("--"):
-                equals, value = "=", words.pop(0)
-            flags.append(spelled + equals + value)
-    return own, flags
+    name = arguments[0] if arguments and arguments[0] in commands() else None
+    try:
+        function, bound, _ = build_app(name).parse_args(
+            list(arguments), exit_on_error=False, print_error=False
+        )
+    except CycloptsError as error:
+        where = "" if name is None else f" {name}"
+        raise ValueError(f"{str(error).rstrip('.')}; see: seqdiff{where} --help") from error
+    return function, bound
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand.
+    """Run a command.
 
     Args:
         argv: Arguments without the program's name; ``None`` reads the command line.
 
     Returns:
         0, or 2 after an error, which is shown in one line on standard error. Set
-        ``SEQDIFF_TRACEBACK=1`` to see where it came from. 141 if nobody reads the output any more,
-        as after ``| head``: then nothing is said.
+        ``SEQDIFF_TRACEBACK=1`` to see where it came from. 130 after an interruption, and 141 if
+        nobody reads the output any more, as after ``| head``: then nothing is printed.
     """
     # An idle OpenMP thread that spins takes the core that our CPU kernels' own threads need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        args = parse(sys.argv[1:] if argv is None else argv)
-        args.command.run(args)
+        function, bound = parse(sys.argv[1:] if argv is None else argv)
+        function(*bound.args, **bound.kwargs)
         sys.stdout.flush()
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _output_is_cut_off():
@@ -196,7 +174,7 @@ def _output_is_cut_off() -> bool:
 
 
 def _explain(error: Exception) -> str | None:
-    """Say in one line what a user can mend; ``None`` if it is a mistake of ours."""
+    """Describe in one line what a user can correct; ``None`` for a mistake of ours."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror

@@ -2,141 +2,128 @@
 
 from __future__ import annotations
 
-import argparse
-import json
+import json as json_format
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from seqdiff.cli.estimation import add_estimator, choose_estimator, suit
-from seqdiff.cli.options import add_device, check_count, check_seed
+from seqdiff.cli.options import FlatOptions, check_count, check_seed
 from seqdiff.files import check_parent, write_bytes
+from seqdiff.run import EstimatorOptions, choose_estimator, suit
 
 if TYPE_CHECKING:
     from seqdiff.data import Suite
-    from seqdiff.likelihood import Estimator
     from seqdiff.run import Run
 
-help = "bound the likelihood of a split or of a suite's sets, with its standard error"
-
-_SUITE_ONLY = ("suite_folder", "limit")
+_DEFAULTS = EstimatorOptions()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``Command``."""
-    parser.add_argument("directory", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--split", choices=("train", "valid", "test"), help="default: test")
-    parser.add_argument(
-        "--suite", metavar="NAME", help="the sets of a benchmark instead, such as zero_shot"
-    )
-    parser.add_argument(
-        "--suite_folder",
-        type=Path,
-        metavar="DIR",
-        help="copies of the suite's sets, and no others; default: where the suite looks",
-    )
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help="most rows of a set of the suite; default: all"
-    )
-    add_estimator(parser)
-    parser.add_argument(
-        "--given_labels",
-        action="store_true",
-        help="evaluate each row given its label, for a run with labels; default: without, as the "
-        "baselines do",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the draws; default: 0")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    add_device(parser)
+def evaluate(
+    run: Path,
+    /,
+    *,
+    split: Literal["train", "valid", "test"] | None = None,
+    suite: str | None = None,
+    suite_folder: Path | None = None,
+    limit: int | None = None,
+    estimation: Annotated[EstimatorOptions, FlatOptions] = _DEFAULTS,
+    given_labels: bool = False,
+    seed: int = 0,
+    json: Path | None = None,
+    device: str | None = None,
+) -> None:
+    """Estimate the likelihood of a split, or of the sets of a benchmark, with its standard error.
 
-
-def run(args: argparse.Namespace) -> None:
-    """See ``Command``."""
-    check_seed("evaluate.seed", args.seed)
-    _check_suite(args)
-    if args.json is not None:
-        check_parent("evaluate.json", args.json)
-    estimator = choose_estimator("evaluate", args)
-    from seqdiff.cli.terminal import choose_device
-    from seqdiff.data import find_suite
-    from seqdiff.likelihood import check_budget
-    from seqdiff.run import load_run
-
-    check_budget(estimator, num_tokens=1, target_se=args.target_se, max_nfe=args.max_nfe)
-    suite = None if args.suite is None else find_suite(args.suite)
-    trained = load_run(args.directory, device=choose_device(args.device))
-    estimator = suit("evaluate", estimator, args, trained)
-    if suite is None:
-        content = _evaluate_split(args, trained, estimator)
-    else:
-        content = _evaluate_suite(args, trained, estimator, suite)
-    if args.json is not None:
-        write_bytes(args.json, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def _check_suite(args: argparse.Namespace) -> None:
-    """Refuse options that do not go together.
+    Args:
+        run: Run directory.
+        split: Split of the run's data; default: test.
+        suite: Evaluate the sets of a benchmark instead, such as zero_shot.
+        suite_folder: Folder with copies of the suite's sets; default: the cache and the hub.
+        limit: Most rows of each set of the suite, evenly spaced; default: all.
+        estimation: How the likelihood is estimated.
+        given_labels: Evaluate each row given its label, for a run with labels.
+        seed: Seed of the draws.
+        json: Also write the numbers to this file.
+        device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
-        ValueError: If there are any, or the limit is not positive.
+        ValueError: If options do not fit together or to the run.
     """
-    if args.suite is None:
-        for flag in _SUITE_ONLY:
-            if getattr(args, flag) is not None:
+    check_seed("evaluate.seed", seed)
+    _check_suite(split, suite, suite_folder, limit, given_labels=given_labels)
+    if json is not None:
+        check_parent("evaluate.json", json)
+    estimator = choose_estimator("evaluate", estimation)
+    from rich.console import Console
+
+    from seqdiff.data import find_suite
+    from seqdiff.likelihood import check_budget
+    from seqdiff.run import choose_device, load
+
+    check_budget(estimator, num_tokens=1, **estimation.budget)
+    found = None if suite is None else find_suite(suite)
+    trained = load(run, device=choose_device(device))
+    if suite is None:
+        evaluation = trained.evaluate(
+            split or "test", given_labels=given_labels, seed=seed, **vars(estimation)
+        )
+        Console().print(evaluation.table)
+        content = evaluation.content()
+    else:
+        assert found is not None
+        content = _evaluate_suite(trained, found, suite, suite_folder, limit, estimation, seed)
+    if json is not None:
+        write_bytes(json, (json_format.dumps(content, indent=2) + "\n").encode())
+
+
+def _check_suite(
+    split: str | None,
+    suite: str | None,
+    folder: Path | None,
+    limit: int | None,
+    *,
+    given_labels: bool,
+) -> None:
+    """Check that options go together.
+
+    Raises:
+        ValueError: If they do not, or the limit is not positive.
+    """
+    if suite is None:
+        for flag, value in (("suite_folder", folder), ("limit", limit)):
+            if value is not None:
                 raise ValueError(
                     f"evaluate.{flag} must go with a suite, got none; add --suite zero_shot, or "
                     f"leave out --{flag}"
                 )
         return
-    if args.split is not None:
+    if split is not None:
         raise ValueError(
-            f"evaluate.split must be left out beside a suite, got {args.split} and {args.suite}; "
-            "choose one"
+            f"evaluate.split must be left out beside a suite, got {split} and {suite}; choose one"
         )
-    if args.given_labels:
+    if given_labels:
         raise ValueError(
-            f"evaluate.given_labels must be left out beside a suite, got {args.suite}, whose rows "
+            f"evaluate.given_labels must be left out beside a suite, got {suite}, whose rows "
             "have no labels; leave it out"
         )
-    if args.limit is not None:
-        check_count("evaluate.limit", args.limit)
-
-
-def _evaluate_split(args: argparse.Namespace, trained: Run, estimator: Estimator) -> object:
-    """Print the table of a split beside baselines; give what JSON says of it."""
-    from rich.console import Console
-
-    from seqdiff.cli.drawing import choose_labels
-    from seqdiff.cli.likelihood_table import build_table, compare, counted, estimate
-
-    split = args.split or "test"
-    budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
-    labels = choose_labels("evaluate", trained, given=args.given_labels)
-    result = estimate(trained, split, estimator=estimator, seed=args.seed, **budget, labels=labels)
-    found = compare(result, estimator, trained.datamodule.baselines(split), labels)
-    unit = trained.datamodule.token_name
-    title = f"{args.directory}, {split} split"
-    Console().print(build_table(found, title, trained.datamodule, split))
-    return {
-        "run": str(args.directory),
-        "split": split,
-        "estimator": estimator.name,
-        "convention": estimator.convention,
-        "counted": counted(unit, labels),
-        "notes": trained.datamodule.counting,
-        "rows": [vars(row) for row in (found.model, *found.baselines)],
-        "difference": None if found.difference is None else vars(found.difference),
-        "error_degrees": found.degrees,
-    }
+    if limit is not None:
+        check_count("evaluate.limit", limit)
 
 
 def _evaluate_suite(
-    args: argparse.Namespace, trained: Run, estimator: Estimator, suite: Suite
+    trained: Run,
+    suite: Suite,
+    name: str,
+    folder: Path | None,
+    limit: int | None,
+    estimation: EstimatorOptions,
+    seed: int,
 ) -> object:
-    """Print the table of a suite beside published numbers; give what JSON says of it."""
+    """Print the table of a suite beside published numbers, and give the content of a JSON file."""
     from rich.console import Console
 
-    from seqdiff.cli.suite_table import (
+    from seqdiff.data import UnfitSet
+    from seqdiff.run import (
         build_suite_table,
         describe_row,
         describe_unfit,
@@ -144,10 +131,9 @@ def _evaluate_suite(
         lines_below,
         open_sets,
     )
-    from seqdiff.data import UnfitSet
 
-    sets, missing = open_sets(suite, trained, args.suite_folder)
-    budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
+    estimator = suit("evaluate", choose_estimator("evaluate", estimation), estimation, trained)
+    sets, missing = open_sets(suite, trained, folder)
     rows = []
     for found in sets:
         if isinstance(found, UnfitSet):
@@ -155,23 +141,23 @@ def _evaluate_suite(
             print(describe_unfit(found), file=sys.stderr)
             continue
         row = evaluate_set(
-            trained, found, args.limit, estimator=estimator, seed=args.seed, **budget
+            trained, found, limit, estimator=estimator, seed=seed, **estimation.budget
         )
         rows.append(row)
         print(describe_row(row), file=sys.stderr)
     notes = suite.notes(trained.datamodule)
     console = Console()
-    title = f"{args.directory}, suite {args.suite}"
+    title = f"{trained.directory}, suite {name}"
     console.print(build_suite_table(rows, suite, estimator, title, notes))
     for line in lines_below(rows, missing):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     return {
-        "run": str(args.directory),
-        "suite": args.suite,
+        "run": str(trained.directory),
+        "suite": name,
         "estimator": estimator.name,
         "convention": estimator.convention,
         "notes": notes,
-        "limit": args.limit,
+        "limit": limit,
         "unit": suite.unit,
         "sets": [vars(row) for row in rows if not isinstance(row, UnfitSet)],
         "not_evaluable": [row._asdict() for row in rows if isinstance(row, UnfitSet)],

@@ -1,21 +1,104 @@
-"""Arguments that several commands share, and their checks, which come before slow imports."""
+"""Options that several commands share, and their checks, which come before slow imports."""
 
 from __future__ import annotations
 
-import argparse
+import inspect
 import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+# What a command is called on, and options that it does not declare: keys of a configuration, or
+# options of a sampler.
+RunAndFlags = Annotated[str, Parameter(name="RUN", allow_leading_hyphen=True)]
+ConfigAndFlags = Annotated[str, Parameter(name="CONFIG", allow_leading_hyphen=True)]
+# Several values after one option: --lr 1e-3 2e-3.
+Several = Parameter(consume_multiple=True)
+FlatOptions = Parameter(name="*")
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--device``."""
-    parser.add_argument("--device", help="cpu, cuda, ...; default: cuda if there is one, else cpu")
+def respell(flags: Sequence[str]) -> list[str]:
+    """Write the keys of options with underscores; values stay.
+
+    Args:
+        flags: As typed.
+    """
+    words = []
+    for word in flags:
+        key, equals, value = word.partition("=")
+        words.append("--" + key[2:].replace("-", "_") + equals + value if _is_key(key) else word)
+    return words
+
+
+def part(owner: str, words: Sequence[str], name: str = "RUN") -> tuple[Path, list[str]]:
+    """Part what a command is called on from options that it does not declare.
+
+    Args:
+        owner: The command, for the messages.
+        words: As typed, without the options that it declares.
+        name: What it is called on.
+
+    Returns:
+        That, and the options as ``--key=value``, with underscores in keys.
+
+    Raises:
+        ValueError: If there is not exactly one word that is no option.
+    """
+    found: list[str] = []
+    flags: list[str] = []
+    left = respell(words)
+    while left:
+        word = left.pop(0)
+        if not _is_key(word):
+            found.append(word)
+            continue
+        if "=" not in word and left and not left[0].startswith("--"):
+            word += "=" + left.pop(0)
+        flags.append(word)
+    if len(found) != 1:
+        got = ", ".join(map(repr, found)) or "none"
+        raise ValueError(
+            f"{owner} must be given one {name}, got {got}; see: seqdiff {owner} --help"
+        )
+    return Path(found[0]), flags
+
+
+def _is_key(word: str) -> bool:
+    return word.startswith("--") and len(word) > 2
+
+
+def extend(function: Callable[..., Any], options: Mapping[str, type]) -> Callable[..., Any]:
+    """Give a command the options of other packages as keyword arguments.
+
+    Args:
+        function: Takes them by ``**``.
+        options: Dataclasses by argument name; each argument is ``None`` if none of its options was
+            given.
+    """
+    function.__dict__.pop("__signature__", None)
+    signature = inspect.signature(function, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[kind | None, FlatOptions],
+        )
+        for name, kind in options.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    function.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+    return function
 
 
 def check_count(owner: str, count: int) -> None:
-    """Refuse a number of things that is not positive.
+    """Check that a number of things is positive.
 
     Args:
-        owner: Who was given it, for the message.
+        owner: The option, for the message.
         count: The number.
 
     Raises:
@@ -25,25 +108,25 @@ def check_count(owner: str, count: int) -> None:
         raise ValueError(f"{owner} must be at least 1, got {count}; raise it")
 
 
-def check_seed(owner: str, seed: int) -> None:
-    """Refuse a seed that does not fit in 32 bits.
+def check_seed(owner: str, seed: int | None) -> None:
+    """Check that a seed fits in 32 bits.
 
     Args:
-        owner: Who was given it, for the message.
-        seed: The seed.
+        owner: The option, for the message.
+        seed: The seed; ``None`` is drawn later.
 
     Raises:
         ValueError: If it is not in [0, 2^32).
     """
-    if not 0 <= seed < 2**32:
+    if seed is not None and not 0 <= seed < 2**32:
         raise ValueError(f"{owner} must be in [0, 2^32), got {seed}; choose one, such as 0")
 
 
 def check_guidance(owner: str, strength: float | None) -> None:
-    """Refuse a strength of guidance that is no strength.
+    """Check the strength of guidance.
 
     Args:
-        owner: Who was given it, for the message.
+        owner: The option, for the message.
         strength: It, if there is one.
 
     Raises:

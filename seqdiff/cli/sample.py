@@ -2,148 +2,201 @@
 
 from __future__ import annotations
 
-import argparse
+import tempfile
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from seqdiff.cli.commands import find_template_reader, find_writer
-from seqdiff.cli.options import add_device, check_count, check_guidance, check_seed
+from cyclopts import Parameter
+
+from seqdiff.cli.extensions import SampleOptions, find_template_reader, find_writer
+from seqdiff.cli.options import RunAndFlags, check_count, check_guidance, check_seed, extend, part
 from seqdiff.files import check_apart, check_parent, replacing
 
 if TYPE_CHECKING:
-    from seqdiff.data import Templates, Tokenizer
+    from seqdiff.data import Templates
     from seqdiff.run import Run
-    from seqdiff.samplers import Recorder, Sampler
+    from seqdiff.samplers import Sampler
 
 
-def add_given(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("--length", type=int, metavar="L", help="tokens in each")
-    parser.add_argument(
-        "--infill",
-        type=Path,
-        metavar="FILE",
-        help="templates to fill, N sequences for each record: known tokens stay; for DNA a FASTA "
-        "file with N and IUPAC codes where there is something to fill, for text a .txt or .jsonl "
-        "with [MASK], or [MASK:20] for 20 tokens",
+def sample(
+    *words: RunAndFlags,
+    num: int = 10,
+    length: int | None = None,
+    infill: Path | None = None,
+    out: Path | None = None,
+    seed: int | None = None,
+    sampler: str | None = None,
+    label: str | None = None,
+    guidance: float | None = None,
+    stop: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    extrapolate: bool = False,
+    trace: Path | None = None,
+    batch_size: int | None = None,
+    device: str | None = None,
+    **domains: SampleOptions | None,
+) -> None:
+    """Draw sequences, or fill in templates.
+
+    Options of the sampler may follow, for example --temperature 0.8; seqdiff samplers NAME lists
+    them.
+
+    Args:
+        words: Run directory, and options of the sampler.
+        num: Number of sequences; with --infill, for each record.
+        length: Tokens in each; default: those of a training row.
+        infill: File of templates to fill: known tokens stay. For DNA a FASTA file with N and IUPAC
+            codes where there is something to fill, for text a .txt or .jsonl with [MASK], or
+            [MASK:20] for 20 tokens.
+        out: Write the sequences to this file, whose suffix chooses the format; default: print them.
+        seed: Seed of the draws; default: drawn and printed.
+        sampler: Name of a sampler, see seqdiff samplers; default: first_hitting for masked
+            diffusion, block for block diffusion, left_to_right if autoregressive, tweedie for
+            scores, gaussian for Gaussian diffusion, ancestral otherwise.
+        label: Class to draw, for a run with labels.
+        guidance: Strength of guidance towards the label; default: 1, the model's distribution given
+            the label.
+        stop: Symbol that ends a sequence, for runs of block diffusion.
+        extrapolate: Draw sequences longer than the rows of training.
+        trace: Keep the tokens after every step in this .npz file, for seqdiff plot trace.
+        batch_size: Sequences drawn at a time; default: chosen.
+        device: cpu, cuda, ...; default: cuda if there is one, else cpu.
+        domains: Options of the installed domains.
+
+    Raises:
+        ValueError: If an option, a file or the run cannot be used.
+    """
+    run, options = part("sample", words)
+    check_count("sample.num", num)
+    if batch_size is not None:
+        check_count("sample.batch_size", batch_size)
+    check_seed("sample.seed", seed)
+    check_guidance("sample.guidance", guidance)
+    given = [extra for extra in domains.values() if extra is not None]
+    _check_given(length, infill, given)
+    writer = None if out is None else find_writer(out)
+    if out is not None:
+        check_parent("sample.out", out)
+        check_apart("sample.out", out, {"--infill": infill})
+    if trace is not None:
+        _check_trace(trace, out)
+    from seqdiff.run import (
+        check_memory,
+        check_sampler,
+        choose_device,
+        draw_seed,
+        load,
+        open_sampler,
+        save_trace,
     )
-    parser.add_argument(
-        "--motif",
-        action="append",
-        metavar="PATTERN[@START]",
-        help="letters that stand in every sequence from START on, counted from 0, or where there "
-        "is room; for DNA with IUPAC codes; may be repeated",
+    from seqdiff.samplers import Recorder, check_room
+
+    chosen_device = choose_device(device)
+    if length is not None:
+        check_memory(1 if batch_size is None else min(num, batch_size), length, chosen_device)
+    if trace is not None:
+        check_room(num, length or 1)
+    check_sampler(run, sampler, options)
+    trained = load(run, device=chosen_device)
+    built = open_sampler(trained, sampler, options)
+
+    def modify(model: Run, how: Sampler) -> Run:
+        for extra in given:
+            model = extra.modify(model, how)
+        return model
+
+    if infill is None and length is None:
+        length = trained.usual_length("sample.length")
+    templates = _templates(trained, num, length, infill, given)
+    recorder = None if trace is None else Recorder()
+    if recorder is not None:
+        check_room(len(templates.names), max(templates.lengths))
+    drawn = trained.draw(
+        templates,
+        sampler=built,
+        seed=draw_seed() if seed is None else seed,
+        label=label,
+        guidance=guidance,
+        stop=stop,
+        extrapolate=extrapolate,
+        batch_size=batch_size,
+        modify=modify,
+        recorder=recorder,
     )
-    parser.add_argument(
-        "--extrapolate",
-        action="store_true",
-        help="draw sequences longer than those that the run was trained on",
-    )
+    if out is None:
+        _print(trained, drawn.sequences, templates.names)
+    else:
+        assert writer is not None
+        with replacing(out) as temporary:
+            writer(temporary, drawn.sequences, templates.names)
+    if trace is not None and recorder is not None and drawn.sampler is not None:
+        save_trace(trace, recorder, drawn.sampler, templates.names, trained.tokenizer)
+    if out is not None:
+        least, most = min(drawn.lengths), max(drawn.lengths)
+        span = f"{least}" if least == most else f"{least} to {most}"
+        print(f"{out}: {len(drawn.sequences)} x {span} {trained.datamodule.token_name}s")
+    if drawn.clamped:
+        print(
+            f"{drawn.clamped:,} steps of single tokens had probabilities above 1, which were "
+            "scaled down; more --num-steps make them fewer"
+        )
 
 
-def check_given(args: argparse.Namespace) -> None:
-    """Refuse arguments that do not fit together, before slow imports.
+def _check_given(length: int | None, infill: Path | None, given: list[SampleOptions]) -> None:
+    """Check options that do not need a run, before slow imports.
 
     Raises:
         FileNotFoundError: If there is no file of templates.
-        ValueError: If there is neither a length nor a file, or too much is given.
+        ValueError: If both a file and a length are given.
     """
-    if args.infill is None:
-        if args.length is None:
-            raise ValueError(
-                "sample.length must be given without --infill, got none; add --length, "
-                "for example --length 100"
-            )
-        check_count("sample.length", args.length)
+    if length is not None and infill is None:
+        check_count("sample.length", length)
+    if infill is None:
         return
-    for name, instead in (
-        ("length", "the records have their own lengths"),
-        ("motif", "write its letters into the template"),
-    ):
-        given = getattr(args, name)
-        if given is not None:
-            raise ValueError(
-                f"sample.{name} must be left out with --infill, got {given}; {instead}"
-            )
-    find_template_reader(args.infill)
-    if not args.infill.is_file():
+    if length is not None:
+        raise ValueError(
+            f"sample.length must be left out with --infill, got {length}; the records have their "
+            "own lengths"
+        )
+    for extra in given:
+        extra.check_infill()
+    find_template_reader(infill)
+    if not infill.is_file():
         raise FileNotFoundError(
-            f"sample.infill must be an existing file, got {args.infill}; check the path"
+            f"sample.infill must be an existing file, got {infill}; check the path"
         )
 
 
-def read_given(args: argparse.Namespace, run: Run, sampler: Sampler) -> Templates:
-    """Turn checked arguments into a template for each sequence.
+def _templates(
+    trained: Run,
+    num: int,
+    length: int | None,
+    infill: Path | None,
+    given: list[SampleOptions],
+) -> Templates:
+    """Make a template for each sequence.
 
     Raises:
-        ValueError: If a sequence is longer than the model's context, the file is not sound, the
-            motifs do not fit, or the run's tokenizer knows no patterns.
+        ValueError: If the file is not sound, or options do not fit the run.
     """
-    from seqdiff.data import Blanks, Motif, Records, Scaffolds
+    from seqdiff.data import Blanks, Records
 
-    if args.infill is not None:
-        records = find_template_reader(args.infill)(args.infill)
-        templates = Records(records, args.num, run.tokenizer)
-        for name, length in templates.records:
-            owner = f"sample.infill record {name!r}"
-            check_context(owner, length, run, sampler, extrapolate=args.extrapolate)
-        return templates
-    check_context("sample.length", args.length, run, sampler, extrapolate=args.extrapolate)
-    if args.motif is None:
-        return Blanks(args.num, args.length, run.process.unknown_id)
-    motifs = [Motif.parse(text) for text in args.motif]
-    return Scaffolds(motifs, args.num, args.length, run.tokenizer)
+    if infill is not None:
+        return Records(find_template_reader(infill)(infill), num, trained.tokenizer)
+    assert length is not None
+    for extra in given:
+        templates = extra.templates(trained, num, length)
+        if templates is not None:
+            return templates
+    return Blanks(num, length, trained.process.unknown_id)
 
 
-def check_context(
-    owner: str, length: int, run: Run, sampler: Sampler, *, extrapolate: bool
-) -> None:
-    """Refuse a sequence of which the network would see more than it can, or has learnt to.
-
-    Args:
-        owner: What has that length, for the message.
-        length: Tokens of the sequence; a sampler that slides a window shows fewer at a time.
-        run: The run.
-        sampler: How it will be drawn.
-        extrapolate: Whether to go beyond the length of the training rows.
+def _check_trace(path: Path, out: Path | None) -> None:
+    """Check, before slow work, that a trace can be written.
 
     Raises:
-        ValueError: If it is too long.
-    """
-    seen = sampler.context_length(length)
-    unit = run.datamodule.token_name
-    bound, learnt = run.max_length, run.datamodule.context_length
-    window = min(limit for limit in (bound, learnt, seen) if limit is not None)
-    slide = (
-        "or slide a window: --sampler semi_autoregressive "
-        f"--window {window} --stride {max(1, window // 2)}"
-    )
-    from seqdiff.samplers import BlockSampler
-
-    if isinstance(sampler, BlockSampler):
-        slide = f"or let it look back less far: --window {window}"
-    if bound is not None and seen > bound:
-        raise ValueError(
-            f"{owner} must be at most {bound:,} {unit}s, all that the network of {run.directory} "
-            f"takes at a time, got {length:,}; shorten it, {slide}"
-        )
-    if learnt is not None and seen > learnt and not extrapolate:
-        raise ValueError(
-            f"{owner} must be at most {learnt:,} {unit}s, the context that {run.directory} was "
-            f"trained with, got {length:,}; shorten it, add --extrapolate, {slide}"
-        )
-
-
-def check_trace(path: Path, out: Path) -> None:
-    """Refuse, before slow work, a file that a trace cannot be written to.
-
-    Args:
-        path: Where the trace goes.
-        out: Where the sequences go.
-
-    Raises:
-        OSError: If it cannot be written.
-        ValueError: If its suffix is another than npz, or both are one file.
+        OSError: If it cannot.
+        ValueError: If its suffix is not npz, or both files are one.
     """
     if path.suffix != ".npz":
         raise ValueError(f"sample.trace must end in .npz, got {path}; rename it")
@@ -151,127 +204,15 @@ def check_trace(path: Path, out: Path) -> None:
     check_parent("sample.trace", path)
 
 
-def save_trace(
-    path: Path, recorder: Recorder, sampler: Sampler, names: list[str], tokenizer: Tokenizer
-) -> None:
-    """Write what a recorder kept.
-
-    Args:
-        path: Where to.
-        recorder: Saw all sequences.
-        sampler: What drew them.
-        names: Of the sequences.
-        tokenizer: Says what each id decodes to.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
-    import numpy as np
-
-    from seqdiff.samplers import sampler_name
-    from seqdiff.trace import write_trace
-
-    symbols = [tokenizer.decode(np.array([i])) for i in range(tokenizer.vocab_size + 1)]
-    name = sampler_name(type(sampler))
-    write_trace(path, recorder.trace(sampler=name, names=names, symbols=symbols))
+def _print(trained: Run, sequences: list[str], names: list[str]) -> None:
+    """Print sequences in the format of the run's domain."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"samples.{trained.datamodule.file_suffix}"
+        find_writer(path)(path, sequences, names)
+        print(path.read_text(encoding="utf-8"), end="")
 
 
-help = "draw sequences from a run"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``Command``."""
-    parser.epilog = (
-        "Any option of the sampler may follow, for example --temperature 0.8; "
-        "seqdiff samplers NAME lists them."
-    )
-    parser.add_argument("directory", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--num", type=int, required=True, metavar="N", help="number of sequences")
-    add_given(parser)
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="its suffix chooses the format"
-    )
-    parser.add_argument("--seed", type=int, required=True, help="of the draws")
-    parser.add_argument(
-        "--sampler",
-        metavar="NAME",
-        help="one of those that seqdiff samplers lists; seqdiff samplers NAME lists its options; "
-        "default: first_hitting for masked diffusion, block for block diffusion, left_to_right if "
-        "autoregressive, tweedie for scores, gaussian for Gaussian diffusion, ancestral otherwise",
-    )
-    parser.add_argument(
-        "--batch_size", type=int, default=32, metavar="B", help="drawn at a time; default: 32"
-    )
-    parser.add_argument(
-        "--stop",
-        metavar="SYMBOL",
-        help="end a sequence with this symbol, before --length; for runs of block diffusion",
-    )
-    parser.add_argument("--label", metavar="NAME", help="class to draw, for a run with labels")
-    parser.add_argument(
-        "--guidance",
-        type=float,
-        metavar="GAMMA",
-        help="how strongly to follow the label; default: 1, the model's law given the label",
-    )
-    parser.add_argument(
-        "--rc_consistent",
-        action="store_true",
-        help="predict from both strands, so that a sequence and its reverse complement are equally "
-        "likely; twice the evaluations",
-    )
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE.npz",
-        help="keep the tokens after every step, for seqdiff plot trace",
-    )
-    add_device(parser)
-    parser.set_defaults(flags=[])
-
-
-def run(args: argparse.Namespace) -> None:
-    """See ``Command``."""
-    for name in ("num", "batch_size"):
-        check_count(f"sample.{name}", getattr(args, name))
-    check_seed("sample.seed", args.seed)
-    check_guidance("sample.guidance", args.guidance)
-    check_given(args)
-    writer = find_writer(args.out)
-    check_parent("sample.out", args.out)
-    check_apart("sample.out", args.out, {"--infill": args.infill})
-    if args.trace is not None:
-        check_trace(args.trace, args.out)
-    from seqdiff.cli.drawing import check_memory, conjoin, draw, fit_sampler, guide, open_run
-    from seqdiff.cli.terminal import choose_device
-    from seqdiff.samplers import Recorder, check_room
-
-    device = choose_device(args.device)
-    if args.length is not None:
-        check_memory(min(args.num, args.batch_size), args.length, device)
-    if args.trace is not None:
-        check_room(args.num, args.length or 1)
-    trained, sampler = open_run(args.directory, args.sampler, args.flags, device)
-    if args.rc_consistent:
-        trained = conjoin("sample", trained, sampler)
-    trained = guide("sample", trained, args.label, args.guidance)
-    sampler = fit_sampler(sampler, trained, stop=args.stop, extrapolate=args.extrapolate)
-    templates = read_given(args, trained, sampler)
-    names = templates.names
-    recorder = Recorder() if args.trace is not None else None
-    if recorder is not None:
-        check_room(len(names), max(templates.lengths))
-    sequences, lengths, clamped = draw(
-        trained, sampler, templates, seed=args.seed, batch_size=args.batch_size, recorder=recorder
-    )
-    with replacing(args.out) as temporary:
-        writer(temporary, sequences, names)
-    if args.trace is not None and recorder is not None:
-        save_trace(args.trace, recorder, sampler, names, trained.tokenizer)
-    span = f"{min(lengths)}" if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
-    print(f"{args.out}: {len(sequences)} x {span} {trained.datamodule.token_name}s")
-    if clamped:
-        print(
-            f"{clamped:,} steps of single tokens had probabilities above 1, which were scaled "
-            "down; more --num-steps make them fewer"
-        )
+extend(
+    sample,
+    {entry.name: entry.load() for entry in entry_points(group="seqdiff.sample_options")},
+)

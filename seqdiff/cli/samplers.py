@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import textwrap
-
-help = "list the samplers that seqdiff sample can use, or the options of one"
 
 _WIDTH, _INDENT = 100, " " * 6
 _MEANINGS = {
@@ -16,27 +13,27 @@ _MEANINGS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``Command``."""
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="list the options of this one; default: list all"
-    )
+def samplers(name: str | None = None, /) -> None:
+    """List the samplers that seqdiff sample can use, or the options of one.
 
+    Args:
+        name: Describe this sampler and its options.
 
-def run(args: argparse.Namespace) -> None:
-    """See ``Command``."""
+    Raises:
+        ValueError: If there is no such sampler.
+    """
     from seqdiff.samplers import named_samplers
 
-    if args.name is not None:
-        _describe(args.name)
+    if name is not None:
+        _describe(name)
         return
     found = named_samplers()
     width = max(map(len, found))
-    for name, cls in found.items():
-        print(f"{name:{width}}  {(inspect.getdoc(cls) or '').splitlines()[0]}")
+    for known, cls in found.items():
+        print(f"{known:{width}}  {(inspect.getdoc(cls) or '').splitlines()[0]}")
     print()
     for how, meaning in _MEANINGS.items():
-        names = ", ".join(name for name, cls in found.items() if cls.draws_from == how)
+        names = ", ".join(known for known, cls in found.items() if cls.draws_from == how)
         print(textwrap.fill(f"{meaning}: {names}.", _WIDTH, subsequent_indent="  "))
     print("\nThe options of one: seqdiff samplers NAME")
 

@@ -2,91 +2,108 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import Annotated, Any
 
-from seqdiff.cli.estimation import add_estimator, choose_estimator, suit
-from seqdiff.cli.options import add_device, check_count, check_seed
+from seqdiff.cli.options import FlatOptions, check_count, check_seed, extend
 from seqdiff.data import Reader, find_readers
 from seqdiff.files import check_apart, check_parent, write_bytes
+from seqdiff.run import EstimatorOptions, choose_estimator
 
-help = "estimate the likelihood of each sequence of a file, with its standard error"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``Command``."""
-    parser.add_argument("directory", type=Path, metavar="RUN", help="run directory")
-    readers = find_readers()
-    files = parser.add_mutually_exclusive_group(required=True)
-    for name, reader in readers.items():
-        files.add_argument(f"--{name}", dest=name, type=Path, metavar="FILE", help=reader.help)
-        reader.add_arguments(parser)
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="tab-separated table to write"
-    )
-    add_estimator(parser)
-    parser.add_argument(
-        "--label", metavar="NAME", help="class to score as, for a run with labels; default: none"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the draws; default: 0")
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=32,
-        metavar="B",
-        help="rows of a network call; default: 32",
-    )
-    add_device(parser)
-    parser.set_defaults(readers=readers)
+_DEFAULTS = EstimatorOptions()
 
 
-def run(args: argparse.Namespace) -> None:
-    """See ``Command``."""
-    check_count("score.batch_size", args.batch_size)
-    check_seed("score.seed", args.seed)
-    name, reader, path = _source(args)
-    check_parent("score.out", args.out)
-    check_apart("score.out", args.out, {f"--{name}": path})
-    estimator = choose_estimator("score", args)
-    from seqdiff.cli.drawing import guide
-    from seqdiff.cli.scoring import format_scores, score_records
-    from seqdiff.cli.terminal import choose_device
+def score(
+    run: Path,
+    file: Path | None = None,
+    /,
+    *,
+    out: Path | None = None,
+    estimation: Annotated[EstimatorOptions, FlatOptions] = _DEFAULTS,
+    label: str | None = None,
+    seed: int = 0,
+    batch_size: int = 32,
+    device: str | None = None,
+    **readers: Any,
+) -> None:
+    """Estimate the likelihood of each sequence of a file, with its standard error.
+
+    Args:
+        run: Run directory.
+        file: File of sequences; its suffix chooses the format.
+        out: Write a tab-separated table to this file; default: print it.
+        estimation: How the likelihood is estimated.
+        label: Class to score as, for a run with labels.
+        seed: Seed of the draws.
+        batch_size: Rows of a network call.
+        device: cpu, cuda, ...; default: cuda if there is one, else cpu.
+        readers: File options of the installed domains.
+
+    Raises:
+        ValueError: If an option, the file or the run cannot be used.
+    """
+    check_count("score.batch_size", batch_size)
+    check_seed("score.seed", seed)
+    name, reader, path = _source(file, readers)
+    if out is not None:
+        check_parent("score.out", out)
+        check_apart("score.out", out, {f"--{name}": path})
+    estimator = choose_estimator("score", estimation)
     from seqdiff.likelihood import check_budget
-    from seqdiff.run import load_run
+    from seqdiff.run import choose_device, guide, load
 
-    budget = {"target_se": args.target_se, "max_nfe": args.max_nfe}
-    check_budget(estimator, num_tokens=1, **budget, owner="score")
-    trained = load_run(args.directory, device=choose_device(args.device))
-    trained = guide("score", trained, args.label)
-    estimator = suit("score", estimator, args, trained)
-    records = reader.read(path, args, trained.tokenizer)
-    scores = score_records(
-        trained,
-        records,
-        estimator=estimator,
-        seed=args.seed,
-        batch_size=args.batch_size,
-        **budget,
+    check_budget(estimator, num_tokens=1, **estimation.budget, owner="score")
+    trained = load(run, device=choose_device(device))
+    guide("score", trained, label)
+    records = reader.read(path, trained.tokenizer)
+    scores = trained.score(
+        records, label=label, seed=seed, batch_size=batch_size, **vars(estimation)
     )
-    unit = trained.datamodule.token_name
-    write_bytes(args.out, format_scores(scores, unit).encode())
-    given = "" if args.label is None else f", given the label {args.label}"
-    print(
-        f"{args.out}: {len(scores):,} {'record' if len(scores) == 1 else 'records'}; nats: "
-        f"{estimator.quantity}{given}, by {estimator.name}, convention {estimator.convention}"
+    given = "" if label is None else f", given the label {label}"
+    used = scores.estimator
+    about = (
+        f"{len(scores):,} {'record' if len(scores) == 1 else 'records'}; nats: "
+        f"{used.quantity}{given}, by {used.name}, convention {used.convention}"
     )
+    if out is None:
+        print(scores)
+        print(about)
+        return
+    write_bytes(out, scores.to_tsv().encode())
+    print(f"{out}: {about}")
 
 
-def _source(args: argparse.Namespace) -> tuple[str, Reader, Path]:
-    """Find the file to score, by which flag it came, and who reads it.
+def _source(file: Path | None, given: dict[str, Reader | None]) -> tuple[str, Reader, Path]:
+    """Find the file to score, the option that it came by, and its reader.
 
     Raises:
         FileNotFoundError: If it is not an existing file.
+        ValueError: If there is not exactly one file, or no reader is for it.
     """
-    name, reader = next((n, r) for n, r in args.readers.items() if getattr(args, n) is not None)
-    path: Path = getattr(args, name)
+    kinds = find_readers()
+    chosen = {name: given.get(name) or kind() for name, kind in kinds.items()}
+    files = {name: path for name, reader in chosen.items() if (path := getattr(reader, name))}
+    if len(files) + (file is not None) != 1:
+        options = ", ".join(f"--{name}" for name in kinds)
+        raise ValueError(
+            f"score must be given one file, got {len(files) + (file is not None)}; name it after "
+            f"RUN, or by one of {options}"
+        )
+    if file is not None:
+        plain = file.with_suffix("") if file.suffix in (".gz", ".bgz") else file
+        fits = [name for name, kind in kinds.items() if plain.suffix.lstrip(".") in kind.suffixes]
+        if not fits:
+            known = ", ".join("." + s for kind in kinds.values() for s in kind.suffixes)
+            raise ValueError(
+                f"score.file must end in one of {known}, perhaps with .gz, got {file}; rename it"
+            )
+        files = {fits[0]: file}
+    ((name, path),) = files.items()
     if not path.is_file():
         raise FileNotFoundError(
             f"score.{name} must be an existing file, got {path}; check the path"
         )
-    return name, reader, path
+    return name, chosen[name], path
+
+
+extend(score, find_readers())

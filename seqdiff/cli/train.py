@@ -2,58 +2,60 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from seqdiff.cli.commands import command_line
-from seqdiff.run import PRESETS
-
-help = "train what a YAML file describes, or go on with a run"
+from seqdiff.cli.extensions import command_line
+from seqdiff.cli.options import ConfigAndFlags, respell
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``Command``."""
-    parser.epilog = (
-        "Any key of the configuration may follow, for example --optim.lr 1e-3. --preset NAME "
-        f"chooses a system of the papers: {', '.join(PRESETS)}."
-    )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="YAML file")
-    what.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run directory")
-    what.add_argument("--keys", action="store_true", help="list the keys of a configuration")
-    parser.set_defaults(flags=[])
+def train(
+    *words: ConfigAndFlags,
+    resume: Path | None = None,
+    keys: bool = False,
+) -> None:
+    """Train what a configuration file describes, or continue a run.
 
-
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part ``CONFIG`` or ``--resume RUN`` from the flags that follow; ``--keys`` takes none.
+    Any key of the configuration may follow, for example --optim.lr 1e-3. --preset NAME chooses a
+    diffusion model of the papers: mdlm, bd3lm, sedd, sedd_uniform, d3pm, d3pm_uniform, udlm, gidd,
+    ar, mlm, plaid.
 
     Args:
-        arguments: What comes after ``train``.
+        words: YAML file, and keys of the configuration.
+        resume: Continue this run directory instead.
+        keys: List the keys of a configuration instead.
+
+    Raises:
+        ValueError: If the configuration does not fit together.
     """
-    if arguments[:1] == ["--keys"]:
-        return list(arguments), []
-    own = 2 if arguments[:1] == ["--resume"] else 1
-    return list(arguments[:own]), list(arguments[own:])
-
-
-def run(args: argparse.Namespace) -> None:
-    """See ``Command``."""
+    options = respell(words)
+    config = None
+    if options and not options[0].startswith("--"):
+        config, options = Path(options[0]), options[1:]
+    given = [config is not None, resume is not None, keys]
+    if sum(given) != 1:
+        raise ValueError(
+            "train must be given one of CONFIG, --resume RUN and --keys, got "
+            f"{sum(given)} of them; see: seqdiff train --help"
+        )
+    if keys and options:
+        raise ValueError(f"train.keys must be alone, got {' '.join(options)}; leave it out")
     from seqdiff.run import parse_run, resume_run, run_parser, start_run
 
-    if args.keys:
+    if keys:
         run_parser().print_help()
         return
-    if args.resume is None:
-        parsed = parse_run(args.config, args.flags)
+    if config is not None:
+        parsed = parse_run(config, options)
         directory = parsed["output"]
         done = "trained" if parsed["trainer"]["max_steps"] else "written, not trained"
         fit(directory, partial(start_run, parsed))
     else:
-        directory, done = args.resume, "trained"
-        fit(directory, partial(resume_run, directory, args.flags))
+        assert resume is not None
+        directory, done = resume, "trained"
+        fit(directory, partial(resume_run, directory, options))
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"{directory}: {done}; next: {command_line('evaluate', directory)}")
 
@@ -66,9 +68,9 @@ def fit(directory: Path, start: Callable[[], Path]) -> None:
         start: Trains.
 
     Raises:
-        KeyboardInterrupt: With the command that goes on, if the user or a SIGTERM stops it.
+        KeyboardInterrupt: With the command that continues, if the user or a SIGTERM stops it.
     """
-    from seqdiff.cli.terminal import quieten_lightning
+    from seqdiff.run import quieten_lightning
     from seqdiff.training import CHECKPOINT_NAME
 
     quieten_lightning()
@@ -79,4 +81,4 @@ def fit(directory: Path, start: Callable[[], Path]) -> None:
         if not (directory / CHECKPOINT_NAME).exists():
             raise KeyboardInterrupt("nothing was saved yet") from stop
         resume = command_line("train", "--resume", directory)
-        raise KeyboardInterrupt(f"to go on: {resume}") from stop
+        raise KeyboardInterrupt(f"to continue: {resume}") from stop

@@ -1,3 +1,4 @@
+from .datamodule import NoData as NoData
 from .datamodule import SequenceDataModule as SequenceDataModule
 from .dataset import SPLITS as SPLITS
 from .dataset import SequenceDataset as SequenceDataset

@@ -31,6 +31,7 @@ class SequenceDataModule(ABC):
 
     Attributes:
         token_name: Name of a token in reports, for example ``base`` or ``word``.
+        file_suffix: Of the file format that samples are printed in.
         tokenizer: Maps the domain's strings to ids and back.
         batch_size: Training examples per device and forward pass.
         eval_batch_size: Validation and test examples per device and forward pass.
@@ -43,6 +44,7 @@ class SequenceDataModule(ABC):
     """
 
     token_name: str = "token"
+    file_suffix: str = "txt"
 
     def __init__(
         self,
@@ -170,6 +172,31 @@ class SequenceDataModule(ABC):
 
     def prepare(self) -> None:  # noqa: B027  a subclass may have nothing to build
         """Build caches; called by one process per machine before the others open a dataset."""
+
+
+class NoData(SequenceDataModule):
+    """A tokenizer without sequences: the data of a published network.
+
+    Args:
+        tokenizer: Of the network.
+        token_name: What reports call a token.
+        file_suffix: Of the file format that samples are printed in.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, token_name: str, file_suffix: str) -> None:
+        super().__init__(tokenizer, batch_size=1)
+        self.token_name, self.file_suffix = token_name, file_suffix
+
+    def dataset(self, split: Split) -> SequenceDataset:
+        """There is none.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            f"Run.datamodule must have a {split} split, got a published network without data; "
+            "make it a run with data: seqdiff train CONFIG --trainer.max_steps 0"
+        )
 
 
 class EvaluationBatches(Sampler[list[int]]):

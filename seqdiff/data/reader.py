@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,20 +35,22 @@ class Record(NamedTuple):
 
 @runtime_checkable
 class Reader(Protocol):
-    """Reads the sequences of a file; import what is slow in ``read``."""
+    """Options of ``seqdiff score`` that read a file of sequences: a keyword-only dataclass.
 
-    help: str
+    The field with the name of the entry point takes the file; other fields are options of the
+    format. ``read`` imports what is slow.
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare further arguments of the format, if it has any."""
-        ...
+    Attributes:
+        suffixes: Of the files, without dots; ``.gz`` may follow them.
+    """
 
-    def read(self, path: Path, args: argparse.Namespace, tokenizer: Tokenizer) -> list[Record]:
+    suffixes: ClassVar[tuple[str, ...]]
+
+    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
         """Read the whole file, at least one record.
 
         Args:
             path: An existing file.
-            args: What was given on the command line.
             tokenizer: Of the run that will score the records.
 
         Raises:
@@ -58,7 +59,7 @@ class Reader(Protocol):
         ...
 
 
-def find_readers() -> dict[str, Reader]:
-    """Load every installed reader, by the flag that takes its file."""
+def find_readers() -> dict[str, type[Any]]:
+    """Load the class of every installed ``Reader``, by the option that takes its file."""
     found = sorted(entry_points(group="seqdiff.readers"), key=lambda entry: entry.name)
     return {entry.name: entry.load() for entry in found}

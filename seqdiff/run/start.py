@@ -1,22 +1,243 @@
-"""Starting a run with the weights of another one."""
+"""Starting and resuming a run: everything that needs Lightning."""
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
-from seqdiff.data import Tokenizer
+import numpy as np
+import torch
+
+from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
+from seqdiff.data import SequenceDataset, Tokenizer, token_names
 from seqdiff.denoiser import Denoiser
-from seqdiff.run.config import parse_run
+from seqdiff.files import check_folder, write_bytes
+from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
+from seqdiff.run.config_files import make_absolute
+from seqdiff.run.directory import CONFIG_NAME, compose, open_config
 from seqdiff.training import (
+    CHECKPOINT_NAME,
     MODEL,
     WEIGHTS_NAME,
+    DiffusionModule,
+    Progress,
+    build_trainer,
     check_prediction,
     check_weights,
+    encode_weights,
+    is_first_process,
+    loaders,
+    read_progress,
     read_purpose,
     read_weights,
 )
 
-CONFIG_NAME = "run.yaml"
+_NOISE = (
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+    r"The '\w+' does not have many workers",
+    r"Be aware that when using `ckpt_path`, callbacks .*: \[('(EMA|Timer)'(, )?)+\]",
+)
+
+
+def start_run(parsed: ParsedRun) -> Path:
+    """Train from the beginning; with ``max_steps`` 0, keep the network as it is built.
+
+    Files are written down by absolute names, so that the run can be used from any folder.
+
+    Args:
+        parsed: From ``parse_run``.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        FileExistsError: If the run directory already holds a checkpoint or weights. What a run left
+            that saved neither is overwritten.
+        OSError: If the run directory cannot be made or written to.
+        ValueError: If the configuration does not fit together, names no run directory, or starts
+            from weights that do not fit.
+    """
+    if Path(parsed["output"]) == Path():
+        raise ValueError(
+            "RunConfig.output must name a folder of its own, got an empty path or '.'; "
+            "set output, for example to runs/first"
+        )
+    check_folder("RunConfig.output", Path(parsed["output"]))
+    make_absolute(parsed)
+    config = instantiate(parsed)
+    directory = config.output
+    if is_first_process() and (directory / CHECKPOINT_NAME).exists():
+        raise FileExistsError(
+            f"RunConfig.output must not hold a run already, got {directory}; "
+            f"go on with: seqdiff train --resume {directory}, or choose another --output"
+        )
+    if is_first_process() and (directory / WEIGHTS_NAME).exists():
+        raise FileExistsError(
+            f"RunConfig.output must not hold weights already, got {directory / WEIGHTS_NAME} "
+            f"without a {CHECKPOINT_NAME} to go on from; choose another --output"
+        )
+    _check_tokens(config)
+    if isinstance(config.backbone, PublishedBackbone):
+        options = parsed["backbone"]["init_args"]
+        if options.get("published_shape") is not None:
+            raise ValueError(
+                "RunConfig.backbone.published_shape must be left out of what starts a run, got one "
+                "for weights that are not here; drop it, the checkpoint has it"
+            )
+        options["published_shape"] = config.backbone.published_shape  # the run needs no folder
+    if config.trainer.max_steps == 0:
+        return _keep(parsed, config, directory)
+    return _fit(parsed, config, directory, resume=False)
+
+
+def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
+    """Go on with a run as if it had never stopped.
+
+    Args:
+        directory: The run directory.
+        flags: Overrides, for example a larger ``--trainer.max_steps``.
+
+    Raises:
+        FileNotFoundError: If there is nothing to go on from.
+        ValueError: If the checkpoint does not fit, the run is already finished, or a flag would
+            move it elsewhere.
+    """
+    parsed, config = open_config(directory, flags)
+    written = parse_run(directory / CONFIG_NAME)
+    for key, instead in (("output", f"copy {directory} first"), ("start_from", "drop it")):
+        if parsed[key] != written[key]:
+            raise ValueError(
+                f"resume.flags must leave {key} at {written[key]}, got {parsed[key]}; {instead}"
+            )
+    make_absolute(parsed)
+    return _fit(parsed, config, directory, resume=True)
+
+
+def _check_tokens(config: RunConfig) -> None:
+    """Compare a published network with the tokenizer."""
+    if isinstance(config.backbone, TokenizedBackbone):
+        tokenizer = config.data.tokenizer
+        name = f"{type(tokenizer).__name__} of fingerprint {tokenizer.fingerprint[:12]}"
+        config.backbone.check_tokens(
+            RunTokens(name, partial(token_names, tokenizer), tokenizer.encode)
+        )
+
+
+def _begin(config: RunConfig) -> Denoiser:
+    """Compose with the weights that the run starts with."""
+    denoiser = compose(config)
+    if config.start_from is not None:
+        start_weights(config.start_from, denoiser, config.data.tokenizer)
+    return denoiser
+
+
+def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
+    """Write a run that has not been trained, and cannot be resumed."""
+    denoiser = _begin(config)
+    _sign(parsed, config.data.tokenizer, None)
+    if is_first_process():
+        _write_config(directory, dump(parsed))
+        tokenizer = config.data.tokenizer.fingerprint
+        weights = encode_weights(denoiser.state_dict(), tokenizer, denoiser.description)
+        write_bytes(directory / WEIGHTS_NAME, weights)
+    return directory
+
+
+def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool) -> Path:
+    denoiser = compose(config) if resume else _begin(config)
+    module = DiffusionModule(
+        denoiser,
+        config.objective,
+        config.optim,
+        seed=config.seed,
+        max_steps=config.trainer.max_steps,
+        log_every_n_steps=config.trainer.log_every_n_steps,
+        label_dropout=config.label_dropout,
+    )
+    data = loaders(config.data)
+    checkpoint = directory / CHECKPOINT_NAME if resume else None
+    done = Progress() if checkpoint is None else read_progress(checkpoint, module, data)
+    _sign(parsed, config.data.tokenizer, None if checkpoint is None else done.step)
+    trainer = build_trainer(
+        config.trainer,
+        directory,
+        ema_decay=config.ema_decay,
+        checkpoint_every_n_steps=config.checkpoint_every_n_steps,
+        search_batches=config.search_batches,
+        done=done,
+        on_start=partial(_write_config, directory, dump(parsed)),
+        tokenizer=config.data.tokenizer.fingerprint,
+    )
+    if is_first_process():  # The others wait for it before Lightning opens their data.
+        _check_length(config.backbone, config.data.dataset("train"))
+        if config.trainer.val_check_interval is not None:
+            config.data.dataset("valid")
+    ours = not torch.distributed.is_initialized()
+    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    if ours and torch.distributed.is_initialized():
+        # Its threads may abort an interpreter that ends before them (pytorch/pytorch#190489), and
+        # Lightning ends only NCCL's.
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+    return directory
+
+
+def _check_length(backbone: Backbone, dataset: SequenceDataset) -> None:
+    """Look at one row before anything is written; all are equally long."""
+    most = backbone.max_length
+    if most is None or len(dataset) == 0:
+        return
+    tokens, _ = dataset.rows(np.zeros(1, dtype=np.int64))
+    if tokens.shape[1] > most:
+        raise ValueError(
+            f"RunConfig.backbone must take rows as long as those of data, {tokens.shape[1]}, got "
+            f"max_length = {most}; raise backbone.max_length, or cut the rows"
+        )
+
+
+def _write_config(directory: Path, text: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    write_bytes(directory / CONFIG_NAME, text.encode())
+
+
+def _sign(parsed: ParsedRun, tokenizer: Tokenizer, resumed_at: int | None) -> None:
+    """Put into a configuration what makes the run, after what made it before."""
+    made_by = {name: version(name) for name in ("seqdiff", "torch", "lightning")}
+    revision = git_revision(Path(__file__).parent)
+    if revision is not None:
+        made_by["git_revision"] = revision
+    if resumed_at is None:
+        parsed["provenance"] = made_by | {"tokenizer": tokenizer.fingerprint}
+        parsed["resumed"] = None
+    else:
+        parsed["resumed"] = [*(parsed["resumed"] or []), {"step": str(resumed_at)} | made_by]
+
+
+def git_revision(package: Path) -> str | None:
+    """Find the revision of the checkout that a package is imported from.
+
+    Args:
+        package: Its folder.
+
+    Returns:
+        The commit, with a ``+`` if tracked files have changed since; ``None`` if the package is not
+        part of a checkout, even if it is installed inside one.
+    """
+    tracked = ["ls-files", "--error-unmatch", "__init__.py"]
+    describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    try:
+        for command in (tracked, describe):
+            done = subprocess.run(
+                ["git", "-C", str(package), *command], capture_output=True, text=True, check=True
+            )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
 
 
 def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> None:
@@ -56,3 +277,10 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
     fix = "give both runs the same backbone, and as many outputs and time inputs"
     check_weights(owner, denoiser.state_dict(), weights, to_fit="the backbone", fix=fix)
     denoiser.load_state_dict(weights)
+
+
+def quieten_lightning() -> None:
+    """Silence what Lightning tells developers of a Trainer; its warnings to users stay."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in _NOISE:
+        warnings.filterwarnings("ignore", message=message, module="lightning")

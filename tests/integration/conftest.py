@@ -8,8 +8,9 @@ import pytest
 import torch
 import yaml
 
-from seqdiff.cli import commands
+from seqdiff.cli import extensions, score
 from seqdiff.cli.app import main
+from seqdiff.cli.options import extend
 from seqdiff.data import reader
 from seqdiff.samplers import named_samplers
 
@@ -103,13 +104,23 @@ def toy_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the toy domain's writer and readers as its package would."""
     from tests.integration import toy_domain
 
-    installed = {
-        "seqdiff.writers": [Entry("ring", toy_domain.write_ring)],
-        "seqdiff.templates": [Entry("ring", toy_domain.read_rings)],
-        "seqdiff.readers": [Entry("ring", toy_domain.RingReader())],
-    }
-    for module in (commands, reader):
-        monkeypatch.setattr(module, "entry_points", lambda group: installed[group])
+    install(
+        monkeypatch,
+        {
+            "seqdiff.writers": [Entry("ring", toy_domain.write_ring)],
+            "seqdiff.templates": [Entry("ring", toy_domain.read_rings)],
+            "seqdiff.readers": [Entry("ring", toy_domain.RingReader)],
+        },
+    )
+
+
+def install(monkeypatch: pytest.MonkeyPatch, found: dict[str, list["Entry"]]) -> None:
+    """Replace the installed writers, templates and readers, and the options of ``score``."""
+    for module in (extensions, reader):
+        monkeypatch.setattr(module, "entry_points", lambda group: found.get(group, []))
+    for name in ("__signature__", "__annotations__"):  # restored after the test
+        monkeypatch.setattr(score.score, name, getattr(score.score, name))
+    extend(score.score, reader.find_readers())
 
 
 @pytest.fixture

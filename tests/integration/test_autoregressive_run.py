@@ -12,7 +12,7 @@ import yaml
 from seqdiff.cli.app import main
 from seqdiff.objectives import WeightedMLM
 from seqdiff.rng import CounterNoise
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.types import Inputs
 from tests.integration.conftest import TOY, write_config
 from tests.integration.toy_domain import ALPHABET
@@ -61,7 +61,7 @@ def test_evaluation_is_the_chain_rule_written_out(left: Path, tmp_path: Path, ca
     row = content["rows"][0]
     assert row["name"] == "model, exact, left to right" and row["evaluations"] == 1
     assert "estimator chain-rule, 1 evaluations a sequence" in capsys.readouterr().out
-    trained = load_run(left)
+    trained = load(left)
     assert trained.denoiser.context == "prefix"
     total, count = 0.0, 0
     for batch in trained.datamodule.evaluation_loader("test"):
@@ -83,7 +83,7 @@ def test_validation_is_the_likelihood_and_not_a_bound(left: Path, tmp_path: Path
 
 
 def test_a_bert_run_is_validated_and_evaluated_by_the_bound(bert: Path, tmp_path: Path) -> None:
-    trained = load_run(bert)
+    trained = load(bert)
     assert trained.denoiser.any_order and trained.denoiser.context == "row"
     content = evaluated(bert, tmp_path / "a.json", "--split", "valid")
     assert content["estimator"] == "stratified-k"
@@ -185,4 +185,4 @@ def test_resuming_an_autoregressive_run(tmp_path: Path) -> None:
     flags = ("--trainer.max_steps", "60", "--checkpoint_every_n_steps", "30")
     assert train(tmp_path, "ar", f"{NETS}.CausalNet", *flags) == 0
     assert main(["train", "--resume", str(tmp_path / "run"), "--trainer.max_steps", "70"]) == 0
-    assert torch.isfinite(next(load_run(tmp_path / "run").denoiser.parameters())).all()
+    assert torch.isfinite(next(load(tmp_path / "run").denoiser.parameters())).all()

@@ -13,7 +13,7 @@ import yaml
 from seqdiff.cli.app import main
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Blockwise
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.types import Inputs
 from tests.integration.conftest import write_config
 from tests.integration.toy_domain import ALPHABET
@@ -62,7 +62,7 @@ def evaluated(run: Path, out: Path, *flags: str) -> dict:
 
 
 def test_a_run_is_of_its_blocks(run: Path) -> None:
-    trained = load_run(run)
+    trained = load(run)
     assert trained.denoiser.context == "block" and trained.denoiser.block_size == SIZE
     assert isinstance(trained.process, Blockwise) and trained.process.block_size == SIZE
     assert len(rows(run, "val/nats_per_token")) == 2
@@ -75,7 +75,7 @@ def test_evaluation_bounds_block_by_block(run: Path, tmp_path: Path, capsys) -> 
     row = content["rows"][0]
     assert row["name"] == f"model, upper bound, blocks of {SIZE}"
     assert "estimator block-bound, 64 evaluations a sequence" in capsys.readouterr().out
-    trained = load_run(run)
+    trained = load(run)
     total, count = 0.0, 0
     masks = torch.tensor(list(itertools.product([False, True], repeat=SIZE)))
     for batch in trained.datamodule.evaluation_loader("test"):
@@ -135,7 +135,7 @@ def test_a_resumed_run_is_the_same(net: str, tmp_path: Path) -> None:
     short = ["--trainer.max_steps", "10", "--optim.schedule", "constant"]
     assert main(["train", str(write(cut, net)), *short]) == 0
     assert main(["train", "--resume", str(cut / "run"), "--trainer.max_steps", "20"]) == 0
-    weights = [load_run(folder / "run").denoiser.state_dict() for folder in (whole, cut)]
+    weights = [load(folder / "run").denoiser.state_dict() for folder in (whole, cut)]
     for name, weight in weights[0].items():
         assert torch.equal(weight, weights[1][name]), name
 

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from seqdiff.cli import drawing
 from seqdiff.cli.app import main
-from seqdiff.cli.drawing import find_symbol
 from seqdiff.data.templates import Blanks
-from seqdiff.run.directory import load_run
+from seqdiff.run import drawing, load
+from seqdiff.run.drawing import find_symbol
 from seqdiff.samplers import BlockSampler, FirstHittingSampler
 from seqdiff.trace import read_trace
 from tests.integration import test_labelled_run as labelled
@@ -176,7 +175,7 @@ def test_the_bar_looks_at_all_tokens_now_and_then(run: Path, monkeypatch) -> Non
     )
     monkeypatch.setattr(drawing, "progress", lambda: contextlib.nullcontext(bar))
     monkeypatch.setattr(drawing, "time", SimpleNamespace(monotonic=lambda: 5.0))
-    trained = load_run(run)
+    trained = load(run)
     blanks = Blanks(2, 24, trained.process.unknown_id)
     for sampler in (BlockSampler(), BlockSampler(FirstHittingSampler(1))):
         updates.clear()
@@ -216,10 +215,10 @@ def share(run: Path, out: Path, *flags: str) -> float:
 @pytest.fixture
 def fasta_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     from genomics.io import fasta
-    from seqdiff.cli import commands
+    from seqdiff.cli import extensions
 
     found = {"seqdiff.writers": [Entry("fa", fasta.write_samples)]}
-    monkeypatch.setattr(commands, "entry_points", lambda group: found[group])
+    monkeypatch.setattr(extensions, "entry_points", lambda group: found[group])
 
 
 def test_labels_steer_blocks(classes: Path, tmp_path: Path, fasta_writer: None, capsys) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from seqdiff.cli.app import main
 from seqdiff.objectives import BlockNELBO, WeightedMLM, validation_objective
 from seqdiff.rng import CounterNoise
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.training.callbacks import EMA, RunCheckpoint
 from seqdiff.training.clipped_search import ClippedScheduleSearch
 from seqdiff.training.clipping import ClippedEstimates, clipping_grid
@@ -143,13 +143,13 @@ def test_a_search_changes_nothing_but_the_interval(
     assert final(plain)[0] != final(other)[0]
     first = [rows(run, "val/nats_per_token")[1] for run in (plain, other)]
     assert first[0] == first[1]
-    run = load_run(other)
+    run = load(other)
     assert isinstance(validation_objective(run.config.objective, run.denoiser), WeightedMLM)
 
 
 def variances_of(run: Path, objective: BlockNELBO) -> tuple[list[float], tuple[float, float]]:
     """What a search finds with the exported weights, by hand."""
-    loaded = load_run(run)
+    loaded = load(run)
     estimates = ClippedEstimates(objective, loaded.denoiser, CounterNoise(7))
     batches = islice(loaded.datamodule.training_loader("valid"), 4)
     found = estimates.variances(torch.stack([estimates.totals(batch) for batch in batches]))

@@ -187,7 +187,6 @@ def _as_config(value: object) -> dict:
         (["--trainer.strategy", "fsdp"], "RunConfig.ema_decay must be null with sharded weights"),
         (["--output", ""], "RunConfig.output must name a folder of its own"),
         (["--outp", "x"], "--outp x"),
-        (["--resume", "x"], "--resume x"),
         (["--config", "x.yaml"], "must be keys that a flag may set, got --config; drop it"),
         (["--base=x.yaml"], "must be keys that a flag may set, got --base=x.yaml; drop it"),
         (["--provenance", "{a: b}"], "must be keys that a flag may set, got --provenance; drop"),

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from seqdiff.cli.app import main
-from seqdiff.run.directory import git_revision
+from seqdiff.run.start import git_revision
 from seqdiff.training.callbacks import EMA
 from tests.integration.conftest import TOY
 
@@ -211,9 +211,7 @@ def test_the_revision_is_written(
         ("b+", ["--resume", str(run), steps, "2"]),
         (None, ["--resume", str(run), steps, "3"]),
     ):
-        monkeypatch.setattr(
-            "seqdiff.run.directory.git_revision", lambda package, known=revision: known
-        )
+        monkeypatch.setattr("seqdiff.run.start.git_revision", lambda package, known=revision: known)
         assert main(["train", *command]) == 0
     written = yaml.safe_load((run / "run.yaml").read_text())
     assert written["provenance"]["git_revision"] == "a"
@@ -223,7 +221,7 @@ def test_the_revision_is_written(
 def test_each_resumption_is_signed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = yaml.safe_load((copied / "run.yaml").read_text())
     assert first["resumed"] is None
-    monkeypatch.setattr("seqdiff.run.directory.version", lambda name: f"later {name}")
+    monkeypatch.setattr("seqdiff.run.start.version", lambda name: f"later {name}")
     for steps in ("61", "62"):
         assert main(["train", "--resume", str(copied), "--trainer.max_steps", steps]) == 0
     later = yaml.safe_load((copied / "run.yaml").read_text())

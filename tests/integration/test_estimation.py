@@ -3,13 +3,14 @@
 import json
 from inspect import isabstract
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from seqdiff import likelihood
-from seqdiff.cli import estimation
 from seqdiff.cli.app import main
 from seqdiff.likelihood import BlockBound, Estimator, SmallK
+from seqdiff.run import estimators
 from tests.integration.toy_domain import ToyNet
 
 
@@ -18,7 +19,7 @@ def test_names_on_the_command_line_are_those_of_the_classes() -> None:
     kinds = [kind for kind in classes if isinstance(kind, type) and issubclass(kind, Estimator)]
     # SmallK is for differences of likelihoods alone.
     kinds = [kind for kind in kinds if not isabstract(kind) and kind not in (BlockBound, SmallK)]
-    assert sorted(estimation.ESTIMATORS) == sorted(kind.name for kind in kinds)
+    assert sorted(get_args(estimators.EstimatorName)) == sorted(kind.name for kind in kinds)
     assert len(kinds) == 10
 
 

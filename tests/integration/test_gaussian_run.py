@@ -16,7 +16,7 @@ from Bio import SeqIO
 from genomics.io.fasta import write_fasta
 from seqdiff.cli.app import main
 from seqdiff.denoiser.gaussian import GaussianDenoiser
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "experiment"
 DEMO = CONFIGS / "genomics" / "demo.yaml"
@@ -60,7 +60,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_run_is_what_the_preset_says(run: Path):
-    trained = load_run(run)
+    trained = load(run)
     denoiser = trained.denoiser
     assert isinstance(denoiser, GaussianDenoiser) and denoiser.time_conditioned
     assert denoiser.vectors.shape == (4, 4)
@@ -75,9 +75,9 @@ def test_a_run_is_what_the_preset_says(run: Path):
 def test_schedule_embedding_and_network_are_all_trained_and_averaged(tmp_path: Path):
     output = tmp_path / "run"
     assert main(train(output, *CADUCEUS, "--trainer.max_steps=0")) == 0
-    start = load_run(output).denoiser.state_dict()
+    start = load(output).denoiser.state_dict()
     assert main(train(tmp_path / "on", *CADUCEUS, "--trainer.max_steps=3")) == 0
-    end = load_run(tmp_path / "on").denoiser.state_dict()
+    end = load(tmp_path / "on").denoiser.state_dict()
     moved = {name for name in start if not torch.equal(start[name], end[name])}
     assert {"table.weight", "enter.weight", "backbone.embedding.weight"} <= moved
     assert {n for n in start if n.startswith("schedule.")} <= moved
@@ -114,7 +114,7 @@ def test_evaluate(run: Path, tmp_path: Path):
     row = next(row for row in content["rows"] if row["name"].startswith("model"))
     assert 0 < row["bits_per_token_error"] < row["bits_per_token"]
     assert content["estimator"] == "gaussian-integral"
-    doubled = 2 if load_run(run).denoiser.process.self_conditioning else 1
+    doubled = 2 if load(run).denoiser.process.self_conditioning else 1
     assert row["evaluations"] == 10 * doubled
 
 
@@ -161,7 +161,7 @@ def test_what_does_not_fit_ends_in_one_line(
     assert "must be gaussian-integral" in fails(["evaluate", str(run), "--estimator=exact-k"])
     write_fasta(tmp_path / "g.fa", ["c"], ["ACGT"])
     embed = ["embed", str(run), f"--fasta={tmp_path / 'g.fa'}", f"--out={tmp_path / 'e.npz'}"]
-    assert "embed.directory must be a run whose network reads bases" in fails(embed)
+    assert "embed.run must have a network that reads tokens" in fails(embed)
     ism = ["ism", *embed[1:3], f"--out={tmp_path / 'i.npz'}"]
     assert "ism.directory must be a run of a process with masks alone, got the pro" in fails(ism)
     columns = "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from genomics.io.fasta import read_templates
 from seqdiff.cli.app import main
 from seqdiff.data.tokenizer import ConstraintTokenizer, StrandTokenizer
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.types import Inputs
 from tests import laws
 from tests.enumeration import Law, Tokens
@@ -78,7 +78,7 @@ def follows(drawn: list[str], right: Law, wrong: Law) -> None:
 
 def exact(run: Path, pattern: str) -> Law:
     """The law that first-hitting has within a pattern."""
-    trained = load_run(run)
+    trained = load(run)
     allowed = torch.from_numpy(trained.tokenizer.allowed(pattern))
     table = laws.table(trained.denoiser, 4, LENGTH, restricted(allowed))
     rows = allowed.double()
@@ -113,7 +113,7 @@ def test_the_batch_size_and_the_packing_of_the_file_change_nothing(
 def test_both_strands_are_equally_likely(table_run: Path, tmp_path: Path) -> None:
     drawn = sample(table_run, tmp_path / "x.fa", f"--length={LENGTH}", "--rc-consistent")
     alone = exact(table_run, "NNN")
-    trained = load_run(table_run)
+    trained = load(table_run)
     table = laws.table(trained.denoiser, 4, LENGTH)
     mean = {x: _mean(law, table[other_strand(x, DNA)]) for x, law in table.items()}
     right = laws.random_order((4,) * LENGTH, mean, 4)
@@ -205,7 +205,8 @@ def refuses(trained: Path, tmp_path: Path, fails, toy_writer, monkeypatch: pytes
     def check(said: str, *flags: str, template: str | None = None) -> None:
         if template is not None:
             Path("t.ring").write_text(template)
-        command = ["sample", str(trained), "--num=1", "--seed=1", "--out=x.ring", *flags]
+        num = [] if "--num=0" in flags else ["--num=1"]
+        command = ["sample", str(trained), *num, "--seed=1", "--out=x.ring", *flags]
         assert said in fails(command)
         assert not Path("x.ring").exists()
 
@@ -218,7 +219,6 @@ INFILL = "--infill=t.ring"
 @pytest.mark.parametrize(
     ("flags", "template", "said"),
     [
-        ([], None, "sample.length must be given without --infill, got none"),
         ([INFILL], None, "sample.infill must be an existing file, got t.ring"),
         (["--infill=t.fa"], None, "sample.infill must end in one of .ring, got t.fa; rename it"),
         ([INFILL, "--length=5"], "a -", "sample.length must be left out with --infill, got 5"),

@@ -12,13 +12,10 @@ import torch
 import yaml
 from Bio import SeqIO
 
-from genomics.io import records
 from genomics.io.fasta import write_fasta
 from seqdiff.cli.app import main
-from seqdiff.data import reader
 from seqdiff.likelihood import evaluate
-from seqdiff.run.directory import load_run
-from tests.integration.conftest import Entry
+from seqdiff.run import load
 
 CONFIG = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "fasta.yaml"
 SMALL = [
@@ -106,7 +103,7 @@ def test_scores_and_embeddings_are_of_a_label_without_guidance(
 ) -> None:
     """A strength of 1 is the model given the label, which every network with classes is."""
     assert train(tmp_path / "run", f"--preset={preset}", "--trainer.max_steps=2", *data) == 0
-    run = load_run(tmp_path / "run")
+    run = load(tmp_path / "run")
     weights = run.denoiser.backbone.label_embedding.parameters()
     for weight in weights:
         torch.nn.init.normal_(weight)
@@ -139,7 +136,7 @@ def test_the_run_keeps_the_names(labelled: Path) -> None:
     assert kept["data"]["init_args"]["labels"] == ["rich", "poor"]
     assert "num_classes" not in kept["backbone"]["init_args"]
     assert kept["label_dropout"] == 0.1
-    run = load_run(labelled)
+    run = load(labelled)
     assert run.datamodule.labels == ["rich", "poor"] and run.denoiser.num_classes == 2
 
 
@@ -252,8 +249,6 @@ def test_configurations_that_do_not_fit(data: list[str], fails, tmp_path: Path) 
 def test_scores_are_given_the_label(
     labelled: Path, fails, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    installed = {"seqdiff.readers": [Entry("fasta", records)], "seqdiff.writers": []}
-    monkeypatch.setattr(reader, "entry_points", lambda group: installed[group])
     write_fasta(tmp_path / "x.fa", ["gc", "at"], ["GCCGGCGCCG" * 3, "ATTATAATTA" * 3])
     out = tmp_path / "s.tsv"
     score = ["score", str(labelled), f"--fasta={tmp_path / 'x.fa'}", f"--out={out}"]
@@ -275,7 +270,7 @@ def test_an_evaluation_says_whether_the_labels_are_given(
     labelled: Path, tmp_path: Path, capsys
 ) -> None:
     """By default they are not, as for the baselines; what is printed is the law that it names."""
-    run = load_run(labelled)
+    run = load(labelled)
     batches = list(run.datamodule.evaluation_loader("test"))
     hidden = [replace(batch, label=None) for batch in batches]
     told = "known bases; unknown ones, context and each row's label are given"

@@ -8,7 +8,7 @@ import yaml
 
 from seqdiff.backbones import AutoregressiveMamba, Caduceus
 from seqdiff.cli.app import main
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.types import Inputs
 
 SIZES = ["--backbone.d_model=8", "--backbone.n_layer=1", "--backbone.d_state=4"]
@@ -37,7 +37,7 @@ def test_a_timed_caduceus_reads_the_noise_level_of_its_schedule(
     assert main(["train", str(config), *flags]) == 0
     named = yaml.safe_load((out / "run.yaml").read_text())["backbone"]
     assert named["init_args"]["time_conditioned"] is True
-    denoiser = load_run(out).denoiser
+    denoiser = load(out).denoiser
     assert isinstance(denoiser.backbone, Caduceus) and denoiser.time_conditioned
     read: list[torch.Tensor] = []
     denoiser.backbone.sigma_map.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
@@ -49,7 +49,7 @@ def test_a_timed_caduceus_reads_the_noise_level_of_its_schedule(
 def test_an_autoregressive_run_holds_its_network(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert main(["train", str(config), *CAUSAL, "--trainer.max_steps=1", f"--output={out}"]) == 0
-    run = load_run(out)
+    run = load(out)
     backbone = run.denoiser.backbone
     assert isinstance(backbone, AutoregressiveMamba) and run.denoiser.context == "prefix"
     assert (backbone.embedding.num_embeddings, backbone.num_logits) == (7, 6)

@@ -14,7 +14,7 @@ import torch
 
 from seqdiff.cli.app import main
 from seqdiff.process import Uniform
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.schedules import Completed, Geometric, LogLinear
 from tests.integration.test_presets import configure
 from tests.integration.toy_domain import ToyNet
@@ -119,14 +119,14 @@ def test_a_file_that_names_a_preset_and_no_time_input(tmp_path: Path, fails: Fai
     assert said in fails(["train", str(path), *UNTRAINED])
     path.write_text(content)
     assert main(["train", str(path), "--preset", "udlm", *UNTRAINED]) == 0
-    assert load_run(tmp_path / "run").denoiser.time_conditioned
+    assert load(tmp_path / "run").denoiser.time_conditioned
 
 
 def test_the_way_out_of_an_incomplete_schedule(tmp_path: Path) -> None:
     flags = ["--process.schedule", "Completed", "--process.schedule.schedule", "Geometric"]
     path = configure(tmp_path, "Transformer")
     assert main(["train", str(path), "--preset", "sedd", *flags, *UNTRAINED]) == 0
-    assert load_run(tmp_path / "run").process.schedule == Completed(Geometric())
+    assert load(tmp_path / "run").process.schedule == Completed(Geometric())
 
 
 def test_a_schedule_that_leaves_tokens_at_the_end_is_counted(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_weights_of_another_kind_of_prediction_do_not_start_a_run(
     words = ["train", str(path), "--preset", preset, *flags, *UNTRAINED]
     message = fails([*words, "--start_from", str(runs[first])])
     assert f"start_from {runs[first]} must be of a model whose outputs mean the same" in message
-    written = load_run(runs[first]).denoiser.description
+    written = load(runs[first]).denoiser.description
     assert f"got the {written}; start from a run that has parameterization" in message
     assert not (tmp_path / "run").exists()
 
@@ -274,5 +274,5 @@ def test_weights_of_the_same_kind_of_prediction_start_a_run(
     path = configure(tmp_path, "Transformer")
     words = ["train", str(path), "--preset", "gidd", *UNTRAINED]
     assert main([*words, "--start_from", str(runs["udlm"])]) == 0
-    then, first = (load_run(run).denoiser.state_dict() for run in (tmp_path / "run", runs["udlm"]))
+    then, first = (load(run).denoiser.state_dict() for run in (tmp_path / "run", runs["udlm"]))
     assert all(torch.equal(then[name], first[name]) for name in first)

@@ -25,8 +25,8 @@ from seqdiff.objectives import (
     WeightedMLM,
 )
 from seqdiff.process import Absorbing, Blockwise, LeftToRight, Process
+from seqdiff.run import load
 from seqdiff.run.config_files import read_config
-from seqdiff.run.directory import load_run
 from seqdiff.samplers import AncestralSampler, BlockSampler
 from seqdiff.schedules import LogLinear
 
@@ -52,7 +52,7 @@ def losses(run: Path) -> dict[str, float]:
 
 
 def test_it_is_the_same_model(old: Path) -> None:
-    run = load_run(old)
+    run = load(old)
     assert run.process == PROCESSES[old.name]
     found = evaluate(run.denoiser, run.datamodule.evaluation_loader("test"), seed=0)
     assert found.nats == pytest.approx(EXPECTED[old.name]["nats"], rel=1e-5)
@@ -66,7 +66,7 @@ def test_it_goes_on_as_it_would_have(old: Path) -> None:
     assert list(losses(old)) == [str(step) for step in range(6)]
     assert main(["train", "--resume", str(old), "--trainer.max_steps", "12"]) == 0
     assert losses(old) == pytest.approx(EXPECTED[old.name]["losses"], rel=1e-5)
-    assert load_run(old).process == PROCESSES[old.name], "in the keys of today"
+    assert load(old).process == PROCESSES[old.name], "in the keys of today"
     assert "schedule" not in yaml.safe_load((old / "run.yaml").read_text())
 
 
@@ -125,7 +125,7 @@ def test_files_with_the_names_of_before_mean_what_they_meant(
     (tmp_path / "base.yaml").write_text(BASE)
     (tmp_path / "old.yaml").write_text(f"base: base.yaml\noutput: {tmp_path / 'run'}\n{file}\n")
     assert main(["train", str(tmp_path / "old.yaml"), "--trainer.max_steps", "0"]) == 0
-    run = load_run(tmp_path / "run")
+    run = load(tmp_path / "run")
     assert run.process == process and run.config.objective == objective
 
 

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from seqdiff.cli.app import main
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.run.presets import PRESETS
 from seqdiff.schedules import Polynomial
 from seqdiff.training import CHECKPOINT_NAME, WEIGHTS_NAME
@@ -63,7 +63,7 @@ def test_a_preset_goes_with_the_networks_that_have_what_it_needs(
         words += ["--output", str(run)]
         if preset in FIT[network]:
             assert main(words) == 0
-            told = load_run(run).denoiser.backbone.time_conditioned
+            told = load(run).denoiser.backbone.time_conditioned
             assert told == PRESETS[preset].time_conditioned
         else:
             message = fails(words)
@@ -124,7 +124,7 @@ def test_flags_change_what_a_preset_says(tmp_path: Path) -> None:
     flags = ["--process.schedule", "seqdiff.schedules.Polynomial", "--process.schedule.power", "2"]
     flags += ["--trainer.max_steps", "0", "--preset", "sedd"]
     assert main(["train", str(path), *flags]) == 0
-    run = load_run(tmp_path / "run")
+    run = load(tmp_path / "run")
     assert run.process.schedule == Polynomial(2.0)
     assert run.denoiser.law == "score"
 

@@ -17,7 +17,7 @@ from seqdiff.cli.app import main
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import StratifiedK, evaluate
 from seqdiff.process import Absorbing
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.schedules import Cosine
 from seqdiff.training.weights import encode_weights
 from seqdiff.types import Inputs
@@ -77,7 +77,7 @@ def test_a_run_without_training_bounds_as_the_published_logits_do(
     (tmp_path / "corpus.txt").write_text(LINES)
     assert main(["evaluate", str(run), "--json", str(out), "--evaluations=4"]) == 0
     found = json.loads(out.read_text())["rows"][0]["nats_per_token"]
-    trained = load_run(run)
+    trained = load(run)
 
     def bound(first: int) -> float:
         batches = trained.datamodule.evaluation_loader("test")
@@ -98,11 +98,11 @@ def test_training_goes_on_from_it_and_is_published_again(hub: Path, tmp_path: Pa
     flags = ["--trainer.max_steps=3", "--trainer.val_check_interval=null", "--ema_decay=null"]
     tiny = ["--optim.lr=1e-12", "--optim.min_lr=0", "--optim.weight_decay=0"]
     assert main(make(hub, run, *flags, *tiny)) == 0
-    before, after = published().state_dict(), load_run(run).denoiser.backbone
+    before, after = published().state_dict(), load(run).denoiser.backbone
     assert isinstance(after, PublishedTransformer)
     torch.testing.assert_close(after.embedding.weight, before["embedding.weight"])
     assert main(make(hub, tmp_path / "more", *flags)) == 0
-    moved = load_run(tmp_path / "more").denoiser.backbone
+    moved = load(tmp_path / "more").denoiser.backbone
     assert isinstance(moved, PublishedTransformer)
     assert (moved.embedding.weight - before["embedding.weight"]).abs().max() > 1e-6
     moved.to_hub(tmp_path / "again")
@@ -124,7 +124,7 @@ def test_a_run_stands_on_its_own_when_the_folder_and_the_run_have_moved(
     hub.rename(tmp_path / "gone")
     assert main(["train", "--resume", str(stopped), "--trainer.max_steps=4"]) == 0
     straight.rename(tmp_path / "moved")
-    alone, gone_on = load_run(tmp_path / "moved"), load_run(stopped)
+    alone, gone_on = load(tmp_path / "moved"), load(stopped)
     assert isinstance(alone.denoiser.backbone, PublishedTransformer)
     wanted, found = alone.denoiser.state_dict(), gone_on.denoiser.state_dict()
     assert wanted.keys() == found.keys()
@@ -188,7 +188,7 @@ def test_weights_for_another_tokenizer_are_refused(
     weights = run / "model.safetensors"
     tensors = load_file(weights)
     save_file(tensors, weights)
-    found = load_run(run)  # as written before weights said whose they are
+    found = load(run)  # as written before weights said whose they are
     tokenizer, model = found.tokenizer.fingerprint, found.denoiser.description
     save_file(tensors, weights, metadata={"tokenizer": "another"})
     old = fails(["evaluate", str(run)])
@@ -259,7 +259,7 @@ def test_a_run_that_was_not_trained_is_kept_and_not_resumed(
     assert "must exist to resume" in fails(["train", "--resume", str(tmp_path / "run")])
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == written
     signed = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["provenance"]
-    assert signed["tokenizer"] == load_run(tmp_path / "run").tokenizer.fingerprint
+    assert signed["tokenizer"] == load(tmp_path / "run").tokenizer.fingerprint
 
 
 def test_a_shape_without_weights_starts_no_run(

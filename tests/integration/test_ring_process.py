@@ -13,7 +13,7 @@ from torch import Tensor
 from seqdiff.cli.app import main
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.losses import ctmc_nelbo, discrete_kl
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.samplers import AncestralSampler, TauLeapingSampler
 from seqdiff.samplers.protocol import fitting_samplers, named_samplers
 from seqdiff.training import last_logged
@@ -80,7 +80,7 @@ def test_it_trains_evaluates_and_samples(
     logged = last_logged(run / "metrics.csv", "val/nats_per_token")
     assert logged is not None
     assert logged[1] < 0.6 * np.log(6), "it has learned which symbols there are"
-    loaded = load_run(run)
+    loaded = load(run)
     assert loaded.process == Ring(6, speed=5.0)
     assert loaded.denoiser.parameterization == Offsets()
     kinds = named_samplers()

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from seqdiff.cli.app import main
 from seqdiff.likelihood import evaluate
+from seqdiff.run import load
 from seqdiff.run.config import instantiate, parse_run
-from seqdiff.run.directory import load_run
 from tests.integration.conftest import TOY
 from tests.integration.toy_domain import ALPHABET
 
@@ -55,7 +55,7 @@ def test_evaluate_beside_baselines(trained: Path, tmp_path: Path, capsys) -> Non
 
 
 def test_loaded_weights_are_the_average_and_score_the_same_in_any_batches(trained: Path) -> None:
-    run = load_run(str(trained))
+    run = load(str(trained))
     assert not run.denoiser.training
     checkpoint = torch.load(trained / "last.ckpt", weights_only=True)
     average = checkpoint["callbacks"]["EMA"]["average.backbone.scores.weight"]
@@ -95,7 +95,7 @@ def test_shared_weights_are_exported_averaged_under_every_name(
     average = checkpoint["callbacks"]["EMA"]["average.backbone.embedding.weight"]
     assert torch.equal(exported["backbone.embedding.weight"], average)
     assert torch.equal(exported["backbone.scores.weight"], average)
-    network = load_run(tmp_path / "run").config.backbone
+    network = load(tmp_path / "run").config.backbone
     assert network.scores.weight is network.embedding.weight
     assert torch.equal(network.scores.weight, average)
 
@@ -106,7 +106,7 @@ def test_one_batch_is_learnt_by_heart(tmp_path: Path, config: Path) -> None:
     flags += ["--data.init_args.length", "6", "--backbone.init_args.width", "64"]
     flags += ["--trainer.log_every_n_steps", "50"]
     assert main(["train", str(config), *flags, "--ema_decay", "null"]) == 0
-    run = load_run(tmp_path / "run")
+    run = load(tmp_path / "run")
     loader = run.datamodule.evaluation_loader("train")
     learnt = evaluate(run.denoiser, loader, evaluations=8)
     assert learnt.nats_per_token < 0.55 * math.log(len(ALPHABET))

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from seqdiff.cli.app import main
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.run import directory as run_module
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.training.weights import encode_weights, weights_digest
 
 NUM, LENGTH = 400, 12
@@ -29,7 +29,7 @@ def nearly(trained: Path, tmp_path: Path) -> Path:
     """The same run, its weights changed by less than it takes to change what it draws."""
     copy = tmp_path / "nearly"
     shutil.copytree(trained, copy)
-    path, run = copy / "model.safetensors", load_run(trained)
+    path, run = copy / "model.safetensors", load(trained)
     weights = {name: weight * (1 + 1e-5) for name, weight in load_file(path).items()}
     path.write_bytes(encode_weights(weights, run.tokenizer.fingerprint, run.denoiser.description))
     return copy
@@ -63,7 +63,7 @@ def test_a_run_draws_the_same_wherever_it_lies(trained: Path, tmp_path: Path) ->
     shutil.copytree(trained, tmp_path / "copy")
     assert (samples(tmp_path / "copy", tmp_path / "c.ring") == first).all()
     path = tmp_path / "copy" / "model.safetensors"
-    run = load_run(trained)
+    run = load(trained)
     rewritten = encode_weights(
         dict(reversed(load_file(path).items())),
         run.tokenizer.fingerprint,
@@ -75,7 +75,7 @@ def test_a_run_draws_the_same_wherever_it_lies(trained: Path, tmp_path: Path) ->
 
 
 def test_what_the_seeds_follow_from(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = load_run(trained)
+    run = load(trained)
     seeds = run.row_seeds(8, 3)
     assert len(set(seeds.tolist())) == 8
     assert torch.equal(run.row_seeds(5, 3), seeds[:5]), "more sequences begin with the same"

@@ -9,7 +9,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from seqdiff.cli.app import main
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from tests.integration.toy_domain import RingTokenizer, ToyBlockNet
 
 BLOCKS = ["--backbone", "tests.integration.toy_domain.ToyBlockNet", "--backbone.width", "8"]
@@ -31,10 +31,10 @@ def go_on(config: Path, first: Path, run: Path, *flags: str) -> Path:
 def test_blocks_go_on_from_masked_diffusion(config: Path, first: Path, tmp_path: Path) -> None:
     weights = load_file(first / "model.safetensors")
     kept = go_on(config, first, tmp_path / "kept", "--trainer.max_steps", "0")
-    untrained = load_run(kept).denoiser.state_dict()
+    untrained = load(kept).denoiser.state_dict()
     assert untrained.keys() == weights.keys()
     assert all(torch.equal(untrained[name], weights[name]) for name in weights)
-    assert isinstance(load_run(kept).denoiser.backbone, ToyBlockNet)
+    assert isinstance(load(kept).denoiser.backbone, ToyBlockNet)
 
     flags = ["--optim.lr", "1e-6", "--optim.min_lr", "0", "--trainer.max_steps", "2"]
     run = go_on(config, first, tmp_path / "run", *flags)
@@ -55,7 +55,7 @@ def test_the_other_run_is_not_needed_any_more(config: Path, first: Path, tmp_pat
     broken = go_on(config, first, tmp_path / "broken", *flags, "--trainer.max_steps", "3")
     shutil.rmtree(first)
     assert yaml.safe_load((broken / "run.yaml").read_text())["start_from"] == str(first)
-    assert load_run(broken).config.start_from == first
+    assert load(broken).config.start_from == first
     assert main(["train", "--resume", str(broken), "--trainer.max_steps", "6"]) == 0
     names = ("state_dict", "optimizer_states")
     one, two = (torch.load(r / "last.ckpt", weights_only=True) for r in (straight, broken))

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from rich.progress import Progress
 
-from seqdiff.cli import drawing
 from seqdiff.cli.app import main
-from seqdiff.cli.commands import command_line
-from seqdiff.cli.terminal import quieten_lightning
+from seqdiff.cli.extensions import command_line
+from seqdiff.run import drawing, quieten_lightning
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +56,7 @@ def test_a_next_step_is_short_where_the_program_is_on_the_path(
 
 
 def test_a_next_step_works_from_any_other_program() -> None:
-    assert "draw sequences from a run" in _paste(command_line("--help"))
+    assert "Draw sequences, or fill gaps" in _paste(command_line("--help"))
 
 
 def test_train_says_what_is_next(config: Path, tmp_path: Path, capsys) -> None:

@@ -9,7 +9,7 @@ import yaml
 from tokenizers import Tokenizer, models
 
 from seqdiff.cli.app import main
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from tests.integration.test_text_run import CONFIG, SMALL, train
 from text.tokenizers.subwords import JSONTokenizer
 
@@ -68,7 +68,7 @@ def test_a_special_token_in_brackets_can_be_typed(
     given += ["--data.tokenizer=JSONTokenizer", "--data.tokenizer.bos", "'[CLS]'"]
     given += ["--data.tokenizer.eos", '"[SEP]"', "--data.tokenizer.vocabulary", str(tmp_path)]
     assert main(given) == 0
-    run = load_run(tmp_path / "run")
+    run = load(tmp_path / "run")
     assert isinstance(run.tokenizer, JSONTokenizer) and run.tokenizer.frame == (1, 2)
     assert main(["evaluate", str(tmp_path / "run"), "--evaluations=2"]) == 0
     given[given.index("'[CLS]'")] = "[CLS]"

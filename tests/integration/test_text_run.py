@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from seqdiff.cli.app import main
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 
 CONFIG = str(Path(__file__).parents[2] / "configs" / "experiment" / "text" / "bytes.yaml")
 SMALL = [
@@ -106,7 +106,7 @@ def test_resume_across_epochs_is_bit_identical(corpus: Path, tmp_path: Path) -> 
     flat = ("--optim.schedule=constant", "--optim.min_lr=0", "--data.split=[0.8, 0.1, 0.1]")
     assert main(train(short, straight, "--trainer.max_steps=10", *flat)) == 0
     assert main(train(short, stopped, "--trainer.max_steps=5", *flat)) == 0
-    rows = len(load_run(stopped).datamodule.dataset("train"))
+    rows = len(load(stopped).datamodule.dataset("train"))
     assert 5 * 8 % rows and 10 * 8 > rows + 8
     halfway = (stopped / "model.safetensors").read_bytes()
     assert main(["train", "--resume", str(stopped), "--trainer.max_steps", "10"]) == 0
@@ -121,7 +121,7 @@ def test_sentences_a_row_are_trained_and_scored(corpus: Path, tmp_path: Path) ->
     flags = ("--data.wrap=false", "--data.length=64", "--trainer.max_steps=20")
     assert main(train(corpus, run, *flags, "--trainer.val_check_interval=10")) == 0
     assert main(["evaluate", str(run), "--json", str(numbers), "--evaluations", "2"]) == 0
-    dataset = load_run(run).datamodule.dataset("test")
+    dataset = load(run).datamodule.dataset("test")
     _, loss_mask = dataset.rows(np.arange(len(dataset)))
     lengths = dataset.store.lengths[dataset.documents]
     assert loss_mask.sum(axis=1).tolist() == lengths.tolist() and lengths.max() < 64
@@ -135,7 +135,7 @@ def test_the_tokenizer_stands_in_the_run(corpus: Path, tmp_path: Path, fails) ->
     config = yaml.safe_load((run / "run.yaml").read_text())
     tokenizer = config["data"]["init_args"]["tokenizer"]
     assert tokenizer["class_path"].endswith("CharacterTokenizer")
-    assert load_run(run).tokenizer.encode("ab\n").tolist() == [0, 1, 4]
+    assert load(run).tokenizer.encode("ab\n").tolist() == [0, 1, 4]
     tokenizer["init_args"]["characters"] = "bacd\n"
     (run / "run.yaml").write_text(yaml.safe_dump(config))
     assert "must describe the tokenizer it was trained with" in fails(["evaluate", str(run)])
@@ -159,7 +159,7 @@ def test_text_is_not_scored_by_a_model_of_something_else(trained: Path, tmp_path
     from text.corpora.readers import text_reader
 
     (tmp_path / "a.txt").write_text("abc\n")
-    run = load_run(trained)
+    run = load(trained)
     with pytest.raises(
         ValueError, match=r"score.text must be scored by a model of text, got a run"
     ):

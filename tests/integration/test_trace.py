@@ -8,10 +8,9 @@ import pytest
 import torch
 from rich.progress import Progress
 
-from seqdiff.cli import drawing
 from seqdiff.cli.app import main
 from seqdiff.plots.trace import develop
-from seqdiff.run.directory import Run, load_run
+from seqdiff.run import Run, drawing, load
 from seqdiff.run.sampler_config import build_sampler
 from seqdiff.samplers import FirstHittingSampler, Recorder, recorder
 from seqdiff.trace import read_trace
@@ -43,7 +42,7 @@ def count_first(tokens):
 
 @pytest.fixture(scope="module")
 def run(trained: Path) -> Run:
-    return load_run(trained)
+    return load(trained)
 
 
 def _sample(trained: Path, out: Path, case: str, *more: str) -> list[str]:

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import seqdiff.run.directory
+import seqdiff.run.start
 import seqdiff.training.callbacks
 import seqdiff.training.trainer
 from seqdiff.cli.app import main
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.objectives import WeightedMLM
 from seqdiff.rng import CounterNoise
+from seqdiff.run import load
 from seqdiff.run.config import instantiate, parse_run
-from seqdiff.run.directory import load_run
 from seqdiff.training import OptimConfig, lr_factor
 from seqdiff.training.module import DiffusionModule
 from tests.integration.toy_domain import ToyData
@@ -65,7 +65,7 @@ def test_validation_scores_the_average(config: Path, tmp_path: Path) -> None:
     flags = ["--trainer.val_check_interval", "6", "--data.init_args.eval_batch_size", "5"]
     assert main(["train", str(config), *flags]) == 0
     [value] = logged(run, "val/nats_per_token")
-    loaded = load_run(run)
+    loaded = load(run)
     last = torch.load(run / "last.ckpt", weights_only=True)["state_dict"]
     average = {f"denoiser.{k}": v.clone() for k, v in loaded.denoiser.state_dict().items()}
     scores = []
@@ -125,7 +125,7 @@ def test_the_first_process_opens_the_data_before_lightning_starts_others(
     assert (split == "train") == (f"there is no {split}" in fails(command))
     command += ["--trainer.val_check_interval", "2"]
     assert f"there is no {split}" in fails(command)
-    monkeypatch.setattr(seqdiff.run.directory, "is_first_process", lambda: False)
+    monkeypatch.setattr(seqdiff.run.start, "is_first_process", lambda: False)
     assert "Lightning was started" in fails(command)
     assert not (tmp_path / "run").exists()
 
@@ -137,7 +137,7 @@ def test_whole_precisions_train(precision: str, config: Path, tmp_path: Path) ->
     assert main(["train", str(config), "--trainer.precision", precision]) == 0
     first = [logged(tmp_path / run, "train/nats_per_token")[0] for run in ("run", "single")]
     assert math.isfinite(first[0]) and first[0] == pytest.approx(first[1], rel=0.05)
-    weights = load_run(tmp_path / "run").denoiser.state_dict()
+    weights = load(tmp_path / "run").denoiser.state_dict()
     assert all(bool(weight.isfinite().all()) for weight in weights.values())
 
 

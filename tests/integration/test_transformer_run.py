@@ -8,7 +8,7 @@ import yaml
 
 from seqdiff.backbones import AutoregressiveTransformer, Transformer
 from seqdiff.cli.app import main
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.samplers import AncestralSampler
 from seqdiff.types import Inputs
 from tests.integration.test_labelled_run import CONFIG, GC, sample, write_data
@@ -46,7 +46,7 @@ def test_train_load_sample_evaluate(config: Path, tmp_path: Path, net: list[str]
     assert main(["train", str(config), *net, "--trainer.max_steps=2", f"--output={out}"]) == 0
     kept = yaml.safe_load((out / "run.yaml").read_text())["backbone"]["init_args"]
     assert not {"num_embeddings", "num_logits", "num_classes"} & kept.keys()
-    run = load_run(out)
+    run = load(out)
     backbone = run.denoiser.backbone
     assert isinstance(backbone, AutoregressiveTransformer if net is TWIN else Transformer)
     assert (backbone.config.num_embeddings, backbone.config.num_logits) == (7, 6)
@@ -66,7 +66,7 @@ def test_a_timed_run_is_told_the_noise_of_its_schedule(config: Path, tmp_path: P
     out = tmp_path / "run"
     flags = [*TIMED, "--process.schedule=Cosine", "--trainer.max_steps=2", f"--output={out}"]
     assert main(["train", str(config), *flags]) == 0
-    denoiser = load_run(out).denoiser
+    denoiser = load(out).denoiser
     told: list[torch.Tensor] = []
     embedding = denoiser.backbone.sigma_map
     embedding.register_forward_pre_hook(lambda _module, inputs: told.append(inputs[0]))
@@ -117,7 +117,7 @@ def test_samples_have_the_class_that_is_asked_for(
         "--label_dropout=0.3",
     ]
     assert main(["train", str(CONFIG), *SMALL, *write_data(tmp_path), *flags]) == 0
-    assert load_run(run).denoiser.num_classes == 2
+    assert load(run).denoiser.num_classes == 2
     rich, poor = (sample(run, out, "--label", name) for name in ("rich", "poor"))
     assert abs(rich - GC["rich"]) < 0.044 + 0.06
     assert abs(poor - GC["poor"]) < 0.044 + 0.06

@@ -15,7 +15,7 @@ from seqdiff.cli.app import main
 from seqdiff.objectives import BlockNELBO
 from seqdiff.plots.variance import draw_variances
 from seqdiff.rng import CounterNoise
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances, clipping_grid
 from tests.integration.conftest import write_config
 
@@ -33,7 +33,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def estimates(run: Path) -> tuple[ClippedEstimates, list]:
-    loaded = load_run(run)
+    loaded = load(run)
     noise = CounterNoise(7)  # the run's seed
     found = ClippedEstimates(BlockNELBO(), loaded.denoiser, noise)
     return found, list(islice(loaded.datamodule.training_loader("test"), 5))
@@ -158,7 +158,7 @@ def test_the_picture_is_written(blocks: Path, tmp_path: Path, suffix: str) -> No
         (["--out", "{}/no/a.png"], "variance.out must lie in an existing folder"),
         (["--json", "{}/no/a.json"], "variance.json must lie in an existing folder"),
         (["--out", "{}/a.svg", "--json", "{}/a.svg"], "must be another file than --json"),
-        (["--split", "all"], "invalid choice: 'all'"),
+        (["--split", "all"], 'Invalid value "all" for --split'),
         (["--device", "abacus"], "--device must be usable, got 'abacus'"),
     ],
 )

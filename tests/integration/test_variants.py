@@ -11,9 +11,6 @@ import anndata
 import numpy as np
 import pytest
 
-from genomics.commands import embed as embed_command
-from genomics.commands import ism as ism_command
-from genomics.commands import variants as variants_command
 from genomics.io.fasta import write_fasta
 from genomics.io.genome import Genome
 from genomics.io.vcf import Variant
@@ -21,7 +18,7 @@ from genomics.sequence.alphabet import encode
 from genomics.variants.effects import allele_windows, likelihood_ratios, mutation_effects
 from seqdiff.cli.app import main
 from seqdiff.likelihood import SmallK
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "experiment" / "genomics" / "demo.yaml"
@@ -96,7 +93,7 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
     for row in table:
         if row["status"] != "scored":
             assert row["llr"] == row["marginal"] == "NA"
-    loaded, genome = load_run(run), Genome.from_records({"c": encode(CHROM)})
+    loaded, genome = load(run), Genome.from_records({"c": encode(CHROM)})
     effects = mutation_effects(loaded.denoiser, encode(CHROM), window=12)
     for row in scored:
         variant = Variant(0, "c", int(row["pos"]), ".", row["ref"], row["alt"])
@@ -198,7 +195,7 @@ def test_mutagenesis(run, files, fails, tmp_path: Path) -> None:
     found = np.load(out)
     assert found["names"].tolist() == ["one", "two"]
     assert found["sequences"].tolist() == ["ACGTN", CHROM]
-    loaded = load_run(run)
+    loaded = load(run)
     want = mutation_effects(loaded.denoiser, encode(CHROM), window=12)
     np.testing.assert_allclose(found["effect_1"], want, rtol=0, atol=1e-5)
     assert found["effect_0"].shape == (5, 4) and np.isnan(found["effect_0"][4]).all()
@@ -247,13 +244,6 @@ def test_anndata(run, files, fails, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(table.X, arrays["embeddings"])
     monkeypatch.setitem(sys.modules, "anndata", None)
     assert "pip install -e '.[genomics]'" in fails([*command, str(tmp_path / "e.h5ad")])
-
-
-@pytest.mark.parametrize("command", [variants_command, ism_command, embed_command])
-def test_they_are_commands(command) -> None:
-    from seqdiff.cli.commands import Command
-
-    assert isinstance(command, Command)
 
 
 def test_real_variants(run: Path, real_data: Path, tmp_path: Path, capsys) -> None:

@@ -9,10 +9,10 @@ import jaxtyping
 import pytest
 import yaml
 
-from seqdiff.cli import suite_table
 from seqdiff.cli.app import main
 from seqdiff.likelihood import StratifiedK, evaluate
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
+from seqdiff.run import suites as suite_table
 from text.corpora.datamodule import TextDataModule
 from text.corpora.detokenizers import DETOKENIZERS
 from text.corpora.rows import WrappedRows
@@ -108,7 +108,7 @@ def test_numbers_are_those_of_the_same_files_by_other_routes(
     assert ptb["num_tokens"] == own["num_tokens"] and ptb["evaluations"] == 4
 
     mended = [DETOKENIZERS["lambada"](text) for text in LAMBADA * 3]
-    trained, lambada = load_run(run), found["sets"]["lambada"]
+    trained, lambada = load(run), found["sets"]["lambada"]
     (tmp_path / "l.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in mended))
     data = TextDataModule(
         ByteTokenizer(), 32, str(tmp_path / "train.txt"), test=str(tmp_path / "l.jsonl"),
@@ -158,7 +158,7 @@ def test_a_limit_takes_rows_that_are_spread_and_says_so(
     ptb, printed = found["sets"]["ptb"], capsys.readouterr().out
     assert (found["limit"], ptb["num_rows"], ptb["of_rows"]) == (4, 4, 10)
     assert "ptb: 4 of 10 rows, evenly spaced; 12 documents, " in printed
-    trained = load_run(run)
+    trained = load(run)
     every = evaluate(
         trained.denoiser,
         trained.datamodule.evaluation_loader("test"),

@@ -4,9 +4,10 @@ Row ``i`` of a split starts at a symbol that depends on ``i`` and goes round the
 time; every ninth row has an unknown symbol. It imports the core and no other domain.
 """
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -216,18 +217,23 @@ def read_rings(path: Path) -> list[tuple[str, str]]:
     return [(name, s) for name, s in map(str.split, path.read_text().splitlines())]
 
 
+@dataclass(frozen=True, kw_only=True)
 class RingReader:
-    """Reads what ``write_ring`` writes; a ring may be read round either way."""
+    """Reads what ``write_ring`` writes; a ring may be read round either way.
 
-    help = "file of 'name sequence' lines"
+    Attributes:
+        ring: File of 'name sequence' lines.
+        both_ways: Average both readings.
+    """
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--both_ways", action="store_true")
+    ring: Path | None = None
+    both_ways: bool = False
+    suffixes: ClassVar = ("ring",)
 
-    def read(self, path: Path, args: Namespace, tokenizer: Tokenizer) -> list[Record]:
+    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
         records = []
         for line in path.read_text().splitlines():
             name, sequence = line.split()
             ids = tokenizer.encode(sequence)
-            records.append(Record(name, (ids, ids[::-1]) if args.both_ways else (ids,)))
+            records.append(Record(name, (ids, ids[::-1]) if self.both_ways else (ids,)))
         return records

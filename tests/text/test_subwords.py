@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Engine
 
 from seqdiff.cli.app import main
-from seqdiff.run.directory import load_run
+from seqdiff.run import load
 from text.corpora.preparation import prepare
 from text.corpora.sources import Source
 from text.pretrained.models import why_offline
@@ -154,7 +154,7 @@ def test_noise_of_a_run_does_not_draw_reserved_entries(tmp_path: Path) -> None:
         )
         command = ["train", str(tmp_path / "c.yaml"), "--preset", preset, "--trainer.max_steps=0"]
         assert main(command) == 0
-        process = load_run(tmp_path / preset).process
+        process = load(tmp_path / preset).process
         noise = torch.rand(100, 100, generator=torch.Generator().manual_seed(0)).double()
         late = torch.full((100,), 0.9)
         drawn = process.corrupt(torch.full((100, 100), 5), late, noise=noise)

@@ -1,1 +1,18 @@
-"""The commands that text adds to the command line."""
+"""The commands that text adds to the command line; each is a Python function, too."""
+
+from seqdiff.cli.extensions import Command
+
+COMMANDS = [
+    Command(
+        "generative-perplexity",
+        "text.commands.generative_perplexity:generative_perplexity",
+        "Text",
+        "Perplexity of samples under another model: seqdiff generative-perplexity runs/text",
+    ),
+    Command(
+        "glue",
+        "text.commands.glue:glue",
+        "Text",
+        "Fine-tune on GLUE: seqdiff glue runs/bert --task sst2 --train train.tsv --dev dev.tsv",
+    ),
+]

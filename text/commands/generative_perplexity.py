@@ -2,225 +2,155 @@
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from seqdiff.cli.options import add_device, check_count, check_seed
+from cyclopts import Parameter
+
+from seqdiff.cli.options import check_count, check_seed, part
 
 if TYPE_CHECKING:
-    import torch
     from rich.table import Table
 
-    from seqdiff.run import Run
-    from seqdiff.samplers import Sampler
     from text.evaluation import GenerativePerplexity
 
+_OWNER = "generative-perplexity"
+SamplesAndFlags = Annotated[str, Parameter(name="RUN_OR_FILE", allow_leading_hyphen=True)]
 _NUM = 64
-_OPTIONS = ("num_samples", "length", "extrapolate", "sampler", "seed")
 
 
-def add_drawing(parser: argparse.ArgumentParser) -> None:
-    """Declare what a run can be told, as ``seqdiff sample`` is."""
-    parser.epilog = (
-        "Beside a RUN any option of the sampler may follow, for example --temperature 0.8; "
-        "seqdiff samplers NAME lists them."
-    )
-    parser.add_argument(
-        "--num_samples", type=int, metavar="N", help=f"to draw from a RUN; default: {_NUM}"
-    )
-    parser.add_argument(
-        "--length", type=int, metavar="L", help="tokens in each; default: those of a training row"
-    )
-    parser.add_argument(
-        "--extrapolate",
-        action="store_true",
-        default=None,
-        help="draw samples longer than those that the run was trained on",
-    )
-    parser.add_argument(
-        "--sampler",
-        metavar="NAME",
-        help="one of those that seqdiff samplers lists; default: that of seqdiff sample for "
-        "such a run",
-    )
-    parser.add_argument("--seed", type=int, help="of the draws; default: 0")
-    parser.set_defaults(flags=[])
+def generative_perplexity(
+    *words: SamplesAndFlags,
+    num_samples: int | None = None,
+    length: int | None = None,
+    extrapolate: bool = False,
+    sampler: str | None = None,
+    seed: int | None = None,
+    model: str = "openai-community/gpt2-large",
+    batch_size: int = 8,
+    device: str | None = None,
+) -> None:
+    """Perplexity of samples under another model, beside their unigram entropy.
 
-
-def refuse_drawing(owner: str, args: argparse.Namespace) -> None:
-    """Refuse what a file of samples has no use for.
+    With a run, options of the sampler may follow, for example --temperature 0.8; seqdiff samplers
+    NAME lists them.
 
     Args:
-        owner: The command, for the message.
-        args: What was given.
-
-    Raises:
-        ValueError: If any of it was given.
-    """
-    given = [f"--{name}" for name in _OPTIONS if getattr(args, name) is not None]
-    if args.flags:
-        raise ValueError(
-            f"{owner}: unrecognized arguments: {' '.join(args.flags)}; options of a sampler go "
-            f"with a RUN to draw from, got the file {args.samples}"
-        )
-    if given:
-        raise ValueError(
-            f"{owner}: {', '.join(given)} must come with a RUN to draw from, got the file "
-            f"{args.samples}; leave out, or give a run directory"
-        )
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A run that is about to draw.
-
-    Attributes:
-        run: The run.
-        sampler: How.
-        num: Samples.
-        length: Tokens in each.
-        seed: Of the draws.
-    """
-
-    run: Run
-    sampler: Sampler
-    num: int
-    length: int
-    seed: int
-
-    @classmethod
-    def open(cls, owner: str, args: argparse.Namespace, device: torch.device) -> Drawing:
-        """Load what was asked for, and refuse what cannot be drawn.
-
-        Args:
-            owner: The command, for the messages.
-            args: What was given.
-            device: Where the network goes.
-
-        Raises:
-            OSError: If there is no such run.
-            ValueError: If the run is not one of text, an option does not fit, or the samples are
-                too long.
-        """
-        num = _NUM if args.num_samples is None else args.num_samples
-        seed = 0 if args.seed is None else args.seed
-        check_count(f"{owner}.num_samples", num)
-        check_seed(f"{owner}.seed", seed)
-        if args.length is not None:
-            check_count(f"{owner}.length", args.length)
-        from seqdiff.cli.drawing import check_memory, fit_sampler, open_run
-        from seqdiff.cli.sample import check_context
-        from text.corpora import TextDataModule
-
-        run, sampler = open_run(args.samples, args.sampler, args.flags, device)
-        if not isinstance(run.datamodule, TextDataModule):
-            raise ValueError(
-                f"{owner}.samples must be a run on text, got {args.samples}, a run on "
-                f"{type(run.datamodule).__name__}; choose another"
-            )
-        extrapolate = bool(args.extrapolate)
-        sampler = fit_sampler(sampler, run, stop=None, extrapolate=extrapolate)
-        length = args.length or run.datamodule.length
-        check_context(f"{owner}.length", length, run, sampler, extrapolate=extrapolate)
-        check_memory(min(num, args.batch_size), length, device)
-        return cls(run, sampler, num, length, seed)
-
-    def draw(self, batch_size: int) -> list[str]:
-        """Draw the samples, ``batch_size`` at a time, on which they do not depend."""
-        from seqdiff.cli.drawing import draw
-        from seqdiff.data import Blanks
-
-        blanks = Blanks(self.num, self.length, self.run.process.unknown_id)
-        drawn = draw(self.run, self.sampler, blanks, seed=self.seed, batch_size=batch_size)
-        return drawn.sequences
-
-    def __str__(self) -> str:
-        """What was drawn, for the title of a report."""
-        from seqdiff.samplers import sampler_name
-
-        unit = self.run.datamodule.token_name
-        name = sampler_name(type(self.sampler))
-        return f"{self.run.directory}, {self.length:,} {unit}s by {name}, seed {self.seed},"
-
-
-help = "perplexity of samples under another model, beside their unigram entropy"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.cli.commands.Command``."""
-    parser.add_argument(
-        "samples",
-        type=Path,
-        metavar="RUN_OR_FILE",
-        help="run directory to draw from; or a file: .txt, a sample a line or as seqdiff sample "
-        "writes it, or .jsonl, a key text",
-    )
-    add_drawing(parser)
-    parser.add_argument(
-        "--model",
-        default="openai-community/gpt2-large",
-        metavar="DIR_OR_NAME",
-        help="folder or hub name of an autoregressive model of transformers, with safetensors; "
-        "default: openai-community/gpt2-large",
-    )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=8,
-        metavar="B",
-        help="windows of a call, and samples drawn at a time; default: 8",
-    )
-    add_device(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    """See ``seqdiff.cli.commands.Command``.
+        words: Run directory to draw from, and options of the sampler; or a file: .txt with a sample
+            per line or as seqdiff sample writes it, or .jsonl with the key text.
+        num_samples: Number of samples to draw from a run; default: 64.
+        length: Tokens in each; default: those of a training row.
+        extrapolate: Draw samples longer than the rows of training.
+        sampler: Name of a sampler; default: that of seqdiff sample for such a run.
+        seed: Seed of the draws; default: 0.
+        model: Folder or hub name of an autoregressive model of transformers, with safetensors.
+        batch_size: Windows of a call, and samples drawn at a time.
+        device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
         ValueError: If the samples or the model cannot be used.
     """
-    check_count("generative-perplexity.batch_size", args.batch_size)
-    texts = [] if args.samples.is_dir() else _read(args)
+    samples, options = part(_OWNER, words, "RUN_OR_FILE")
+    check_count(f"{_OWNER}.batch_size", batch_size)
+    drawing = {
+        "num_samples": num_samples,
+        "length": length,
+        "extrapolate": extrapolate or None,
+        "sampler": sampler,
+        "seed": seed,
+    }
+    texts = [] if samples.is_dir() else _read(samples, options, drawing)
+    num = _NUM if num_samples is None else num_samples
+    check_count(f"{_OWNER}.num_samples", num)
+    check_seed(f"{_OWNER}.seed", seed)
+    if length is not None:
+        check_count(f"{_OWNER}.length", length)
     from rich.console import Console
 
-    from seqdiff.cli.terminal import choose_device, progress
-    from text.evaluation import Judge, generative_perplexity, windows
+    from seqdiff.data import Blanks
+    from seqdiff.progress import progress
+    from seqdiff.run import (
+        check_context,
+        check_memory,
+        check_sampler,
+        choose_device,
+        draw,
+        fit_sampler,
+        load,
+        open_sampler,
+    )
+    from seqdiff.samplers import sampler_name
+    from text.corpora import TextDataModule
+    from text.evaluation import Judge, windows
+    from text.evaluation import generative_perplexity as judge_samples
 
-    device, title = choose_device(args.device), str(args.samples)
-    drawing = None if texts else Drawing.open("generative-perplexity", args, device)
-    judge = Judge.load("generative-perplexity.model", args.model)
-    if drawing is not None:
-        texts, title = drawing.draw(args.batch_size), str(drawing)
-    samples = judge.encode(texts)
+    place, title = choose_device(device), str(samples)
+    plan = None
+    if not texts:
+        check_sampler(samples, sampler, options)
+        run = load(samples, device=place)
+        built = open_sampler(run, sampler, options)
+        if not isinstance(run.datamodule, TextDataModule):
+            raise ValueError(
+                f"{_OWNER}.samples must be a run on text, got {samples}, a run on "
+                f"{type(run.datamodule).__name__}; choose another"
+            )
+        built = fit_sampler(built, run, stop=None, extrapolate=extrapolate)
+        tokens = length or run.datamodule.length
+        check_context(f"{_OWNER}.length", tokens, run, built, extrapolate=extrapolate)
+        check_memory(min(num, batch_size), tokens, place)
+        plan = (run, built, Blanks(num, tokens, run.process.unknown_id))
+    judge = Judge.load(f"{_OWNER}.model", model)
+    if plan is not None:
+        run, built, blanks = plan
+        chosen = seed or 0
+        texts = draw(run, built, blanks, seed=chosen, batch_size=batch_size).sequences
+        unit, name = run.datamodule.token_name, sampler_name(type(built))
+        title = f"{samples}, {blanks.lengths[0]:,} {unit}s by {name}, seed {chosen},"
+    encoded = judge.encode(texts)
     lead = judge.bos is not None
     with progress() as bar:
-        total = len(windows([len(sample) + lead for sample in samples], judge.context))
+        total = len(windows([len(sample) + lead for sample in encoded], judge.context))
         task = bar.add_task("reading", total=total)
-        result = generative_perplexity(
-            judge.network.to(device),
-            samples,
+        result = judge_samples(
+            judge.network.to(place),
+            encoded,
             vocab_size=judge.vocab_size,
             bos=judge.bos,
             context=judge.context,
-            batch_size=args.batch_size,
+            batch_size=batch_size,
             progress=lambda count: bar.advance(task, count),
         )
     notes = conventions(judge.bos_name, judge.context)
-    Console().print(build_table(result, f"{title} under {args.model}", notes))
+    Console().print(build_table(result, f"{title} under {model}", notes))
 
 
-def _read(args: argparse.Namespace) -> list[str]:
-    if not args.samples.exists():
+def _read(samples: Path, options: list[str], drawing: dict[str, object]) -> list[str]:
+    """Read a file of samples, which takes no options of a run.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not sound, or an option of a run was given.
+    """
+    if not samples.exists():
         raise FileNotFoundError(
-            f"generative-perplexity.samples must be a run directory or a file, got {args.samples}, "
+            f"{_OWNER}.samples must be a run directory or a file, got {samples}, "
             "which is neither; check the path"
         )
     from text.corpora import read_samples
 
-    texts = read_samples("generative-perplexity.samples", args.samples)
-    refuse_drawing("generative-perplexity", args)
+    texts = read_samples(f"{_OWNER}.samples", samples)
+    if options:
+        raise ValueError(
+            f"{_OWNER}: unrecognized arguments: {' '.join(options)}; options of a sampler go "
+            f"with a RUN to draw from, got the file {samples}"
+        )
+    given = [f"--{name}" for name, value in drawing.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"{_OWNER}: {', '.join(given)} must come with a RUN to draw from, got the file "
+            f"{samples}; leave out, or give a run directory"
+        )
     return texts
 
 

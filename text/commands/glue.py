@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from seqdiff.cli.options import add_device, check_count
+from seqdiff.cli.options import Several, check_count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,87 +14,92 @@ if TYPE_CHECKING:
     from text.evaluation import Example, Outcome, Task
     from text.pretrained import BertBackbone
 
-help = "fine-tune a BERT, before or after masked diffusion, on a task of GLUE and measure it"
 
-_TASKS = ("sst2", "cola", "rte")
+def glue(
+    model: str,
+    /,
+    *,
+    task: Literal["sst2", "cola", "rte"],
+    train: Path,
+    dev: Path,
+    lr: Annotated[tuple[float, ...], Several] = (2e-5, 3e-5, 5e-5),
+    seeds: int = 3,
+    epochs: int = 3,
+    batch_size: int = 32,
+    max_length: int = 128,
+    device: str | None = None,
+) -> None:
+    """Fine-tune a BERT, before or after masked diffusion, on a task of GLUE.
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See ``seqdiff.cli.commands.Command``."""
-    parser.add_argument(
-        "model",
-        metavar="RUN_OR_DIR",
-        help="run whose backbone is a text.pretrained.BertBackbone, or a BERT checkpoint itself",
-    )
-    parser.add_argument("--task", choices=_TASKS, required=True)
-    for split in ("train", "dev"):
-        parser.add_argument(f"--{split}", type=Path, required=True, metavar="TSV")
-    parser.add_argument(
-        "--lr", type=float, nargs="+", default=[2e-5, 3e-5, 5e-5], help="default: 2e-5 3e-5 5e-5"
-    )
-    for name, value, text in (
-        ("seeds", 3, "of each learning rate"),
-        ("epochs", 3, "of which the best on dev counts"),
-        ("batch_size", 32, "examples of a step"),
-        ("max_length", 128, "tokens of an example, the rest is cut"),
-    ):
-        parser.add_argument(
-            f"--{name}", type=int, default=value, metavar="N", help=f"{text}; default: {value}"
-        )
-    add_device(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    """See ``seqdiff.cli.commands.Command``.
+    Args:
+        model: Run whose backbone is a text.pretrained.BertBackbone, or a BERT checkpoint.
+        task: Task of GLUE.
+        train: Table of the training examples, .tsv.
+        dev: Table of the dev examples, .tsv.
+        lr: Learning rates.
+        seeds: Seeds for each learning rate.
+        epochs: Epochs, of which the best on dev counts.
+        batch_size: Examples of a step.
+        max_length: Tokens of an example; longer ones are cut.
+        device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
         ValueError: If the model or a file cannot be used.
     """
-    for name in ("seeds", "epochs", "batch_size"):
-        check_count(f"glue.{name}", getattr(args, name))
-    for lr in args.lr:
-        if not 0 < lr < math.inf:
-            raise ValueError(f"glue.lr must be above 0, got {lr}; 3e-5 is usual")
-    from text.evaluation import TASKS, read_task
-
-    task = TASKS[args.task]
-    train, dev = (read_task(f"glue.{s}", task, getattr(args, s)) for s in ("train", "dev"))
+    rates = list(lr)
+    for name, count in (("seeds", seeds), ("epochs", epochs), ("batch_size", batch_size)):
+        check_count(f"glue.{name}", count)
+    for rate in rates:
+        if not 0 < rate < math.inf:
+            raise ValueError(f"glue.lr must be above 0, got {rate}; 3e-5 is usual")
     from rich.console import Console
 
-    from seqdiff.cli.terminal import choose_device
+    from seqdiff.run import choose_device
+    from text.evaluation import TASKS, read_task
 
-    device = choose_device(args.device)
-    backbone = _backbone(args.model)
-    if not 4 <= args.max_length <= backbone.max_length:
+    chosen = TASKS[task]
+    examples = [
+        read_task(f"glue.{name}", chosen, path) for name, path in (("train", train), ("dev", dev))
+    ]
+    place = choose_device(device)
+    backbone = _backbone(model)
+    assert backbone.max_length is not None
+    if not 4 <= max_length <= backbone.max_length:
         raise ValueError(
             f"glue.max_length must be in 4..{backbone.max_length}, the model's context, got "
-            f"{args.max_length}; 128 is usual"
+            f"{max_length}; 128 is usual"
         )
-    outcomes = _outcomes(args, backbone.to(device), task, train, dev)
-    title = f"{args.model} on {task.title}: {len(train):,} train, {len(dev):,} dev"
-    Console().print(build_table(task, outcomes, title, len(dev)))
+    outcomes = _outcomes(
+        model, backbone.to(place), chosen, examples, rates, seeds, epochs, batch_size, max_length
+    )
+    title = f"{model} on {chosen.title}: {len(examples[0]):,} train, {len(examples[1]):,} dev"
+    Console().print(build_table(chosen, outcomes, title, len(examples[1])))
 
 
 def _outcomes(
-    args: argparse.Namespace,
+    model: str,
     backbone: BertBackbone,
     task: Task,
-    train: list[Example],
-    dev: list[Example],
+    examples: list[list[Example]],
+    rates: list[float],
+    seeds: int,
+    epochs: int,
+    batch_size: int,
+    max_length: int,
 ) -> list[Outcome]:
     """Fine-tune for every rate and seed, under a bar."""
-    from seqdiff.cli.terminal import progress
+    from seqdiff.progress import progress
     from text.evaluation import Recipe, encode, fine_tune, summarise
     from text.pretrained import load_tokenizer
 
-    owner = f"glue.model: the checkpoint of {args.model}, for its tokenizer,"
+    owner = f"glue.model: the checkpoint of {model}, for its tokenizer,"
     tokenizer = load_tokenizer(owner, backbone.checkpoint)
-    rows = [encode(tokenizer, part, args.max_length) for part in (train, dev)]
+    rows = [encode(tokenizer, part, max_length) for part in examples]
     outcomes = []
     with progress() as bar:
-        total = len(train) * args.epochs * args.seeds * len(args.lr)
+        total = len(examples[0]) * epochs * seeds * len(rates)
         bar_task = bar.add_task("fine-tuning", total=total)
-        for lr in args.lr:
+        for lr in rates:
             runs = [
                 fine_tune(
                     backbone.encoder,
@@ -103,10 +107,10 @@ def _outcomes(
                     *rows,
                     lr=lr,
                     seed=seed,
-                    recipe=Recipe(args.epochs, args.batch_size),
+                    recipe=Recipe(epochs, batch_size),
                     progress=lambda count: bar.advance(bar_task, count),
                 )
-                for seed in range(args.seeds)
+                for seed in range(seeds)
             ]
             outcomes.append(summarise(task, lr, runs))
     return outcomes
@@ -119,9 +123,9 @@ def _backbone(name: str) -> BertBackbone:
     if not (Path(name) / "run.yaml").is_file():
         size = load_config("glue.model", name).vocab_size
         return BertBackbone(name, num_embeddings=size + 1, num_logits=size)
-    from seqdiff.run import load_run
+    from seqdiff.run import load
 
-    backbone = load_run(name).denoiser.backbone
+    backbone = load(name).denoiser.backbone
     if not isinstance(backbone, BertBackbone):
         raise ValueError(
             f"glue.model must be a run on text.pretrained.BertBackbone, got {name} on "

@@ -435,6 +435,7 @@ class PublishedTransformer(Transformer):
         published_shape: See ``PublishedBackbone``; a run sets it.
         num_embeddings: K + 1; the last id is the mask, here as there.
         num_logits: K.
+        blocks: Whether the folder holds a BD3-LM, which denoises a block given those before it.
 
     Raises:
         FileNotFoundError: If a file is not there.
@@ -449,17 +450,18 @@ class PublishedTransformer(Transformer):
         *,
         num_embeddings: int,
         num_logits: int,
+        blocks: bool = False,
     ) -> None:
         if published_shape is not None:
             super().__init__(**asdict(published_shape))
             self.checkpoint = checkpoint
             return
         config, block_fields = read_config(checkpoint)
-        if block_fields is not None:
+        if (block_fields is not None) != blocks:
+            wanted, found = ("a BD3-LM", "an MDLM") if blocks else ("an MDLM", "a BD3-LM")
             raise ValueError(
-                f"PublishedTransformer.checkpoint must be an MDLM, got a BD3-LM in {checkpoint}, "
-                "which denoises a block given those before it; read its logits by "
-                "Transformer.from_hub(...).block_logits"
+                f"PublishedTransformer.checkpoint must be {wanted}, got {found} in {checkpoint}; "
+                "load it by seqdiff.load(...)"
             )
         if config.num_embeddings != num_embeddings:
             raise ValueError(

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from seqdiff.cli import app, commands
+from seqdiff.cli import extensions
 from seqdiff.cli.app import main
 from tests.integration.conftest import Entry
-from text.commands import generative_perplexity
 from text.corpora import samples as writers
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -18,11 +17,9 @@ SMALL = ["--backbone.d_model=16", "--backbone.n_layer=1", "--data.length=24"]
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
-        "seqdiff.commands": [Entry("generative-perplexity", generative_perplexity)],
         "seqdiff.writers": [Entry("txt", writers.write_txt), Entry("jsonl", writers.write_jsonl)],
     }
-    for module in (app, commands):
-        monkeypatch.setattr(module, "entry_points", lambda group: found[group])
+    monkeypatch.setattr(extensions, "entry_points", lambda group: found[group])
     monkeypatch.setenv("COLUMNS", "200")
 
 

@@ -10,11 +10,9 @@ import torch
 import yaml
 from transformers import BertTokenizerFast
 
-from seqdiff.cli import app
 from seqdiff.cli.app import main
-from tests.integration.conftest import BASE, Entry
+from tests.integration.conftest import BASE
 from tests.text.pretrained.tiny_bert import SIZE, VOCAB, save_bert
-from text.commands import glue as glue_command
 from text.evaluation.glue import (
     Classifier,
     Encoded,
@@ -227,7 +225,6 @@ def files(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(app, "entry_points", lambda group: [Entry("glue", glue_command)])
     monkeypatch.setenv("COLUMNS", "200")
     return ["glue"]
 

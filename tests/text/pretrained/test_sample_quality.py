@@ -1,11 +1,8 @@
 """``seqdiff generative-perplexity``: what it prints, and what it refuses in one line."""
 
-import argparse
 import json
 import math
 import socket
-import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +12,9 @@ import transformers
 from transformers import GPT2Config
 
 from seqdiff import extras
-from seqdiff.cli import app
 from seqdiff.cli.app import main
-from seqdiff.cli.commands import Command
-from tests.integration.conftest import Entry
 from tests.text.pretrained.tiny_bert import save_bert
 from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
-from text.commands import generative_perplexity as sample_quality
 from text.commands.generative_perplexity import build_table, conventions
 from text.evaluation.judge import Judge
 from text.evaluation.perplexity import generative_perplexity, unigram_entropy
@@ -29,9 +22,7 @@ from text.pretrained import models
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    entries = [Entry("generative-perplexity", sample_quality)]
-    monkeypatch.setattr(app, "entry_points", lambda group: entries)
+def command() -> list[str]:
     return ["generative-perplexity"]
 
 
@@ -85,13 +76,10 @@ def test_samples_that_the_perplexity_leaves_out_are_counted(judge: Judge) -> Non
     assert title == f"title: 3 samples, 2 tokens predicted, {left_out}"
 
 
-def test_the_command_is_an_entry_point() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    target = project["entry-points"]["seqdiff.commands"]["generative-perplexity"]
-    assert isinstance(import_module(target), Command)
-    parser = argparse.ArgumentParser()
-    sample_quality.add_arguments(parser)
-    assert parser.parse_args(["a.txt"]).model == "openai-community/gpt2-large"
+def test_the_judge_is_gpt2_large_by_default() -> None:
+    _, bound = parse(["generative-perplexity", "a.txt"])
+    bound.apply_defaults()
+    assert bound.arguments["model"] == "openai-community/gpt2-large"
 
 
 @pytest.mark.parametrize(

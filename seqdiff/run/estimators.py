@@ -1,74 +1,71 @@
-"""The arguments that choose how a likelihood is estimated, for every subcommand that does."""
+"""Options that choose how a likelihood is estimated. Importing this file imports nothing slow."""
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from seqdiff.likelihood import Estimator
-    from seqdiff.run import Run
+    from seqdiff.run.directory import Trained
 
 # Spelled out, so that --help imports nothing slow; a test compares them with the classes.
 BY_MASKS = ("bernoulli-time", "exact-k", "stratified-k")
 BY_ORDERS = ("random-order-chain", "importance-weighted-orders")
 BY_TIMES = ("time-integral", "discrete-steps", "gaussian-integral")
-ESTIMATORS = (*BY_MASKS, *BY_ORDERS, "fixed-order", "chain-rule", *BY_TIMES)
-CONVENTIONS = ("exact", "mdlm")
+EstimatorName = Literal[
+    "bernoulli-time",
+    "exact-k",
+    "stratified-k",
+    "random-order-chain",
+    "importance-weighted-orders",
+    "fixed-order",
+    "chain-rule",
+    "time-integral",
+    "discrete-steps",
+    "gaussian-integral",
+]
 
 
-def add_estimator(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``choose_estimator`` reads, ``--target_se`` and ``--max_nfe``."""
-    parser.add_argument(
-        "--estimator",
-        choices=ESTIMATORS,
-        metavar="NAME",
-        help=f"one of {', '.join(ESTIMATORS)}; default: stratified-k for masked and block "
-        "diffusion, chain-rule for an autoregressive run, discrete-steps for a chain of T steps "
-        "(D3PM), gaussian-integral for Gaussian diffusion, time-integral for every other process",
-    )
-    parser.add_argument(
-        "--convention",
-        choices=CONVENTIONS,
-        default="exact",
-        help="mdlm: account as published, by bernoulli-time; no bound; default: exact",
-    )
-    parser.add_argument(
-        "--evaluations",
-        type=int,
-        metavar="N",
-        help="network passes a sequence of an estimator by masks or times; default: 32; of "
-        "bernoulli-time and the estimators by times 64",
-    )
-    parser.add_argument(
-        "--steps", type=int, metavar="T", help="of discrete-steps; default: those of the training"
-    )
-    parser.add_argument(
-        "--orders",
-        type=int,
-        metavar="M",
-        help="orders of an estimator by orders, one network pass a token each; default: 8; of "
-        "importance-weighted-orders 4, twelve times over",
-    )
-    parser.add_argument(
-        "--target_se",
-        type=float,
-        metavar="NATS",
-        help="standard error to aim at: a first estimate of the variance tells how many passes "
-        "that takes, and the error of those is reported",
-    )
-    parser.add_argument(
-        "--max_nfe", type=int, metavar="N", help="most network passes a sequence; default: no limit"
-    )
+@dataclass(frozen=True, kw_only=True)
+class EstimatorOptions:
+    """How a likelihood is estimated.
+
+    Attributes:
+        estimator: Name of an estimator; by default stratified-k for masked and block diffusion,
+            chain-rule for an autoregressive run, discrete-steps for a chain of T steps (D3PM),
+            gaussian-integral for Gaussian diffusion, and time-integral for every other process.
+        convention: mdlm computes the number as published, by bernoulli-time; it is no bound.
+        evaluations: Network passes per sequence of an estimator by masks or times; by default 32,
+            and 64 for bernoulli-time and the estimators by times.
+        steps: Steps of discrete-steps; by default those of training.
+        orders: Orders of an estimator by orders, each one network pass per token; by default 8, and
+            4, twelve times over, for importance-weighted-orders.
+        target_se: Standard error to aim at, in nats. A first stage measures the variance, a second
+            one has the length that the target requires, and only the second is reported.
+        max_nfe: Most network passes per sequence.
+    """
+
+    estimator: EstimatorName | None = None
+    convention: Literal["exact", "mdlm"] = "exact"
+    evaluations: int | None = None
+    steps: int | None = None
+    orders: int | None = None
+    target_se: float | None = None
+    max_nfe: int | None = None
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        """The keyword arguments of ``evaluate`` that limit or extend the number of passes."""
+        return {"target_se": self.target_se, "max_nfe": self.max_nfe}
 
 
-def choose_estimator(owner: str, args: argparse.Namespace) -> Estimator:
-    """Make the estimator that the arguments ask for.
+def choose_estimator(owner: str, args: EstimatorOptions) -> Estimator:
+    """Make the estimator that the options ask for.
 
     Args:
         owner: The subcommand, for messages.
-        args: With what ``add_estimator`` declares.
+        args: The options.
 
     Raises:
         ValueError: If the arguments do not go together, or a number is out of range.
@@ -93,6 +90,11 @@ def choose_estimator(owner: str, args: argparse.Namespace) -> Estimator:
             )
     from seqdiff import likelihood
 
+    kinds = {kind.name: kind for kind in likelihood.ESTIMATORS}
+    if name not in kinds:
+        raise ValueError(
+            f"{owner}.estimator must be one of {', '.join(get_args(EstimatorName))}, got {name!r}"
+        )
     if args.estimator is None and name == "stratified-k" and args.evaluations is not None:
         if args.evaluations < 2 or args.evaluations % 2:
             raise ValueError(
@@ -104,16 +106,16 @@ def choose_estimator(owner: str, args: argparse.Namespace) -> Estimator:
         return likelihood.BernoulliTime(**numbers, convention=args.convention)
     if args.steps is not None:
         numbers["num_steps"] = args.steps
-    return {kind.name: kind for kind in likelihood.ESTIMATORS}[name](**numbers)
+    return kinds[name](**numbers)
 
 
-def suit(owner: str, estimator: Estimator, args: argparse.Namespace, run: Run) -> Estimator:
+def suit(owner: str, estimator: Estimator, args: EstimatorOptions, run: Trained) -> Estimator:
     """Make the estimator one for the run: block by block, or exact where the run allows it.
 
     Args:
         owner: The subcommand, for messages.
         estimator: From ``choose_estimator``.
-        args: What that read.
+        args: The options of that call.
         run: What is to be estimated.
 
     Raises:
@@ -138,7 +140,7 @@ def suit(owner: str, estimator: Estimator, args: argparse.Namespace, run: Run) -
     return fit(estimator, run.denoiser, owner)
 
 
-def _check_takes(owner: str, args: argparse.Namespace, run: Run) -> None:
+def _check_takes(owner: str, args: EstimatorOptions, run: Trained) -> None:
     """Check that options without an estimator are for the usual one of such a run.
 
     Raises:

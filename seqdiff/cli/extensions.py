@@ -1,51 +1,75 @@
-"""What a subcommand of the command line is, for the core and for the domains alike.
+"""What installed domains add to the command line, by entry points.
 
-A package adds a subcommand with an entry point in the group ``seqdiff.commands`` whose name is the
-subcommand and whose object is a ``Command`` (an instance, or a module with the same three names).
-File formats are added alike:
-
-- ``seqdiff.writers``, to write samples: the name is a file suffix without its dot, the object a
-  ``Writer``;
-- ``seqdiff.templates``, for ``sample --infill``: the name is a file suffix without its first dot
-  (``fa``, ``fa.gz``), the object a ``TemplateReader``;
-- ``seqdiff.readers``, to score: the name is the flag that takes the file, the object a
-  ``seqdiff.data.Reader``.
-
-Benchmarks are added in the group ``seqdiff.suites``, for ``evaluate --suite``: the name is that of
-the suite, the object a ``seqdiff.data.Suite``.
+- ``seqdiff.commands``: a list of ``Command``; the name of the entry is the domain's.
+- ``seqdiff.sample_options``: a ``SampleOptions`` dataclass, whose fields become options of
+  ``seqdiff sample``.
+- ``seqdiff.writers``: writes samples; the name is a file suffix without its dot, the object a
+  ``Writer``.
+- ``seqdiff.templates``: reads templates for ``sample --infill``; the name is a file suffix without
+  its first dot (``fa``, ``fa.gz``), the object a ``TemplateReader``.
+- ``seqdiff.readers``: reads sequences to score; the name is the option that takes the file, the
+  object a ``seqdiff.data.Reader`` dataclass.
+- ``seqdiff.suites``: benchmarks for ``evaluate --suite``; the object a ``seqdiff.data.Suite``.
+- ``seqdiff.hubs``: opens the folders of published networks; the name is their ``model_type``.
 """
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import shutil
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from seqdiff.data import Templates
+    from seqdiff.run import Run
+    from seqdiff.samplers import Sampler
+
+
+class Command(NamedTuple):
+    """A command, imported when it is called.
+
+    Attributes:
+        name: As it is typed.
+        function: ``module:function``; its parameters and docstring are the command's options and
+            help. The module imports what is slow inside the function.
+        group: Heading of ``seqdiff --help``: Train, Evaluate, Generate, DNA, Text, or another.
+        help: One line, with an example.
+    """
+
+    name: str
+    function: str
+    group: str
+    help: str
 
 
 @runtime_checkable
-class Command(Protocol):
-    """One subcommand. Import what is slow in ``run``, so that ``--help`` stays fast."""
+class SampleOptions(Protocol):
+    """Options of ``seqdiff sample`` that a domain adds: a dataclass of keyword-only fields."""
 
-    help: str
+    def check_infill(self) -> None:
+        """Check that the options can go with a file of templates.
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments.
-
-        With ``parser.set_defaults(flags=[])`` options that are not declared are no error: ``flags``
-        holds them as ``--key=value``, for what the command configures, such as a sampler.
+        Raises:
+            ValueError: If they cannot.
         """
         ...
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Do it.
+    def templates(self, run: Run, num: int, length: int) -> Templates | None:
+        """Give a template for each sequence; ``None`` if the options ask for none.
 
         Raises:
-            ValueError: In one line: shown without a traceback, exit code 2; so are ``TypeError``,
-                ``OSError`` and ``ArithmeticError``.
+            ValueError: If the options do not fit the run.
+        """
+        ...
+
+    def modify(self, run: Run, sampler: Sampler) -> Run:
+        """Change the model before anything is drawn.
+
+        Raises:
+            ValueError: If the options do not fit the run or the sampler.
         """
         ...
 

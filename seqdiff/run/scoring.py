@@ -1,4 +1,4 @@
-"""Score records one by one, and lay the scores out as a table, for ``score``."""
+"""Score sequences one by one, and lay the scores out as a table."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
 
-from seqdiff.cli.terminal import progress
 from seqdiff.data import Record
 from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
-from seqdiff.run import Run
+from seqdiff.progress import progress
+from seqdiff.run.directory import Trained
 from seqdiff.types import Batch
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What R and pandas read as a missing value.
 MISSING = "NA"
@@ -66,7 +70,7 @@ class _Reading:
 
 
 def score_records(
-    run: Run,
+    run: Trained,
     records: Sequence[Record],
     *,
     estimator: Estimator,
@@ -139,7 +143,7 @@ def _read(record: Record, unknown_id: int) -> list[_Reading]:
     return readings
 
 
-def _check_lengths(readings: list[_Reading], run: Run) -> None:
+def _check_lengths(readings: list[_Reading], run: Trained) -> None:
     """Refuse what the network cannot take; say how many are beyond what it has learnt to see.
 
     Args:
@@ -220,19 +224,76 @@ def _score(record: Record, result: Likelihood, rows: list[int]) -> Score:
     )
 
 
-def format_scores(scores: Sequence[Score], unit: str) -> str:
-    """Spell the table, tab-separated, with a line of headings; the interval's ends in nats.
+@dataclass(frozen=True)
+class Scores(Sequence[Score]):
+    """Scores of sequences; prints as a table.
 
-    Args:
-        scores: The lines, in order.
+    Attributes:
+        rows: One for each sequence, in order.
         unit: What a token is called, e.g. ``base``.
+        estimator: What estimated them.
     """
-    text = io.StringIO()
-    table = csv.writer(text, delimiter="\t", lineterminator="\n")
-    estimates = ("nats", f"bits/{unit}", "standard_error", "low", "high")
-    table.writerow(("record", "length", *estimates, "counted", "nfe"))
-    for s in scores:
+
+    rows: tuple[Score, ...]
+    unit: str
+    estimator: Estimator
+
+    def __len__(self) -> int:
+        """Count the sequences."""
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Score: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Score, ...]: ...
+    def __getitem__(self, index: int | slice) -> Score | tuple[Score, ...]:
+        """Give one score, or some."""
+        return self.rows[index]
+
+    @property
+    def heading(self) -> tuple[str, ...]:
+        """Names of the columns; nats are over the counted tokens, and so is the interval."""
+        estimates = ("nats", f"bits/{self.unit}", "standard_error", "low", "high")
+        return ("record", "length", *estimates, "counted", "nfe")
+
+    def cells(self, score: Score) -> tuple[object, ...]:
+        """Give the values of a line."""
+        s = score
         numbers = (s.nats, s.bits_per_token, s.standard_error, s.low, s.high)
-        spelled = (MISSING if number is None else f"{number:.6f}" for number in numbers)
-        table.writerow((s.record, s.length, *spelled, s.counted, s.nfe))
-    return text.getvalue()
+        return (s.record, s.length, *numbers, s.counted, s.nfe)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give a data frame with a row for each sequence."""
+        import pandas as pd
+
+        return pd.DataFrame([self.cells(score) for score in self], columns=pd.Index(self.heading))
+
+    def to_tsv(self) -> str:
+        """Spell the table, tab-separated, with a line of headings."""
+        text = io.StringIO()
+        table = csv.writer(text, delimiter="\t", lineterminator="\n")
+        table.writerow(self.heading)
+        for score in self:
+            spelled = (
+                MISSING if cell is None else f"{cell:.6f}" if isinstance(cell, float) else cell
+                for cell in self.cells(score)
+            )
+            table.writerow(spelled)
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        """Lay the table out for a terminal."""
+        lines = [
+            [
+                MISSING if cell is None else f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+                for cell in self.cells(score)
+            ]
+            for score in self
+        ]
+        columns = list(zip(self.heading, *lines, strict=True))
+        widths = [max(map(len, column)) for column in columns]
+        spelled = (
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+            for line in (self.heading, *lines)
+        )
+        return "\n".join(spelled)

@@ -10,10 +10,10 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from seqdiff.cli.likelihood_table import estimate_batches
 from seqdiff.data import MissingSet, Suite, SuiteSet, UnfitSet
 from seqdiff.likelihood import Estimator
-from seqdiff.run import Run
+from seqdiff.run.directory import Trained
+from seqdiff.run.evaluation import estimate_batches
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SuiteRow:
 
 
 def open_sets(
-    suite: Suite, run: Run, folder: Path | None
+    suite: Suite, run: Trained, folder: Path | None
 ) -> tuple[list[SuiteSet | UnfitSet], list[MissingSet]]:
     """Find the sets of a suite, before anything slow.
 
@@ -73,7 +73,7 @@ def open_sets(
 
 
 def evaluate_set(
-    run: Run,
+    run: Trained,
     found: SuiteSet,
     limit: int | None,
     *,

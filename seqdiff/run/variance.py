@@ -1,15 +1,31 @@
-"""The table of ``seqdiff variance``."""
+"""The variance of block diffusion's training loss under each interval of mask fractions."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 
+import numpy as np
+import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from seqdiff.training import Interval, Variances
+from seqdiff.data import Split
+from seqdiff.objectives import BlockNELBO
+from seqdiff.progress import progress
+from seqdiff.rng import CounterNoise
+from seqdiff.run.directory import Trained
+from seqdiff.training import (
+    BETA,
+    METRICS_NAME,
+    OMEGA,
+    ClippedEstimates,
+    Interval,
+    Variances,
+    last_logged,
+)
 
 
 @dataclass(frozen=True)
@@ -123,3 +139,80 @@ def _notes(report: Report) -> list[str]:
     if report.in_use is None:
         return [*notes, "the run was trained in none: it masked exact numbers of tokens"]
     return [*notes, f"the run trained in {report.in_use} from step {report.since} on"]
+
+
+def measure_variance(
+    run: Trained, split: Split = "valid", *, batches: int = 64, gradient: bool = False
+) -> Report:
+    """Measure the variance of the training loss under each of 36 intervals of mask fractions.
+
+    Args:
+        run: A run of block diffusion.
+        split: Whose batches are read.
+        batches: How many, each as large as in training on one device; at least 2.
+        gradient: Measure the variance of the gradient instead.
+
+    Raises:
+        ValueError: If it is not a run of block diffusion.
+    """
+    estimates = _estimates(run)
+    found = (_gradient if gradient else _loss)(run, estimates, split, batches)
+    in_use, since = _in_use(run)
+    what = "gradient" if gradient else "loss"
+    size, rows = run.denoiser.block_size, run.datamodule.batch_size
+    return Report(what, found, in_use, since, size, rows)
+
+
+def _estimates(run: Trained) -> ClippedEstimates:
+    """Build what training estimates.
+
+    Raises:
+        ValueError: If it is not a run of block diffusion.
+    """
+    objective = run.config.objective
+    if run.denoiser.context != "block":
+        raise ValueError(
+            f"variance.run must be of block diffusion, got {run.directory} of "
+            f"{type(objective).__name__}; train one with --preset bd3lm"
+        )
+    if not isinstance(objective, BlockNELBO):
+        objective = BlockNELBO()
+    noise, dropout = CounterNoise(run.config.seed), run.config.label_dropout
+    return ClippedEstimates(objective, run.denoiser, noise, dropout)
+
+
+def _in_use(run: Trained) -> tuple[Interval | None, int]:
+    """The interval that the run trained in at last, if in any, and from which step on."""
+    objective = run.config.objective
+    if not isinstance(objective, BlockNELBO):
+        return None, 0
+    beta, omega = (last_logged(run.directory / METRICS_NAME, name) for name in (BETA, OMEGA))
+    if objective.search_batches is None or beta is None or omega is None:
+        return Interval(objective.beta, objective.omega), 0
+    return Interval(beta[1], omega[1]), beta[0]
+
+
+def _loss(run: Trained, estimates: ClippedEstimates, split: Split, num_batches: int) -> Variances:
+    device = next(run.denoiser.parameters()).device
+    rows = []
+    with progress() as bar:
+        task = bar.add_task("batches", total=num_batches)
+        for batch in islice(run.datamodule.training_loader(split), num_batches):
+            rows.append(estimates.totals(batch.to(device)))
+            bar.advance(task)
+    return estimates.variances(torch.stack(rows))
+
+
+def _gradient(
+    run: Trained, estimates: ClippedEstimates, split: Split, num_batches: int
+) -> Variances:
+    device = next(run.denoiser.parameters()).device
+    loader = run.datamodule.training_loader(split)
+    batches = [batch.to(device) for batch in islice(loader, num_batches)]
+    values = []
+    with progress() as bar:
+        task = bar.add_task("intervals", total=len(estimates.intervals))
+        for value in estimates.gradient_variances(batches):
+            values.append(value)
+            bar.advance(task)
+    return Variances(estimates.intervals, np.array(values), None, num_batches)

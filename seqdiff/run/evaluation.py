@@ -1,19 +1,21 @@
-"""Estimate a likelihood and lay it out beside baselines, for ``evaluate`` and other subcommands."""
+"""Estimate the likelihood of a split and lay it out beside baselines."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
+from rich.console import Console
 from rich.table import Table
 from scipy.special import stdtrit
 
-from seqdiff.cli.terminal import progress
 from seqdiff.data import SequenceDataModule, Split
 from seqdiff.likelihood import Estimator, Likelihood, RowNats, check_budget, evaluate
-from seqdiff.run import Run
+from seqdiff.progress import progress
+from seqdiff.run.directory import Trained
 from seqdiff.types import Batch
 
 _FITTED_ON: dict[Split, tuple[str, ...]] = {
@@ -69,7 +71,7 @@ class Comparison:
 
 
 def estimate(
-    run: Run,
+    run: Trained,
     split: Split,
     *,
     estimator: Estimator,
@@ -104,7 +106,7 @@ def estimate(
 
 
 def estimate_batches(
-    run: Run,
+    run: Trained,
     batches: Iterable[Batch],
     total: int,
     title: str,
@@ -140,7 +142,7 @@ def estimate_batches(
         )
 
 
-def _check_longest(run: Run, split: Split, estimator: Estimator, max_nfe: int) -> None:
+def _check_longest(run: Trained, split: Split, estimator: Estimator, max_nfe: int) -> None:
     """Read all rows once, to refuse before the first network call what a later one would."""
     rows = run.datamodule.evaluation_loader(split)
     counts = torch.cat([batch.loss_mask.sum(dim=-1) for batch in rows])
@@ -261,6 +263,56 @@ def build_table(found: Comparison, title: str, data: SequenceDataModule, split: 
         error = _spell(gap.bits_per_token_error)
         table.add_row(f"model - {gap.baseline}", f"{gap.bits_per_token:+.4f}", error)
     return table
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The likelihood of a split beside baselines; prints as a table.
+
+    Attributes:
+        comparison: The numbers.
+        run: The run's name.
+        data: Of the run.
+        split: What was evaluated.
+    """
+
+    comparison: Comparison
+    run: str
+    data: SequenceDataModule
+    split: Split
+
+    @property
+    def rows(self) -> list[Row]:
+        """The model's line, then those of the baselines."""
+        return [self.comparison.model, *self.comparison.baselines]
+
+    @property
+    def table(self) -> Table:
+        """The table for a terminal."""
+        title = f"{self.run}, {self.split} split"
+        return build_table(self.comparison, title, self.data, self.split)
+
+    def content(self) -> dict[str, object]:
+        """Give what a JSON file says of it."""
+        found = self.comparison
+        return {
+            "run": self.run,
+            "split": self.split,
+            "estimator": found.estimator.name,
+            "convention": found.estimator.convention,
+            "counted": counted(self.data.token_name, found.labels),
+            "notes": self.data.counting,
+            "rows": [vars(row) for row in self.rows],
+            "difference": None if found.difference is None else vars(found.difference),
+            "error_degrees": found.degrees,
+        }
+
+    def __repr__(self) -> str:
+        """The table, as on a terminal."""
+        console = Console(width=100, file=io.StringIO())
+        with console.capture() as capture:
+            console.print(self.table)
+        return capture.get().rstrip()
 
 
 def _interval_note(degrees: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Open a run and draw sequences from it, for ``sample`` and other commands; slow to import."""
+"""Draw sequences from a run: the sampler, what is given, labels and guidance."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from dataclasses import replace
 from inspect import signature
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
-from seqdiff.cli.terminal import progress
-from seqdiff.data import StrandTokenizer, Templates, Tokenizer
-from seqdiff.run import CONFIG_NAME, Run, build_sampler, choose_sampler, load_run
+from seqdiff.data import Templates, Tokenizer
+from seqdiff.progress import progress
+from seqdiff.run.directory import CONFIG_NAME, Trained, load_trained
+from seqdiff.run.sampler_config import build_sampler, choose_sampler
 from seqdiff.samplers import (
     BlockClassifierFree,
     BlockSampler,
     ClassifierFree,
-    Conjoined,
     Recorder,
     Sampler,
+    sampler_name,
 )
+from seqdiff.trace import write_trace
+
+AnyRun = TypeVar("AnyRun", bound=Trained)
 
 
-def fit_sampler(sampler: Sampler, run: Run, *, stop: str | None, extrapolate: bool) -> Sampler:
+def fit_sampler(sampler: Sampler, run: Trained, *, stop: str | None, extrapolate: bool) -> Sampler:
     """Let a block sampler look back as far as the run has learnt to, and stop at a symbol.
 
     Args:
@@ -91,6 +95,33 @@ _BYTES_PER_TOKEN = 64
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
+def choose_batch(run: Trained, length: int, batch_size: int | None = None) -> int:
+    """Choose how many sequences are drawn at a time.
+
+    Args:
+        run: The run.
+        length: Tokens of the longest sequence.
+        batch_size: What the user asked for; ``None`` chooses 32 on a CPU and 256 on a GPU, fewer if
+            the tokens alone would not fit.
+
+    Raises:
+        ValueError: If there is not even room for the tokens; the network needs more on top.
+    """
+    device = next(run.denoiser.parameters()).device
+    if batch_size is not None:
+        check_memory(batch_size, length, device)
+        return batch_size
+    chosen = 32 if device.type == "cpu" else 256
+    while chosen > 1:
+        try:
+            check_memory(chosen, length, device)
+            return chosen
+        except ValueError:
+            chosen //= 2
+    check_memory(1, length, device)
+    return 1
+
+
 def check_memory(sequences: int, length: int, device: torch.device) -> None:
     """Refuse, before slow work, sequences that cannot fit; the network needs more on top.
 
@@ -118,15 +149,17 @@ class Drawn(NamedTuple):
         sequences: Decoded.
         lengths: Tokens of each.
         clamped: Draws whose probabilities had to be scaled down, from a sampler that counts them.
+        sampler: What drew them.
     """
 
     sequences: list[str]
     lengths: list[int]
     clamped: int | None = None
+    sampler: Sampler | None = None
 
 
 def draw(
-    run: Run,
+    run: Trained,
     sampler: Sampler,
     templates: Templates,
     *,
@@ -189,7 +222,7 @@ def draw(
                 sequences[number] = run.tokenizer.decode(row[:end])
             done += len(numbers)
             bar.update(task, completed=done)
-    return Drawn(sequences, lengths, clamped)
+    return Drawn(sequences, lengths, clamped, sampler)
 
 
 def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
@@ -202,7 +235,7 @@ def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
 
 
 def _start(
-    run: Run, templates: Templates, numbers: list[int], seeds: Int64[Tensor, " n"]
+    run: Trained, templates: Templates, numbers: list[int], seeds: Int64[Tensor, " n"]
 ) -> tuple[Int64[Tensor, "B L"], Bool[Tensor, "B L K"] | None]:
     """Stack templates on the run's device."""
     device = next(run.denoiser.parameters()).device
@@ -218,36 +251,44 @@ def _start(
 _DEFAULT = ("first_hitting", "left_to_right", "block", "ancestral", "tweedie", "gaussian")
 
 
-def open_run(
-    directory: Path, sampler: str | None, flags: Sequence[str], device: torch.device
-) -> tuple[Run, Sampler]:
-    """Build the sampler that is asked for, then load the run.
+def open_sampler(run: Trained, sampler: str | None, flags: Sequence[str]) -> Sampler:
+    """Build the sampler of a run, by default the usual one for its process.
+
+    Args:
+        run: The run.
+        sampler: Its name.
+        flags: The sampler's options, ``--key=value``.
+
+    Raises:
+        ValueError: See ``build_sampler``; or if the sampler is not for the run.
+    """
+    chosen = build_sampler(usual_sampler(run) if sampler is None else sampler, flags)
+    chosen.check_fit(run.denoiser)
+    return chosen
+
+
+def check_sampler(directory: Path, sampler: str | None, flags: Sequence[str]) -> None:
+    """Check the options of a sampler before a run is loaded.
 
     Args:
         directory: Of the run.
-        sampler: Its name; ``None`` is the default of such a run.
+        sampler: Its name; ``None`` is the usual one, which the run decides.
         flags: The sampler's options.
-        device: Where the network goes.
 
     Raises:
-        FileNotFoundError: See ``load_run``.
-        ValueError: See ``build_sampler`` and ``load_run``; or if the sampler is not for the run.
+        FileNotFoundError: See ``load_trained``.
+        ValueError: If no sampler that could be meant takes the options.
     """
     try:
-        chosen = _first_fit(_DEFAULT if sampler is None else [sampler], flags)
+        _first_fit(_DEFAULT if sampler is None else [sampler], flags)
     except ValueError:
         if sampler is None and (directory / CONFIG_NAME).is_file():
-            build_sampler(_usual(load_run(directory)), flags)  # raises, in the name of that one
+            build_sampler(usual_sampler(load_trained(directory)), flags)  # raises, naming that one
         raise
-    trained = load_run(directory, device=device)
-    if sampler is None:
-        chosen = build_sampler(_usual(trained), flags)
-    chosen.check_fit(trained.denoiser)
-    return trained, chosen
 
 
-def _usual(run: Run) -> str:
-    """The name of the default sampler of such a run."""
+def usual_sampler(run: Trained) -> str:
+    """Name the default sampler of such a run."""
     return next(n for n in _DEFAULT if choose_sampler(n).needs.met_by(run.denoiser))
 
 
@@ -268,7 +309,7 @@ def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
     raise next((error for unknown, error in complaints if not unknown), complaints[0][1])
 
 
-def guide(command: str, run: Run, label: str | None, gamma: float | None = None) -> Run:
+def guide(command: str, run: AnyRun, label: str | None, gamma: float | None = None) -> AnyRun:
     """Give the run as a model of the sequences of a label.
 
     Args:
@@ -319,7 +360,7 @@ def guide(command: str, run: Run, label: str | None, gamma: float | None = None)
     return replace(run, denoiser=ClassifierFree(model, number, strength).eval())
 
 
-def choose_labels(command: str, run: Run, *, given: bool) -> bool | None:
+def choose_labels(command: str, run: Trained, *, given: bool) -> bool | None:
     """Decide whether the rows of a split are evaluated given their labels.
 
     Args:
@@ -349,33 +390,58 @@ def choose_labels(command: str, run: Run, *, given: bool) -> bool | None:
     return given
 
 
-def conjoin(command: str, run: Run, sampler: Sampler) -> Run:
-    """Give the run as a model for which a sequence and its other strand are equally likely.
+def check_context(
+    owner: str, length: int, run: Trained, sampler: Sampler, *, extrapolate: bool
+) -> None:
+    """Check that the network can read a sequence, and was trained on rows as long.
 
     Args:
-        command: Who asks, for the messages.
-        run: The run, not yet guided.
+        owner: What has that length, for the message.
+        length: Tokens of the sequence; a sampler that slides a window shows fewer at a time.
+        run: The run.
         sampler: How it will be drawn.
+        extrapolate: Whether to go beyond the length of the training rows.
 
     Raises:
-        ValueError: If its sequences have one strand only, or the model or the sampler prefers a
-            direction.
+        ValueError: If it is too long.
     """
-    tokenizer = run.tokenizer
-    if not isinstance(tokenizer, StrandTokenizer):
+    seen = sampler.context_length(length)
+    unit = run.datamodule.token_name
+    bound, learnt = run.max_length, run.datamodule.context_length
+    window = min(limit for limit in (bound, learnt, seen) if limit is not None)
+    slide = (
+        "or slide a window: --sampler semi_autoregressive "
+        f"--window {window} --stride {max(1, window // 2)}"
+    )
+    if isinstance(sampler, BlockSampler):
+        slide = f"or let it look back less far: --window {window}"
+    if bound is not None and seen > bound:
         raise ValueError(
-            f"{command}.rc_consistent must be left out for sequences with one strand, got a run "
-            f"with {type(tokenizer).__name__}, which has no complement; leave it out"
+            f"{owner} must be at most {bound:,} {unit}s, all that the network of {run.directory} "
+            f"takes at a time, got {length:,}; shorten it, {slide}"
         )
-    what = {"prefix": "an autoregressive run", "block": "a run of block diffusion"}
-    if run.denoiser.context in what:
+    if learnt is not None and seen > learnt and not extrapolate:
         raise ValueError(
-            f"{command}.rc_consistent must be left out for {what[run.denoiser.context]}, which "
-            "reads from left to right only; leave it out"
+            f"{owner} must be at most {learnt:,} {unit}s, the context that {run.directory} was "
+            f"trained with, got {length:,}; shorten it, add --extrapolate, {slide}"
         )
-    if sampler.order_dependent:
-        raise ValueError(
-            f"{command}.rc_consistent must go with a sampler that treats both ends alike, got "
-            f"{type(sampler).__name__}; leave --sampler out, or choose ancestral"
-        )
-    return replace(run, denoiser=Conjoined(run.denoiser, tokenizer.complement).eval())
+
+
+def save_trace(
+    path: Path, recorder: Recorder, sampler: Sampler, names: list[str], tokenizer: Tokenizer
+) -> None:
+    """Write what a recorder kept.
+
+    Args:
+        path: Where to.
+        recorder: Saw all sequences.
+        sampler: What drew them.
+        names: Of the sequences.
+        tokenizer: Says what each id decodes to.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    symbols = [tokenizer.decode(np.array([i])) for i in range(tokenizer.vocab_size + 1)]
+    name = sampler_name(type(sampler))
+    write_trace(path, recorder.trace(sampler=name, names=names, symbols=symbols))

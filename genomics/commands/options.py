@@ -1,0 +1,94 @@
+"""The options that genomics adds to ``seqdiff sample``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from seqdiff.data import Templates
+    from seqdiff.run import Run
+    from seqdiff.samplers import Sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class DnaOptions:
+    """Motifs and strands.
+
+    Attributes:
+        motif: PATTERN or PATTERN@START, with IUPAC codes: bases that occur in every sequence, from
+            START on, counted from 0, or at a random place; may be repeated.
+        rc_consistent: Predict from both strands, so that a sequence and its reverse complement are
+            equally likely; twice the evaluations.
+    """
+
+    motif: list[str] | None = None
+    rc_consistent: bool = False
+
+    def check_infill(self) -> None:
+        """Check that there are no motifs beside a file of templates.
+
+        Raises:
+            ValueError: If there are.
+        """
+        if self.motif is not None:
+            raise ValueError(
+                f"sample.motif must be left out with --infill, got {self.motif}; write its "
+                "letters into the template"
+            )
+
+    def templates(self, run: Run, num: int, length: int) -> Templates | None:
+        """Place the motifs.
+
+        Raises:
+            ValueError: If they do not fit the run or the length.
+        """
+        if self.motif is None:
+            return None
+        from seqdiff.data import Motif, Scaffolds
+
+        motifs = [Motif.parse(text) for text in self.motif]
+        return Scaffolds(motifs, num, length, run.tokenizer)
+
+    def modify(self, run: Run, sampler: Sampler) -> Run:
+        """Predict from both strands, if that is asked for.
+
+        Raises:
+            ValueError: If the sequences have one strand, or the model or the sampler is
+                order-dependent.
+        """
+        return rc_consistent(run, sampler) if self.rc_consistent else run
+
+
+def rc_consistent(run: Run, sampler: Sampler) -> Run:
+    """Make a sequence and its reverse complement equally likely, at twice the evaluations.
+
+    Args:
+        run: The run, not yet guided.
+        sampler: How it will be drawn.
+
+    Raises:
+        ValueError: If its sequences have one strand, or the model or the sampler is
+            order-dependent.
+    """
+    from seqdiff.data import StrandTokenizer
+    from seqdiff.samplers import Conjoined
+
+    tokenizer = run.tokenizer
+    if not isinstance(tokenizer, StrandTokenizer):
+        raise ValueError(
+            f"sample.rc_consistent must be left out for sequences with one strand, got a run "
+            f"with {type(tokenizer).__name__}, which has no complement; leave it out"
+        )
+    what = {"prefix": "an autoregressive run", "block": "a run of block diffusion"}
+    if run.denoiser.context in what:
+        raise ValueError(
+            f"sample.rc_consistent must be left out for {what[run.denoiser.context]}, which "
+            "reads from left to right only; leave it out"
+        )
+    if sampler.order_dependent:
+        raise ValueError(
+            f"sample.rc_consistent must go with a sampler that treats both ends alike, got "
+            f"{type(sampler).__name__}; leave --sampler out, or choose ancestral"
+        )
+    return replace(run, denoiser=Conjoined(run.denoiser, tokenizer.complement).eval())

@@ -1,0 +1,127 @@
+"""Hidden states of sequences, for other models to build on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Integer
+
+from seqdiff.backbones import Backbone, require_layer
+from seqdiff.data import StrandTokenizer
+from seqdiff.progress import progress
+from seqdiff.run.directory import Trained
+from seqdiff.types import Inputs
+
+
+def check_readable(
+    owner: str, run: Trained, rows: Mapping[str, np.ndarray], *, pooled: bool
+) -> None:
+    """Check that a network can read sequences, before slow work.
+
+    Args:
+        owner: What asks, for the messages.
+        run: The run.
+        rows: Ids by name.
+        pooled: Whether states are averaged over known positions.
+
+    Raises:
+        ValueError: If the network reads vectors, a sequence is too long, or it has no known
+            position to average over.
+    """
+    if run.denoiser.reads_embeddings:
+        raise ValueError(
+            f"{owner}.run must have a network that reads tokens, got {run.directory} of the "
+            f"process {run.process.name}, which reads noisy vectors; train another process"
+        )
+    most, unit = run.max_length, run.datamodule.token_name
+    for name, ids in rows.items():
+        if most is not None and len(ids) > most:
+            raise ValueError(
+                f"record {name!r}: {owner} must be given at most {most:,} {unit}s, all that the "
+                f"network of {run.directory} takes, got {len(ids):,}; cut the record"
+            )
+        if pooled and (ids == run.process.unknown_id).all():
+            raise ValueError(
+                f"record {name!r}: {owner} must be given a known {unit} to average over, got "
+                f"{len(ids):,} unknown ones; remove the record"
+            )
+
+
+def embed(
+    run: Trained,
+    rows: Sequence[np.ndarray],
+    *,
+    layer: int | None,
+    pooled: bool,
+    batch_size: int,
+) -> list[np.ndarray]:
+    """Give one vector for each sequence, or one for each position, under a progress bar.
+
+    Only sequences of one length share a network call, so none is padded.
+
+    Args:
+        run: The run.
+        rows: Ids of each sequence.
+        layer: States after that many layers; ``None`` is what the head reads.
+        pooled: Whether states are averaged over known positions.
+        batch_size: Most rows of a network call.
+
+    Raises:
+        ValueError: If there is no such layer.
+    """
+    backbone, tokenizer = run.denoiser.backbone, run.tokenizer
+    require_layer("embed", layer, backbone.num_layers)
+    complement = tokenizer.complement if isinstance(tokenizer, StrandTokenizer) else None
+    order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+    vectors: dict[int, np.ndarray] = {}
+    with progress() as bar:
+        task = bar.add_task("embedding", total=len(rows))
+        while order:
+            length = len(rows[order[0]])
+            numbers = [n for n in order[:batch_size] if len(rows[n]) == length]
+            order = order[len(numbers) :]
+            batch = np.stack([rows[number] for number in numbers])
+            found = states(backbone, batch, complement, layer)
+            for number, ids, vector in zip(numbers, batch, found, strict=True):
+                known = ids != run.process.unknown_id
+                vectors[number] = vector[known].mean(axis=0) if pooled else vector
+            bar.advance(task, len(numbers))
+    return [vectors[number] for number in range(len(rows))]
+
+
+@torch.no_grad()
+def states(
+    backbone: Backbone,
+    rows: Integer[np.ndarray, "B L"],
+    complement: Sequence[int] | None,
+    layer: int | None = None,
+) -> Float32[np.ndarray, "B L D"]:
+    """Give one vector for each position; of sequences with two strands, the mean over both.
+
+    A network that reads both strands itself, such as Caduceus-PS, runs once. Any other runs on the
+    reverse complement too, whose states are read backwards, so that both belong to one position.
+
+    Args:
+        backbone: In eval mode.
+        rows: Ids in ``0..K``.
+        complement: The id of each symbol on the other strand; ``None`` for one strand.
+        layer: See ``Backbone.hidden``.
+
+    Raises:
+        ValueError: If there is no such layer.
+    """
+    device = next(backbone.parameters()).device
+    sides = [rows]
+    if complement is not None and backbone.strands == 1:
+        exchange = np.array([*complement, len(complement)])
+        sides.append(exchange[rows[:, ::-1]])
+    tokens = [torch.from_numpy(ids.astype(np.int64)).to(device) for ids in sides]
+    here, *there = [backbone.hidden(Inputs(ids), layer) for ids in tokens]
+    if there:
+        here = (here + there[0].flip(1)) / 2
+    elif backbone.strands == 2:
+        first, second = here.chunk(2, dim=-1)
+        here = (first + second) / 2
+    return here.float().cpu().numpy()

@@ -1,0 +1,447 @@
+"""A run in use: everything that the command line does with it is a method."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from seqdiff.backbones import CONFIG_FILE, read_json
+from seqdiff.data import Blanks, Motif, Record, Records, Scaffolds, Split, Templates
+from seqdiff.likelihood import check_budget
+from seqdiff.process import Absorbing
+from seqdiff.run.config import RunConfig
+from seqdiff.run.directory import CONFIG_NAME, Trained, compose, load_trained
+from seqdiff.run.drawing import (
+    Drawn,
+    check_context,
+    choose_batch,
+    choose_labels,
+    draw,
+    fit_sampler,
+    guide,
+    usual_sampler,
+)
+from seqdiff.run.embedding import check_readable, embed
+from seqdiff.run.estimators import EstimatorOptions, choose_estimator, suit
+from seqdiff.run.evaluation import Evaluation, compare, estimate
+from seqdiff.run.filling import FillTable, fill_table
+from seqdiff.run.sampler_config import choose_sampler
+from seqdiff.run.scoring import Scores, score_records
+from seqdiff.samplers import Recorder, Sampler
+from seqdiff.training import weights_digest
+
+
+@dataclass(frozen=True)
+class Run(Trained):
+    """A trained model, ready to use.
+
+    Methods that draw take a ``seed``; without one they draw a seed and print it. Results depend on
+    the seed, the weights and the tokenizer, not on the batch size.
+
+    Attributes:
+        directory: Where it lies.
+        config: What it was made of.
+        denoiser: The network with the exported weights, in eval mode.
+        digest: Of the exported weights; what wraps the network does not change it.
+    """
+
+    def __repr__(self) -> str:
+        """One line: what it is and where."""
+        size = sum(parameter.numel() for parameter in self.denoiser.parameters())
+        return (
+            f"Run({str(self.directory)!r}: {self.denoiser.description}, "
+            f"{type(self.denoiser.backbone).__name__} of {size:,} parameters)"
+        )
+
+    def to(self, device: torch.device | str) -> Run:
+        """Move the network.
+
+        Args:
+            device: As torch spells it, for example ``"cuda"``.
+
+        Returns:
+            This run.
+        """
+        self.denoiser.to(device)
+        return self
+
+    def sample(
+        self,
+        num: int = 10,
+        *,
+        length: int | None = None,
+        seed: int | None = None,
+        sampler: str | Sampler | None = None,
+        motifs: Sequence[str] = (),
+        label: str | None = None,
+        guidance: float | None = None,
+        stop: str | None = None,
+        extrapolate: bool = False,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Draw sequences.
+
+        Args:
+            num: Number of sequences.
+            length: Tokens in each; ``None`` is the length of the training rows.
+            seed: Of the draws, in [0, 2^32).
+            sampler: Name of a sampler, or a sampler; ``None`` is the usual one for the process.
+            motifs: ``PATTERN`` or ``PATTERN@START``, counted from 0: tokens that occur in every
+                sequence.
+            label: Class to draw, for a run with labels.
+            guidance: Strength of classifier-free guidance; ``None`` means 1, the model's
+                distribution given the label.
+            stop: A symbol that ends a sequence, for runs of block diffusion.
+            extrapolate: Whether sequences may be longer than the rows of training.
+            batch_size: Sequences drawn at a time; ``None`` chooses.
+            options: Of the sampler, for example ``temperature=0.9``.
+
+        Returns:
+            The sequences, decoded.
+
+        Raises:
+            ValueError: If an argument does not fit the run or the sampler.
+        """
+        length = self.usual_length("sample.length") if length is None else length
+        templates: Templates = Blanks(num, length, self.process.unknown_id)
+        if motifs:
+            parsed = [Motif.parse(text) for text in motifs]
+            templates = Scaffolds(parsed, num, length, self.tokenizer)
+        return self.draw(
+            templates,
+            seed=seed,
+            sampler=self._sampler(sampler, options),
+            label=label,
+            guidance=guidance,
+            stop=stop,
+            extrapolate=extrapolate,
+            batch_size=batch_size,
+        ).sequences
+
+    def infill(
+        self,
+        templates: str | Sequence[str],
+        num: int = 1,
+        *,
+        seed: int | None = None,
+        sampler: str | Sampler | None = None,
+        label: str | None = None,
+        guidance: float | None = None,
+        extrapolate: bool = False,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Fill the unknown positions of templates; known tokens stay.
+
+        Args:
+            templates: One or several. For DNA, N and other IUPAC codes are filled; for text,
+                ``[MASK]``, or ``[MASK:20]`` for twenty tokens.
+            num: Sequences for each template.
+            seed: See ``sample``.
+            sampler: See ``sample``.
+            label: See ``sample``.
+            guidance: See ``sample``.
+            extrapolate: See ``sample``.
+            batch_size: See ``sample``.
+            options: See ``sample``.
+
+        Returns:
+            The sequences, ``num`` for each template, template by template.
+
+        Raises:
+            ValueError: If an argument does not fit the run or the sampler.
+        """
+        rows = [templates] if isinstance(templates, str) else list(templates)
+        records = Records([(str(i), row) for i, row in enumerate(rows)], num, self.tokenizer)
+        return self.draw(
+            records,
+            seed=seed,
+            sampler=self._sampler(sampler, options),
+            label=label,
+            guidance=guidance,
+            extrapolate=extrapolate,
+            batch_size=batch_size,
+        ).sequences
+
+    def draw(
+        self,
+        templates: Templates,
+        *,
+        sampler: Sampler,
+        seed: int | None = None,
+        label: str | None = None,
+        guidance: float | None = None,
+        stop: str | None = None,
+        extrapolate: bool = False,
+        batch_size: int | None = None,
+        modify: Callable[[Run, Sampler], Run] | None = None,
+        recorder: Recorder | None = None,
+    ) -> Drawn:
+        """Draw a sequence for each template, under a progress bar.
+
+        Args:
+            templates: What is given of each sequence.
+            sampler: How to draw.
+            seed: See ``sample``.
+            label: See ``sample``.
+            guidance: See ``sample``.
+            stop: See ``sample``.
+            extrapolate: See ``sample``.
+            batch_size: See ``sample``.
+            modify: Changes the model before it is guided, for example so that it reads both
+                strands.
+            recorder: Keeps every step.
+
+        Raises:
+            ValueError: If an argument does not fit the run or the sampler.
+        """
+        sampler.check_fit(self.denoiser)
+        run = self if modify is None else modify(self, sampler)
+        run = guide("sample", run, label, guidance)
+        sampler = fit_sampler(sampler, run, stop=stop, extrapolate=extrapolate)
+        if isinstance(templates, Records):
+            for name, length in templates.records:
+                owner = f"sample.infill record {name!r}"
+                check_context(owner, length, run, sampler, extrapolate=extrapolate)
+        else:
+            longest = max(templates.lengths)
+            check_context("sample.length", longest, run, sampler, extrapolate=extrapolate)
+        batch_size = choose_batch(run, max(templates.lengths), batch_size)
+        seed = draw_seed() if seed is None else seed
+        return draw(run, sampler, templates, seed=seed, batch_size=batch_size, recorder=recorder)
+
+    def score(
+        self,
+        sequences: Sequence[str] | Sequence[Record],
+        *,
+        names: Sequence[str] | None = None,
+        label: str | None = None,
+        seed: int = 0,
+        batch_size: int = 32,
+        **options: Any,
+    ) -> Scores:
+        """Estimate the likelihood of sequences.
+
+        Args:
+            sequences: Strings, or records of a reader. Unknown symbols are given, not counted.
+            names: Of the sequences; ``None`` counts them from 0.
+            label: Class to score as, for a run with labels.
+            seed: Of the draws.
+            batch_size: Rows of a network call.
+            options: Fields of ``EstimatorOptions``, for example ``estimator="fixed-order"`` or
+                ``target_se=0.5``.
+
+        Returns:
+            A table with a line for each sequence: nats, standard error, 95% interval.
+
+        Raises:
+            ValueError: If an option does not fit the run, or a sequence is too long.
+        """
+        chosen = EstimatorOptions(**options)
+        estimator = choose_estimator("score", chosen)
+        check_budget(estimator, num_tokens=1, **chosen.budget, owner="score")
+        run = guide("score", self, label)
+        estimator = suit("score", estimator, chosen, run)
+        rows = [
+            sequence
+            if isinstance(sequence, Record)
+            else Record(str(i) if names is None else names[i], (self.tokenizer.encode(sequence),))
+            for i, sequence in enumerate(sequences)
+        ]
+        found = score_records(
+            run, rows, estimator=estimator, seed=seed, batch_size=batch_size, **chosen.budget
+        )
+        return Scores(tuple(found), self.datamodule.token_name, estimator)
+
+    def evaluate(
+        self,
+        split: Split = "test",
+        *,
+        given_labels: bool = False,
+        seed: int = 0,
+        **options: Any,
+    ) -> Evaluation:
+        """Estimate the likelihood of a split, beside baselines on the same rows.
+
+        Args:
+            split: Which split.
+            given_labels: Whether each row is evaluated given its label.
+            seed: Of the draws.
+            options: Fields of ``EstimatorOptions``, for example ``evaluations=4``.
+
+        Raises:
+            ValueError: If an option does not fit the run.
+        """
+        chosen = EstimatorOptions(**options)
+        estimator = choose_estimator("evaluate", chosen)
+        check_budget(estimator, num_tokens=1, **chosen.budget)
+        estimator = suit("evaluate", estimator, chosen, self)
+        labels = choose_labels("evaluate", self, given=given_labels)
+        result = estimate(
+            self, split, estimator=estimator, seed=seed, **chosen.budget, labels=labels
+        )
+        found = compare(result, estimator, self.datamodule.baselines(split), labels)
+        return Evaluation(found, str(self.directory), self.datamodule, split)
+
+    def embed(
+        self, sequences: Sequence[str], *, layer: int | None = None, batch_size: int = 32
+    ) -> Float[np.ndarray, "N H"]:
+        """Average the hidden states of sequences over their known positions.
+
+        States of DNA are averaged over both strands.
+
+        Args:
+            sequences: Strings.
+            layer: States after that many layers; ``None`` is what the head reads.
+            batch_size: Rows of a network call.
+
+        Returns:
+            One vector for each sequence.
+
+        Raises:
+            ValueError: If the network reads no tokens, there is no such layer, or a sequence is too
+                long or has no known position.
+        """
+        rows = [self.tokenizer.encode(sequence) for sequence in sequences]
+        check_readable("embed", self, {str(i): row for i, row in enumerate(rows)}, pooled=True)
+        return np.stack(embed(self, rows, layer=layer, pooled=True, batch_size=batch_size))
+
+    def fill_probabilities(self, template: str) -> FillTable:
+        """Give p(token | known tokens) for every unknown position of a template.
+
+        Args:
+            template: A string with unknown symbols, such as N in DNA.
+
+        Raises:
+            ValueError: If the process is not masked diffusion, or nothing is unknown.
+        """
+        return fill_table(self, template)
+
+    def usual_length(self, owner: str) -> int:
+        """Tokens of a training row.
+
+        Args:
+            owner: What asks, for the message.
+
+        Raises:
+            ValueError: If training rows have no one length.
+        """
+        length = self.datamodule.context_length
+        if length is None:
+            raise ValueError(
+                f"{owner} must be given for {self.directory}, whose training rows have no one "
+                "length, got none; add it, for example 100"
+            )
+        return length
+
+    def _sampler(self, sampler: str | Sampler | None, options: dict[str, Any]) -> Sampler:
+        """Build the sampler of keyword arguments.
+
+        Raises:
+            ValueError: If there are options beside a sampler, or one that it does not take.
+        """
+        if isinstance(sampler, Sampler):
+            if options:
+                raise ValueError(
+                    f"Run.sample.{next(iter(options))} must be set on the sampler that was given, "
+                    f"a {type(sampler).__name__}"
+                )
+            return sampler
+        name = usual_sampler(self) if sampler is None else sampler
+        try:
+            return choose_sampler(name)(**options)
+        except TypeError as error:
+            raise ValueError(f"sample.sampler {name}: {error}") from error
+
+
+def load(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
+    """Load a run directory, or the hub folder of a published network. Nothing is unpickled.
+
+    Args:
+        directory: A run directory; or a folder with ``config.json`` and ``model.safetensors`` of a
+            Caduceus, an MDLM or a BD3-LM.
+        device: Where the network goes.
+
+    Raises:
+        FileNotFoundError: If it is neither, or nothing has been saved yet.
+        ValueError: If the tokenizer or the weights do not fit the configuration.
+    """
+    directory = Path(directory)
+    if (directory / CONFIG_NAME).is_file() or not (directory / CONFIG_FILE).is_file():
+        found = load_trained(directory, device=device)
+    else:
+        found = _load_hub(directory, device)
+    return Run(found.directory, found.config, found.denoiser, found.digest)
+
+
+def _load_hub(directory: Path, device: torch.device | str) -> Trained:
+    """Load a published network; a domain knows its tokens.
+
+    Raises:
+        ValueError: If no installed domain knows such networks.
+    """
+    kind = str(read_json(directory / CONFIG_FILE).get("model_type"))
+    known = {entry.name: entry for entry in entry_points(group="seqdiff.hubs")}
+    if kind not in known:
+        raise ValueError(
+            f"{directory / CONFIG_FILE} must have a model_type among {', '.join(sorted(known))}, "
+            f"got {kind!r}"
+        )
+    data, backbone, block_size = known[kind].load()(directory)
+    process = Absorbing(data.tokenizer.vocab_size)
+    config = RunConfig(directory, data, backbone, process, block_size=block_size)
+    denoiser = compose(config)
+    digest = weights_digest(denoiser.state_dict())
+    return Trained(directory, config, denoiser.eval().to(device), digest)
+
+
+def draw_seed() -> int:
+    """Draw a seed for a call without one, and print it."""
+    seed = secrets.randbelow(2**32)
+    print(f"seqdiff: seed {seed}", file=sys.stderr)
+    return seed
+
+
+def train(config: Path | str, *flags: str) -> Run:
+    """Train what a configuration file describes, and load the run.
+
+    Args:
+        config: A YAML file.
+        flags: Keys that override the file, as on the command line: ``"--optim.lr", "1e-3"``.
+
+    Raises:
+        FileExistsError: If the run directory already holds a run.
+        ValueError: If the configuration does not fit together.
+    """
+    from seqdiff.run.config import parse_run
+    from seqdiff.run.start import quieten_lightning, start_run
+
+    quieten_lightning()
+    return load(start_run(parse_run(Path(config), flags)))
+
+
+def resume(directory: Path | str, *flags: str) -> Run:
+    """Continue training a run as if it had never stopped, and load it.
+
+    Args:
+        directory: The run directory.
+        flags: Keys to override, for example ``"--trainer.max_steps", "20000"``.
+
+    Raises:
+        FileNotFoundError: If there is nothing to resume.
+        ValueError: If the checkpoint does not fit, or the run is already finished.
+    """
+    from seqdiff.run.start import quieten_lightning, resume_run
+
+    quieten_lightning()
+    return load(resume_run(Path(directory), flags))

@@ -1,0 +1,166 @@
+"""What ``import seqdiff`` gives: the same results as the commands, without Lightning."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import seqdiff
+from genomics.sequence import DNATokenizer
+from seqdiff.backbones import Caduceus, Transformer
+from seqdiff.cli.app import main
+from seqdiff.samplers import AncestralSampler
+from seqdiff.types import Inputs
+
+
+def _imported(code: str) -> set[str]:
+    """Modules that a fresh process has imported after some code, by ``-X importtime``."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
+    )
+    return set(re.findall(r"\|\s+([\w.]+)$", done.stderr, flags=re.MULTILINE))
+
+
+def test_importing_and_loading_need_no_lightning(trained: Path) -> None:
+    found = _imported("import seqdiff")
+    assert "seqdiff" in found
+    assert not found & {"torch", "numpy", "lightning", "jsonargparse", "numba"}
+    found = _imported(f"import seqdiff; seqdiff.load({str(trained)!r}).sample(1, length=4, seed=0)")
+    assert {"torch", "jsonargparse"} <= found
+    assert not {name for name in found if name.startswith("lightning.pytorch")}
+
+
+def test_sampling_is_what_the_command_does(
+    trained: Path, tmp_path: Path, toy_writer: None, capsys
+) -> None:
+    run = seqdiff.load(trained)
+    out = tmp_path / "a.ring"
+    command = ["sample", str(trained), "--num=3", "--seed=5", f"--out={out}", "--length=9"]
+    assert main([*command, "--sampler=ancestral", "--num-steps=4"]) == 0
+    written = out.read_text().split()[1::2]
+    options = {"length": 9, "seed": 5}
+    assert run.sample(3, sampler="ancestral", num_steps=4, **options) == written
+    assert run.sample(3, sampler=AncestralSampler(4), **options) == written
+    assert run.sample(3, sampler="ancestral", num_steps=4, batch_size=1, **options) == written
+    assert run.sample(3, **options) != written
+    capsys.readouterr()
+    drawn = run.sample(2)
+    (seed,) = re.findall(r"seqdiff: seed (\d+)", capsys.readouterr().err)
+    assert [len(row) for row in drawn] == [12, 12], "the length of the training rows"
+    assert run.sample(2, seed=int(seed)) == drawn
+
+
+def test_bare_sample_prints_ten_sequences(trained: Path, toy_writer: None, capsys) -> None:
+    run = seqdiff.load(trained)
+    run.datamodule.file_suffix = "ring"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(run.datamodule), "file_suffix", "ring")
+        assert main(["sample", str(trained)]) == 0
+    shown = capsys.readouterr()
+    (seed,) = re.findall(r"seqdiff: seed (\d+)", shown.err)
+    assert shown.out.split()[1::2] == run.sample(10, seed=int(seed))
+
+
+def test_scores_are_what_the_command_writes(
+    trained: Path, tmp_path: Path, toy_writer: None, rings: Path
+) -> None:
+    out = tmp_path / "s.tsv"
+    assert main(["score", str(trained), str(rings), f"--out={out}", "--max_nfe=64"]) == 0
+    rows = [line.split() for line in rings.read_text().splitlines()]
+    found = seqdiff.load(trained).score(
+        [sequence for _, sequence in rows], names=[name for name, _ in rows], max_nfe=64
+    )
+    assert found.to_tsv() == out.read_text()
+    assert len(found) == 5 and found[3].nats is None and "NA" in repr(found)
+    table = found.to_pandas()
+    assert list(table.columns) == out.read_text().split("\n")[0].split("\t")
+    assert table["nats"][0] == found[0].nats
+
+
+def test_infilling_keeps_what_is_given(trained: Path) -> None:
+    run = seqdiff.load(trained)
+    rows = run.infill(["uv--yz", "--"], 3, seed=1)
+    assert len(rows) == 6 and all(row[:2] == "uv" and row[4:] == "yz" for row in rows[:3])
+    assert all(len(row) == 2 and set(row) <= set("uvwxyz") for row in rows[3:])
+
+
+def test_probabilities_are_the_networks(trained: Path) -> None:
+    run = seqdiff.load(trained)
+    found = run.fill_probabilities("uv--yz")
+    tokens = torch.tensor([[0, 1, 6, 6, 4, 5]])
+    exact = run.denoiser.log_probs(Inputs(tokens))[0, 2:4].exp()
+    np.testing.assert_allclose(found.probabilities, exact.detach().numpy(), rtol=1e-5)
+    assert found.positions.tolist() == [2, 3] and found.symbols == list("uvwxyz")
+    assert found.to_pandas().loc[3, "u"] == found.probabilities[1, 0]
+    with pytest.raises(ValueError, match="must have an unknown symbol, got 'uv'"):
+        run.fill_probabilities("uv")
+
+
+def test_embeddings_are_means_over_known_positions(trained: Path) -> None:
+    run = seqdiff.load(trained)
+    found = run.embed(["uvw", "uv-w", "xyz"])
+    hidden = run.denoiser.backbone.hidden(Inputs(torch.tensor([[0, 1, 6, 2]])))[0]
+    expected = hidden[[0, 1, 3]].mean(dim=0).detach().numpy()
+    np.testing.assert_allclose(found[1], expected, rtol=1e-5)
+    assert found.shape == (3, run.denoiser.backbone.width)
+    with pytest.raises(ValueError, match="record '1': embed must be given a known token"):
+        run.embed(["uv", "--"])
+
+
+def test_evaluation_is_what_the_command_writes(trained: Path, tmp_path: Path) -> None:
+    import json
+
+    out = tmp_path / "e.json"
+    assert main(["evaluate", str(trained), f"--json={out}", "--evaluations=4"]) == 0
+    found = seqdiff.load(trained).evaluate(evaluations=4)
+    assert json.loads(json.dumps(found.content())) == json.loads(out.read_text())
+    assert "model, upper bound" in repr(found)
+
+
+def test_wrong_arguments_are_named(trained: Path) -> None:
+    run = seqdiff.load(trained)
+    with pytest.raises(ValueError, match=r"sample.sampler ancestral: .*num_step"):
+        run.sample(1, length=4, seed=0, sampler="ancestral", num_step=3)
+    with pytest.raises(ValueError, match="must be set on the sampler that was given"):
+        run.sample(1, length=4, seed=0, sampler=AncestralSampler(4), temperature=0.5)
+    assert run.to("cpu") is run and "ToyNet" in repr(run)
+
+
+def test_a_published_caduceus_is_a_run(tmp_path: Path) -> None:
+    complement = (0, 1, 2, 3, 4, 5, 6, 10, 9, 8, 7, 11, 12, 13, 14, 15)
+    network = Caduceus(
+        8, 1, variant="ps", d_state=4, num_embeddings=16, num_logits=16, complement=complement
+    )
+    network.to_hub(tmp_path / "hub")
+    run = seqdiff.load(tmp_path / "hub")
+    assert run.tokenizer.fingerprint == DNATokenizer().fingerprint
+    (row,) = run.infill("ACGTNNNNACGT", seed=0)
+    assert re.fullmatch("ACGT[ACGT]{4}ACGT", row)
+    hub_ids = torch.tensor([[7, 8, 3, 10]])
+    exact = network.eval()(Inputs(hub_ids))[0, 2, 7:11].softmax(dim=-1)
+    found = run.fill_probabilities("ACNT").probabilities[0]
+    np.testing.assert_allclose(found, exact.detach().numpy(), rtol=1e-4)
+    with pytest.raises(ValueError, match="must have a test split, got a published network without"):
+        run.evaluate()
+    with pytest.raises(ValueError, match="whose training rows have no one length"):
+        run.sample(1, seed=0)
+
+
+def test_a_published_mdlm_needs_a_known_vocabulary(tmp_path: Path) -> None:
+    Transformer(8, 1, 2, num_embeddings=12, num_logits=11).to_hub(tmp_path / "hub")
+    with pytest.raises(ValueError, match="vocab_size must be 50258 or 30523"):
+        seqdiff.load(tmp_path / "hub")
+    (tmp_path / "hub" / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ValueError, match=r"must have a model_type among bd3lm, caduceus, mdlm"):
+        seqdiff.load(tmp_path / "hub")
+
+
+def test_training_from_python(config: Path, tmp_path: Path) -> None:
+    run = seqdiff.train(config, "--trainer.max_steps", "2", "--output", str(tmp_path / "r"))
+    assert run.directory == tmp_path / "r"
+    longer = seqdiff.resume(run.directory, "--trainer.max_steps", "3")
+    assert longer.digest != run.digest

@@ -1,0 +1,49 @@
+"""The tokens of published text models, for ``seqdiff.load``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from seqdiff.backbones import CONFIG_FILE, Backbone, PublishedTransformer, read_json
+from seqdiff.data import NoData, SequenceDataModule
+from text.tokenizers import BertTokenizer, GPT2Tokenizer
+
+# By the number of embedded ids: the vocabulary and the mask.
+_TOKENIZERS = {50258: (GPT2Tokenizer, "gpt2"), 30523: (BertTokenizer, "bert-base-uncased")}
+
+
+def open_hub(directory: Path) -> tuple[SequenceDataModule, Backbone, int | None]:
+    """Open the folder of a published MDLM or BD3-LM.
+
+    The tokenizer is GPT-2's or BERT's, by the size of the vocabulary; its files are read from the
+    folder if they are there, or else as those of ``GPT2Tokenizer`` and ``BertTokenizer``.
+
+    Args:
+        directory: Holds config.json and model.safetensors.
+
+    Returns:
+        The tokens without data, the network, and the tokens of a block of a BD3-LM.
+
+    Raises:
+        ValueError: If the folder holds neither, or the vocabulary has another size.
+    """
+    fields = read_json(directory / CONFIG_FILE)
+    size = fields.get("vocab_size")
+    if not isinstance(size, int) or size not in _TOKENIZERS:
+        known = " or ".join(str(one) for one in _TOKENIZERS)
+        raise ValueError(
+            f"{directory / CONFIG_FILE} vocab_size must be {known}, that of GPT-2 or BERT with the "
+            f"mask, got {size}; make it a run with a tokenizer of its own: seqdiff train "
+            "--backbone seqdiff.backbones.PublishedTransformer"
+        )
+    kind, name = _TOKENIZERS[size]
+    here = any((directory / file).is_file() for layout in kind.layouts for file in layout)
+    tokenizer = kind(str(directory) if here else name)
+    found = fields.get("block_size") if fields.get("model_type") == "bd3lm" else None
+    block_size = found if isinstance(found, int) else None
+    backbone = PublishedTransformer(
+        str(directory), num_embeddings=size, num_logits=size - 1, blocks=block_size is not None
+    )
+    data = NoData(tokenizer, token_name="token", file_suffix="txt")
+    data.context_length = backbone.max_length
+    return data, backbone.eval(), block_size
