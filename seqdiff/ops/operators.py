@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
+Outputs = Tensor | tuple[Tensor, ...] | list[Tensor]
 Saved = tuple[Sequence[Tensor | list[Tensor] | None], tuple[object, ...]]
 
 
@@ -21,19 +23,19 @@ def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
 
 def differentiable_operator(
     name: str,
-    forward: Callable[..., list[Tensor]],
-    forward_fake: Callable[..., list[Tensor]],
+    forward: Callable[..., Outputs],
+    forward_fake: Callable[..., Outputs],
     backward: Callable[..., list[Tensor]],
     backward_fake: Callable[..., list[Tensor]],
     *,
-    remember: Callable[[tuple, list[Tensor]], Saved],
+    remember: Callable[[tuple, Any], Saved],
     differentiable: int,
 ) -> None:
     """Register an operator and its gradient, opaque to ``torch.compile`` and differentiable once.
 
     Args:
         name: The operators are ``torch.ops.seqdiff.<name>`` and ``<name>_backward``.
-        forward: The operator.
+        forward: The operator. PyTorch is slower to call one that returns a list than a tuple.
         forward_fake: Returns empty tensors of the outputs' shapes, dtypes and strides.
         backward: Takes the tensors and the options of ``remember``, then the gradients of the
             first outputs, None where there is none. It returns one gradient for each
@@ -58,7 +60,9 @@ def differentiable_operator(
         flat = [part for t in tensors for part in (t if isinstance(t, list) else [t])]
         ctx.save_for_backward(*flat)
 
-    def gradients(ctx, grads):
+    def gradients(ctx, *grads):
+        if isinstance(grads[0], list | tuple):  # the operator returns a list
+            grads = grads[0]
         known = iter(ctx.saved_tensors)
         arguments = [
             next(known) if n is None else [next(known) for _ in range(n)] for n in ctx.lengths

@@ -230,7 +230,7 @@ ops = torch.ops.seqdiff
 for C, z, h, softplus in ((m, u, None, True), (A, None, torch.ones(2, 40, 4), False)):
     out, last, _ = ops.selective_scan_triton(u, u, A, m, C, v, z, v, h, softplus, True, True)
     (out.float().sum() + last.sum()).backward()
-ops.causal_conv1d_triton(u, torch.ones(40, 4), v, True, False)[0].sum().backward()
+ops.causal_conv1d_triton(u, torch.ones(40, 4), v, True, False).sum().backward()
 """
     environment = {name: v for name, v in os.environ.items() if name != "TRITON_INTERPRET"}
     result = subprocess.run(

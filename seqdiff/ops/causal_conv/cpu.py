@@ -31,7 +31,7 @@ def causal_conv1d_cpu(
     kind = compute_dtype(x, weight, bias)
     offset = None if bias is None else bias.to(kind)
     out = torch.ops.seqdiff.causal_conv1d(x.to(kind), weight.to(kind), offset, silu, reverse)
-    return out[0].to(x.dtype)
+    return out.to(x.dtype)
 
 
 def run_conv(
@@ -99,10 +99,8 @@ def _arguments(
     return (*places, *cut.arguments(x.shape[2]), view(tails, x, 4))
 
 
-def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
-) -> list[Tensor]:
-    return [run_conv(x, weight, bias, silu, Cut(x.shape[2], reverse), None)]
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
+    return run_conv(x, weight, bias, silu, Cut(x.shape[2], reverse), None)
 
 
 def _backward(

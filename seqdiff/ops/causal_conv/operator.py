@@ -11,14 +11,14 @@ from seqdiff.ops.operators import compute_dtype, differentiable_operator
 
 
 def register_conv(
-    name: str, forward: Callable[..., list[Tensor]], backward: Callable[..., list[Tensor]]
+    name: str, forward: Callable[..., Tensor], backward: Callable[..., list[Tensor]]
 ) -> None:
     """Register a backend.
 
     Args:
         name: Of the operator.
         forward: From x, the filter, its bias or None, whether SiLU follows and whether the filter
-            looks right, to a list with the output.
+            looks right, to the output.
         backward: From the same and the gradient of the output, to the gradients of x, the filter
             and the bias, which is ignored if there is no bias.
     """
@@ -31,7 +31,7 @@ def register_conv(
     differentiable_operator(
         name,
         forward,
-        lambda x, weight, bias, silu, reverse: [torch.empty_like(x)],
+        lambda x, weight, bias, silu, reverse: torch.empty_like(x),
         backward,
         backward_fake,
         remember=lambda inputs, _: (inputs[:3], inputs[3:]),

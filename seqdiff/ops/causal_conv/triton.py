@@ -33,7 +33,7 @@ def causal_conv1d_triton(
         ValueError: The tensors are not on a CUDA device.
     """
     offset = None if bias is None else bias.contiguous()
-    return torch.ops.seqdiff.causal_conv1d_triton(x, weight, offset, silu, reverse)[0]
+    return torch.ops.seqdiff.causal_conv1d_triton(x, weight, offset, silu, reverse)
 
 
 def _grid(x: Tensor) -> tuple[int, int, int]:
@@ -52,14 +52,12 @@ def _options(weight: Tensor, dtype: torch.dtype, silu: bool, reverse: bool) -> d
     }
 
 
-def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
-) -> list[Tensor]:
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool) -> Tensor:
     out = torch.empty_like(x)
     options = _options(weight, compute_dtype(x, weight, bias), silu, reverse)
     arguments = [*strided(x, weight), bias, *strided(out), x.shape[1], x.shape[2]]
     launch(conv_outputs, _grid(x), x, arguments, options)
-    return [out]
+    return out
 
 
 def _backward(

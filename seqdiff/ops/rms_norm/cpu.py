@@ -19,17 +19,17 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1, tensor.shape[-1]).contiguous()
 
 
-def _forward(x: Tensor, weight: Tensor, eps: float) -> list[Tensor]:
+def _forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The output, and one over each vector's root mean square."""
     out, inverse = _forward_fake(x, weight, eps)
     rows = _flat(x)
     arrays = (rows, weight.contiguous(), weight.new_tensor([eps]), _flat(out), inverse)
     run_tasks(norm_forward, x, tuple(a.numpy() for a in arrays), -(-len(rows) // ROWS))
-    return [out, inverse]
+    return out, inverse
 
 
 def _forward_fake(x, weight, eps):
-    return [x.new_empty(x.shape), x.new_empty(x.shape[:-1].numel())]
+    return x.new_empty(x.shape), x.new_empty(x.shape[:-1].numel())
 
 
 def _backward(x: Tensor, weight: Tensor, inverse: Tensor, d_out: Tensor) -> list[Tensor]:

@@ -234,14 +234,14 @@ def _forward(
     softplus: bool,
     reverse: bool,
     keep: bool,
-) -> list[Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """One block as long as the row, whose borders are the initial and the last state."""
     inputs = KernelInputs(u, delta, A, B, C, D, z, bias, softplus)
     out, borders = torch.empty_like(u), empty_states(u, len(u), 2, A)
     borders[:, 0] = 0 if initial is None else initial
     cut = Cut(u.shape[2], reverse, through=True)
     saved = run_scan(inputs, cut, borders, out, keep, add=False)
-    return [out, borders[:, 1].contiguous(), saved]
+    return out, borders[:, 1].contiguous(), saved
 
 
 def _backward(

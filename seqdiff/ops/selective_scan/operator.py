@@ -12,7 +12,7 @@ from seqdiff.ops.operators import compute_dtype, differentiable_operator
 
 def register_scan(
     name: str,
-    forward: Callable[..., list[Tensor]],
+    forward: Callable[..., tuple[Tensor, Tensor, Tensor]],
     backward: Callable[..., list[Tensor]],
     saved_shape: Callable[[Tensor, Tensor, Tensor, Tensor], tuple],
     *,
@@ -37,7 +37,7 @@ def register_scan(
         dtype = compute_dtype(u, delta, A, B, C, D, z, bias, initial)
         shape = saved_shape(u, A, B, C) if keep else (0, 0, 0, 0)
         last = A.new_empty(u.shape[0], *A.shape, dtype=dtype)
-        return [torch.empty_like(u), last, u.new_empty(shape, dtype=dtype)]
+        return torch.empty_like(u), last, u.new_empty(shape, dtype=dtype)
 
     def backward_fake(
         u, delta, A, B, C, D, z, bias, initial, saved, softplus, reverse, d_out, d_last

@@ -150,7 +150,7 @@ def _forward(
     softplus: bool,
     reverse: bool,
     keep: bool,
-) -> list[Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     dtype = compute_dtype(u, delta, A, B, C, D, z, bias, initial)
     plan = _plan(u, A, B, C, dtype)
     length, (share_B, share_C) = u.shape[2], plan.shares
@@ -164,7 +164,7 @@ def _forward(
         plan.sizes,
     ]  # fmt: skip
     launch(scan_outputs, plan.grid, u, finish, options | {"SHARE_B": share_B, "SHARE_C": share_C})
-    return [out, last, starts if keep else starts.new_empty(0, 0, 0, 0)]
+    return out, last, starts if keep else starts.new_empty(0, 0, 0, 0)
 
 
 def _backward(
