@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.seqdiff-installed
 
-.PHONY: setup demo test slow lint clean
+.PHONY: setup demo test slow lint docs clean
 
 setup: $(STAMP)
 
@@ -29,6 +29,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
 	rm -rf .venv

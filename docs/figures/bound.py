@@ -1,4 +1,4 @@
-"""Draws docs/figures/bound.svg: the cost of a token by the number of masks, whose mean is the bound."""
+"""Draws docs/figures/bound.svg: the cost of a token by the number of masks."""
 
 import itertools
 import sys

@@ -1,4 +1,4 @@
-"""A small source whose probabilities can be enumerated, and networks that know it exactly or nearly."""
+"""A source that can be enumerated, and networks that know it exactly or nearly."""
 
 import itertools
 
@@ -14,7 +14,7 @@ STAY = 0.9
 
 
 class ChainNetwork(Backbone):
-    """p(x_i | visible tokens) of a chain of two symbols that changes its symbol at 10% of the steps.
+    """p(x_i | visible tokens) of a chain of two symbols that changes at 10% of the steps.
 
     Args:
         length: Tokens of a row.

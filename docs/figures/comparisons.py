@@ -1,4 +1,4 @@
-"""Draws docs/figures/comparisons.svg from benchmarks/results/objectives: models and counts on DNA."""
+"""Draws docs/figures/comparisons.svg from benchmarks/results/objectives."""
 
 import json
 import sys

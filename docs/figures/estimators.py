@@ -1,4 +1,4 @@
-"""Draws docs/figures/estimators.svg: standard deviation of each estimator by network evaluations."""
+"""Draws docs/figures/estimators.svg: standard deviation by network evaluations."""
 
 import sys
 
@@ -13,7 +13,7 @@ LENGTH, REPEATS = 16, 2000
 
 
 def spread(estimator) -> tuple[float, float]:
-    """Evaluations per row, and standard deviation of the estimate over repeats, in nats per token."""
+    """Evaluations per row, and standard deviation over repeats, in nats per token."""
     row = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0]]).expand(REPEATS, -1)
     batch = Batch(row, torch.ones_like(row, dtype=torch.bool), index=torch.arange(REPEATS))
     found = evaluate(denoiser(LENGTH, sharpness=2.0), [batch], estimator=estimator)

@@ -1,14 +1,18 @@
-"""MkDocs hook: generates the API reference from the rooms' exports, so that it cannot go stale."""
+"""MkDocs hook: generates the reference pages from the code, so that they cannot go stale."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
+import logging
+import re
 from pathlib import Path
 
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
+log = logging.getLogger("mkdocs.hooks.reference")
 
 
 def rooms() -> list[str]:
@@ -22,24 +26,103 @@ def rooms() -> list[str]:
     return found
 
 
+def first_line(value: object) -> str:
+    """First sentence of a docstring."""
+    text = (inspect.getdoc(value) or "").partition("\n\n")[0]
+    return " ".join(text.replace("``", "`").split()).partition(". ")[0].rstrip(".")
+
+
 def api_page(package: str) -> str:
     """One page: every class and function that the package exports, then its constants."""
     module = importlib.import_module(package)
-    lines = [f"# {package}", "", module.__doc__ or "", ""]
+    lines = [f"# {package}", "", (module.__doc__ or "").partition("\n\n")[0], ""]
     constants = []
     for name in sorted(module.__all__):
         value = getattr(module, name)
         if inspect.isclass(value) or inspect.isroutine(value):
+            if not inspect.getdoc(value):
+                log.warning("%s.%s has no docstring", package, name)
             lines += [f"::: {package}.{name}", ""]
         else:
-            constants.append(f"| `{name}` | `{value!r:.80}` |")
+            constants.append(f"| `{name}` | `{value!r:.80}` |".replace("\n", " "))
     if constants:
         lines += ["## Constants and types", "", "| name | value |", "|---|---|", *constants, ""]
     return "\n".join(lines)
 
 
+def api_index() -> str:
+    """The packages with a line each."""
+    lines = ["# Python API", "", "| package | what it has |", "|---|---|"]
+    for name in rooms():
+        module = importlib.import_module(name)
+        lines.append(f"| [`{name}`](api/{name}.md) | {first_line(module)} |")
+    return "\n".join(lines) + "\n"
+
+
+def commands_page() -> str:
+    """Every command with its options, from its function."""
+    from seqdiff.cli.app import build_app, commands
+
+    lines = [
+        "# Commands",
+        "",
+        "Options can be written with dashes or underscores. An error is one line on standard "
+        "error, and the exit code is then 2; `SEQDIFF_TRACEBACK=1` shows where it came from.",
+        "",
+    ]
+    for command in commands().values():
+        text = build_app(command.name)[command.name].generate_docs(output_format="markdown")
+        text = re.sub(r"^#+ .*$", "", text, flags=re.MULTILINE)
+        about, _, example = command.help.rpartition(": ")
+        lines += [f"## seqdiff {command.name}", "", f"{about}.", "", f"    {example}", "", text, ""]
+    return "\n".join(lines)
+
+
+def configuration_page() -> str:
+    """The keys of a run's configuration, from the classes that they build."""
+    from seqdiff.run import PRESETS, RunConfig
+    from seqdiff.training import OptimConfig, TrainerConfig
+
+    lines = [
+        "# Configuration keys",
+        "",
+        "A configuration is a YAML file with these keys. Every key can follow `seqdiff train` as "
+        "an option, `--optim.lr 1e-3`. The key `base` names a file that is read first; `preset` "
+        f"sets process, parameterization and objective: {', '.join(PRESETS)}. `class_path` and "
+        "`init_args` of a part name a class and its arguments; the classes are in the "
+        "[Python API](api.md). `seqdiff train --keys` prints this list for the installed version.",
+        "",
+    ]
+    for title, kind, prefix in (
+        ("The run", RunConfig, ""),
+        ("optim", OptimConfig, "optim."),
+        ("trainer", TrainerConfig, "trainer."),
+    ):
+        doc = inspect.getdoc(kind) or ""
+        meanings = dict(re.findall(r"^    (\w+): ((?:.|\n        )*)", doc, flags=re.MULTILINE))
+        lines += [f"## {title}", "", "| key | default | meaning |", "|---|---|---|"]
+        for field in dataclasses.fields(kind):
+            given = field.default is not dataclasses.MISSING
+            default = f"`{field.default!r}`" if given else ""
+            if field.default_factory is not dataclasses.MISSING:
+                default = "see below" if prefix == "" and field.name in ("optim", "trainer") else ""
+                default = default or f"`{field.default_factory.__name__}`"
+            meaning = " ".join(meanings.get(field.name, "").split())
+            if not meaning:
+                log.warning("%s.%s has no meaning in its docstring", kind.__name__, field.name)
+            lines.append(f"| `{prefix}{field.name}` | {default or 'required'} | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 def on_files(files, config):
     """Adds the generated pages."""
-    for name in rooms():
-        files.append(File.generated(config, f"reference/api/{name}.md", content=api_page(name)))
+    pages = {f"api/{name}.md": api_page(name) for name in rooms()}
+    pages |= {
+        "api.md": api_index(),
+        "commands.md": commands_page(),
+        "configuration.md": configuration_page(),
+    }
+    for name, content in pages.items():
+        files.append(File.generated(config, f"reference/{name}", content=content))
     return files
