@@ -123,6 +123,20 @@ def install(monkeypatch: pytest.MonkeyPatch, found: dict[str, list["Entry"]]) ->
     extend(score.score, reader.find_readers())
 
 
+def override(command: list[str], *flags: str) -> list[str]:
+    """A command in which options replace those of the same name; each has one value."""
+    names = {flag.partition("=")[0] for flag in flags if flag.startswith("--")}
+    kept: list[str] = []
+    words = list(command)
+    while words:
+        word = words.pop(0)
+        if word.partition("=")[0] not in names:
+            kept.append(word)
+        elif "=" not in word:
+            words.pop(0)
+    return [*kept, *flags]
+
+
 @pytest.fixture
 def rings(tmp_path: Path) -> Path:
     """Five sequences of three lengths, one with unknown symbols, one of nothing else."""

@@ -14,13 +14,14 @@ from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.run import directory as run_module
 from seqdiff.run import load
 from seqdiff.training.weights import encode_weights, weights_digest
+from tests.integration.conftest import override
 
 NUM, LENGTH = 400, 12
 
 
 def samples(run: Path, out: Path, *flags: str) -> np.ndarray:
     command = ["sample", str(run), f"--num={NUM}", f"--length={LENGTH}", "--seed=1"]
-    assert main([*command, "--out", str(out), *flags]) == 0
+    assert main(override([*command, "--out", str(out)], *flags)) == 0
     return np.array([list(line.split()[1]) for line in out.read_text().splitlines()])
 
 

@@ -1,6 +1,5 @@
 """A record's score is a function of its content and the seed; strands of a PS Caduceus agree."""
 
-import argparse
 import csv
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from genomics.io import records
 from genomics.io.fasta import write_fasta
+from genomics.io.records import FastaReader
 from genomics.sequence.alphabet import DNATokenizer, decode, encode, reverse_complement
 from seqdiff.cli.app import main
 from seqdiff.likelihood.estimator import PassNoise
@@ -214,8 +213,8 @@ def test_what_the_reader_says(tmp_path: Path, letters: str) -> None:
     for rc in ("none", "mean"):
         for name, strand in (("f", letters), ("r", mirror(letters))):
             write_fasta(tmp_path / "a.fa", [name], [strand])
-            args = argparse.Namespace(rc=rc)
-            (record,) = records.read(tmp_path / "a.fa", args, DNATokenizer())
+            reader = FastaReader(rc=rc)
+            (record,) = reader.read(tmp_path / "a.fa", DNATokenizer())
             read.setdefault(rc, []).append(record)
     for forward, backward in read.values():
         np.testing.assert_array_equal(forward.content, backward.content)

@@ -154,16 +154,14 @@ def test_the_tokenizer_stands_in_the_run(corpus: Path, tmp_path: Path, fails) ->
 
 @pytest.mark.usefixtures("toy_writer")
 def test_text_is_not_scored_by_a_model_of_something_else(trained: Path, tmp_path: Path) -> None:
-    from argparse import Namespace
-
-    from text.corpora.readers import text_reader
+    from text.corpora.readers import TextReader
 
     (tmp_path / "a.txt").write_text("abc\n")
     run = load(trained)
     with pytest.raises(
         ValueError, match=r"score.text must be scored by a model of text, got a run"
     ):
-        text_reader.read(tmp_path / "a.txt", Namespace(document="line"), run.tokenizer)
+        TextReader(document="line").read(tmp_path / "a.txt", run.tokenizer)
 
 
 BAD = [

@@ -228,7 +228,7 @@ def test_embeddings(run, files, fails, tmp_path: Path) -> None:
     assert "embed.layer must be in" in fails([*command, str(out), "--layer", "9"])
     write_fasta(files["fasta"], ["one", "blank"], ["ACGT", "NNNN"])
     said = fails([*command, str(out)])
-    assert f"{files['fasta']}: record 'blank': embed.pooling mean must have a known base" in said
+    assert f"{files['fasta']}: record 'blank': embed must be given a known base" in said
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert main([*command, str(out), "--pooling", "none"]) == 0

@@ -292,7 +292,7 @@ def test_a_set_is_reported_before_the_next_is_begun(
             raise KeyboardInterrupt
         return real(run, found, *rest, **options)
 
-    monkeypatch.setattr(suite_table, "evaluate_set", interrupted)
+    monkeypatch.setattr("seqdiff.run.evaluate_set", interrupted)
     command = ["evaluate", str(run), "--suite", "zero_shot", "--suite_folder", str(folder), *QUICK]
     assert main(command) == 130
     own = model_row(run, tmp_path / "e.json", *QUICK)

@@ -10,6 +10,7 @@ from transformers import BertForMaskedLM
 from seqdiff.cli.app import main
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
+from seqdiff.run import load as load_run
 from seqdiff.types import Inputs
 from tests.integration.conftest import BASE
 from tests.text.pretrained.tiny_bert import MASK, SIZE, VOCAB, save_bert

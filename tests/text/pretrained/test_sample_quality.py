@@ -12,7 +12,7 @@ import transformers
 from transformers import GPT2Config
 
 from seqdiff import extras
-from seqdiff.cli.app import main
+from seqdiff.cli.app import main, parse
 from tests.text.pretrained.tiny_bert import save_bert
 from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
 from text.commands.generative_perplexity import build_table, conventions
