@@ -65,8 +65,8 @@ def marginal_plainly(denoiser: Denoiser, pair: AlleleWindows) -> float:
         x_t = torch.from_numpy(ref.astype(np.int64))[None]
         x_t[0, place] = SYMBOLS
         t = _PROCESS.schedule.inverse(torch.full((1,), 1 - 1 / len(ref), dtype=torch.float64))
-        law = denoiser(Inputs(x_t, t))[0, place].double()
-        gains.append(float(law[int(alt[place])] - law[int(ref[place])]))
+        log_probs = denoiser(Inputs(x_t, t))[0, place].double()
+        gains.append(float(log_probs[int(alt[place])] - log_probs[int(ref[place])]))
     return sum(gains) / len(gains)
 
 
@@ -81,8 +81,8 @@ def ratio_plainly(denoiser: Denoiser, pair: AlleleWindows, evaluations: int) -> 
             row = batch.take(torch.tensor([strand]))
             for number in range(evaluations):
                 query = estimator.query(row, torch.tensor([number]), noise=noise, process=_PROCESS)
-                law = denoiser(Inputs(query.x_t, query.t)).double()
-                at_x0 = law.gather(-1, row.tokens[..., None])[..., 0]
+                log_probs = denoiser(Inputs(query.x_t, query.t)).double()
+                at_x0 = log_probs.gather(-1, row.tokens[..., None])[..., 0]
                 cost = -at_x0[query.x_t == SYMBOLS].sum()
                 total += sign * float(cost * query.weight[0])
     return total / evaluations / STRANDS

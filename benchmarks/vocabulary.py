@@ -1,8 +1,8 @@
-"""A training step with a large vocabulary: laws where a token counts, or at every position.
+"""A training step with a large vocabulary: predictions where a token counts, or everywhere.
 
 One transformer, one batch, one draw of masks, the same loss. ``counted`` is what training does: it
 asks the head about masked positions. ``everywhere`` normalises the scores of all positions and
-copies the visible tokens, then takes the terms of the bound from those laws. Losses and gradients
+copies the visible tokens, then takes the terms of the bound from those. Losses and gradients
 are compared before anything is timed; the most memory of a step is that of a process of its own.
 Run ``python -m benchmarks.vocabulary``.
 """
@@ -40,7 +40,7 @@ _TOLERANCE = 1e-4
 
 
 class Everywhere(Denoiser):
-    """Takes costs from the laws of all positions."""
+    """Takes costs from the distributions of all positions."""
 
     def nats(self, inputs: Inputs, x0: Tensor, where: Tensor) -> Tensor:
         """See ``Denoiser``; here for masked positions only."""

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from seqdiff.denoiser import Denoiser, GaussianDenoiser, Level, NoisyEmbeddings
-from seqdiff.parameterization import Subs, before_the_end, scores_from_law
+from seqdiff.parameterization import Subs, before_the_end, scores_from_distribution
 from seqdiff.process import Absorbing, DiscreteProcess, Gaussian, scales
 from seqdiff.types import Batch
 
@@ -44,7 +44,7 @@ def score_entropy(
         Nats per unit time.
     """
     t = before_the_end(t)
-    log_ratios = scores_from_law(process.one_hot(x0), z, t, process)
+    log_ratios = scores_from_distribution(process.one_hot(x0), z, t, process)
     ratios, scores = log_ratios.exp(), log_scores.double()
     others = z[..., None] != torch.arange(process.states, device=z.device)
     rates = process.rate_into(z, t).expand(scores.shape)
@@ -85,7 +85,7 @@ def ctmc_nelbo(
         Nats per unit time.
     """
     t = before_the_end(t)
-    return score_entropy(scores_from_law(log_loo, z, t, process), x0, z, t, process)
+    return score_entropy(scores_from_distribution(log_loo, z, t, process), x0, z, t, process)
 
 
 def discrete_kl(
@@ -227,7 +227,7 @@ def continuous_terms(
     discrete = require_discrete(denoiser)
     inputs = batch.inputs(z, t)
     x0, noisy, times = batch.tokens[where], z[where], t.double()[where.nonzero()[:, 0]]
-    if denoiser.law == "score":
+    if denoiser.kind == "score":
         terms = score_entropy(denoiser(inputs, where), x0, noisy, times, discrete)
     else:
         terms = ctmc_nelbo(denoiser.log_loo(inputs, where), x0, noisy, times, discrete)
@@ -258,8 +258,8 @@ def step_terms(
     Raises:
         ValueError: If the denoiser predicts scores.
     """
-    process, law = denoiser.process, denoiser.law
-    if law == "score":
+    process, kind = denoiser.process, denoiser.kind
+    if kind == "score":
         raise ValueError(
             "step_terms.denoiser must predict the clean token, got scores; train it by "
             "ContinuousNELBO"
@@ -308,8 +308,8 @@ def reconstruction_terms(
     if not isinstance(denoiser.process, Absorbing):
         return full_terms(denoiser, batch, z, zero, weight)
     where = _counted(denoiser, batch)  # the network's own distribution, nothing copied
-    law = denoiser.log_loo(batch.inputs(z, zero), where)
-    return _spread(_nats(law, batch, where), where, weight)
+    log_probs = denoiser.log_loo(batch.inputs(z, zero), where)
+    return _spread(_nats(log_probs, batch, where), where, weight)
 
 
 def full_terms(
@@ -329,8 +329,8 @@ def full_terms(
         weight: One a row.
     """
     where = _counted(denoiser, batch)
-    law = denoiser.log_probs(batch.inputs(z, t), where)
-    return _spread(_nats(law, batch, where), where, weight)
+    log_probs = denoiser.log_probs(batch.inputs(z, t), where)
+    return _spread(_nats(log_probs, batch, where), where, weight)
 
 
 def prior_terms(denoiser: Denoiser, batch: Batch) -> Float64[Tensor, "B L"]:
@@ -450,8 +450,8 @@ def _counted(denoiser: Denoiser, batch: Batch) -> Tensor:
     return batch.loss_mask & (batch.tokens != denoiser.process.unknown_id)
 
 
-def _nats(law: Tensor, batch: Batch, where: Tensor) -> Tensor:
-    return -law.gather(-1, batch.tokens[where][:, None]).squeeze(-1)
+def _nats(log_probs: Tensor, batch: Batch, where: Tensor) -> Tensor:
+    return -log_probs.gather(-1, batch.tokens[where][:, None]).squeeze(-1)
 
 
 def _spread(terms: Tensor, where: Tensor, weight: Tensor) -> Tensor:

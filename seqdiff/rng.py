@@ -127,7 +127,7 @@ def standard_normal(uniform: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*sha
 def categorical(
     log_probs: Float[Tensor, "*shape K"], noise: Float64[Tensor, "*shape"]
 ) -> Int64[Tensor, "*shape"]:
-    """Draw exactly from a categorical law: invert its distribution function in float64.
+    """Draw exactly from a categorical distribution: invert its distribution function in float64.
 
     In float32 this and the Gumbel-argmax truncate the tail, and rare outcomes come too seldom; see
     Zheng et al. 2024, arXiv:2409.02908.

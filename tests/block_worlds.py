@@ -134,8 +134,8 @@ def mask_weights(masks: Tensor, fractions: tuple[float, float]) -> Tensor:
     low, high = fractions
     fraction = (low + (high - low) * nodes)[:, None]
     hidden = masks.sum(dim=-1)
-    law = fraction**hidden * (1 - fraction) ** (masks.shape[1] - hidden)
-    return weights @ (law / fraction)
+    distribution = fraction**hidden * (1 - fraction) ** (masks.shape[1] - hidden)
+    return weights @ (distribution / fraction)
 
 
 def block_denoiser(
@@ -164,8 +164,8 @@ def enumerated_block_bound(
         hidden[:, inside] = masks
         clean = x0.expand(len(masks), -1)
         x_t = torch.where(hidden, process.mask_id, clean)
-        law = network.block_logits(Inputs(x_t), clean, size).log_softmax(dim=-1)
-        nats = -law.gather(-1, clean[..., None])[..., 0]
+        distribution = network.block_logits(Inputs(x_t), clean, size).log_softmax(dim=-1)
+        nats = -distribution.gather(-1, clean[..., None])[..., 0]
         cost = torch.where(hidden, nats, 0.0).sum(dim=-1)
         total += float(mask_weights(masks, fractions) @ cost)
     return total

@@ -29,21 +29,23 @@ class CausalLookup(TableBackbone):
         code = torch.zeros(len(tokens), dtype=torch.int64)
         logits = []
         for place in range(tokens.shape[1]):
-            table = self.tables[min(place, len(self.tables) - 1)]  # further on, any law will do
+            table = self.tables[
+                min(place, len(self.tables) - 1)
+            ]  # further on, any distribution will do
             logits.append(table[code % len(table)])
             code = code * self.base + tokens[:, place]
         return torch.stack(logits, dim=1)
 
-    def law(self) -> Tensor:
+    def distribution(self) -> Tensor:
         """Of every sequence over the real symbols, in the order of ``all_sequences``."""
         rows = all_sequences(self.base - 1, len(self.tables))
-        log_law = torch.zeros(len(rows), dtype=torch.float64)
+        log_distribution = torch.zeros(len(rows), dtype=torch.float64)
         for number, row in enumerate(rows.tolist()):
             code = 0
             for place, token in enumerate(row):
-                log_law[number] += self.tables[place][code].log_softmax(dim=-1)[token]
+                log_distribution[number] += self.tables[place][code].log_softmax(dim=-1)[token]
                 code = code * self.base + token
-        return log_law.exp()
+        return log_distribution.exp()
 
 
 class LookingLookup(CausalLookup):

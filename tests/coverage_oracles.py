@@ -28,7 +28,7 @@ class Table:
         vocab_size: K.
         length: L.
         seed: Of its logits.
-        scale: Standard deviation of its logits; 3 makes laws with long tails.
+        scale: Standard deviation of its logits; 3 makes distributions with long tails.
     """
 
     vocab_size: int

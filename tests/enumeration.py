@@ -17,7 +17,7 @@ from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import Draws
 
 Tokens = tuple[int, ...]
-Law = dict[Tokens, float]
+Distribution = dict[Tokens, float]
 
 
 @dataclass
@@ -96,9 +96,14 @@ class ReplayedDraws(Draws):
 
     def tokens(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
         rows = where.nonzero()[:, 0].tolist()
-        laws = log_probs.exp()
-        assert torch.allclose(laws.sum(dim=-1), torch.ones(len(laws)).to(laws), atol=1e-9)
-        chosen = [self.paths[row].choose(law) for row, law in zip(rows, laws.tolist(), strict=True)]
+        distributions = log_probs.exp()
+        assert torch.allclose(
+            distributions.sum(dim=-1), torch.ones(len(distributions)).to(distributions), atol=1e-9
+        )
+        chosen = [
+            self.paths[row].choose(distribution)
+            for row, distribution in zip(rows, distributions.tolist(), strict=True)
+        ]
         return torch.tensor(chosen, dtype=torch.int64)
 
     def coins(self, probability: Tensor, where: Tensor, step: int) -> Tensor:
@@ -144,7 +149,7 @@ class Outcomes:
     history: list[list[Tensor]]
 
     @property
-    def law(self) -> Law:
+    def distribution(self) -> Distribution:
         total: defaultdict[Tokens, float] = defaultdict(float)
         for row, chance in zip(self.tokens.tolist(), self.probability.tolist(), strict=True):
             total[tuple(row)] += chance
@@ -196,12 +201,12 @@ def outcomes(
     return result
 
 
-def distance(first: Law, second: Law) -> float:
+def distance(first: Distribution, second: Distribution) -> float:
     """Total variation."""
     keys = set(first) | set(second)
     return sum(abs(first.get(key, 0.0) - second.get(key, 0.0)) for key in keys) / 2
 
 
-def joint_law(probs: Tensor, vocab_size: int, length: int) -> Law:
+def joint_distribution(probs: Tensor, vocab_size: int, length: int) -> Distribution:
     sequences = itertools.product(range(vocab_size), repeat=length)
     return dict(zip(sequences, probs.tolist(), strict=True))

@@ -14,7 +14,14 @@ from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import NoiseSchedule
 from seqdiff.types import Batch, Inputs
-from tests.oracles import LookupBackbone, all_masks, copies, mask_law, masked_model, unit_quadrature
+from tests.oracles import (
+    LookupBackbone,
+    all_masks,
+    copies,
+    mask_distribution,
+    masked_model,
+    unit_quadrature,
+)
 
 K, L = 3, 4
 X0 = torch.tensor([2, 0, 1, 1])
@@ -104,10 +111,10 @@ def expectation_by_time(estimator: BernoulliTime, denoiser: Denoiser | None = No
         # The time is a function of u that a query's weight and t tell.
         noise = Scripted(CounterNoise(0), u[None], torch.full((1, L), 2.0).double())
         query = estimator.query(copies(X0, 1), torch.zeros(1).long(), noise=noise, process=process)
-        law = mask_law(patterns, float(process.schedule.alpha(query.t)))
+        distribution = mask_distribution(patterns, float(process.schedule.alpha(query.t)))
         places = torch.where(patterns, -1.0, 2.0)
         values = scripted_values(estimator, denoiser, places=places, **arguments)
-        total += float(weight * (law @ torch.from_numpy(values)))
+        total += float(weight * (distribution @ torch.from_numpy(values)))
     return total
 
 

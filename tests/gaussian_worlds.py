@@ -175,11 +175,11 @@ def decoder_gap(denoiser: GaussianDenoiser, joint: Tensor, points: int) -> float
     for mean, p in zip(means, probs, strict=True):
         z = mean + spread * nodes
         log_q = -((z[:, None] - means) / spread).square().sum(dim=-1) / 2
-        law = (log_q + probs.log()).softmax(dim=-1).view(-1, *joint.shape)
-        each = -torch.special.entr(law).flatten(1).sum(dim=-1)
+        distribution = (log_q + probs.log()).softmax(dim=-1).view(-1, *joint.shape)
+        each = -torch.special.entr(distribution).flatten(1).sum(dim=-1)
         for place in range(joint.dim()):
             rest = [1 + other for other in range(joint.dim()) if other != place]
-            each = each + torch.special.entr(law.sum(dim=rest)).sum(dim=-1)
+            each = each + torch.special.entr(distribution.sum(dim=rest)).sum(dim=-1)
         gap += float(p * (weights @ each))
     return gap
 

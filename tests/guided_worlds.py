@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.samplers import FirstHittingSampler
 from seqdiff.types import Inputs
-from tests.enumeration import Law, outcomes
+from tests.enumeration import Distribution, outcomes
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone, masked_model
 
 CLASSES = 2
@@ -80,5 +80,5 @@ class LinearClassifier:
         return total + self.bend * total**2
 
 
-def one_at_a_time(denoiser: Denoiser, k: int, length: int) -> Law:
-    return outcomes(FirstHittingSampler(), denoiser, torch.full((length,), k)).law
+def one_at_a_time(denoiser: Denoiser, k: int, length: int) -> Distribution:
+    return outcomes(FirstHittingSampler(), denoiser, torch.full((length,), k)).distribution

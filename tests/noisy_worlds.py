@@ -21,7 +21,7 @@ from seqdiff.parameterization import (
     Parameterization,
     Score,
     Subs,
-    scores_from_law,
+    scores_from_distribution,
 )
 from seqdiff.process import Absorbing, DiscreteProcess
 from seqdiff.samplers import Sampler
@@ -29,7 +29,7 @@ from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import Draws
 from seqdiff.samplers.grid import GridSampler
 from seqdiff.types import NO_LABEL, Inputs
-from tests.enumeration import Law, Outcomes, ReplayedDraws, Tokens, outcomes
+from tests.enumeration import Distribution, Outcomes, ReplayedDraws, Tokens, outcomes
 
 Answer = Callable[[Tensor, Tensor, Tensor, DiscreteProcess], Tensor]
 TINY = torch.finfo(torch.float64).tiny
@@ -60,7 +60,7 @@ class Joint:
         return torch.tensor(list(itertools.product(range(self.size), repeat=self.length)))
 
     @property
-    def law(self) -> Law:
+    def distribution(self) -> Distribution:
         return {
             tuple(row): p for row, p in zip(self.rows.tolist(), self.probs.tolist(), strict=True)
         }
@@ -77,7 +77,7 @@ class Joint:
         """log p_t(z) of rows, ``[B]``."""
         return (self._agreement(self._evidence(z, t, process)).prod(dim=-1) @ self.probs).log()
 
-    def noisy(self, t: float, process: DiscreteProcess) -> Law:
+    def noisy(self, t: float, process: DiscreteProcess) -> Distribution:
         """p_t(z) of every row of states."""
         z = every_row(process.states, self.length)
         times = torch.full((len(z),), t, dtype=torch.float64)
@@ -200,7 +200,9 @@ def outputs_of(
         return log_loo
     times = t[:, None].expand(z.shape)
     hidden = z >= process.states
-    scores = scores_from_law(log_loo, z.masked_fill(hidden, 0), times.clamp_max(1 - 1e-9), process)
+    scores = scores_from_distribution(
+        log_loo, z.masked_fill(hidden, 0), times.clamp_max(1 - 1e-9), process
+    )
     scores = scores.nan_to_num(neginf=-1e300, posinf=1e300)
     nothing = Score().read(torch.zeros_like(scores), z.masked_fill(hidden, 0), times, process)
     return scores - nothing
@@ -238,20 +240,26 @@ class OneDraw(ReplayedDraws):
     unmask_steps = coins
     unmask_times = window = take = repeated = copies = _none
 
-    def product(self, rows: list[Tokens], chances: list[float]) -> Law:
+    def product(self, rows: list[Tokens], chances: list[float]) -> Distribution:
         """The rows after the draw."""
         if len(self.drawn) != 1:
             raise NotOneDraw
-        (laws, where), total = self.drawn[0], defaultdict(float)
-        assert torch.allclose(laws.sum(dim=-1), torch.ones(len(laws)).double(), atol=1e-9)
+        (distributions, where), total = self.drawn[0], defaultdict(float)
+        assert torch.allclose(
+            distributions.sum(dim=-1), torch.ones(len(distributions)).double(), atol=1e-9
+        )
         each: list[dict[int, list[float]]] = [{} for _ in rows]
-        for (row, position), law in zip(where.nonzero().tolist(), laws.tolist(), strict=True):
-            each[row][position] = law
+        for (row, position), distribution in zip(
+            where.nonzero().tolist(), distributions.tolist(), strict=True
+        ):
+            each[row][position] = distribution
         for row, chance, drawn in zip(rows, chances, each, strict=True):
-            for symbols in itertools.product(*(range(len(law)) for law in drawn.values())):
+            for symbols in itertools.product(
+                *(range(len(distribution)) for distribution in drawn.values())
+            ):
                 end, probability = list(row), chance
-                for (position, law), symbol in zip(drawn.items(), symbols, strict=True):
-                    end[position], probability = symbol, probability * law[symbol]
+                for (position, distribution), symbol in zip(drawn.items(), symbols, strict=True):
+                    end[position], probability = symbol, probability * distribution[symbol]
                 if probability > 0:
                     total[tuple(end)] += probability
         return dict(total)
@@ -286,9 +294,11 @@ class Request:
         return Canvas.open(denoiser, draws, self.given.expand(count, -1), *many, callback)
 
 
-def push(law: Law, denoiser: Denoiser, request: Request, move: Callable[[Canvas], None]) -> Law:
+def push(
+    distribution: Distribution, denoiser: Denoiser, request: Request, move: Callable[[Canvas], None]
+) -> Distribution:
     """The distribution of rows after a move: of one draw a position, or every outcome is tried."""
-    rows, chances = list(law), list(law.values())
+    rows, chances = list(distribution), list(distribution.values())
     once = OneDraw()
     canvas = request.canvas(denoiser, once, len(rows))
     canvas.x_t[:] = torch.tensor(rows)
@@ -322,26 +332,28 @@ def run(sampler: Sampler, denoiser: Denoiser, request: Request) -> Outcomes:
     )
 
 
-def ends(sampler: Sampler, denoiser: Denoiser, request: Request) -> Law:
+def ends(sampler: Sampler, denoiser: Denoiser, request: Request) -> Distribution:
     """The exact distribution of a sampler's samples."""
-    return run(sampler, denoiser, request).law
+    return run(sampler, denoiser, request).distribution
 
 
 def chain(
-    sampler: GridSampler, denoiser: Denoiser, length: int, law: Law | None = None
-) -> list[Law]:
+    sampler: GridSampler, denoiser: Denoiser, length: int, distribution: Distribution | None = None
+) -> list[Distribution]:
     """Distributions of z after the start, after every step, and after the end of a sampler.
 
     It is ``GridSampler.fill`` with states merged after every step, so that paths do not multiply.
     """
     request = Request.nothing(denoiser, length)
-    if law is None:
-        law = push({tuple(request.given.tolist()): 1.0}, denoiser, request, sampler.start)
-    found = [law]
+    if distribution is None:
+        distribution = push({tuple(request.given.tolist()): 1.0}, denoiser, request, sampler.start)
+    found = [distribution]
     for step, (t, s) in enumerate(pairwise(sampler.times(torch.device("cpu"))), start=1):
-        law = push(law, denoiser, request, lambda c, s=s, t=t, n=step: sampler.advance(c, s, t, n))
-        found.append(law)
-    found.append(push(law, denoiser, request, lambda canvas: sampler.finish(canvas, 999)))
+        distribution = push(
+            distribution, denoiser, request, lambda c, s=s, t=t, n=step: sampler.advance(c, s, t, n)
+        )
+        found.append(distribution)
+    found.append(push(distribution, denoiser, request, lambda canvas: sampler.finish(canvas, 999)))
     return found
 
 

@@ -134,7 +134,7 @@ class UniformBackbone(TableBackbone):
         return torch.zeros(*inputs.tokens.shape, self.num_logits, dtype=torch.float64)
 
 
-def mask_law(masks: Tensor, alpha: float) -> Tensor:
+def mask_distribution(masks: Tensor, alpha: float) -> Tensor:
     """P(mask pattern) when every position is masked with probability 1 - alpha."""
     hidden = masks.sum(dim=-1).double()
     return (1 - alpha) ** hidden * alpha ** (masks.shape[-1] - hidden)
@@ -177,5 +177,5 @@ def enumerated_nelbo(denoiser: Denoiser, x0: Tensor, term: LossTerm = density) -
     batch = copies(x0, len(hidden))
     x_t = batch.tokens.masked_fill(hidden, process.mask_id)
     rows = term(denoiser, batch, x_t, nodes.repeat_interleave(len(masks))).sum(dim=-1)
-    chances = torch.stack([mask_law(masks, float(process.alpha(t))) for t in nodes])
+    chances = torch.stack([mask_distribution(masks, float(process.alpha(t))) for t in nodes])
     return float(weights @ (chances * rows.view_as(chances)).sum(dim=-1))

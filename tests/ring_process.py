@@ -36,8 +36,8 @@ class Ring(DiscreteProcess):
         return self.speed * t.double()
 
     def log_marginal(self, log_probs: Tensor, t: Tensor) -> Tensor:
-        law = log_probs.double().exp()
-        return (law[..., None, :] @ self.transition(self.sigma(t))).squeeze(-2).log()
+        distribution = log_probs.double().exp()
+        return (distribution[..., None, :] @ self.transition(self.sigma(t))).squeeze(-2).log()
 
     def log_step(self, z: Tensor, s: Tensor, t: Tensor) -> Tensor:
         move = self.transition(self.sigma(t) - self.sigma(s))
@@ -74,7 +74,7 @@ class Offsets(Parameterization):
     """Output d is the logit of the clean token lying d places beyond the noisy one."""
 
     name = "offsets"
-    law = "loo"
+    kind = "loo"
     processes = (Ring,)
 
     def read(self, outputs: Tensor, z: Tensor, t: Tensor | None, process: Process) -> Tensor:

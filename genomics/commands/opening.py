@@ -21,7 +21,7 @@ def load_dna_run(command: str, directory: Path, device: torch.device) -> Run:
 
     Raises:
         FileNotFoundError: See ``load``.
-        ValueError: If it is no model of DNA, or has no law without a label; see ``load``.
+        ValueError: If it is no model of DNA, or cannot do without a label; see ``load``.
     """
     run = load(directory, device=device)
     if run.tokenizer.fingerprint != DNATokenizer().fingerprint:

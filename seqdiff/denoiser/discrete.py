@@ -21,16 +21,16 @@ from torch.func import functional_call
 from seqdiff.backbones import Backbone, BlockCache
 from seqdiff.parameterization import (
     Categorical,
-    Law,
+    Kind,
     LeaveOneOut,
     Parameterization,
     Subs,
     before_the_end,
+    distribution_from_scores,
     evidence_added,
     evidence_removed,
-    law_from_scores,
     log_softmax,
-    scores_from_law,
+    scores_from_distribution,
 )
 from seqdiff.process import (
     Absorbing,
@@ -57,24 +57,24 @@ class Needs:
 
     Attributes:
         processes: Those it is for.
-        laws: Kinds of prediction that it can work with.
+        kinds: Kinds of prediction that it can work with.
         any_order: Whether it rests on visible tokens being clean and on unmask times that do not
             depend on the network, see ``Denoiser.any_order``.
     """
 
     processes: tuple[type[Process], ...]
-    laws: tuple[Law, ...] = ("loo", "full", "score")
+    kinds: tuple[Kind, ...] = ("loo", "full", "score")
     any_order: bool = False
 
     def met_by(self, denoiser: Denoiser) -> bool:
         """Whether a denoiser will do."""
-        return self.include(type(denoiser.process), denoiser.law) and (
+        return self.include(type(denoiser.process), denoiser.kind) and (
             denoiser.any_order or not self.any_order
         )
 
-    def include(self, process: type[Process], law: Law) -> bool:
+    def include(self, process: type[Process], kind: Kind) -> bool:
         """Whether models of a process that predict in a way will do, if they are of any order."""
-        return issubclass(process, self.processes) and law in self.laws
+        return issubclass(process, self.processes) and kind in self.kinds
 
 
 class Denoiser(nn.Module):
@@ -135,9 +135,9 @@ class Denoiser(nn.Module):
         return self.process.context
 
     @property
-    def law(self) -> Law:
+    def kind(self) -> Kind:
         """What the network predicts, see ``Parameterization``."""
-        return self.parameterization.law
+        return self.parameterization.kind
 
     @property
     def any_order(self) -> bool:
@@ -158,7 +158,7 @@ class Denoiser(nn.Module):
     @property
     def time_conditioned(self) -> bool:
         """Whether a prediction depends on the time beside the tokens."""
-        return self.backbone.time_conditioned or self.law == "score"
+        return self.backbone.time_conditioned or self.kind == "score"
 
     @property
     def num_classes(self) -> int | None:
@@ -218,7 +218,7 @@ class Denoiser(nn.Module):
         if isinstance(self.parameterization, Subs) or self.context == "prefix":
             return found
         z, t = at(inputs, where)
-        if self.law != "full":
+        if self.kind != "full":
             found = evidence_added(self._loo(found, z, t), z, t, self._discrete)
         return found
 
@@ -230,12 +230,12 @@ class Denoiser(nn.Module):
         Of ``MaskColumn`` it has K + 1 columns. Arguments and errors are those of ``forward``.
         """
         found = self(inputs, where)
-        if self.law == "loo":
+        if self.kind == "loo":
             return found
         process, (z, t) = self._discrete, at(inputs, where)
-        if self.law == "full":
+        if self.kind == "full":
             return evidence_removed(found, z, t, process)
-        return law_from_scores(found, z, before_the_end(t), process)
+        return distribution_from_scores(found, z, before_the_end(t), process)
 
     def log_scores(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
@@ -245,12 +245,12 @@ class Denoiser(nn.Module):
         Arguments and errors are those of ``forward``.
         """
         found = self(inputs, where)
-        if self.law == "score":
+        if self.kind == "score":
             return found.double()
         process, (z, t) = self._discrete, at(inputs, where)
-        if self.law == "full":
+        if self.kind == "full":
             found = evidence_removed(found, z, t, process)
-        return scores_from_law(found, z, before_the_end(t), process)
+        return scores_from_distribution(found, z, before_the_end(t), process)
 
     def log_reverse(
         self,
@@ -274,7 +274,7 @@ class Denoiser(nn.Module):
         """
         process, (z, t) = self._discrete, at(inputs, where)
         earlier = at(replace(inputs, t=s), where)[1]
-        if self.law == "score" and adjust is None:
+        if self.kind == "score" and adjust is None:
             return tweedie(self(inputs, where), z, earlier, before_the_end(t), process)
         log_loo = self.log_loo(inputs, where)
         log_loo = log_loo if adjust is None else adjust(log_loo)
@@ -298,11 +298,11 @@ class Denoiser(nn.Module):
         Raises:
             ValueError: See ``forward``; or if the network predicts scores.
         """
-        law = self._nats_law(inputs, x0, where)
-        terms = F.nll_loss(law, x0[where], reduction="none")
+        log_probs = self._nats_log_probs(inputs, x0, where)
+        terms = F.nll_loss(log_probs, x0[where], reduction="none")
         return terms.new_zeros(where.shape).masked_scatter(where, terms)
 
-    def _nats_law(self, inputs: Inputs, x0: Tensor, where: Tensor) -> Tensor:
+    def _nats_log_probs(self, inputs: Inputs, x0: Tensor, where: Tensor) -> Tensor:
         """Log-probabilities ``[N, k]``; a model of blocks reads the clean ones from x0."""
         plain = isinstance(self.parameterization, Subs | LeaveOneOut)
         if not plain or type(self).forward is not Denoiser.forward:
@@ -358,9 +358,9 @@ class Denoiser(nn.Module):
 
     def _loo(self, found: Tensor, z: Tensor, t: Tensor | None) -> Tensor:
         """A leave-one-out distribution over the K symbols, from that or from scores."""
-        if self.law == "score":
+        if self.kind == "score":
             assert t is not None
-            return law_from_scores(found, z, before_the_end(t), self._discrete)
+            return distribution_from_scores(found, z, before_the_end(t), self._discrete)
         if found.shape[-1] > self.vocab_size:
             return found[..., : self.vocab_size].log_softmax(dim=-1)
         return found
@@ -399,7 +399,7 @@ class Denoiser(nn.Module):
         return outputs
 
     def _read(self, outputs: Tensor, inputs: Inputs, where: Tensor | None) -> Tensor:
-        needs = self.law == "score"
+        needs = self.kind == "score"
         z, t = at(inputs, where) if needs else (_tokens(inputs, where), None)
         with torch.autocast(outputs.device.type, enabled=False):
             return self.parameterization.read(outputs, z, t, self.process)
@@ -638,7 +638,7 @@ def tweedie(
         return _tweedie_absorbing(log_scores.double().exp(), z, stay, process)
     # q_t = stay q_s + added * (total mass of q_s), and the total is that of q_t.
     if isinstance(process, Uniform):
-        # Here added = (1 - stay) noise; for the digits see ``law_from_scores``.
+        # Here added = (1 - stay) noise; for the digits see ``distribution_from_scores``.
         noise = process.log_prior(log_scores.device).exp()
         excess = log_scores.double().expm1()
         mean = (excess * noise).sum(dim=-1, keepdim=True)

@@ -209,7 +209,7 @@ class QueryEstimator(Estimator):
 def mean_and_variance(
     values: Float64[np.ndarray, " n"],
 ) -> tuple[float, Float64[np.ndarray, " 1"]]:
-    """Mean of independent draws of one law, and the unbiased estimate of that mean's variance."""
+    """Mean of independent draws of one random variable, and the unbiased variance of that mean."""
     return float(values.mean()), values.var(ddof=1, keepdims=True) / len(values)
 
 

@@ -145,7 +145,7 @@ def _radical_inverse(index: Int[Tensor, " B"]) -> Float64[Tensor, " B"]:
 
 @dataclass(frozen=True)
 class Importance(TimeSampler):
-    """Times with a piecewise constant density, through the inverse cumulative law of a base.
+    """Times with a piecewise constant density, through the inverse distribution function of a base.
 
     The variance of the estimated bound is least when a bin's weight is proportional to the root
     mean square of the bound's density there.

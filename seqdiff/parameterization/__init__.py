@@ -1,13 +1,13 @@
 """What a network's outputs mean: distributions of the clean token, or scores of the noisy one."""
 
 from seqdiff.parameterization.base import (
-    Law,
+    Kind,
     Parameterization,
+    distribution_from_scores,
     evidence_added,
     evidence_removed,
-    law_from_scores,
     log_softmax,
-    scores_from_law,
+    scores_from_distribution,
 )
 from seqdiff.parameterization.categorical import Categorical
 from seqdiff.parameterization.leave_one_out import Full, LeaveOneOut
@@ -18,16 +18,16 @@ from seqdiff.parameterization.subs import Subs
 __all__ = [
     "Categorical",
     "Full",
-    "Law",
+    "Kind",
     "LeaveOneOut",
     "MaskColumn",
     "Parameterization",
     "Score",
     "Subs",
     "before_the_end",
+    "distribution_from_scores",
     "evidence_added",
     "evidence_removed",
-    "law_from_scores",
     "log_softmax",
-    "scores_from_law",
+    "scores_from_distribution",
 ]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from seqdiff.process import DiscreteProcess, Interpolating, Process, Uniform
 
-Law = Literal["loo", "full", "score", "step"]
+Kind = Literal["loo", "full", "score", "step"]
 
 _LEAST = 1e-30
 
@@ -35,7 +35,7 @@ class Parameterization(ABC):
 
     Attributes:
         name: In messages and tables.
-        law: What ``read`` returns: ``loo`` or ``full`` distributions, or ``score`` ratios. (Guided
+        kind: What ``read`` returns: ``loo`` or ``full`` distributions, or ``score`` ratios. (Guided
             denoisers that give the reverse step alone have ``step``.)
         processes: Those that it is for.
         needs_time: Whether it takes a network that is told the noise level, whatever the process.
@@ -44,7 +44,7 @@ class Parameterization(ABC):
     """
 
     name: ClassVar[str]
-    law: ClassVar[Law]
+    kind: ClassVar[Kind]
     processes: ClassVar[tuple[type[Process], ...]] = (DiscreteProcess,)
     needs_time: ClassVar[bool] = False
     carry_over: bool = True
@@ -105,18 +105,18 @@ def evidence_removed(
     return torch.where(possible, log_full.double() - evidence, -torch.inf).log_softmax(dim=-1)
 
 
-def scores_from_law(
+def scores_from_distribution(
     log_loo: Float[Tensor, "*n k"],
     z: Int[Tensor, "*n"],
     t: Float[Tensor, "*n"],
     process: DiscreteProcess,
 ) -> Float64[Tensor, "*n states"]:
-    """Log-scores that a leave-one-out distribution implies: q_t(y | law) / q_t(z | law)."""
+    """Log-scores that a leave-one-out distribution implies: q_t(y | p) / q_t(z | p)."""
     marginal = process.log_marginal(log_loo, t)
     return marginal - marginal.gather(-1, z[..., None].long())
 
 
-def law_from_scores(
+def distribution_from_scores(
     log_scores: Float[Tensor, "*n states"],
     z: Int[Tensor, "*n"],
     t: Float[Tensor, "*n"],
@@ -133,7 +133,8 @@ def law_from_scores(
     """
     if not isinstance(process, Interpolating):
         raise ValueError(
-            "law_from_scores.process must mix data with noise (absorbing, uniform or hybrid), got "
+            "distribution_from_scores.process must mix data with noise (absorbing, uniform or "
+            "hybrid), got "
             f"{process.name}; read its scores as they are"
         )
     size = process.vocab_size

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqdiff.parameterization.base import Law, Parameterization, log_softmax
+from seqdiff.parameterization.base import Kind, Parameterization, log_softmax
 from seqdiff.process import Gaussian, Process
 
 
@@ -22,7 +22,7 @@ class Categorical(Parameterization):
     """
 
     name: ClassVar[str] = "categorical"
-    law: ClassVar[Law] = "full"
+    kind: ClassVar[Kind] = "full"
     processes: ClassVar[tuple[type[Process], ...]] = (Gaussian,)
 
     def read(

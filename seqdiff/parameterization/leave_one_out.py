@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqdiff.parameterization.base import Law, Parameterization, log_softmax
+from seqdiff.parameterization.base import Kind, Parameterization, log_softmax
 from seqdiff.process import Hybrid, LeftToRight, Process, Uniform
 
 
@@ -22,7 +22,7 @@ class LeaveOneOut(Parameterization):
     """
 
     name: ClassVar[str] = "leave-one-out"
-    law: ClassVar[Law] = "loo"
+    kind: ClassVar[Kind] = "loo"
     processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid, LeftToRight)
 
     def read(
@@ -47,7 +47,7 @@ class Full(Parameterization):
     """
 
     name: ClassVar[str] = "full"
-    law: ClassVar[Law] = "full"
+    kind: ClassVar[Kind] = "full"
     processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid)
 
     def read(

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqdiff.parameterization.base import Law, Parameterization, log_softmax
+from seqdiff.parameterization.base import Kind, Parameterization, log_softmax
 from seqdiff.process import Absorbing, Process
 
 
@@ -25,7 +25,7 @@ class MaskColumn(Parameterization):
     """
 
     name: ClassVar[str] = "mask-column"
-    law: ClassVar[Law] = "loo"
+    kind: ClassVar[Kind] = "loo"
     processes: ClassVar[tuple[type[Process], ...]] = (Absorbing,)
     needs_time: ClassVar[bool] = True
     carry_over: bool = True

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from seqdiff.parameterization.base import Law, Parameterization
+from seqdiff.parameterization.base import Kind, Parameterization
 from seqdiff.process import Absorbing, DiscreteProcess, Process, Uniform
 
 
@@ -25,7 +25,7 @@ class Score(Parameterization):
     """
 
     name: ClassVar[str] = "score"
-    law: ClassVar[Law] = "score"
+    kind: ClassVar[Kind] = "score"
     processes: ClassVar[tuple[type[Process], ...]] = (Absorbing, Uniform)
     needs_time: ClassVar[bool] = True
 

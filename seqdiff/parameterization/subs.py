@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqdiff.parameterization.base import Law, Parameterization, log_softmax
+from seqdiff.parameterization.base import Kind, Parameterization, log_softmax
 from seqdiff.process import Absorbing, Blockwise, Process
 
 
@@ -26,7 +26,7 @@ class Subs(Parameterization):
     """
 
     name: ClassVar[str] = "subs"
-    law: ClassVar[Law] = "loo"
+    kind: ClassVar[Kind] = "loo"
     processes: ClassVar[tuple[type[Process], ...]] = (Absorbing, Blockwise)
     carry_over: bool = True
 
@@ -39,10 +39,10 @@ class Subs(Parameterization):
     ) -> Float[Tensor, "*n K"]:
         """See ``Parameterization``; at visible positions 0 for the token and ``-inf`` elsewhere."""
         del t
-        law = log_softmax(outputs)
+        log_probs = log_softmax(outputs)
         if not self.carry_over:
-            return law
+            return log_probs
         masked = (z == process.unknown_id)[..., None]
         copied = z[..., None] == torch.arange(process.vocab_size, device=z.device)
-        visible = torch.where(copied, 0.0, -torch.inf).to(law.dtype)
-        return torch.where(masked, law, visible)
+        visible = torch.where(copied, 0.0, -torch.inf).to(log_probs.dtype)
+        return torch.where(masked, log_probs, visible)

@@ -232,10 +232,14 @@ class Interpolating(DiscreteProcess):
         self, log_probs: Float[Tensor, "*n k"], t: Float[Tensor, "*n"]
     ) -> Float64[Tensor, "*n states"]:
         """See ``Process``; computed in the log domain, where small probabilities stay exact."""
-        t, law = t.double(), log_probs.double()
-        if law.shape[-1] < self.states:
-            law = torch.nn.functional.pad(law, (0, self.states - law.shape[-1]), value=-torch.inf)
-        return torch.logaddexp(self.alpha(t).log()[..., None] + law, self.noise_probs(t).log())
+        t, log_probs = t.double(), log_probs.double()
+        if log_probs.shape[-1] < self.states:
+            log_probs = torch.nn.functional.pad(
+                log_probs, (0, self.states - log_probs.shape[-1]), value=-torch.inf
+            )
+        return torch.logaddexp(
+            self.alpha(t).log()[..., None] + log_probs, self.noise_probs(t).log()
+        )
 
     def log_step(
         self, z: Int[Tensor, "*n"], s: Float[Tensor, "*n"], t: Float[Tensor, "*n"]

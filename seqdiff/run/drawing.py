@@ -348,7 +348,7 @@ def guide(command: str, run: AnyRun, label: str | None, gamma: float | None = No
     model, number = run.denoiser, known.index(label)
     if strength == 0:
         return run
-    if model.law == "score" or model.reads_embeddings:
+    if model.kind == "score" or model.reads_embeddings:
         if strength != 1:
             raise ValueError(
                 f"{command}.guidance must be 0 or 1 for the {model.description}, of which other "

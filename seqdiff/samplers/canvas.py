@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
 from seqdiff.denoiser import Denoiser, Prefix
-from seqdiff.parameterization import before_the_end, scores_from_law
+from seqdiff.parameterization import before_the_end, scores_from_distribution
 from seqdiff.process import Absorbing, Blockwise, DiscreteProcess
 from seqdiff.samplers.draws import Draws
 from seqdiff.types import Inputs
@@ -258,7 +258,7 @@ class Canvas:
                 return scores
             kept = self._adjusted(self.denoiser.log_loo(inputs, asked), where, shape)
             z, times = inputs.tokens[asked], before_the_end(t).expand(len(kept))
-            return scores_from_law(kept, z, times, self.process)
+            return scores_from_distribution(kept, z, times, self.process)
 
         return self._states(where, t, answer)
 

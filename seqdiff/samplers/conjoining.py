@@ -68,11 +68,11 @@ class Conjoined(DerivedDenoiser):
 
     def __init__(self, denoiser: Denoiser, complement: Sequence[int]) -> None:
         super().__init__(denoiser)
-        if denoiser.law in ("score", "step") or denoiser.context == "prefix":
+        if denoiser.kind in ("score", "step") or denoiser.context == "prefix":
             raise ValueError(
                 "Conjoined.denoiser must predict the clean token from both sides of it, got the "
                 f"{denoiser.description}; train masked, uniform or hybrid diffusion without scores"
-                + (", and conjoin before guiding" if denoiser.law == "step" else "")
+                + (", and conjoin before guiding" if denoiser.kind == "step" else "")
             )
         symbols = list(range(denoiser.vocab_size))
         inverse = sorted(complement) == symbols and all(

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from seqdiff.backbones import BlockCache
 from seqdiff.denoiser import Adjust, Denoiser, Prefix, check_label
-from seqdiff.parameterization import Law, log_softmax
+from seqdiff.parameterization import Kind, log_softmax
 from seqdiff.types import NO_LABEL, Inputs
 
 _Ask = Callable[[Inputs, Tensor | None], Tensor]
@@ -115,7 +115,7 @@ class Guidance(DerivedDenoiser, ABC):
         super().__init__(denoiser)
         check_gamma(type(self).__name__, gamma)
         copies = denoiser.any_order or denoiser.context == "prefix"
-        if denoiser.law == "score" or (self._masks and not copies):
+        if denoiser.kind == "score" or (self._masks and not copies):
             raise ValueError(
                 f"{type(self).__name__}.denoiser must predict the clean token, as subs, "
                 f"leave-one-out and full do, got the {denoiser.description}; train one of those"
@@ -123,9 +123,9 @@ class Guidance(DerivedDenoiser, ABC):
         self.gamma = gamma
 
     @property
-    def law(self) -> Law:
+    def kind(self) -> Kind:
         """What is predicted: ``step`` where only the reverse step is guided."""
-        return self.denoiser.law if self._masks or self._plain else "step"
+        return self.denoiser.kind if self._masks or self._plain else "step"
 
     @property
     @override

@@ -154,9 +154,9 @@ def check_prediction(owner: str, denoiser: Denoiser, written: object) -> None:
     Raises:
         ValueError: If the two predict different things.
     """
-    kinds = {kind.name: kind.law for kind in Parameterization.__subclasses__()}
-    law = kinds.get(str(written).rpartition(" ")[2])
-    if law not in (None, denoiser.law):
+    kinds = {one.name: one.kind for one in Parameterization.__subclasses__()}
+    kind = kinds.get(str(written).rpartition(" ")[2])
+    if kind not in (None, denoiser.kind):
         raise ValueError(
             f"{owner} must be of a model whose outputs mean the same as those of the "
             f"{denoiser.description}, got the {written}; start from a run that has "

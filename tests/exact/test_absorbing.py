@@ -18,11 +18,11 @@ def test_reverse_step_is_normalised_and_ends_without_masks(schedule: NoiseSchedu
     log_probs = torch.randn(2, 5, K, dtype=torch.float64).log_softmax(-1)
     z = torch.tensor([[3, 0, 3, 1, 3], [3, 3, 2, 2, 3]])
     s, t = torch.tensor([[0.0, 0.2], [0.4, 1.0]], dtype=torch.float64)[..., None].expand(2, 2, 5)
-    law = process.log_posterior(log_probs, z, s, t).exp()
-    torch.testing.assert_close(law.sum(-1), torch.ones(2, 5, dtype=torch.float64))
-    assert law[0, :, K].tolist() == [0.0] * 5
+    distribution = process.log_posterior(log_probs, z, s, t).exp()
+    torch.testing.assert_close(distribution.sum(-1), torch.ones(2, 5, dtype=torch.float64))
+    assert distribution[0, :, K].tolist() == [0.0] * 5
     visible = z < K
-    assert (law[visible].gather(-1, z[visible][:, None]) == 1).all(), "visible tokens stay"
+    assert (distribution[visible].gather(-1, z[visible][:, None]) == 1).all(), "visible tokens stay"
 
 
 @pytest.mark.parametrize("schedule", COMPLETE_SCHEDULES, ids=repr)

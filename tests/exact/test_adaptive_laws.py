@@ -14,30 +14,30 @@ from seqdiff.samplers import (
     MarginSampler,
     ThresholdSampler,
 )
-from tests import laws
+from tests import distributions
 from tests.enumeration import distance, outcomes
-from tests.exact.test_sampler_laws import EXACT, blank, lookup
+from tests.exact.test_sampler_distributions import EXACT, blank, lookup
 from tests.oracles import TableBackbone, masked_model
 
 Measure = Callable[[list[float]], float]
 
 
-def confidence(law: list[float]) -> float:
-    return max(law)
+def confidence(distribution: list[float]) -> float:
+    return max(distribution)
 
 
-def margin(law: list[float]) -> float:
-    best, second = sorted(law)[:-3:-1]
+def margin(distribution: list[float]) -> float:
+    best, second = sorted(distribution)[:-3:-1]
     return best - second
 
 
-def negentropy(law: list[float]) -> float:
-    return sum(p * math.log(p) for p in law if p > 0)
+def negentropy(distribution: list[float]) -> float:
+    return sum(p * math.log(p) for p in distribution if p > 0)
 
 
 def reversed_order(measure: Measure) -> Measure:
     """The broken twin of every order."""
-    return lambda law: -measure(law)
+    return lambda distribution: -measure(distribution)
 
 
 def order_rule(measure: Measure, sizes: list[int], length: int):
@@ -59,21 +59,26 @@ def order_rule(measure: Measure, sizes: list[int], length: int):
 def test_certainty_orders(cls, measure, sizes: list[int]) -> None:
     k, length = 3, 3
     denoiser = lookup(k, length, seed=2)
-    table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
+    table, start = (
+        distributions.table(denoiser, k, length),
+        distributions.as_tokens(blank(k, length)),
+    )
     steps = None if len(sizes) == length else len(sizes)
     found = outcomes(cls(num_steps=steps), denoiser, blank(k, length))
-    right = laws.chosen_order(start, table, k, order_rule(measure, sizes, length))
-    assert distance(found.law, right) < EXACT
+    right = distributions.chosen_order(start, table, k, order_rule(measure, sizes, length))
+    assert distance(found.distribution, right) < EXACT
     assert (found.nfe == len(sizes)).all()
-    wrong = laws.chosen_order(start, table, k, order_rule(reversed_order(measure), sizes, length))
-    assert distance(found.law, wrong) > 1e-2
+    wrong = distributions.chosen_order(
+        start, table, k, order_rule(reversed_order(measure), sizes, length)
+    )
+    assert distance(found.distribution, wrong) > 1e-2
 
 
 def test_the_three_orders_differ() -> None:
     k, length = 3, 3
     denoiser = lookup(k, length, seed=2)
     found = [
-        outcomes(cls(), denoiser, blank(k, length)).law
+        outcomes(cls(), denoiser, blank(k, length)).distribution
         for cls in (ConfidenceSampler, MarginSampler, EntropySampler)
     ]
     for first, second in itertools.combinations(found, 2):
@@ -92,12 +97,15 @@ def threshold_rule(threshold: float):
 def test_threshold(threshold: float) -> None:
     k, length = 3, 3
     denoiser = lookup(k, length, seed=2)
-    table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
+    table, start = (
+        distributions.table(denoiser, k, length),
+        distributions.as_tokens(blank(k, length)),
+    )
     found = outcomes(ThresholdSampler(threshold=threshold), denoiser, blank(k, length))
-    right = laws.chosen_order(start, table, k, threshold_rule(threshold))
-    assert distance(found.law, right) < EXACT
-    other = laws.chosen_order(start, table, k, threshold_rule(1.3 - threshold))
-    assert distance(found.law, other) > 1e-3
+    right = distributions.chosen_order(start, table, k, threshold_rule(threshold))
+    assert distance(found.distribution, right) < EXACT
+    other = distributions.chosen_order(start, table, k, threshold_rule(1.3 - threshold))
+    assert distance(found.distribution, other) > 1e-3
     mean = float(found.probability @ found.nfe.double())
     assert mean == {0.3: pytest.approx(1), 1.0: pytest.approx(3)}.get(threshold, mean)
     assert 1 <= mean <= 3 and (threshold != 0.6 or 1 < mean < 3)
@@ -119,12 +127,20 @@ def budget_rule(budget: float, *, with_largest: bool = False):
 def test_entropy_budget(budget: float) -> None:
     k, length = 3, 3
     denoiser = lookup(k, length, seed=2)
-    table, start = laws.table(denoiser, k, length), laws.as_tokens(blank(k, length))
+    table, start = (
+        distributions.table(denoiser, k, length),
+        distributions.as_tokens(blank(k, length)),
+    )
     found = outcomes(EntropyBudgetSampler(budget=budget), denoiser, blank(k, length))
-    assert distance(found.law, laws.chosen_order(start, table, k, budget_rule(budget))) < EXACT
+    assert (
+        distance(
+            found.distribution, distributions.chosen_order(start, table, k, budget_rule(budget))
+        )
+        < EXACT
+    )
     if 0 < budget < 2:
-        wrong = laws.chosen_order(start, table, k, budget_rule(budget, with_largest=True))
-        assert distance(found.law, wrong) > 1e-3, "the twin that counts the largest too"
+        wrong = distributions.chosen_order(start, table, k, budget_rule(budget, with_largest=True))
+        assert distance(found.distribution, wrong) > 1e-3, "the twin that counts the largest too"
 
 
 class Strict(EntropyBudgetSampler):

@@ -18,7 +18,7 @@ from seqdiff.samplers import SemiAutoregressiveSampler as Windows
 from seqdiff.samplers.decoding import reshape
 from seqdiff.types import Batch, Inputs
 from tests.causal_worlds import CausalLookup, CausalNet, LookingLookup, LookingNet
-from tests.enumeration import Law, distance, joint_law, outcomes
+from tests.enumeration import Distribution, distance, joint_distribution, outcomes
 from tests.oracles import LookupBackbone, TableBackbone, all_sequences, masked_model
 
 K, L = 3, 4
@@ -38,14 +38,14 @@ def nats(model: Denoiser, rows: Batch) -> torch.Tensor:
     return Autoregressive().terms(model, rows, CounterNoise(0)).sum(dim=-1)
 
 
-def test_the_objective_is_minus_log_p_of_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_objective_is_minus_log_p_of_a_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     found = (-nats(MODEL, batch(ROWS))).exp()
     assert float(found.sum()) == pytest.approx(1, abs=EXACT)
-    torch.testing.assert_close(found, WORLD.law(), atol=EXACT, rtol=0)
+    torch.testing.assert_close(found, WORLD.distribution(), atol=EXACT, rtol=0)
     monkeypatch.setattr(discrete, "first_leak", lambda *_: None)
     broken = Denoiser(LookingLookup(K, L, seed=2), PROCESS)
     wrong = float((-nats(broken, batch(ROWS))).exp().sum())
-    assert abs(wrong - 1) > 1e-3, "the twin whose shift is off by one is no law"
+    assert abs(wrong - 1) > 1e-3, "the twin whose shift is off by one is no distribution"
 
 
 def test_context_and_unknown_symbols_are_given_and_never_count() -> None:
@@ -88,14 +88,14 @@ def test_evaluation_takes_one_pass_and_is_exact() -> None:
 
 
 @pytest.mark.parametrize("prompt", [(), (2,), (1, K), (0, 2, 1)])
-def test_the_sampler_draws_the_law(prompt: tuple[int, ...]) -> None:
+def test_the_sampler_draws_the_distribution(prompt: tuple[int, ...]) -> None:
     x_init = torch.tensor([*prompt, *[K] * (L - len(prompt))])
     found = outcomes(LeftToRightSampler(), MODEL, x_init)
     given = len(prompt) - (K in prompt)
-    table = joint_law(WORLD.law(), K, L)
+    table = joint_distribution(WORLD.distribution(), K, L)
     agrees = {x: p for x, p in table.items() if x[:given] == prompt[:given]}
     total = sum(agrees.values())
-    assert distance(found.law, {x: p / total for x, p in agrees.items()}) < EXACT
+    assert distance(found.distribution, {x: p / total for x, p in agrees.items()}) < EXACT
     assert (found.nfe == L - given).all()
 
 
@@ -126,22 +126,24 @@ class OneTooFar(LeftToRightSampler):
 @pytest.mark.parametrize("broken", [FromTheRight(), OneTooFar()])
 def test_broken_samplers_are_caught(broken: LeftToRightSampler) -> None:
     found = outcomes(broken, MODEL, PROCESS.blank((1, L))[0])
-    assert distance(found.law, joint_law(WORLD.law(), K, L)) > 0.05
+    assert distance(found.distribution, joint_distribution(WORLD.distribution(), K, L)) > 0.05
 
 
-def test_a_sharpened_law_is_that_of_each_token() -> None:
+def test_a_sharpened_distribution_is_that_of_each_token() -> None:
     options = {"temperature": 0.6, "top_k": 2, "top_p": 0.8}
-    right: Law = {(): 1.0}
+    right: Distribution = {(): 1.0}
     for place in range(L):
-        grown: Law = {}
+        grown: Distribution = {}
         for x, chance in right.items():
             code = sum(token * 4 ** (place - 1 - i) for i, token in enumerate(x))
-            law = reshape(WORLD.tables[place][code][None].log_softmax(-1), **options).exp()[0]
-            grown |= {(*x, k): chance * p for k, p in enumerate(law.tolist()) if p > 0}
+            distribution = reshape(
+                WORLD.tables[place][code][None].log_softmax(-1), **options
+            ).exp()[0]
+            grown |= {(*x, k): chance * p for k, p in enumerate(distribution.tolist()) if p > 0}
         right = grown
     found = outcomes(LeftToRightSampler(**options), MODEL, PROCESS.blank((1, L))[0])
-    assert distance(found.law, right) < EXACT
-    assert distance(right, joint_law(WORLD.law(), K, L)) > 0.1
+    assert distance(found.distribution, right) < EXACT
+    assert distance(right, joint_distribution(WORLD.distribution(), K, L)) > 0.1
 
 
 def test_rows_depend_on_their_own_seeds_and_see_their_prompts() -> None:
@@ -214,7 +216,7 @@ def test_guidance_of_an_autoregressive_model_is_one_too() -> None:
     found = outcomes(LeftToRightSampler(), guided, PROCESS.blank((1, L))[0])
     sharper = CausalLookup(K, L, seed=2)  # twice the logits with the label: p^4 / p, normalised
     sharper.tables = [3 * table for table in sharper.tables]
-    assert distance(found.law, joint_law(sharper.law(), K, L)) < EXACT
+    assert distance(found.distribution, joint_distribution(sharper.distribution(), K, L)) < EXACT
     assert (found.nfe == 2 * L).all()
 
 

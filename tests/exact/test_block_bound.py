@@ -29,7 +29,7 @@ from tests.oracles import (
     OracleBackbone,
     all_masks,
     copies,
-    mask_law,
+    mask_distribution,
     masked_model,
     unit_quadrature,
 )
@@ -55,7 +55,7 @@ def by_losses(denoiser: Denoiser, x0: torch.Tensor) -> float:
     batch = copies(x0, len(hidden))
     weight = schedule.nelbo_weight(nodes).repeat_interleave(len(masks))
     terms = masked_terms(denoiser, batch, batch.tokens.masked_fill(hidden, K), None, weight)
-    chances = torch.stack([mask_law(masks, float(schedule.alpha(t))) for t in nodes])
+    chances = torch.stack([mask_distribution(masks, float(schedule.alpha(t))) for t in nodes])
     return float(weights @ (chances * terms.sum(dim=-1).view_as(chances)).sum(dim=-1))
 
 
@@ -124,8 +124,8 @@ def chain_rule(network: BlockWorld, rows: torch.Tensor) -> torch.Tensor:
     for place in range(rows.shape[1]):
         shown = rows.clone()
         shown[:, place:] = K
-        law = network.score(shown, place).log_softmax(dim=-1)
-        nats -= law[torch.arange(len(rows)), place, rows[:, place]]
+        distribution = network.score(shown, place).log_softmax(dim=-1)
+        nats -= distribution[torch.arange(len(rows)), place, rows[:, place]]
     return nats
 
 

@@ -7,7 +7,7 @@ import torch
 
 from seqdiff.samplers import BlockClassifierFree, BlockSampler, Conjoined, FirstHittingSampler
 from seqdiff.types import Inputs
-from tests.block_laws import by_blocks
+from tests.block_distributions import by_blocks
 from tests.block_worlds import LabelledBlocks, block_denoiser
 from tests.enumeration import distance, outcomes
 
@@ -30,9 +30,9 @@ def test_guided_blocks_have_the_mixed_distribution(size: int, gamma: float) -> N
     found = guided.log_probs(Inputs(states), hidden)
     torch.testing.assert_close(found, mixed[hidden])
     found = outcomes(BlockSampler(), guided, torch.full((L,), K))
-    assert distance(found.law, by_blocks(guided, FirstHittingSampler(), (K,) * L)) < EXACT
+    assert distance(found.distribution, by_blocks(guided, FirstHittingSampler(), (K,) * L)) < EXACT
     plain = outcomes(BlockSampler(), model, torch.full((L,), K))
-    assert (distance(found.law, plain.law) < EXACT) == (gamma == 0)
+    assert (distance(found.distribution, plain.distribution) < EXACT) == (gamma == 0)
     evaluations = 1 if gamma in (0, 1) else 2
     assert torch.equal(found.nfe[:1], plain.nfe[:1] * evaluations)
 

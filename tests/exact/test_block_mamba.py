@@ -100,7 +100,7 @@ def test_one_block_is_caduceus_whose_weights_load(block_size: int) -> None:
     assert (network.block_logits(Inputs(x_t, **given), x0, L - 1) - wanted).abs().max() > 1e-3
 
 
-def test_blocks_of_one_masked_token_are_an_autoregressive_law() -> None:
+def test_blocks_of_one_masked_token_are_an_autoregressive_distribution() -> None:
     """K = 2, L = 6: the probabilities of all 64 sequences sum to one; a leak would show."""
     network = build(num_embeddings=3, num_logits=2)
     x0 = all_sequences(2, 6)

@@ -16,10 +16,10 @@ from seqdiff.samplers import (
     Sampler,
 )
 from seqdiff.samplers.block import Growth
-from tests import laws
-from tests.block_laws import by_blocks
+from tests import distributions
+from tests.block_distributions import by_blocks
 from tests.block_worlds import BlockLookup, BlockOracle, block_denoiser
-from tests.enumeration import Law, Tokens, distance, joint_law, outcomes
+from tests.enumeration import Distribution, Tokens, distance, joint_distribution, outcomes
 from tests.oracles import Joint
 
 K, L, EXACT = 2, 4, 1e-10
@@ -43,19 +43,19 @@ def test_first_hitting_draws_a_consistent_model_exactly(length: int, size: int) 
     joint = Joint.random(K, length, seed=7)
     denoiser = block_denoiser(BlockOracle(joint), size)
     found = outcomes(BlockSampler(), denoiser, blank(length))
-    assert distance(found.law, joint_law(joint.probs, K, length)) < EXACT
+    assert distance(found.distribution, joint_distribution(joint.probs, K, length)) < EXACT
     assert (found.nfe == length + (length - 1) // size).all()
     if min(size, length) > 1:
         parallel = BlockSampler(FirstHittingSampler(num_steps=1))
-        wrong = outcomes(parallel, denoiser, blank(length)).law
-        assert distance(wrong, joint_law(joint.probs, K, length)) > 1e-3
+        wrong = outcomes(parallel, denoiser, blank(length)).distribution
+        assert distance(wrong, joint_distribution(joint.probs, K, length)) > 1e-3
 
 
 @each_size
 @each_inner
-def test_each_block_has_the_law_of_the_sampler_inside(size: int, inner: Sampler) -> None:
+def test_each_block_has_the_distribution_of_the_sampler_inside(size: int, inner: Sampler) -> None:
     denoiser = lookup(size)
-    found = outcomes(BlockSampler(inner), denoiser, blank()).law
+    found = outcomes(BlockSampler(inner), denoiser, blank()).distribution
     assert distance(found, by_blocks(denoiser, inner, (K,) * L)) < EXACT
     if size < L:
         blind = by_blocks(denoiser, inner, (K,) * L, lambda behind: (K,) * len(behind))
@@ -65,14 +65,14 @@ def test_each_block_has_the_law_of_the_sampler_inside(size: int, inner: Sampler)
 @each_inner
 def test_blocks_of_one_token_are_the_chain_rule(inner: Sampler) -> None:
     denoiser = lookup(1)
-    table, right = laws.table(denoiser, K, L), {}
+    table, right = distributions.table(denoiser, K, L), {}
     for x in itertools.product(range(K), repeat=L):
         chance = 1.0
         for i, token in enumerate(x):
             chance *= table[x[:i] + (K,) * (L - i)][i][token]
         right[x] = chance
     found = outcomes(BlockSampler(inner), denoiser, blank())
-    assert distance(found.law, right) < EXACT
+    assert distance(found.distribution, right) < EXACT
 
 
 def forget(self: Growth, block: int) -> None:
@@ -100,8 +100,8 @@ def test_a_prefix_that_is_not_what_was_drawn_would_be_found(broken, monkeypatch)
     joint = Joint.random(K, L, seed=7)
     denoiser = block_denoiser(BlockOracle(joint), 2)
     monkeypatch.setattr(Growth, "catch_up", broken)
-    wrong = outcomes(BlockSampler(), denoiser, blank()).law
-    assert distance(wrong, joint_law(joint.probs, K, L)) > 1e-3
+    wrong = outcomes(BlockSampler(), denoiser, blank()).distribution
+    assert distance(wrong, joint_distribution(joint.probs, K, L)) > 1e-3
 
 
 PROMPTS = [(1, K, K, K), (1, 0, K, K), (0, 1, 1, K), (K, 1, K, 0), (K, K, 1, 0), (0, K, 1, 1)]
@@ -112,7 +112,7 @@ PROMPTS = [(1, K, K, K), (1, 0, K, K), (0, 1, 1, K), (K, 1, K, 0), (K, K, 1, 0),
 def test_visible_tokens_condition_what_comes_after_them(x_init: Tokens, size: int) -> None:
     """Prompts of any length, gaps, and tokens to the right, which no block before them sees."""
     denoiser = lookup(size)
-    found = outcomes(BlockSampler(), denoiser, torch.tensor(x_init)).law
+    found = outcomes(BlockSampler(), denoiser, torch.tensor(x_init)).distribution
     assert distance(found, by_blocks(denoiser, FirstHittingSampler(), x_init)) < EXACT
     assert all(
         token == given for x in found for token, given in zip(x, x_init, strict=True) if given != K
@@ -125,23 +125,25 @@ def test_a_prompt_off_by_one_block_would_be_found(monkeypatch: pytest.MonkeyPatc
         test_visible_tokens_condition_what_comes_after_them((0, 1, 1, K), 1)
 
 
-def test_allowed_letters_restrict_each_law() -> None:
+def test_allowed_letters_restrict_each_distribution() -> None:
     denoiser, allowed = lookup(2), torch.ones(L, K, dtype=torch.bool)
     allowed[2, 0] = False
-    found = outcomes(BlockSampler(), denoiser, blank(), allowed=allowed).law
+    found = outcomes(BlockSampler(), denoiser, blank(), allowed=allowed).distribution
     assert all(x[2] == 1 for x in found)
     free = by_blocks(denoiser, FirstHittingSampler(), (K,) * L)
-    ours, theirs = (laws.push(law, lambda x: {x[:2]: 1.0}) for law in (found, free))
+    ours, theirs = (
+        distributions.push(distribution, lambda x: {x[:2]: 1.0}) for distribution in (found, free)
+    )
     assert distance(ours, theirs) < EXACT, "a block does not know what a later one is allowed"
 
 
 # Stop rules
 
 
-def shorten(law: Law, end: Callable[[Tokens], int]) -> Law:
+def shorten(distribution: Distribution, end: Callable[[Tokens], int]) -> Distribution:
     """Rows cut at their ends, with masks beyond."""
     cut: defaultdict[Tokens, float] = defaultdict(float)
-    for x, chance in law.items():
+    for x, chance in distribution.items():
         cut[x[: end(x)] + (K,) * (len(x) - end(x))] += chance
     return dict(cut)
 
@@ -156,7 +158,7 @@ def first_one(x: Tokens, earliest: int = 2) -> int:
 def test_a_row_ends_at_the_first_stop_symbol(size: int, inner: Sampler) -> None:
     """What is drawn before it has the distribution of rows that are drawn to their ends."""
     denoiser = lookup(size)
-    found = outcomes(BlockSampler(inner, stop_id=1), denoiser, blank()).law
+    found = outcomes(BlockSampler(inner, stop_id=1), denoiser, blank()).distribution
     whole = by_blocks(denoiser, inner, (K,) * L)
     assert distance(found, shorten(whole, first_one)) < EXACT
     assert distance(found, shorten(whole, lambda x: first_one(x, 1))) > 1e-3, "in the first place"
@@ -173,7 +175,7 @@ def test_a_stop_symbol_that_is_given_ends_no_row(x_init, earliest, size) -> None
     """Nor one before a visible token, which stays."""
     denoiser = lookup(size)
     sampler = BlockSampler(stop_id=1)
-    found = outcomes(sampler, denoiser, torch.tensor(x_init)).law
+    found = outcomes(sampler, denoiser, torch.tensor(x_init)).distribution
     whole = by_blocks(denoiser, FirstHittingSampler(), x_init)
     assert distance(found, shorten(whole, lambda x: first_one(x, earliest))) < EXACT
 
@@ -190,7 +192,7 @@ def test_a_row_ends_when_it_is_monotonous(size: int, window: int) -> None:
 
     denoiser = lookup(size)
     sampler = BlockSampler(min_entropy=0.1, entropy_window=window)
-    found = outcomes(sampler, denoiser, blank()).law
+    found = outcomes(sampler, denoiser, blank()).distribution
     whole = by_blocks(denoiser, FirstHittingSampler(), (K,) * L)
     assert distance(found, shorten(whole, end)) < EXACT
     assert distance(found, whole) > 1e-3

@@ -134,7 +134,7 @@ def test_a_window_counts_the_block_itself(window: int, behind: int) -> None:
 
     first = 6 * SIZE  # of the only block to fill
     prompt = torch.randint(K, (1, first), generator=torch.Generator().manual_seed(3))
-    laws = []
+    distributions = []
     for place in (None, first - behind, first - behind - 1):
         given = prompt.clone()
         if place is not None:
@@ -142,10 +142,10 @@ def test_a_window_counts_the_block_itself(window: int, behind: int) -> None:
         blank = torch.cat((given, torch.full((1, SIZE), K)), dim=1)
         sampler, seeds = BlockSampler(window=window), torch.zeros(1, dtype=torch.int64)
         sampler.sample(Watched(network, PROCESS), blank, seeds=seeds)
-        laws.append(asked[0])
+        distributions.append(asked[0])
         asked.clear()
-    assert not torch.equal(laws[0], laws[1]), "the first token within the window"
-    assert torch.equal(laws[0], laws[2]), "the last token beyond it"
+    assert not torch.equal(distributions[0], distributions[1]), "the first token within the window"
+    assert torch.equal(distributions[0], distributions[2]), "the last token beyond it"
 
 
 @pytest.mark.parametrize("name", ["transformer", "mamba"])

@@ -23,7 +23,7 @@ from tests.oracles import (
     copies,
     density,
     enumerated_nelbo,
-    mask_law,
+    mask_distribution,
     masked_model,
 )
 
@@ -111,7 +111,7 @@ def enumerated_discrete(denoiser: Denoiser, x0: Tensor, steps: int) -> float:
     for step in range(steps):
         s, t = (one * ((step + i) / steps) for i in (0, 1))
         rows = step_terms(denoiser, batch, x_t, s, t, one).sum(dim=-1)
-        total += float(mask_law(masks, float(process.alpha(t[0]))) @ rows)
+        total += float(mask_distribution(masks, float(process.alpha(t[0]))) @ rows)
     return total
 
 
@@ -126,7 +126,7 @@ def enumerated_kl(denoiser: Denoiser, x0: Tensor, steps: int) -> float:
     total = 0.0
     for step in range(steps):
         s, t = (torch.full(states.shape, (step + i) / steps, dtype=torch.float64) for i in (0, 1))
-        marginal = mask_law(states == process.mask_id, float(process.alpha(t[0, 0])))
+        marginal = mask_distribution(states == process.mask_id, float(process.alpha(t[0, 0])))
         posterior = process.log_posterior(exact.expand(len(states), -1, -1), states, s, t)
         model = process.log_posterior(denoiser(Inputs(states)), states, s, t)
         kl = torch.where(posterior.isfinite(), posterior.exp() * (posterior - model), 0.0)

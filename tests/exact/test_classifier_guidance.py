@@ -11,8 +11,8 @@ from seqdiff.samplers import (
     FirstOrderClassifierBased,
 )
 from seqdiff.types import Inputs
-from tests import laws
-from tests.enumeration import distance, joint_law, outcomes
+from tests import distributions
+from tests.enumeration import distance, joint_distribution, outcomes
 from tests.guided_worlds import (
     CLASSES,
     SIZES,
@@ -45,7 +45,7 @@ def test_an_exact_classifier_samples_the_posterior_exactly(k, length, label):
     """Bayes' rule at every reveal: the distribution is p(x | y)."""
     world, classifier = exact_world(k, length), ExactClassifier(k, length, label)
     guided = ExactClassifierBased(world, classifier)
-    posterior = joint_law(joints(k, length)[label].probs, k, length)
+    posterior = joint_distribution(joints(k, length)[label].probs, k, length)
     assert distance(one_at_a_time(guided, k, length), posterior) < EXACT
     for twin in (
         ExactClassifierBased(world, StaleClassifier(k, length, label)),
@@ -53,8 +53,10 @@ def test_an_exact_classifier_samples_the_posterior_exactly(k, length, label):
         ExactClassifierBased(world, ExactClassifier(k, length, 1 - label)),
     ):
         assert distance(one_at_a_time(twin, k, length), posterior) > 1e-2
-    at_once = outcomes(FirstHittingSampler(1), guided, torch.full((length,), k)).law
-    assert distance(at_once, posterior) > 1e-3, "the law holds for one position at a time only"
+    at_once = outcomes(FirstHittingSampler(1), guided, torch.full((length,), k)).distribution
+    assert distance(at_once, posterior) > 1e-3, (
+        "the distribution holds for one position at a time only"
+    )
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 3.0])
@@ -62,20 +64,24 @@ def test_the_tilt_at_every_position(gamma: float) -> None:
     k, length = 3, 3
     denoiser = masked_model(LookupBackbone(k, length, seed=4))
     classifier = ExactClassifier(k, length, 0)
-    found = laws.table(ExactClassifierBased(denoiser, classifier, gamma, batch_size=5), k, length)
-    plain = laws.table(denoiser, k, length)
+    found = distributions.table(
+        ExactClassifierBased(denoiser, classifier, gamma, batch_size=5), k, length
+    )
+    plain = distributions.table(denoiser, k, length)
     for x, positions in found.items():
-        for position, law in enumerate(positions):
+        for position, distribution in enumerate(positions):
             if x[position] != k:
-                assert law == plain[x][position]
+                assert distribution == plain[x][position]
                 continue
             weights = []
             for letter, chance in enumerate(plain[x][position]):
                 y = (*x[:position], letter, *x[position + 1 :])
                 weights.append(chance * float(classifier(torch.tensor([y])).exp()) ** gamma)
             right = [weight / sum(weights) for weight in weights]
-            assert law == pytest.approx(right, abs=EXACT)
-            assert gamma == 0 or law != pytest.approx(plain[x][position], abs=1e-6), "no guidance"
+            assert distribution == pytest.approx(right, abs=EXACT)
+            assert gamma == 0 or distribution != pytest.approx(plain[x][position], abs=1e-6), (
+                "no guidance"
+            )
 
 
 def test_exact_guidance_counts_what_it_spends() -> None:
@@ -86,14 +92,14 @@ def test_exact_guidance_counts_what_it_spends() -> None:
     padding = torch.zeros_like(x_t, dtype=torch.bool)
     padding[3, 0] = True
     inputs = Inputs(x_t, padding=padding)
-    law = guided(inputs)
+    distribution = guided(inputs)
     assert guided.evaluations(inputs).tolist() == [1 + 9, 1 + 6, 1, 1 + 3]
     assert classifier.rows_seen == 9 + 6 + 3
-    torch.testing.assert_close(law[3, 0], guided.denoiser(inputs)[3, 0])
+    torch.testing.assert_close(distribution[3, 0], guided.denoiser(inputs)[3, 0])
     some = torch.tensor([[True, False, True], [True, False, False], [True] * 3, [True] * 3])
     assert guided.evaluations(inputs, some).tolist() == [1 + 6, 1, 1, 1 + 3]
     classifier.rows_seen = 0
-    torch.testing.assert_close(guided.log_probs(inputs, some), law[some])
+    torch.testing.assert_close(guided.log_probs(inputs, some), distribution[some])
     assert classifier.rows_seen == 6 + 0 + 0 + 3
 
 
@@ -104,8 +110,8 @@ class AsksEverywhere(ExactClassifierBased):
         return super().evaluations(inputs)
 
     def forward(self, inputs, where=None):
-        law = super().forward(inputs)
-        return law if where is None else law[where]
+        distribution = super().forward(inputs)
+        return distribution if where is None else distribution[where]
 
 
 def test_samplers_ask_the_classifier_only_where_they_reveal() -> None:
@@ -157,7 +163,7 @@ def test_first_order_is_the_tangent() -> None:
     x_t = torch.tensor([[3, 1, 3]])
     one_hot = nn.functional.one_hot(x_t, k + 1).double()
     guided = FirstOrderClassifierBased(denoiser, bent)
-    law, plain = guided(Inputs(x_t)), denoiser(Inputs(x_t))
+    distribution, plain = guided(Inputs(x_t)), denoiser(Inputs(x_t))
     for position in (0, 2):
         slopes = []
         for letter in range(k):
@@ -165,4 +171,4 @@ def test_first_order_is_the_tangent() -> None:
             towards[0, position, letter], towards[0, position, k] = step, -step
             slopes.append((bent(one_hot + towards) - bent(one_hot - towards)) / (2 * step))
         right = (plain[0, position] + torch.cat(slopes)).log_softmax(dim=-1)
-        torch.testing.assert_close(law[0, position], right, atol=1e-8, rtol=1e-8)
+        torch.testing.assert_close(distribution[0, position], right, atol=1e-8, rtol=1e-8)

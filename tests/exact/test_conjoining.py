@@ -19,7 +19,7 @@ from seqdiff.samplers import (
 )
 from seqdiff.samplers.grid import GridSampler
 from seqdiff.types import Inputs
-from tests.enumeration import Law, Tokens, distance, outcomes
+from tests.enumeration import Distribution, Tokens, distance, outcomes
 from tests.exact.test_sampler_contract import ALL, Neighbours
 from tests.guided_worlds import lookup_world
 from tests.oracles import LookupBackbone, TableBackbone, all_sequences, masked_model
@@ -37,14 +37,16 @@ def other_strand(x: Tokens, complement: Tokens) -> Tokens:
     return tuple((*complement, len(complement))[token] for token in reversed(x))
 
 
-def asymmetry(law: Law, complement: Tokens) -> float:
-    return distance(law, {other_strand(x, complement): chance for x, chance in law.items()})
+def asymmetry(distribution: Distribution, complement: Tokens) -> float:
+    return distance(
+        distribution, {other_strand(x, complement): chance for x, chance in distribution.items()}
+    )
 
 
-def draw(sampler: Sampler, denoiser: Denoiser, length: int, **options) -> Law:
+def draw(sampler: Sampler, denoiser: Denoiser, length: int, **options) -> Distribution:
     k = denoiser.vocab_size
     start = torch.full((length,), k)
-    return outcomes(sampler, denoiser, start, **options).law
+    return outcomes(sampler, denoiser, start, **options).distribution
 
 
 @pytest.mark.parametrize(("k", "length", "complement"), WORLDS)
@@ -61,13 +63,13 @@ def test_both_strands_are_equally_likely(k, length, complement, sampler: Sampler
 def test_a_prediction_is_the_mean_of_the_two_strands(k, length, complement) -> None:
     denoiser = lookup(k, length)
     states = all_sequences(k + 1, length)
-    laws = dict(
+    distributions = dict(
         zip(map(tuple, states.tolist()), denoiser(Inputs(states)).exp().tolist(), strict=True)
     )
     found = Conjoined(denoiser, complement)(Inputs(states)).exp().tolist()
     other_means = 0
-    for row, (x, straight) in enumerate(laws.items()):
-        back = laws[other_strand(x, complement)]
+    for row, (x, straight) in enumerate(distributions.items()):
+        back = distributions[other_strand(x, complement)]
         for i, letter in itertools.product(range(length), range(k)):
             one, other = straight[i][letter], back[length - 1 - i][complement[letter]]
             assert found[row][i][letter] == pytest.approx((one + other) / 2, abs=EXACT)
@@ -121,9 +123,9 @@ def test_constraints_that_are_their_own_other_strand() -> None:
     snw = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 1]]).bool()
     both = Conjoined(lookup(4, 3), DNA)
     for allowed, symmetric in ((rny, True), (snw, False)):
-        law = draw(FirstHittingSampler(), both, 3, allowed=allowed)
-        assert all(allowed[i, letter] for x in law for i, letter in enumerate(x))
-        assert (asymmetry(law, DNA) < EXACT) == symmetric
+        distribution = draw(FirstHittingSampler(), both, 3, allowed=allowed)
+        assert all(allowed[i, letter] for x in distribution for i, letter in enumerate(x))
+        assert (asymmetry(distribution, DNA) < EXACT) == symmetric
 
 
 def test_an_equivariant_network_stays_as_it_is() -> None:
@@ -159,9 +161,9 @@ class AnyLength(TableBackbone):
 @pytest.mark.parametrize("sampler", ALL, ids=lambda s: type(s).__name__)
 def test_directed_says_which_samplers_prefer_an_end(sampler: Sampler) -> None:
     length = 3 if isinstance(sampler, SemiAutoregressiveSampler) else 2
-    law = draw(small(sampler), Conjoined(masked_model(AnyLength(2)), PAIR), length)
-    assert (asymmetry(law, PAIR) > 1e-3) == sampler.order_dependent
-    assert sampler.order_dependent or asymmetry(law, PAIR) < EXACT
+    distribution = draw(small(sampler), Conjoined(masked_model(AnyLength(2)), PAIR), length)
+    assert (asymmetry(distribution, PAIR) > 1e-3) == sampler.order_dependent
+    assert sampler.order_dependent or asymmetry(distribution, PAIR) < EXACT
 
 
 @pytest.mark.parametrize("complement", [(0, 1, 2), (3, 2, 1, 4), (1, 2, 3, 0), (3, 3, 0, 0)])

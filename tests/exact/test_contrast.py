@@ -27,7 +27,7 @@ K, L = 3, 5
 
 
 def near_sighted() -> Joint:
-    """A joint law whose ends know little of the middle, as far bases know little of a variant."""
+    """A joint distribution whose ends depend little on the middle, as far bases on a variant."""
     generator = torch.Generator().manual_seed(0)
     strong = torch.randn(2, K, K, dtype=torch.float64, generator=generator).mul(2).exp()
     weak = torch.randn(K, K, K, dtype=torch.float64, generator=generator).mul(0.5).exp()
@@ -74,7 +74,7 @@ def test_it_is_the_difference_of_two_evaluations(estimator, rows_per_call) -> No
     np.testing.assert_array_equal(found.nfe, ours.nfe + theirs.nfe)
 
 
-def test_the_chain_of_a_joint_law_gives_its_ratio() -> None:
+def test_the_chain_of_a_joint_distribution_gives_its_ratio() -> None:
     index = torch.arange(1)
     estimator = FixedOrder()
     found = contrast(ORACLE, batch(FIRST, index), batch(SECOND, index), estimator=estimator)
@@ -85,11 +85,11 @@ def test_the_chain_of_a_joint_law_gives_its_ratio() -> None:
 
 def test_an_autoregressive_model_is_exact() -> None:
     network = CausalLookup(K, L, seed=1)
-    law, index = network.law().log(), torch.arange(1)
+    distribution, index = network.distribution().log(), torch.arange(1)
     model = Denoiser(network, LeftToRight(K))
     found = contrast(model, batch(FIRST, index), batch(SECOND, index))
     places = [int((JOINT.sequences == row).all(dim=-1).nonzero()) for row in (FIRST, SECOND)]
-    assert abs(found.nats[0] - float(law[places[1]] - law[places[0]])) < 1e-12
+    assert abs(found.nats[0] - float(distribution[places[1]] - distribution[places[0]])) < 1e-12
     assert found.standard_error[0] == 0 and math.isinf(found.degrees[0]) and found.nfe[0] == 2
 
 

@@ -12,7 +12,7 @@ from seqdiff.parameterization import Full, LeaveOneOut, MaskColumn, Subs
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
 from seqdiff.samplers import GibbsSampler, PredictorCorrectorSampler
 from seqdiff.schedules import Cosine, Geometric, LogLinear
-from tests.enumeration import Law, Tokens, distance
+from tests.enumeration import Distribution, Tokens, distance
 from tests.noisy_worlds import (
     Joint,
     Request,
@@ -30,15 +30,17 @@ def name(thing: object) -> str:
     return getattr(thing, "name", type(thing).__name__)
 
 
-def corrected(sampler, denoiser, s: float, law: Law, length: int = 2) -> Law:
+def corrected(
+    sampler, denoiser, s: float, distribution: Distribution, length: int = 2
+) -> Distribution:
     now = torch.tensor(s, dtype=torch.float64)
     request = Request.nothing(denoiser, length)
-    return push(law, denoiser, request, lambda canvas: sampler.correct(canvas, now, 1))
+    return push(distribution, denoiser, request, lambda canvas: sampler.correct(canvas, now, 1))
 
 
-def redrawn(noisy: Law, row: Tokens, *positions: int) -> Law:
+def redrawn(noisy: Distribution, row: Tokens, *positions: int) -> Distribution:
     """p(every position drawn anew given the others of ``row``), for these positions at once."""
-    total: Law = {row: 1.0}
+    total: Distribution = {row: 1.0}
     for position in positions:
         rest = row[:position] + row[position + 1 :]
         fits = {
@@ -53,10 +55,10 @@ def redrawn(noisy: Law, row: Tokens, *positions: int) -> Law:
     return total
 
 
-def mean(laws: Sequence[tuple[float, Law]]) -> Law:
+def mean(distributions: Sequence[tuple[float, Distribution]]) -> Distribution:
     total: defaultdict[Tokens, float] = defaultdict(float)
-    for weight, law in laws:
-        for row, chance in law.items():
+    for weight, distribution in distributions:
+        for row, chance in distribution.items():
             total[row] += weight * chance
     return dict(total)
 
@@ -90,10 +92,10 @@ def step_matrix(joint: Joint, z: Tensor, s: float, t: float, process: DiscretePr
     """Every row at t to every row at s, positions apart, from the posterior of ``process``."""
     times = [torch.full(z.shape, x, dtype=torch.float64) for x in (s, t)]
     log_loo = joint.log_loo(z, times[1][:, 0], process).log_softmax(dim=-1)
-    law = process.log_posterior(log_loo, z, *times).exp().nan_to_num()
+    distribution = process.log_posterior(log_loo, z, *times).exp().nan_to_num()
     if s == 0:
-        law[..., joint.size :] = 0.0
-    return law[:, torch.arange(joint.length), z].prod(dim=-1)
+        distribution[..., joint.size :] = 0.0
+    return distribution[:, torch.arange(joint.length), z].prod(dim=-1)
 
 
 def noise_matrix(z: Tensor, s: float, r: float, process: DiscreteProcess) -> Tensor:
@@ -128,12 +130,12 @@ def test_predictor_corrector_adds_noise_and_takes_it_back(process, kind) -> None
     back = noised @ step_matrix(joint, z, 0.5, r, process)
     wanted, plain = ((x @ step_matrix(joint, z, 0.0, 0.5, process)) for x in (back, there))
 
-    def law(probs: Tensor) -> Law:
+    def distribution(probs: Tensor) -> Distribution:
         return dict(zip(map(tuple, z.tolist()), probs.tolist(), strict=True))
 
     found = ends(sampler, denoiser, Request.nothing(denoiser, 2))
-    assert distance(found, law(wanted)) < 1e-12
-    assert distance(found, law(plain)) > 1e-3, "no corrector"
+    assert distance(found, distribution(wanted)) < 1e-12
+    assert distance(found, distribution(plain)) > 1e-3, "no corrector"
 
 
 @pytest.mark.parametrize("process", [Absorbing(2), Uniform(2), Hybrid(2, 0.3)], ids=name)
@@ -165,12 +167,16 @@ def test_predictor_corrector_needs_less_noise_in_more_steps() -> None:
 
     def error(num_steps: int, renoise: float) -> float:
         sampler = PredictorCorrectorSampler(num_steps=num_steps, renoise=renoise)
-        law: Law = {tuple(request.given.tolist()): 1.0}
+        distribution: Distribution = {tuple(request.given.tolist()): 1.0}
         for t, s in itertools.pairwise(sampler.times(torch.device("cpu"))):
-            law = push(law, denoiser, request, lambda c, s=s, t=t: sampler.advance(c, s, t, 1))
+            distribution = push(
+                distribution, denoiser, request, lambda c, s=s, t=t: sampler.advance(c, s, t, 1)
+            )
             if float(s) > 0:
-                law = push(law, denoiser, request, lambda c, s=s: sampler.correct(c, s, 1))
-        return distance(law, joint.law)
+                distribution = push(
+                    distribution, denoiser, request, lambda c, s=s: sampler.correct(c, s, 1)
+                )
+        return distance(distribution, joint.distribution)
 
     assert PredictorCorrectorSampler.draws_from == "another"
     assert error(24, 0.5) > error(6, 0.5) > 0.01

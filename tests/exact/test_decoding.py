@@ -28,7 +28,7 @@ from seqdiff.samplers import (
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import reshape
 from seqdiff.types import Inputs
-from tests import laws
+from tests import distributions
 from tests.enumeration import distance, outcomes
 from tests.oracles import LookupBackbone, TableBackbone, masked_model
 
@@ -37,8 +37,8 @@ DENOISER = masked_model(LookupBackbone(K, L, seed=3))
 START = (K,) * L
 
 
-def reshaped(law: list[float], **options) -> list[float]:
-    log_probs = torch.tensor([law], dtype=torch.float64).log()
+def reshaped(distribution: list[float], **options) -> list[float]:
+    log_probs = torch.tensor([distribution], dtype=torch.float64).log()
     return reshape(log_probs, **options).exp()[0].tolist()
 
 
@@ -77,13 +77,13 @@ def test_ties_keep_exactly_k_and_impossible_letters_stay_so() -> None:
 
 def test_a_certain_mass_of_one_keeps_rare_letters() -> None:
     """A cumulative sum that reaches 1 early must not cut the tail when everything is asked for."""
-    law = [1 - 2e-17, 1e-17, 1e-17]
-    assert min(reshaped(law, top_p=1.0)) > 0
+    distribution = [1 - 2e-17, 1e-17, 1e-17]
+    assert min(reshaped(distribution, top_p=1.0)) > 0
 
 
-def sharpen(_: int, law: list[float]) -> list[float]:
+def sharpen(_: int, distribution: list[float]) -> list[float]:
     """Temperature 0.5, then the two most likely symbols."""
-    powers = [p**2 for p in law]
+    powers = [p**2 for p in distribution]
     kept = sorted(range(K), key=lambda k: -powers[k])[:2]
     total = sum(powers[k] for k in kept)
     return [powers[k] / total if k in kept else 0.0 for k in range(K)]
@@ -92,40 +92,43 @@ def sharpen(_: int, law: list[float]) -> list[float]:
 OPTIONS = {"temperature": 0.5, "top_k": 2}
 
 
-def test_samplers_draw_from_the_reshaped_law() -> None:
-    table = laws.table(DENOISER, K, L, sharpen)
-    right = laws.random_order(START, table, K)
-    found = outcomes(FirstHittingSampler(**OPTIONS), DENOISER, torch.tensor(START)).law
+def test_samplers_draw_from_the_reshaped_distribution() -> None:
+    table = distributions.table(DENOISER, K, L, sharpen)
+    right = distributions.random_order(START, table, K)
+    found = outcomes(FirstHittingSampler(**OPTIONS), DENOISER, torch.tensor(START)).distribution
     assert distance(found, right) < 1e-10
-    plain = outcomes(FirstHittingSampler(), DENOISER, torch.tensor(START)).law
+    plain = outcomes(FirstHittingSampler(), DENOISER, torch.tensor(START)).distribution
     assert distance(plain, right) > 1e-2
     inner = SemiAutoregressiveSampler(L, 1, FirstHittingSampler(**OPTIONS))
-    assert distance(outcomes(inner, DENOISER, torch.tensor(START)).law, right) < 1e-10
+    assert distance(outcomes(inner, DENOISER, torch.tensor(START)).distribution, right) < 1e-10
 
 
-def test_certainty_is_that_of_the_law_before_reshaping() -> None:
-    table, shaped = laws.table(DENOISER, K, L), laws.table(DENOISER, K, L, sharpen)
+def test_certainty_is_that_of_the_distribution_before_reshaping() -> None:
+    table, shaped = (
+        distributions.table(DENOISER, K, L),
+        distributions.table(DENOISER, K, L, sharpen),
+    )
 
-    def order(ranking: laws.Table):
+    def order(ranking: distributions.Table):
         def draw(x):
-            hidden = laws.masked(x, K)
+            hidden = distributions.masked(x, K)
             if not hidden:
                 return {x: 1.0}
             first = max(hidden, key=lambda i: max(ranking[x][i]))
-            return laws.push(laws.reveal(x, [first], shaped[x]), draw)
+            return distributions.push(distributions.reveal(x, [first], shaped[x]), draw)
 
         return draw(START)
 
     sampler = ConfidenceSampler(**OPTIONS)
-    found = outcomes(sampler, DENOISER, torch.tensor(START)).law
+    found = outcomes(sampler, DENOISER, torch.tensor(START)).distribution
     assert distance(found, order(table)) < 1e-10
 
 
 ALLOWED = torch.tensor([[True, False, True], [False, True, True]])
 
 
-def restrict(position: int, law: list[float]) -> list[float]:
-    kept = [p * float(ALLOWED[position, k]) for k, p in enumerate(law)]
+def restrict(position: int, distribution: list[float]) -> list[float]:
+    kept = [p * float(ALLOWED[position, k]) for k, p in enumerate(distribution)]
     return [p / (sum(kept) or 1.0) for p in kept]  # no symbol of a visible position
 
 
@@ -152,7 +155,7 @@ def restrict(position: int, law: list[float]) -> list[float]:
     ],
     ids=lambda s: type(s).__name__,
 )
-def test_constraints_give_the_renormalised_law(sampler: Sampler) -> None:
+def test_constraints_give_the_renormalised_distribution(sampler: Sampler) -> None:
     """The same sampler on a model that is restricted itself; forbidden symbols never come."""
 
     class Restricted(TableBackbone):
@@ -160,18 +163,18 @@ def test_constraints_give_the_renormalised_law(sampler: Sampler) -> None:
             return DENOISER.backbone(inputs).masked_fill(~ALLOWED, -math.inf)
 
     x_init = torch.tensor(START)
-    found = outcomes(sampler, DENOISER, x_init, allowed=ALLOWED).law
-    right = outcomes(sampler, masked_model(Restricted(K)), x_init).law
+    found = outcomes(sampler, DENOISER, x_init, allowed=ALLOWED).distribution
+    right = outcomes(sampler, masked_model(Restricted(K)), x_init).distribution
     assert distance(found, right) < 1e-10
     if type(sampler) is FirstHittingSampler:
-        table = laws.table(DENOISER, K, L, restrict)
-        assert distance(found, laws.random_order(START, table, K)) < 1e-10
+        table = distributions.table(DENOISER, K, L, restrict)
+        assert distance(found, distributions.random_order(START, table, K)) < 1e-10
     assert all(ALLOWED[i, token] for x in found for i, token in enumerate(x))
-    free = outcomes(sampler, DENOISER, x_init).law
+    free = outcomes(sampler, DENOISER, x_init).distribution
     assert distance(found, free) > 1e-2, "the twin that forgets the constraint"
 
 
-def test_laws_that_do_not_add_up_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distributions_that_do_not_add_up_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broken twin forbids symbols and leaves it there: certainties are too small."""
 
     def log_probs(self, where, t, *, rows=None):
@@ -182,14 +185,14 @@ def test_laws_that_do_not_add_up_would_be_found(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Canvas, "log_probs", log_probs)
     for sampler in (ConfidenceSampler(), EntropySampler(), RemaskConfSampler(3, eta=0.9)):
         with pytest.raises(AssertionError):
-            test_constraints_give_the_renormalised_law(sampler)
+            test_constraints_give_the_renormalised_distribution(sampler)
 
 
 def test_constraints_come_before_top_k() -> None:
     """The most likely symbol that is allowed, not nothing because the most likely is forbidden."""
     found = outcomes(
         FirstHittingSampler(top_k=1), DENOISER, torch.tensor(START), allowed=ALLOWED
-    ).law
+    ).distribution
     assert sum(found.values()) == pytest.approx(1)
     assert all(ALLOWED[i, token] for x in found for i, token in enumerate(x))
 
@@ -211,8 +214,8 @@ def test_padding_is_not_sampled_and_not_counted(padded: int) -> None:
     x_init = torch.tensor([*START, token])
     padding = torch.tensor([False] * L + [True])
     for sampler in (FirstHittingSampler(), AncestralSampler(2), RemaskCapSampler(2)):
-        found = outcomes(sampler, masked_model(First(K)), x_init, padding=padding).law
-        short = outcomes(sampler, DENOISER, torch.tensor(START)).law
+        found = outcomes(sampler, masked_model(First(K)), x_init, padding=padding).distribution
+        short = outcomes(sampler, DENOISER, torch.tensor(START)).distribution
         assert distance({x[:L]: chance for x, chance in found.items()}, short) < 1e-10
         assert {x[L] for x in found} == {token}
 

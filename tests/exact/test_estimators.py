@@ -56,7 +56,7 @@ from tests.oracles import (
     all_masks,
     copies,
     enumerated_nelbo,
-    mask_law,
+    mask_distribution,
     masked_model,
     unit_quadrature,
 )
@@ -98,7 +98,7 @@ def test_the_published_convention_leaves_both_ends_out() -> None:
     crosses = (crosses * patterns).sum(dim=-1)
     for u, weight in zip(*unit_quadrature(), strict=True):
         t = eps + (1 - eps) * float(u)
-        total += float(weight * (mask_law(patterns, 1 - (1 - eps) * t) @ crosses) / t)
+        total += float(weight * (mask_distribution(patterns, 1 - (1 - eps) * t) @ crosses) / t)
     published = expectation_by_time(BernoulliTime(convention="mdlm"))
     assert published == pytest.approx(total, abs=1e-9)
     assert 1e-4 < bound() - published < 1e-2, "the exact convention must not pass for it"
@@ -208,8 +208,8 @@ def test_context_and_unknown_symbols_are_given(estimator: Estimator) -> None:
     """-log p(x4, x2 | x1), with x3 unknown and so summed out, by any order."""
     joint = Joint.random(K, L, seed=4)
     x0, counted = torch.tensor([[2, 0, K, 1]]), torch.tensor([[False, True, False, True]])
-    law = joint.probs.view(K, K, K, K)[2].sum(dim=1)
-    exact = -math.log(law[0, 1] / law.sum())
+    distribution = joint.probs.view(K, K, K, K)[2].sum(dim=1)
+    exact = -math.log(distribution[0, 1] / distribution.sum())
     batch = Batch(x0, counted, torch.tensor([5]))
     oracle = masked_model(OracleBackbone(joint))
     result = evaluate(oracle, [batch], estimator=estimator)

@@ -100,7 +100,7 @@ def test_cost_and_callback(random_model: GaussianDenoiser):
     assert full.tokens.tolist() == [[3, 2]]
 
 
-def exact_law(p: tuple[float, ...], gammas: Tensor) -> Tensor:
+def exact_distribution(p: tuple[float, ...], gammas: Tensor) -> Tensor:
     """What ancestral steps through these levels draw with the coin's exact model, on a grid of z.
 
     Written down from the reverse process: z_s is normal around its posterior mean.
@@ -126,11 +126,11 @@ def exact_law(p: tuple[float, ...], gammas: Tensor) -> Tensor:
     return density @ posterior(gammas[-1])
 
 
-def test_exact_law_tends_to_the_models_like_one_over_the_number_of_steps():
+def test_exact_distribution_tends_to_the_models_like_one_over_the_number_of_steps():
     """Of the written distribution, which the next test compares the code with."""
     p = (0.8, 0.2)
     ends = (torch.linspace(10, -3, n + 1, dtype=torch.float64) for n in (8, 16, 32, 64))
-    gaps = [abs(float(exact_law(p, gammas)[0]) - p[0]) for gammas in ends]
+    gaps = [abs(float(exact_distribution(p, gammas)[0]) - p[0]) for gammas in ends]
     assert gaps[-1] < 0.01
     assert all(1.7 < a / b < 2.3 for a, b in pairwise(gaps))
 

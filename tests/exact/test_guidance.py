@@ -8,8 +8,8 @@ import torch
 
 from seqdiff.samplers import AncestralSampler, ClassifierFree, ExactClassifierBased
 from seqdiff.types import Inputs
-from tests import laws
-from tests.enumeration import distance, joint_law, outcomes
+from tests import distributions
+from tests.enumeration import distance, joint_distribution, outcomes
 from tests.guided_worlds import (
     CLASSES,
     SIZES,
@@ -27,9 +27,11 @@ EXACT = 1e-10
 
 @pytest.mark.parametrize(("k", "length"), SIZES)
 @pytest.mark.parametrize("label", range(CLASSES))
-def test_gamma_one_is_the_conditional_law_and_gamma_zero_the_unconditional(k, length, label):
+def test_gamma_one_is_the_conditional_distribution_and_gamma_zero_the_unconditional(
+    k, length, label
+):
     world = exact_world(k, length)
-    parts = [joint_law(joint.probs, k, length) for joint in joints(k, length)]
+    parts = [joint_distribution(joint.probs, k, length) for joint in joints(k, length)]
     conditional = one_at_a_time(ClassifierFree(world, label), k, length)
     unconditional = one_at_a_time(ClassifierFree(world, label, 0.0), k, length)
     assert distance(conditional, parts[label]) < EXACT
@@ -65,17 +67,17 @@ def test_other_gammas_are_the_normalised_product_at_every_position(k, length, ga
 
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
-def test_a_sampler_draws_from_the_guided_laws_in_turn(gamma: float) -> None:
+def test_a_sampler_draws_from_the_guided_distributions_in_turn(gamma: float) -> None:
     k, length = 2, 3
     guided = ClassifierFree(lookup_world(k, length), 0, gamma)
     start = (k,) * length
-    right = laws.random_order(start, laws.table(guided, k, length), k)
+    right = distributions.random_order(start, distributions.table(guided, k, length), k)
     assert distance(one_at_a_time(guided, k, length), right) < EXACT
     steps = outcomes(AncestralSampler(2), guided, torch.full((length,), k))
     assert (steps.nfe % 2 == 0).all() and int(steps.nfe.max()) == 4
 
 
-def test_a_letter_that_either_law_rules_out_stays_ruled_out() -> None:
+def test_a_letter_that_either_distribution_rules_out_stays_ruled_out() -> None:
     class Fixed(TableBackbone):
         def __init__(self, logits: list[float]) -> None:
             super().__init__(4)
@@ -88,9 +90,9 @@ def test_a_letter_that_either_law_rules_out_stays_ruled_out() -> None:
     for one, other in (([1.0, 2.0, inf, 0.0], none), (none, [1.0, 2.0, inf, 0.0])):
         world = masked_model(LabelledWorld([Fixed(one), Fixed(one), Fixed(other)]))
         for gamma in (0.5, 2.0):
-            law = ClassifierFree(world, 0, gamma)(Inputs(torch.tensor([[4, 2]]))).exp()
-            assert law[0, 0, 2] == 0 and law[0, 0].sum() == pytest.approx(1)
-            assert law[0, 1].tolist() == [0, 0, 1, 0]
+            distribution = ClassifierFree(world, 0, gamma)(Inputs(torch.tensor([[4, 2]]))).exp()
+            assert distribution[0, 0, 2] == 0 and distribution[0, 0].sum() == pytest.approx(1)
+            assert distribution[0, 1].tolist() == [0, 0, 1, 0]
 
 
 # Guidance of guidance, and refusals
@@ -100,9 +102,9 @@ def test_guided_denoisers_can_be_guided() -> None:
     k, length, label = 2, 3, 1
     world, linear = exact_world(k, length), LinearClassifier(k, length)
     twice = ExactClassifierBased(ClassifierFree(world, label, 2.0), linear)
-    law = one_at_a_time(twice, k, length)
-    right = laws.random_order((k,) * length, laws.table(twice, k, length), k)
-    assert distance(law, right) < EXACT
+    distribution = one_at_a_time(twice, k, length)
+    right = distributions.random_order((k,) * length, distributions.table(twice, k, length), k)
+    assert distance(distribution, right) < EXACT
     assert twice.evaluations(Inputs(torch.full((1, length), k))).tolist() == [2 + k * length]
     x_t = torch.full((1, length), k)
     labelled = ExactClassifierBased(world, linear)(Inputs(x_t, label=torch.tensor([label])))

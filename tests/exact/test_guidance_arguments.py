@@ -100,7 +100,7 @@ def test_a_classifier_that_is_not_told_would_be_found() -> None:
     assert gap(blind, TIMES, PADDING) > 1e-2
 
 
-def test_what_the_law_rules_out_may_be_nonsense_to_the_classifier() -> None:
+def test_what_the_distribution_rules_out_may_be_nonsense_to_the_classifier() -> None:
     """p(wanted | x) of an impossible x is 0/0; the symbol stays ruled out, the others add up."""
 
     class Never(TableBackbone):
@@ -111,9 +111,9 @@ def test_what_the_law_rules_out_may_be_nonsense_to_the_classifier() -> None:
         return torch.where((tokens == 2).any(dim=-1), math.nan, 0.5 * (tokens == 1).sum(dim=-1))
 
     x_t = torch.tensor([[3, 0, 3, 1]])
-    law = ExactClassifierBased(masked_model(Never(K)), classifier)(Inputs(x_t))[0, 0].exp()
+    distribution = ExactClassifierBased(masked_model(Never(K)), classifier)(Inputs(x_t))[0, 0].exp()
     odds = math.exp(1.5)
-    assert law.tolist() == pytest.approx([1 / (1 + odds), odds / (1 + odds), 0.0])
+    assert distribution.tolist() == pytest.approx([1 / (1 + odds), odds / (1 + odds), 0.0])
 
 
 def test_no_strength_asks_no_classifier() -> None:

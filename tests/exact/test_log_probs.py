@@ -96,9 +96,9 @@ def test_first_order_guidance_asks_where_it_is_asked() -> None:
     guided = FirstOrderClassifierBased(lookup_world(3, 3), LinearClassifier(3, 3), 1.5)
     x_t = torch.tensor([[3, 1, 3], [3, 3, 3], [0, 1, 2]])
     where = torch.tensor([[True, True, False], [False, True, True], [False, False, True]])
-    law = guided.log_probs(Inputs(x_t))
-    torch.testing.assert_close(guided.log_probs(Inputs(x_t), where), law[where])
-    assert torch.equal(law[2], guided.denoiser(Inputs(x_t))[2]), "visible tokens stay"
+    distribution = guided.log_probs(Inputs(x_t))
+    torch.testing.assert_close(guided.log_probs(Inputs(x_t), where), distribution[where])
+    assert torch.equal(distribution[2], guided.denoiser(Inputs(x_t))[2]), "visible tokens stay"
 
 
 def test_guided_first_hitting_asks_once_for_every_position() -> None:

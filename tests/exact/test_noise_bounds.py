@@ -33,7 +33,14 @@ from seqdiff.objectives import (
 from seqdiff.objectives import base as objectives_base
 from seqdiff.objectives.time_sampling import Importance, Sobol, TimeSampler
 from seqdiff.objectives.time_sampling import Uniform as UniformTimes
-from seqdiff.parameterization import Full, LeaveOneOut, MaskColumn, Score, Subs, scores_from_law
+from seqdiff.parameterization import (
+    Full,
+    LeaveOneOut,
+    MaskColumn,
+    Score,
+    Subs,
+    scores_from_distribution,
+)
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
 from seqdiff.rng import MASK_STREAM, RECONSTRUCTION_STREAM, TIME_STREAM, CounterNoise
 from seqdiff.schedules import Cosine, Geometric, Linear, LogLinear
@@ -61,9 +68,9 @@ def name(process: DiscreteProcess) -> str:
     return f"{process.name}-{type(getattr(process, 'schedule', None)).__name__}"
 
 
-def exact_bound(world: World, x: Tensor, law=None) -> float:
+def exact_bound(world: World, x: Tensor, distribution=None) -> float:
     """The continuous-time integral with exact predictions, or with another function of (z, t)."""
-    predict = law or world.log_loo
+    predict = distribution or world.log_loo
 
     def term(x0: Tensor, z: Tensor, t: Tensor) -> Tensor:
         return ctmc_nelbo(predict(z, t[:, 0]), x0, z, t, world.process)
@@ -163,13 +170,13 @@ def chain_bound(world: World, steps: int) -> float:
         chances = (world.probs[:, None] * world.log_q(t).exp()).flatten()
         clean = world.clean.repeat_interleave(len(world.noisy), dim=0)
         z = world.noisy.repeat(len(world.clean), 1)
-        law = world.log_loo(z, t.expand(len(z)))
+        distribution = world.log_loo(z, t.expand(len(z)))
         times = t.expand(z.shape), s.expand(z.shape)
         if isinstance(process, Absorbing):
-            terms = mask_column_kl(law, clean, times[1], times[0], process)
+            terms = mask_column_kl(distribution, clean, times[1], times[0], process)
             terms = torch.where(z == process.mask_id, terms, 0.0)
         else:
-            terms = discrete_kl(law, clean, z, times[1], times[0], process)
+            terms = discrete_kl(distribution, clean, z, times[1], times[0], process)
         total += float((chances * terms.sum(-1).nan_to_num())[chances > 0].sum())
     return total
 
@@ -238,11 +245,11 @@ def test_score_entropy_of_exact_scores_attains_the_likelihood(process):
     world = World(process, golden_probs(), 2)
 
     def term(x0: Tensor, z: Tensor, t: Tensor) -> Tensor:
-        scores = scores_from_law(world.log_loo(z, t[:, 0]), z, t, process)
+        scores = scores_from_distribution(world.log_loo(z, t[:, 0]), z, t, process)
         return score_entropy(scores, x0, z, t, process)
 
     def shifted(x0: Tensor, z: Tensor, t: Tensor) -> Tensor:
-        scores = scores_from_law(world.log_loo(z, t[:, 0]), z, t, process) + math.log(2)
+        scores = scores_from_distribution(world.log_loo(z, t[:, 0]), z, t, process) + math.log(2)
         return score_entropy(scores.scatter(-1, z[..., None], 0.0), x0, z, t, process)
 
     def without_rate(x0: Tensor, z: Tensor, t: Tensor) -> Tensor:
@@ -282,7 +289,7 @@ def denoiser_of(world: World, parameterization) -> Denoiser:
             return world.log_full(z, t)
         if isinstance(parameterization, Score):
             time = t[:, None].expand(z.shape)
-            scores = scores_from_law(loo, z, time, process)
+            scores = scores_from_distribution(loo, z, time, process)
             zero = parameterization.read(torch.zeros_like(scores), z, time, process)
             return torch.where(scores.isfinite(), scores - zero, -60.0)
         if isinstance(parameterization, MaskColumn):
@@ -356,7 +363,7 @@ def test_objectives_and_estimators_estimate_the_bound_without_bias(process, para
 
 @pytest.mark.parametrize(
     ("process", "parameterization"),
-    [s for s in SYSTEMS if s[1].law != "score"],
+    [s for s in SYSTEMS if s[1].kind != "score"],
     ids=lambda part: part.name,
 )
 def test_chains_of_steps_are_estimated_without_bias(process, parameterization):
@@ -493,7 +500,7 @@ def test_all_noise_together_gives_the_likelihood_of_a_token(process, parameteriz
     """No end of the time interval is left out, whatever alpha(0) and alpha(1) are."""
     world = World(process, torch.tensor([0.7, 0.3], dtype=torch.float64), 1)
     denoiser, truth = denoiser_of(world, parameterization), attainable(world, parameterization)
-    chains = parameterization.law != "score"
+    chains = parameterization.kind != "score"
     objectives = [ContinuousNELBO(), DiscreteNELBO(4)][: 1 + chains]
     estimators = [TimeIntegral(2), DiscreteSteps(2, num_steps=4)][: 1 + chains]
     for row, expected in zip(world.clean, truth.tolist(), strict=True):

@@ -18,7 +18,7 @@ from seqdiff.samplers import (
     TweedieSampler,
 )
 from seqdiff.schedules import Cosine, Geometric
-from tests.enumeration import Law, distance
+from tests.enumeration import Distribution, distance
 from tests.noisy_worlds import (
     Joint,
     Request,
@@ -117,15 +117,17 @@ def test_classifier_free_with_masks_combines_predictions_and_keeps_unmask_times(
     parts, joint = classes(2)
     process, gamma = Absorbing(K, Cosine()), 2.5
     model = exact(joint, process, labelled=parts)
-    laws = chain(AncestralSampler(num_steps=2), ClassifierFree(model, 1, gamma), 2)
+    distributions = chain(AncestralSampler(num_steps=2), ClassifierFree(model, 1, gamma), 2)
     alpha = float(process.alpha(torch.tensor(0.5, dtype=torch.float64)))
-    assert laws[1][K, K] == pytest.approx((1 - alpha) ** 2, abs=1e-12)
+    assert distributions[1][K, K] == pytest.approx((1 - alpha) ** 2, abs=1e-12)
     masks, half = torch.tensor([[K, K]]), torch.tensor([0.5])
     each = mixed(
         *(table.log_loo(masks, half, process).log_softmax(dim=-1) for table in (parts[1], joint)),
         gamma,
     )
-    assert laws[1][2, K] == pytest.approx(alpha * (1 - alpha) * float(each[0, 0, 2]), abs=1e-12)
+    assert distributions[1][2, K] == pytest.approx(
+        alpha * (1 - alpha) * float(each[0, 0, 2]), abs=1e-12
+    )
     for gamma, table in ((0.0, joint), (1.0, parts[1])):
         found = ends(
             AncestralSampler(num_steps=2),
@@ -157,13 +159,13 @@ def test_guidance_also_decodes_what_noise_is_left(guidance) -> None:
         linear = LinearClassifier(1)
         guided = FirstOrderClassifierBased(model, linear, gamma)
         wanted = (full + gamma * linear.slope[0, :K]).softmax(dim=-1)
-    laws = chain(AncestralSampler(num_steps=2), guided, 1)
-    decoded: Law = dict.fromkeys(joint.law, 0.0)
-    for (noisy,), chance in laws[-2].items():
+    distributions = chain(AncestralSampler(num_steps=2), guided, 1)
+    decoded: Distribution = dict.fromkeys(joint.distribution, 0.0)
+    for (noisy,), chance in distributions[-2].items():
         for x in range(K):
             decoded[(x,)] += chance * float(wanted[noisy, 0, x])
-    assert distance(laws[-1], decoded) < 1e-12
-    assert distance(laws[-1], laws[-2]) > 1e-2, "z_0 as it is"
+    assert distance(distributions[-1], decoded) < 1e-12
+    assert distance(distributions[-1], distributions[-2]) > 1e-2, "z_0 as it is"
 
 
 # By a classifier
@@ -200,13 +202,19 @@ def test_the_exact_classifier_leads_to_bayes_rule_as_steps_multiply() -> None:
         parts, joint = classes(length)
         classifier = NoisyClassifier(parts, 1, process)
         guided = ExactClassifierBased(exact(joint, process), classifier)
-        laws = {n: chain(AncestralSampler(num_steps=n), guided, length)[-1] for n in (4, 8, 16)}
-        errors[length] = [distance(law, parts[1].law) for law in laws.values()]
+        distributions = {
+            n: chain(AncestralSampler(num_steps=n), guided, length)[-1] for n in (4, 8, 16)
+        }
+        errors[length] = [
+            distance(distribution, parts[1].distribution) for distribution in distributions.values()
+        ]
         assert all(1.5 < a / b < 2.4 for a, b in pairwise(errors[length]))
-        assert distance(laws[16], joint.law) > 5 * errors[length][-1], "not the unconditional one"
+        assert distance(distributions[16], joint.distribution) > 5 * errors[length][-1], (
+            "not the unconditional one"
+        )
     stronger = ExactClassifierBased(exact(joint, process), classifier, 2.0)
-    law = chain(AncestralSampler(num_steps=8), stronger, 2)[-1]
-    assert distance(law, parts[1].law) > 1.5 * errors[2][1], "gamma 2 is no Bayes"
+    distribution = chain(AncestralSampler(num_steps=8), stronger, 2)[-1]
+    assert distance(distribution, parts[1].distribution) > 1.5 * errors[2][1], "gamma 2 is no Bayes"
 
 
 class LinearClassifier:
@@ -232,16 +240,20 @@ def test_the_first_order_is_exact_for_a_classifier_that_is_linear(process) -> No
     model = exact(joint, process)
     blank = Request.nothing(model, 2)
 
-    def law(kind, bend: float) -> Law:
+    def distribution(kind, bend: float) -> Distribution:
         return ends(
             AncestralSampler(num_steps=2), kind(model, LinearClassifier(2, bend), 1.5), blank
         )
 
-    first, exactly = (law(kind, 0.0) for kind in (FirstOrderClassifierBased, ExactClassifierBased))
+    first, exactly = (
+        distribution(kind, 0.0) for kind in (FirstOrderClassifierBased, ExactClassifierBased)
+    )
     assert distance(first, exactly) < 1e-12
     unguided = ends(AncestralSampler(num_steps=2), model, blank)
     assert distance(first, unguided) > 0.05
-    first, exactly = (law(kind, 0.3) for kind in (FirstOrderClassifierBased, ExactClassifierBased))
+    first, exactly = (
+        distribution(kind, 0.3) for kind in (FirstOrderClassifierBased, ExactClassifierBased)
+    )
     assert distance(first, exactly) > 1e-2, "and for no other"
 
 
@@ -300,8 +312,8 @@ def test_conjoined_averages_the_predictions_of_both_strands(process, kind) -> No
     assert (found - wanted).abs().max() < 1e-12
 
     def asymmetry(denoiser: Denoiser) -> float:
-        law = chain(AncestralSampler(num_steps=2), denoiser, 2)[-1]
-        return distance(law, {(2 - b, 2 - a): p for (a, b), p in law.items()})
+        distribution = chain(AncestralSampler(num_steps=2), denoiser, 2)[-1]
+        return distance(distribution, {(2 - b, 2 - a): p for (a, b), p in distribution.items()})
 
     assert asymmetry(Conjoined(model, [2, 1, 0])) < 1e-12
     assert asymmetry(model) > 1e-2

@@ -15,7 +15,7 @@ from seqdiff.parameterization import (
     MaskColumn,
     Score,
     Subs,
-    scores_from_law,
+    scores_from_distribution,
 )
 from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
 from seqdiff.samplers import (
@@ -28,7 +28,7 @@ from seqdiff.samplers import (
 from seqdiff.samplers.decoding import reshape
 from seqdiff.samplers.grid import GridSampler
 from seqdiff.schedules import Cosine, CosineSquared, Geometric, LogLinear
-from tests.enumeration import Law, distance
+from tests.enumeration import Distribution, distance
 from tests.noisy_worlds import (
     Joint,
     Request,
@@ -83,12 +83,14 @@ def test_one_token_has_the_marginal_of_every_time_on_any_grid(process, kind) -> 
     joint = Joint.random(K, 1, seed=1)
     for num_steps in (1, 2, 5):
         sampler = AncestralSampler(num_steps=num_steps)
-        laws = chain(sampler, exact(joint, process, kind), 1)
-        for t, law in zip(sampler.times(torch.device("cpu")).tolist(), laws[:-1], strict=True):
-            assert distance(law, joint.noisy(t, process)) < 1e-12
-        assert distance(laws[-1], joint.law) < 1e-12
+        distributions = chain(sampler, exact(joint, process, kind), 1)
+        for t, distribution in zip(
+            sampler.times(torch.device("cpu")).tolist(), distributions[:-1], strict=True
+        ):
+            assert distance(distribution, joint.noisy(t, process)) < 1e-12
+        assert distance(distributions[-1], joint.distribution) < 1e-12
     twin = chain(AncestralSampler(num_steps=5), mislabelled(joint, process), 1)
-    assert distance(twin[-1], joint.law) > 0.03, "the evidence of a token counted twice"
+    assert distance(twin[-1], joint.distribution) > 0.03, "the evidence of a token counted twice"
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,8 @@ def test_two_tokens_err_in_proportion_to_the_step(process, ratios) -> None:
     joint = Joint.random(K, 2, seed=1)
 
     def errors(denoiser: Denoiser, steps: tuple[int, ...]) -> list[float]:
-        laws = [chain(AncestralSampler(num_steps=n), denoiser, 2)[-1] for n in steps]
-        return [distance(law, joint.law) for law in laws]
+        distributions = [chain(AncestralSampler(num_steps=n), denoiser, 2)[-1] for n in steps]
+        return [distance(distribution, joint.distribution) for distribution in distributions]
 
     found = errors(exact(joint, process), (4, 8, 16))
     assert all(ratios[0] < a / b < ratios[1] for a, b in pairwise(found))
@@ -128,7 +130,7 @@ def test_the_whole_sampler_is_the_chain_of_its_steps(process, kind) -> None:
     """Other tests merge equal rows after a step; here every path of ``fill`` is walked."""
     denoiser = exact(Joint.random(2, 2, seed=2), process, kind)
     for cls in GRIDS:
-        if kind.law in cls.needs.laws:
+        if kind.kind in cls.needs.distributions:
             sampler = cls(num_steps=2)
             walked = ends(sampler, denoiser, Request.nothing(denoiser, 2))
             merged = chain(sampler, denoiser, 2)[-1]
@@ -145,38 +147,41 @@ def test_noise_left_at_the_start_and_at_the_end_is_accounted_for() -> None:
     sampler = AncestralSampler(num_steps=3)
     for kind in KINDS:
         denoiser = exact(joint, process, kind)
-        laws = chain(sampler, denoiser, 1, joint.noisy(1.0, process))
-        assert distance(laws[-2], joint.noisy(0.0, process)) < 1e-12
-        assert distance(laws[-1], joint.law) < 1e-12
-        assert distance(laws[-2], joint.law) > 5e-3, "z_0 is not the clean token"
+        distributions = chain(sampler, denoiser, 1, joint.noisy(1.0, process))
+        assert distance(distributions[-2], joint.noisy(0.0, process)) < 1e-12
+        assert distance(distributions[-1], joint.distribution) < 1e-12
+        assert distance(distributions[-2], joint.distribution) > 5e-3, "z_0 is not the clean token"
         # From the prior, which is not q_1, every grid gives sum_z prior(z) p(x | z_1 = z).
-        laws = chain(sampler, denoiser, 1)
-        assert distance(laws[0], {(v,): 1 / K for v in range(K)}) < 1e-12
+        distributions = chain(sampler, denoiser, 1)
+        assert distance(distributions[0], {(v,): 1 / K for v in range(K)}) < 1e-12
         z = torch.arange(K)[:, None]
         wanted = joint.log_full(z, torch.ones(K), process).softmax(dim=-1).mean(dim=(0, 1))
-        assert distance(laws[-1], dict(zip(joint.law, wanted.tolist(), strict=True))) < 1e-12
+        assert (
+            distance(distributions[-1], dict(zip(joint.distribution, wanted.tolist(), strict=True)))
+            < 1e-12
+        )
 
 
 def test_the_last_token_is_drawn_given_its_own_noisy_one() -> None:
     process, joint = Uniform(K, INCOMPLETE), Joint.random(K, 2, seed=1)
     denoiser = exact(joint, process)
-    laws = chain(AncestralSampler(num_steps=16), denoiser, 2)
-    z = torch.tensor(list(laws[-2]))
+    distributions = chain(AncestralSampler(num_steps=16), denoiser, 2)
+    z = torch.tensor(list(distributions[-2]))
     log_loo = joint.log_loo(z, torch.zeros(len(z)), process).log_softmax(dim=-1)
 
-    def decoded(log_probs: Tensor) -> Law:
+    def decoded(log_probs: Tensor) -> Distribution:
         rows = joint.rows
         total = torch.zeros(len(rows), dtype=torch.float64)
-        for chance, law in zip(laws[-2].values(), log_probs.exp(), strict=True):
-            total += chance * law[torch.arange(2), rows].prod(dim=-1)
+        for chance, distribution in zip(distributions[-2].values(), log_probs.exp(), strict=True):
+            total += chance * distribution[torch.arange(2), rows].prod(dim=-1)
         return {tuple(r): p for r, p in zip(rows.tolist(), total.tolist(), strict=True)}
 
     full = joint.log_full(z, torch.zeros(len(z)), process).log_softmax(dim=-1)
-    assert distance(laws[-1], decoded(full)) < 1e-12
+    assert distance(distributions[-1], decoded(full)) < 1e-12
     one_hot = torch.nn.functional.one_hot(log_loo.argmax(dim=-1), K).double().log()
-    error = distance(laws[-1], joint.law)
+    error = distance(distributions[-1], joint.distribution)
     for twin in (log_loo, one_hot):
-        assert distance(decoded(twin), joint.law) > 2 * error, "drawn, or the best, of LOO"
+        assert distance(decoded(twin), joint.distribution) > 2 * error, "drawn, or the best, of LOO"
 
 
 # Tweedie
@@ -205,7 +210,7 @@ def test_tweedie_is_the_exact_step_of_a_token_for_exact_scores(process) -> None:
 
     def from_full(z: Tensor, t: Tensor, label: Tensor, process: DiscreteProcess) -> Tensor:
         log_full = joint.log_full(z, t, process).log_softmax(dim=-1)
-        return scores_from_law(log_full, z, t[:, None].expand(z.shape), process)
+        return scores_from_distribution(log_full, z, t[:, None].expand(z.shape), process)
 
     for s, t in SPANS[:3]:
         z = reachable(process, t)
@@ -239,9 +244,11 @@ def test_tweedie_with_masks_is_ancestral_only_if_scores_sum_to_their_ratio(scale
     masked = z == K
     for s, t in SPANS:
         found = kernel(TweedieSampler(), scaled_scores(joint, process, scale), z, s, t).exp()
-        law = joint.log_loo(z, times(z[:, 0], t), process).softmax(dim=-1)
+        distribution = joint.log_loo(z, times(z[:, 0], t), process).softmax(dim=-1)
         u = float(process.unmask_probability(*at(s, t)))
-        wanted = scale * u * law / max(1.0, scale * u)  # where c u > 1, the mask's mass is 0
+        wanted = (
+            scale * u * distribution / max(1.0, scale * u)
+        )  # where c u > 1, the mask's mass is 0
         assert (found[..., :K] - wanted)[masked].abs().max() < 1e-7
         assert (found[..., K] - max(0.0, 1 - scale * u))[masked].abs().max() < 1e-7
         plain = kernel(AncestralSampler(), exact(joint, process, MaskColumn()), z, s, t).exp()
@@ -268,7 +275,7 @@ def test_analytic_steps_from_scores_stay_finite_where_no_signal_is_left() -> Non
 
 def leap(log_loo: Tensor, z: Tensor, s: float, t: float, process: DiscreteProcess) -> Tensor:
     """A jump to y with probability (t - s) Q_t(y -> z) p_t(y) / p_t(z)."""
-    scores = scores_from_law(log_loo, z, times(z, t), process).exp()
+    scores = scores_from_distribution(log_loo, z, times(z, t), process).exp()
     rates = process.rate_into(z, times(z, t))
     present = torch.nn.functional.one_hot(z, process.states).bool()
     jumps = ((t - s) * rates * scores).masked_fill(present, 0.0)
@@ -287,7 +294,7 @@ def test_a_leap_is_an_euler_step_of_the_reverse_jumps(process, kind) -> None:
     wanted = leap(log_loo, z, s, t, process)
     found = kernel(TauLeapingSampler(), denoiser, z, s, t).exp()
     assert (found - wanted).abs().max() < 1e-12
-    scores = scores_from_law(log_loo, z, times(z, t), process).exp()
+    scores = scores_from_distribution(log_loo, z, times(z, t), process).exp()
     present = torch.nn.functional.one_hot(z, process.states).bool()
     jumps = wanted.masked_fill(present, 0.0)
     swapped = process.rate_into(
@@ -306,14 +313,14 @@ def test_a_leap_with_masks_is_an_euler_step_too() -> None:
     joint = Joint.random(K, 1, seed=1)
     for kind in (Subs(), MaskColumn(), Score()):
         denoiser = exact(joint, process, kind)
-        laws = chain(TauLeapingSampler(num_steps=4), denoiser, 1)
-        masked = [law.get((K,), 0.0) for law in laws[:-1]]
+        distributions = chain(TauLeapingSampler(num_steps=4), denoiser, 1)
+        masked = [distribution.get((K,), 0.0) for distribution in distributions[:-1]]
         wanted = [1.0]
         for t, s in pairwise((1.0, 0.75, 0.5, 0.25)):
             rate = float(process.schedule.nelbo_weight(at(t)))
             wanted.append(wanted[-1] * (1 - (t - s) * rate))
         assert masked == pytest.approx([*wanted, 0.0], abs=1e-8)
-        assert distance(laws[-1], joint.law) < 1e-8
+        assert distance(distributions[-1], joint.distribution) < 1e-8
         exactly = [1 - float(process.alpha(at(t))) for t in (1.0, 0.75, 0.5, 0.25)]
         assert abs(masked[2] - exactly[2]) > 1e-2, "ancestral keeps the schedule's fraction"
 
@@ -322,14 +329,16 @@ def test_leaps_err_in_proportion_to_the_step_and_meet_tweedie() -> None:
     process, steps = Uniform(2, Cosine()), (8, 16)
     one, two = Joint.random(2, 1, seed=4), Joint.random(2, 2, seed=3)
 
-    def final(cls: type[GridSampler], n: int, joint: Joint, denoiser: Denoiser) -> Law:
+    def final(cls: type[GridSampler], n: int, joint: Joint, denoiser: Denoiser) -> Distribution:
         return chain(cls(num_steps=n), denoiser, joint.length)[-1]
 
     for kind in (LeaveOneOut(), Score()):
         denoiser = exact(one, process, kind)
-        errors = [distance(final(TauLeapingSampler, n, one, denoiser), one.law) for n in steps]
+        errors = [
+            distance(final(TauLeapingSampler, n, one, denoiser), one.distribution) for n in steps
+        ]
         assert all(1.6 < a / b < 2.1 for a, b in pairwise(errors))
-    wrong = distance(final(TauLeapingSampler, 16, one, mislabelled(one, process)), one.law)
+    wrong = distance(final(TauLeapingSampler, 16, one, mislabelled(one, process)), one.distribution)
     assert wrong > 10 * errors[-1]
     denoiser = exact(two, process, Score())
     apart = [
@@ -359,7 +368,7 @@ def test_draws_that_had_to_be_scaled_down_are_counted() -> None:
     for z, (t, s) in zip(history[:-2], list(pairwise(grid))[1:-1], strict=True):
         seen = torch.where(padding, K, z)
         log_loo = joint.log_loo(seen, times(z[:, 0], t), process).log_softmax(dim=-1)
-        scores = scores_from_law(log_loo, z.clamp_max(K - 1), times(z, t), process).exp()
+        scores = scores_from_distribution(log_loo, z.clamp_max(K - 1), times(z, t), process).exp()
         rate = float(process.schedule.dsigma(at(t))) / K
         wanted = wanted + (((t - s) * rate * (scores.sum(dim=-1) - 1) > 1) & free).sum(dim=-1)
     assert found.clamped.tolist() == wanted.tolist()
@@ -376,15 +385,15 @@ def test_draws_that_had_to_be_scaled_down_are_counted() -> None:
 def test_a_mask_column_unmasks_as_the_plug_in_kernel_says() -> None:
     process = Absorbing(K, Cosine())
     logits = torch.tensor([0.3, -0.4, 1.0, 0.7], dtype=torch.float64)
-    law = logits.softmax(dim=0)
+    distribution = logits.softmax(dim=0)
     world = World(lambda z, *_: logits.expand(*z.shape, -1), process, K + 1)
     denoiser = Denoiser(world, process, MaskColumn()).eval()
     z = torch.tensor([[K, 1]])
     for s, t in SPANS[1:]:
         alpha_s, alpha_t = (float(process.alpha(at(x))) for x in (s, t))
         # sum over v of p(v) q(z_s, z_t = m | v), where v itself may be the mask
-        opened = law[:K] * (alpha_s - alpha_t)
-        stays = law[:K].sum() * (1 - alpha_s) + law[K]
+        opened = distribution[:K] * (alpha_s - alpha_t)
+        stays = distribution[:K].sum() * (1 - alpha_s) + distribution[K]
         wanted = torch.cat((opened, stays[None])) / (opened.sum() + stays)
         found = kernel(AncestralSampler(), denoiser, z, s, t).exp()
         assert (found[0, 0] - wanted).abs().max() < 1e-12
@@ -392,7 +401,7 @@ def test_a_mask_column_unmasks_as_the_plug_in_kernel_says() -> None:
         assert abs(float(found[0, 0, K]) - (1 - u)) > 1e-2, "the mask's mass was not dropped first"
     paths = run(AncestralSampler(num_steps=2), denoiser, Request.nothing(denoiser, 2))
     assert not (paths.tokens == K).any()
-    symbols = law[:K] / law[:K].sum()
+    symbols = distribution[:K] / distribution[:K].sum()
     wanted = {
         r: float(symbols[r[0]] * symbols[r[1]]) for r in itertools.product(range(K), repeat=2)
     }
@@ -418,14 +427,14 @@ def test_tokens_that_are_not_copied_are_decoded_at_the_end(kind) -> None:
         return torch.nn.functional.pad(outputs, (0, columns - K), value=-2.0)
 
     denoiser = Denoiser(World(answer, process, columns), process, kind).eval()
-    laws = chain(AncestralSampler(num_steps=3), denoiser, 2)
+    distributions = chain(AncestralSampler(num_steps=3), denoiser, 2)
     copies = slips.softmax(dim=-1)
-    wanted: Law = dict.fromkeys(joint.law, 0.0)
-    for (a, b), chance in laws[-2].items():
+    wanted: Distribution = dict.fromkeys(joint.distribution, 0.0)
+    for (a, b), chance in distributions[-2].items():
         for x in wanted:
             wanted[x] += chance * float(copies[a, x[0]] * copies[b, x[1]])
-    assert distance(laws[-1], wanted) < 1e-12
-    assert distance(laws[-1], laws[-2]) > 5e-3, "z_0 left as it was"
+    assert distance(distributions[-1], wanted) < 1e-12
+    assert distance(distributions[-1], distributions[-2]) > 5e-3, "z_0 left as it was"
 
 
 # What a row is asked for
@@ -501,10 +510,10 @@ def test_sharpening_goes_through_the_prediction(process, options) -> None:
     assert (twin - wanted)[place].abs().max() > 1e-2, "the step itself is not sharpened"
     if not isinstance(process, Absorbing):
         marginal = process.log_marginal(sharp, times(z, s))
-        law = {(0, 0): 1.0}
+        distribution = {(0, 0): 1.0}
         gibbs, now = GibbsSampler(**options), torch.tensor(s, dtype=torch.float64)
         after = push(
-            law, denoiser, Request.nothing(denoiser, 2), lambda c: gibbs.correct(c, now, 1)
+            distribution, denoiser, Request.nothing(denoiser, 2), lambda c: gibbs.correct(c, now, 1)
         )
         log_loo = joint.log_loo(torch.tensor([[0, 0]]), now[None], process)
         sharp = reshape(log_loo.log_softmax(dim=-1)[0], **options)

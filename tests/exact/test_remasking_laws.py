@@ -17,14 +17,14 @@ from seqdiff.samplers import (
     Sampler,
 )
 from seqdiff.schedules import CosineSquared, Linear, NoiseSchedule
-from tests import laws
-from tests.enumeration import Law, Outcomes, Tokens, distance, joint_law, outcomes
+from tests import distributions
+from tests.enumeration import Distribution, Outcomes, Tokens, distance, joint_distribution, outcomes
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, masked_model
 
 K, L, STEPS = 2, 2, 4
 EXACT = 1e-10
 NETWORK = LookupBackbone(K, L, seed=3)
-TABLE = laws.table(masked_model(NETWORK), K, L)
+TABLE = distributions.table(masked_model(NETWORK), K, L)
 START = (K,) * L
 
 
@@ -37,14 +37,18 @@ def grid(steps: int) -> list[tuple[float, float]]:
     return [(i / steps, (i + 1) / steps) for i in range(steps)]
 
 
-def remask_law(alphas: list[tuple[float, float]], sigma, *, compensate: bool = True) -> Law:
-    law: Law = {START: 1.0}
+def remask_distribution(
+    alphas: list[tuple[float, float]], sigma, *, compensate: bool = True
+) -> Distribution:
+    distribution: Distribution = {START: 1.0}
     for alpha_t, alpha_s in alphas:
         hide = sigma(alpha_t, alpha_s)
         more = hide if compensate else 0.0
         reveal = (alpha_s - (1 - more) * alpha_t) / (1 - alpha_t)
-        law = laws.push(law, laws.step(TABLE, K, reveal, hide=hide))
-    return law
+        distribution = distributions.push(
+            distribution, distributions.step(TABLE, K, reveal, hide=hide)
+        )
+    return distribution
 
 
 def largest(alpha_t: float, alpha_s: float) -> float:
@@ -62,15 +66,21 @@ def largest(alpha_t: float, alpha_s: float) -> float:
     ids=["cap", "largest", "rescale", "none"],
 )
 def test_cap_and_rescale(sampler: Sampler, sigma) -> None:
-    found = run(sampler).law
-    assert distance(found, remask_law(grid(STEPS), sigma)) < EXACT
+    found = run(sampler).distribution
+    assert distance(found, remask_distribution(grid(STEPS), sigma)) < EXACT
     if sigma(0.5, 0.75):
-        plain = remask_law(grid(STEPS), lambda t, s: 0.0)
+        plain = remask_distribution(grid(STEPS), lambda t, s: 0.0)
         assert distance(found, plain) > 1e-3, "the twin that never hides"
 
 
 def test_no_strength_is_ancestral() -> None:
-    assert distance(run(RemaskRescaleSampler(3, eta=0.0)).law, run(AncestralSampler(3)).law) < EXACT
+    assert (
+        distance(
+            run(RemaskRescaleSampler(3, eta=0.0)).distribution,
+            run(AncestralSampler(3)).distribution,
+        )
+        < EXACT
+    )
 
 
 def loop_grid() -> list[tuple[float, float]]:
@@ -87,13 +97,13 @@ LOOP = RemaskLoopSampler(STEPS, eta=0.5, t_on=0.6, t_off=0.1, alpha_on=0.8)
 
 
 def test_loop() -> None:
-    found = run(LOOP).law
-    assert distance(found, remask_law(loop_grid(), loop_sigma)) < EXACT
-    elsewhere = remask_law(loop_grid(), lambda t, s: min(0.5, largest(t, s)))
+    found = run(LOOP).distribution
+    assert distance(found, remask_distribution(loop_grid(), loop_sigma)) < EXACT
+    elsewhere = remask_distribution(loop_grid(), lambda t, s: min(0.5, largest(t, s)))
     assert distance(found, elsewhere) > 1e-4, "the twin that also hides outside of the loop"
 
 
-def conf_law(alphas: list[tuple[float, float]], eta: float) -> Law:
+def conf_distribution(alphas: list[tuple[float, float]], eta: float) -> Distribution:
     """States carry the confidence that each visible token was drawn with."""
     states: dict = {(START, (0.0,) * L): 1.0}
     for alpha_t, alpha_s in alphas:
@@ -115,16 +125,16 @@ def conf_law(alphas: list[tuple[float, float]], eta: float) -> Law:
                 key = (tuple(c[0][0] for c in chosen), tuple(c[0][1] for c in chosen))
                 after[key] = after.get(key, 0.0) + chance * math.prod(c[1] for c in chosen)
         states = after
-    law: Law = {}
+    distribution: Distribution = {}
     for (x, _), chance in states.items():
-        law[x] = law.get(x, 0.0) + chance
-    return law
+        distribution[x] = distribution.get(x, 0.0) + chance
+    return distribution
 
 
 def test_conf() -> None:
-    found = run(RemaskConfSampler(STEPS, eta=0.9)).law
-    assert distance(found, conf_law(grid(STEPS), 0.9)) < EXACT
-    evenly = remask_law(grid(STEPS), lambda t, s: min(0.9 * largest(t, s), math.exp(-1)))
+    found = run(RemaskConfSampler(STEPS, eta=0.9)).distribution
+    assert distance(found, conf_distribution(grid(STEPS), 0.9)) < EXACT
+    evenly = remask_distribution(grid(STEPS), lambda t, s: min(0.9 * largest(t, s), math.exp(-1)))
     assert distance(found, evenly) > 1e-4, "the twin that ignores confidence"
 
 
@@ -166,11 +176,16 @@ def test_the_loop_holds_its_mask_rate() -> None:
 def test_broken_twins_lose_the_mask_rate() -> None:
     published = mask_rates(run(PublishedWeights(STEPS, eta=0.9)), STEPS)
     assert abs(published[2] - 0.25) > 1e-3
-    law: Law = {START: 1.0}
+    distribution: Distribution = {START: 1.0}
     for alpha_t, alpha_s in grid(STEPS)[:3]:
         reveal = (alpha_s - alpha_t) / (1 - alpha_t)
-        law = laws.push(law, laws.step(TABLE, K, reveal, hide=min(0.3, largest(alpha_t, alpha_s))))
-    assert abs(laws.mask_rate(law, K) - 0.25) > 1e-2, "hiding without revealing the more"
+        distribution = distributions.push(
+            distribution,
+            distributions.step(TABLE, K, reveal, hide=min(0.3, largest(alpha_t, alpha_s))),
+        )
+    assert abs(distributions.mask_rate(distribution, K) - 0.25) > 1e-2, (
+        "hiding without revealing the more"
+    )
 
 
 @pytest.mark.parametrize(("steps", "corrector_steps"), [(2, 1), (2, 2), (3, 1)])
@@ -178,34 +193,36 @@ def test_predictor_corrector(steps: int, corrector_steps: int) -> None:
     """Every step but the last, which ends at s = 0, is followed by corrector steps."""
     renoise = 0.3
     sampler = PredictorCorrectorSampler(steps, corrector_steps=corrector_steps, renoise=renoise)
-    law: Law = {START: 1.0}
-    broken: Law = {START: 1.0}
-    last: Law = {START: 1.0}
+    distribution: Distribution = {START: 1.0}
+    broken: Distribution = {START: 1.0}
+    last: Distribution = {START: 1.0}
     for alpha_t, alpha_s in grid(steps):
         alpha_r = (1 - renoise) * alpha_s
-        predict = laws.step(TABLE, K, (alpha_s - alpha_t) / (1 - alpha_t))
-        noise = laws.step(TABLE, K, 0.0, hide=renoise)
-        back = laws.step(TABLE, K, (alpha_s - alpha_r) / (1 - alpha_r))
-        law, broken, last = (laws.push(x, predict) for x in (law, broken, last))
-        both = laws.step(TABLE, K, (alpha_s - alpha_r) / (1 - alpha_r), hide=renoise)
+        predict = distributions.step(TABLE, K, (alpha_s - alpha_t) / (1 - alpha_t))
+        noise = distributions.step(TABLE, K, 0.0, hide=renoise)
+        back = distributions.step(TABLE, K, (alpha_s - alpha_r) / (1 - alpha_r))
+        distribution, broken, last = (
+            distributions.push(x, predict) for x in (distribution, broken, last)
+        )
+        both = distributions.step(TABLE, K, (alpha_s - alpha_r) / (1 - alpha_r), hide=renoise)
         for _ in range(corrector_steps):
-            last = laws.push(laws.push(last, noise), back)
+            last = distributions.push(distributions.push(last, noise), back)
             if alpha_s < 1:
-                law = laws.push(laws.push(law, noise), back)
-                broken = laws.push(broken, both)
+                distribution = distributions.push(distributions.push(distribution, noise), back)
+                broken = distributions.push(broken, both)
     found = run(sampler)
-    assert distance(found.law, law) < EXACT
-    assert distance(found.law, broken) > 1e-3, "the twin that hides and reveals at once"
-    assert distance(found.law, last) > 1e-3, "the twin that also corrects at s = 0"
+    assert distance(found.distribution, distribution) < EXACT
+    assert distance(found.distribution, broken) > 1e-3, "the twin that hides and reveals at once"
+    assert distance(found.distribution, last) > 1e-3, "the twin that also corrects at s = 0"
 
 
 def test_the_corrector_brings_samples_closer_to_the_model() -> None:
     joint = Joint.random(K, L, seed=5)
     oracle = masked_model(OracleBackbone(joint))
-    target = joint_law(joint.probs, K, L)
+    target = joint_distribution(joint.probs, K, L)
 
     def gap(sampler: Sampler) -> float:
-        return distance(outcomes(sampler, oracle, torch.tensor(START)).law, target)
+        return distance(outcomes(sampler, oracle, torch.tensor(START)).distribution, target)
 
     plain = gap(AncestralSampler(2))
     once, twice = (
@@ -219,4 +236,4 @@ def test_the_corrector_brings_samples_closer_to_the_model() -> None:
 def test_given_tokens_are_never_hidden(sampler: Sampler) -> None:
     found = run(sampler, x=(1, K))
     assert all(int(x[0]) == 1 for steps in found.history for x in steps)
-    assert all(K not in x for x in found.law)
+    assert all(K not in x for x in found.distribution)

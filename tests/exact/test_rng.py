@@ -59,7 +59,7 @@ def test_single_values_are_those_of_the_rows() -> None:
     assert torch.equal(single, whole[rows, positions])
 
 
-def test_draws_have_the_law_of_their_cells() -> None:
+def test_draws_have_the_distribution_of_their_cells() -> None:
     """Probabilities in 1/8: the midpoints of a grid of 1/1024 fall 128, 0, 384, ... to a letter."""
     eighths = torch.tensor([1, 0, 3, 2, 0, 2])
     log_probs = (eighths / 8).double().log()

@@ -14,7 +14,7 @@ from seqdiff.samplers import FirstHittingSampler, Particles, SMCSampler
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
 from seqdiff.samplers.smc import Weights, systematic
-from tests.enumeration import Law, distance, outcomes
+from tests.enumeration import Distribution, distance, outcomes
 from tests.oracles import LookupBackbone, masked_model
 
 EXACT = 1e-10
@@ -29,15 +29,15 @@ def world(k: int, length: int) -> tuple[Denoiser, Tensor]:
     return masked_model(LookupBackbone(k, length, seed=3)), torch.full((length,), k)
 
 
-def tilted(law: Law, temperature: float) -> Law:
+def tilted(distribution: Distribution, temperature: float) -> Distribution:
     """p(x) exp(reward(x) / temperature), not normalised."""
     return {
         x: chance * float((reward(torch.tensor([x])) / temperature).exp())
-        for x, chance in law.items()
+        for x, chance in distribution.items()
     }
 
 
-def measure(sampler: SMCSampler, k: int, length: int) -> tuple[Law, Law]:
+def measure(sampler: SMCSampler, k: int, length: int) -> tuple[Distribution, Distribution]:
     """Return the mean unnormalised measure of the particles, and the sample's distribution."""
     seen: list[Particles] = []
 
@@ -47,13 +47,13 @@ def measure(sampler: SMCSampler, k: int, length: int) -> tuple[Law, Law]:
 
     options = {f.name: getattr(sampler, f.name) for f in dataclasses.fields(sampler)}
     found = outcomes(Recorded(**options), *world(k, length))
-    total: Law = {}
+    total: Distribution = {}
     tokens, shares = torch.cat([p.tokens for p in seen]), torch.cat([p.log_weights for p in seen])
     normalizer = torch.cat([p.log_normalizer for p in seen]).exp()
     masses = shares.exp() * (normalizer * found.probability)[:, None]
     for x, mass in zip(tokens.flatten(0, 1).tolist(), masses.flatten().tolist(), strict=True):
         total[tuple(x)] = total.get(tuple(x), 0.0) + mass
-    return total, found.law
+    return total, found.distribution
 
 
 CASES = {
@@ -78,19 +78,24 @@ def test_the_measure_is_unbiased_for_every_number_of_particles(name: str) -> Non
     base = FirstHittingSampler(
         options.get("num_steps"), temperature=options.get("temperature", 1.0)
     )
-    right = tilted(outcomes(base, *world(k, length)).law, options.get("reward_temperature", 1.0))
-    found, law = measure(build(options), k, length)
+    right = tilted(
+        outcomes(base, *world(k, length)).distribution, options.get("reward_temperature", 1.0)
+    )
+    found, distribution = measure(build(options), k, length)
     assert distance(found, right) < EXACT
     normalizer = sum(right.values())
     target = {x: mass / normalizer for x, mass in right.items()}
-    gap, untilted = distance(law, target), distance(outcomes(base, *world(k, length)).law, target)
+    gap, untilted = (
+        distance(distribution, target),
+        distance(outcomes(base, *world(k, length)).distribution, target),
+    )
     assert 1e-2 < gap < untilted, "two particles are nearer than one, but not there"
 
 
 def test_one_particle_is_first_hitting() -> None:
-    found, law = measure(SMCSampler(reward=reward, num_particles=1), 3, 2)
-    base = outcomes(FirstHittingSampler(), *world(3, 2)).law
-    assert distance(law, base) < EXACT
+    found, distribution = measure(SMCSampler(reward=reward, num_particles=1), 3, 2)
+    base = outcomes(FirstHittingSampler(), *world(3, 2)).distribution
+    assert distance(distribution, base) < EXACT
     assert distance(found, tilted(base, 1.0)) < EXACT
 
 
@@ -104,7 +109,7 @@ def forgets_the_mean(self: Weights, rows: Tensor) -> None:
 
 def test_broken_twins_of_the_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     k, length, options = CASES["always"]
-    right = tilted(outcomes(FirstHittingSampler(), *world(k, length)).law, 1.0)
+    right = tilted(outcomes(FirstHittingSampler(), *world(k, length)).distribution, 1.0)
 
     def gap(**patches) -> float:
         with monkeypatch.context() as patched:

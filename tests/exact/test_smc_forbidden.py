@@ -38,7 +38,7 @@ def test_the_measure_is_unbiased(monkeypatch, bad, drafts: int, resampling: floa
     """E[Z-hat sum_n W_n 1(x_n = x)] = p(x) exp(reward(x)), which is 0 where forbidden."""
     monkeypatch.setattr(SMCSampler, "_refuse_extinct", bury)
     k, length = 2, 2
-    base = outcomes(FirstHittingSampler(), *world(k, length)).law
+    base = outcomes(FirstHittingSampler(), *world(k, length)).distribution
     right = {x: p * float(bad(torch.tensor([x])).exp()) for x, p in base.items()}
     sampler = SMCSampler(
         reward=bad,

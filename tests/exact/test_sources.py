@@ -48,7 +48,7 @@ class OneStrandTwice(PlantedMotif):
 
 
 def uniform_start(source: MarkovGenome) -> MarkovGenome:
-    """Broken: starts from the uniform law instead of the stationary one."""
+    """Broken: starts from the uniform distribution instead of the stationary one."""
     source.stationary = np.full_like(source.stationary, 1 / source.stationary.size)
     return source
 
@@ -111,11 +111,11 @@ def test_forward_algorithm_equals_a_sum_over_hidden_paths(order: int) -> None:
 
 @orders
 def test_windows_are_stationary(order: int) -> None:
-    """The law of letters 2..L + 1 is that of letters 1..L; and the chain keeps its joint law."""
+    """Letters 2..L + 1 are distributed as letters 1..L; the chain keeps its joint distribution."""
 
     def drift(source: MarkovGenome) -> float:
-        law = np.exp(source.log_prob(all_rows(5))).reshape((4,) * 5)
-        return np.abs(law.sum(axis=0) - law.sum(axis=4)).max()
+        distribution = np.exp(source.log_prob(all_rows(5))).reshape((4,) * 5)
+        return np.abs(distribution.sum(axis=0) - distribution.sum(axis=4)).max()
 
     assert drift(genome(order)) < 1e-14
     assert drift(uniform_start(genome(order))) > 1e-3
@@ -126,13 +126,14 @@ def test_windows_are_stationary(order: int) -> None:
 @pytest.mark.parametrize("order", [0, 2])
 def test_unknown_letters_are_summed_over(order: int) -> None:
     source = genome(order)
-    law = np.exp(source.log_prob(all_rows(5))).reshape((4,) * 5)
+    distribution = np.exp(source.log_prob(all_rows(5))).reshape((4,) * 5)
     rows = np.array(
         [[4, 1, 2, 3, 0], [1, 4, 4, 0, 4], [4] * 5, [0, 1, 2, 3, 3], [2, 0, 1, 1, 4]],
         dtype=np.uint8,
     )
     expected = [
-        law[tuple(slice(None) if i == 4 else i for i in row)].sum() for row in rows.tolist()
+        distribution[tuple(slice(None) if i == 4 else i for i in row)].sum()
+        for row in rows.tolist()
     ]
     np.testing.assert_allclose(np.exp(source.log_prob(rows)), expected, rtol=1e-12)
 
@@ -170,8 +171,8 @@ def test_entropy_rate_lies_between_its_bounds() -> None:
     """Against enumeration: H(X_6 | X_1..5) above, and the same estimator at twice the length."""
     source = genome(1)
     estimate = entropy_rate(source, length=64, num=4096)
-    laws = [source.log_prob(all_rows(length)) for length in (5, 6)]
-    five, six = (-float((np.exp(p) * p).sum()) for p in laws)
+    distributions = [source.log_prob(all_rows(length)) for length in (5, 6)]
+    five, six = (-float((np.exp(p) * p).sum()) for p in distributions)
     assert estimate.nats < six - five + 5 * estimate.standard_error
     longer = entropy_rate(source, length=128, num=4096, seed=1)
     error = np.hypot(estimate.standard_error, longer.standard_error)
@@ -182,18 +183,18 @@ def test_entropy_rate_lies_between_its_bounds() -> None:
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
-def test_samples_follow_the_exact_law(order: int) -> None:
+def test_samples_follow_the_exact_distribution(order: int) -> None:
     source, draws, length = genome(order), 200_000, 4
-    law = torch.from_numpy(np.exp(source.log_prob(all_rows(length))))
+    distribution = torch.from_numpy(np.exp(source.log_prob(all_rows(length))))
     codes = source.sample(draws, length, seed=3) @ 4 ** np.arange(length - 1, -1, -1)
     counts = torch.from_numpy(np.bincount(codes, minlength=4**length)).double()
-    statistic, threshold = pearson(counts, law)
+    statistic, threshold = pearson(counts, distribution)
     assert statistic < threshold
-    # Named wrong samplers: no complement on the minus strand; not started from the stationary law.
+    # Named wrong samplers: no complement on the minus strand; not stationary at the start.
     broken = genome(order, tuple(OneStrandTwice(m.matrix, m.rate) for m in MOTIFS))
     for wrong in (broken, uniform_start(genome(order))):
         other = torch.from_numpy(np.exp(wrong.log_prob(all_rows(length))))
-        assert power(other, law, draws) > 0.999
+        assert power(other, distribution, draws) > 0.999
 
 
 def test_long_genome_and_short_windows() -> None:

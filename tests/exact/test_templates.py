@@ -11,8 +11,8 @@ from torch import Tensor
 from genomics.sequence.alphabet import DNATokenizer
 from seqdiff.data.templates import Blanks, Motif, Placements, Records, Scaffolds, Template
 from seqdiff.samplers import AncestralSampler, FirstHittingSampler
-from tests import laws
-from tests.enumeration import Law, distance, outcomes
+from tests import distributions
+from tests.enumeration import Distribution, distance, outcomes
 from tests.oracles import LookupBackbone, masked_model
 from tests.statistics import FALSE_ALARM, pearson, power
 
@@ -50,18 +50,18 @@ def test_every_placement_has_one_number(length, widths, taken) -> None:
     assert sorted(found) == all_ways(length, widths, taken)
 
 
-def one_after_the_other(length: int, widths: tuple[int, ...], taken: set[int]) -> Law:
+def one_after_the_other(length: int, widths: tuple[int, ...], taken: set[int]) -> Distribution:
     """The broken twin: each motif uniformly among the places that the ones before have left."""
-    law: Law = {(): 1.0}
+    distribution: Distribution = {(): 1.0}
     for width in widths:
-        grown: Law = {}
-        for starts, chance in law.items():
+        grown: Distribution = {}
+        for starts, chance in distribution.items():
             busy = taken | set(covered(starts, widths[: len(starts)]))
             free = [s for s in range(length - width + 1) if not busy & set(covered((s,), (width,)))]
             for start in free:
                 grown[(*starts, start)] = chance / len(free)
-        law = grown
-    return law
+        distribution = grown
+    return distribution
 
 
 def test_loose_motifs_are_laid_uniformly_around_fixed_ones() -> None:
@@ -115,28 +115,33 @@ def test_motifs_are_read_as_they_are_written(text: str, motif: Motif) -> None:
     assert Motif.parse(text) == motif and str(motif) == text
 
 
-def restricted(allowed: Tensor) -> laws.Reshape:
-    def reshape(position: int, law: list[float]) -> list[float]:
-        kept = [p * float(ok) for p, ok in zip(law, allowed[position], strict=True)]
-        return [p / math.fsum(kept) for p in kept] if math.fsum(kept) else law
+def restricted(allowed: Tensor) -> distributions.Reshape:
+    def reshape(position: int, distribution: list[float]) -> list[float]:
+        kept = [p * float(ok) for p, ok in zip(distribution, allowed[position], strict=True)]
+        return [p / math.fsum(kept) for p in kept] if math.fsum(kept) else distribution
 
     return reshape
 
 
 @pytest.mark.parametrize("pattern", ["RNT", "SBK", "NNN", "ANC"])
-def test_what_is_drawn_within_a_template_has_the_exact_law(pattern: str) -> None:
+def test_what_is_drawn_within_a_template_has_the_exact_distribution(pattern: str) -> None:
     """Each symbol from the model within the code, given what is there, in random order."""
     k, denoiser = 4, masked_model(LookupBackbone(4, 3, seed=2))
     template = Template.within(DNA.allowed(pattern))
     x_init = torch.from_numpy(template.tokens)
     allowed = None if template.allowed is None else torch.from_numpy(template.allowed)
-    start, every = laws.as_tokens(x_init), torch.from_numpy(DNA.allowed(pattern))
-    table = laws.table(denoiser, k, 3, restricted(every))
-    found = outcomes(FirstHittingSampler(), denoiser, x_init, allowed=allowed).law
-    assert distance(found, laws.random_order(start, table, k)) < 1e-10
-    one_step = outcomes(AncestralSampler(1), denoiser, x_init, allowed=allowed).law
-    assert distance(one_step, laws.reveal(start, laws.masked(start, k), table[start])) < 1e-10
-    free = outcomes(FirstHittingSampler(), denoiser, x_init).law
+    start, every = distributions.as_tokens(x_init), torch.from_numpy(DNA.allowed(pattern))
+    table = distributions.table(denoiser, k, 3, restricted(every))
+    found = outcomes(FirstHittingSampler(), denoiser, x_init, allowed=allowed).distribution
+    assert distance(found, distributions.random_order(start, table, k)) < 1e-10
+    one_step = outcomes(AncestralSampler(1), denoiser, x_init, allowed=allowed).distribution
+    assert (
+        distance(
+            one_step, distributions.reveal(start, distributions.masked(start, k), table[start])
+        )
+        < 1e-10
+    )
+    free = outcomes(FirstHittingSampler(), denoiser, x_init).distribution
     kept = {x: p for x, p in free.items() if all(every[i, a] for i, a in enumerate(x))}
     rejected = {x: p / math.fsum(kept.values()) for x, p in kept.items()}
     assert (distance(found, rejected) < 1e-10) == (allowed is None), "the twin by rejection"

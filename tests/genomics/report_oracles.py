@@ -37,8 +37,8 @@ def divergence(ours: Counter, theirs: Counter) -> float:
     """H((P + Q) / 2) - (H(P) + H(Q)) / 2 in bits (Lin 1991, eq. 4.1)."""
     p, q = ({w: n / c.total() for w, n in c.items()} for c in (ours, theirs))
 
-    def entropy(law: dict[str, float]) -> float:
-        return -sum(share * np.log2(share) for share in law.values() if share > 0)
+    def entropy(distribution: dict[str, float]) -> float:
+        return -sum(share * np.log2(share) for share in distribution.values() if share > 0)
 
     middle = {w: (p.get(w, 0) + q.get(w, 0)) / 2 for w in p.keys() | q.keys()}
     return entropy(middle) - (entropy(p) + entropy(q)) / 2

@@ -1,4 +1,4 @@
-"""The discriminator on sets of one law and on sets that anything tells apart."""
+"""The discriminator on sets of one distribution and on sets that anything tells apart."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def area(ours: list[np.ndarray], theirs: list[np.ndarray], seed: int) -> float:
     return discriminator_auroc(kmer_frequencies(ours), kmer_frequencies(theirs), seed)
 
 
-def test_one_law_gives_a_half() -> None:
+def test_one_distribution_gives_a_half() -> None:
     """Held out, the mean area is 1/2 exactly.
 
     One of 40 sets a side has the standard deviation sqrt(81 / 19200) = .065 within folds of 8, less

@@ -83,7 +83,7 @@ def test_probabilities_of_all_windows_sum_to_one(order: int) -> None:
     nats, _ = model.nats(all_rows(5))
     assert np.exp(-nats).sum() == pytest.approx(1, abs=1e-10)
     if order:
-        # Scoring only where the whole context is known drops letters: no law of whole windows.
+        # Scoring only where the whole context is known drops bases: no probability of windows.
         partial = nats - MarkovModel.fit(ROWS, order - 1).nats(all_rows(5)[:, :order])[0]
         assert np.exp(-partial).sum() > 2
 

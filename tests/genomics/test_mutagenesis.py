@@ -11,7 +11,7 @@ from genomics.variants.effects import allele_windows, masked_marginals, mutation
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, masked_model
 
 
-def test_effects_are_ratios_of_the_joint_law() -> None:
+def test_effects_are_ratios_of_the_joint_distribution() -> None:
     joint = Joint.random(4, 5, seed=4)
     ids = encode("ACGTA")
     found = mutation_effects(masked_model(OracleBackbone(joint)), ids, window=5, batch_size=2)

@@ -73,7 +73,7 @@ def wanted() -> dict[tuple[int, ...], float]:
     return one_at_a_time(direct, 4, 2)
 
 
-def test_an_oracle_as_classifier_draws_the_law_it_defines() -> None:
+def test_an_oracle_as_classifier_draws_the_distribution_it_defines() -> None:
     guided = ExactClassifierBased(WORLD, OracleClassifier(OneHotOracle(Conv())))
     found = one_at_a_time(guided, 4, 2)
     assert distance(found, wanted()) < 1e-6, "the oracle reads float32"
@@ -98,9 +98,9 @@ def test_to_first_order_a_linear_oracle_is_exact() -> None:
     oracle = OneHotOracle(Conv(), dtype=torch.float64)
     exact = ExactClassifierBased(WORLD, OracleClassifier(oracle, lambda x: x))
     first = FirstOrderClassifierBased(WORLD, RelaxedOracleClassifier(oracle, lambda x: x))
-    laws = [one_at_a_time(guided, 4, 2) for guided in (exact, first)]
-    assert distance(*laws) < 1e-12
-    assert distance(laws[0], one_at_a_time(WORLD, 4, 2)) > 0.05, "it does steer"
+    distributions = [one_at_a_time(guided, 4, 2) for guided in (exact, first)]
+    assert distance(*distributions) < 1e-12
+    assert distance(distributions[0], one_at_a_time(WORLD, 4, 2)) > 0.05, "it does steer"
 
 
 def test_both_classifiers_agree_and_padding_is_n() -> None:
@@ -127,13 +127,13 @@ def test_an_oracle_as_reward_tilts_smc() -> None:
     def reward(tokens: Tensor) -> Tensor:
         return torch.tensor([0.0, 2.0, 0.0, -1.0, 0.0])[tokens[:, 0]]
 
-    laws = [
-        outcomes(SMCSampler(reward=each, **arguments), world, start).law
+    distributions = [
+        outcomes(SMCSampler(reward=each, **arguments), world, start).distribution
         for each in (OracleReward(OneHotOracle(OneBase())), reward)
     ]
-    assert distance(*laws) < 1e-6
-    plain = outcomes(FirstHittingSampler(), world, start).law
-    assert distance(laws[0], plain) > 0.05, "it does tilt"
+    assert distance(*distributions) < 1e-6
+    plain = outcomes(FirstHittingSampler(), world, start).distribution
+    assert distance(distributions[0], plain) > 0.05, "it does tilt"
 
 
 def test_one_of_several_outputs_is_chosen_by_number() -> None:

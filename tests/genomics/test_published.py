@@ -49,7 +49,7 @@ def draw() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("variant", ["ph_rms", "ps_rms_fused"])
-def test_its_law_is_the_published_one_of_the_bases(
+def test_its_distribution_is_the_published_one_of_the_bases(
     golden: Path, tmp_path: Path, variant: str
 ) -> None:
     """The golden rows hold N too, which is added to the ids that can be spelled."""
@@ -63,13 +63,15 @@ def test_its_law_is_the_published_one_of_the_bases(
     net.hub_ids = torch.cat((net.hub_ids, torch.tensor([11])))
     spelled = ids[..., None] == net.hub_ids
     assert spelled.any(-1).all()
-    law = net(Inputs(spelled.int().argmax(-1))).log_softmax(-1)
-    torch.testing.assert_close(law, wanted[..., 7:11].log_softmax(-1), atol=2e-4, rtol=1e-4)
+    distribution = net(Inputs(spelled.int().argmax(-1))).log_softmax(-1)
+    torch.testing.assert_close(
+        distribution, wanted[..., 7:11].log_softmax(-1), atol=2e-4, rtol=1e-4
+    )
     for twin in (wanted.log_softmax(-1)[..., 7:11], wanted[..., 6:10].log_softmax(-1)):
-        assert (law - twin).abs().max() > 1e-2
+        assert (distribution - twin).abs().max() > 1e-2
 
 
-def test_a_strand_and_its_other_one_have_one_law(hub: Path) -> None:
+def test_a_strand_and_its_other_one_have_one_distribution(hub: Path) -> None:
     net = PublishedCaduceus(str(hub), num_embeddings=5, num_logits=4)
     tokens = draw()
     there = net(Inputs(OURS[tokens].flip(1)))
@@ -95,8 +97,8 @@ def test_a_run_of_it_scores_dna(hub: Path, tmp_path: Path, capsys: pytest.Captur
     for place in range(len(row)):
         shown = row.clone()
         shown[place:] = 4
-        law = network(Inputs(HUB[shown][None]))[0, place, 7:11].log_softmax(-1)
-        total -= law[row[place]].item() if row[place] < 4 else 0.0
+        distribution = network(Inputs(HUB[shown][None]))[0, place, 7:11].log_softmax(-1)
+        total -= distribution[row[place]].item() if row[place] < 4 else 0.0
     assert nats == pytest.approx(total, rel=1e-4)
 
 

@@ -20,8 +20,8 @@ SEED = 3
 
 
 def rows(seed: int, p: tuple[float, ...], unknown: float = 0) -> list[np.ndarray]:
-    generator, law = np.random.default_rng(seed), [*((1 - unknown) * np.array(p)), unknown]
-    return [generator.choice(5, size, p=law).astype(np.uint8) for size in LENGTHS]
+    generator, distribution = np.random.default_rng(seed), [*((1 - unknown) * np.array(p)), unknown]
+    return [generator.choice(5, size, p=distribution).astype(np.uint8) for size in LENGTHS]
 
 
 @pytest.fixture(scope="module")

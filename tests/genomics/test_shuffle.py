@@ -26,11 +26,11 @@ def arrangements(row: np.ndarray) -> list[bytes]:
     return sorted(bytes(found) for found in every if pairs(found) == wanted)
 
 
-def draw_counts(text: str, law: list[bytes], draws: int) -> torch.Tensor:
+def draw_counts(text: str, distribution: list[bytes], draws: int) -> torch.Tensor:
     generator = np.random.default_rng(0)
     found = Counter(map(bytes, dinucleotide_shuffle(np.tile(encode(text), (draws, 1)), generator)))
-    assert set(found) <= set(law)
-    return torch.tensor([found[row] for row in law], dtype=torch.float64)
+    assert set(found) <= set(distribution)
+    return torch.tensor([found[row] for row in distribution], dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -38,26 +38,32 @@ def draw_counts(text: str, law: list[bytes], draws: int) -> torch.Tensor:
 )
 def test_every_arrangement_is_equally_likely(text: str) -> None:
     """2,000 rows expected of each: false alarm 1e-6, power > .999 for one at 0.7 of its share."""
-    law = arrangements(encode(text))
-    assert len(law) > 3
-    draws = 2000 * len(law)
-    uniform = torch.full((len(law),), 1 / len(law), dtype=torch.float64)
-    statistic, threshold = pearson(draw_counts(text, law, draws), uniform)
+    distribution = arrangements(encode(text))
+    assert len(distribution) > 3
+    draws = 2000 * len(distribution)
+    uniform = torch.full((len(distribution),), 1 / len(distribution), dtype=torch.float64)
+    statistic, threshold = pearson(draw_counts(text, distribution, draws), uniform)
     assert statistic < threshold
-    wrong = torch.full((len(law),), (1 - 0.7 / len(law)) / (len(law) - 1), dtype=torch.float64)
-    wrong[0] = 0.7 / len(law)
+    wrong = torch.full(
+        (len(distribution),),
+        (1 - 0.7 / len(distribution)) / (len(distribution) - 1),
+        dtype=torch.float64,
+    )
+    wrong[0] = 0.7 / len(distribution)
     assert power(wrong, uniform, draws) > 0.999
 
 
 def test_trees_that_ignore_how_often_a_step_is_there_fail(monkeypatch) -> None:
     """The twin draws each tree with the same probability."""
     real, text = shuffle._last_steps, "ACACATCACT"
-    law = arrangements(encode(text))
-    uniform = torch.full((len(law),), 1 / len(law), dtype=torch.float64)
+    distribution = arrangements(encode(text))
+    uniform = torch.full((len(distribution),), 1 / len(distribution), dtype=torch.float64)
     monkeypatch.setattr(
         shuffle, "_last_steps", lambda counts, *rest: real(np.minimum(counts, 1), *rest)
     )
-    statistic, threshold = pearson(draw_counts(text, law, 2000 * len(law)), uniform)
+    statistic, threshold = pearson(
+        draw_counts(text, distribution, 2000 * len(distribution)), uniform
+    )
     assert statistic > threshold
 
 

@@ -1,4 +1,4 @@
-"""Scores of variants, against laws that are known by enumeration, on both strands."""
+"""Scores of variants, against distributions that are known by enumeration, on both strands."""
 
 from dataclasses import replace
 
@@ -52,7 +52,7 @@ def ratio(pair: AlleleWindows, *, both: bool = True) -> float:
 
 
 @pytest.mark.parametrize("variant", [SNV, *ENDS, *SITES, *INDELS])
-def test_the_likelihood_ratio_is_that_of_the_joint_law(variant: Variant) -> None:
+def test_the_likelihood_ratio_is_that_of_the_joint_distribution(variant: Variant) -> None:
     pair = windows(variant)
     (found,) = likelihood_ratios(ORACLE, [pair], estimator=FixedOrder())
     assert abs(found.nats - ratio(pair)) < 1e-12
@@ -62,21 +62,26 @@ def test_the_likelihood_ratio_is_that_of_the_joint_law(variant: Variant) -> None
 
 def test_an_autoregressive_model_needs_no_draws() -> None:
     network = CausalLookup(4, W, seed=2)
-    table = Joint(4, W, network.law())
+    table = Joint(4, W, network.distribution())
     pair = windows(SNV)
     (found,) = likelihood_ratios(Denoiser(network, LeftToRight(4)), [pair], estimator=ChainRule())
 
-    def law(ids: np.ndarray) -> float:
+    def distribution(ids: np.ndarray) -> float:
         rows = (table.sequences == torch.from_numpy(ids.astype(np.int64))).all(dim=-1)
         return float(table.probs[rows].log())
 
     flipped = [reverse_complement(ids) for ids in (pair.alt, pair.ref)]
-    want = (law(pair.alt) - law(pair.ref) + law(flipped[0]) - law(flipped[1])) / 2
+    want = (
+        distribution(pair.alt)
+        - distribution(pair.ref)
+        + distribution(flipped[0])
+        - distribution(flipped[1])
+    ) / 2
     assert abs(found.nats - want) < 1e-12 and found.standard_error == 0
 
 
 @pytest.mark.parametrize("variant", [SNV, *ENDS])
-def test_for_a_joint_law_a_masked_base_tells_the_whole_ratio(variant: Variant) -> None:
+def test_for_a_joint_distribution_a_masked_base_tells_the_whole_ratio(variant: Variant) -> None:
     """p(x_i = alt | rest) / p(x_i = ref | rest) is the ratio of both windows."""
     pair = windows(variant)
     (found,) = masked_marginals(ORACLE, [pair])
@@ -96,8 +101,10 @@ def test_changed_bases_are_hidden_together(variant: Variant) -> None:
         agrees = (JOINT.sequences[:, rest] == row[rest]).all(dim=-1)
         total = 0.0
         for place in hidden:
-            law = [JOINT.probs[agrees & (JOINT.sequences[:, place] == k)].sum() for k in range(4)]
-            total += float(law[ids[place]].log() - law[ref[place]].log())
+            distribution = [
+                JOINT.probs[agrees & (JOINT.sequences[:, place] == k)].sum() for k in range(4)
+            ]
+            total += float(distribution[ids[place]].log() - distribution[ref[place]].log())
         return total
 
     plus = marginal(pair.alt, pair.ref, places)
@@ -107,7 +114,7 @@ def test_changed_bases_are_hidden_together(variant: Variant) -> None:
     assert found is not None and abs(found - (plus + minus) / 2) < 1e-12
 
 
-def test_sites_that_share_a_window_near_an_end_keep_their_own_laws() -> None:
+def test_sites_that_share_a_window_near_an_end_keep_their_own_distributions() -> None:
     pairs = [windows(v) for v in (ENDS[0], Variant(1, "c", 2, ".", "C", "A"))]
     assert (pairs[0].ref == pairs[1].ref).all()
     together = masked_marginals(ORACLE, pairs)

@@ -14,8 +14,8 @@ from seqdiff.cli.app import main
 from seqdiff.data.tokenizer import ConstraintTokenizer, StrandTokenizer
 from seqdiff.run import load
 from seqdiff.types import Inputs
-from tests import laws
-from tests.enumeration import Law, Tokens
+from tests import distributions
+from tests.enumeration import Distribution, Tokens
 from tests.exact.test_conjoining import DNA, other_strand
 from tests.exact.test_templates import restricted
 from tests.integration.toy_domain import RingTokenizer, ToyNet
@@ -26,7 +26,7 @@ LENGTH, DRAWS = 3, 4000
 
 
 class TableNet(TableBackbone):
-    """Arbitrary laws of the bases of every row of three; looks at nothing but the row."""
+    """Arbitrary distributions of the bases of every row of three; looks at nothing but the row."""
 
     def __init__(self, *, num_embeddings: int, num_logits: int) -> None:
         super().__init__(num_logits)
@@ -64,30 +64,30 @@ def sample(run: Path, out: Path, *flags: str, num: int = DRAWS) -> dict[str, str
     return dict(read_templates(out))
 
 
-def follows(drawn: list[str], right: Law, wrong: Law) -> None:
-    """Draws have a law: false alarm 1e-6, and the power against a wrong one is above .999."""
+def follows(drawn: list[str], right: Distribution, wrong: Distribution) -> None:
+    """Draws fit: false alarm 1e-6, and the power against a wrong distribution is above .999."""
     rows = [x for x, chance in right.items() if chance > 0]
     counts = Counter(tuple(map("ACGT".index, x)) for x in drawn)
     assert set(counts) <= set(rows), "nothing else is ever drawn"
-    law = torch.tensor([right[x] for x in rows], dtype=torch.float64)
-    statistic, threshold = pearson(torch.tensor([counts[x] for x in rows]), law)
+    distribution = torch.tensor([right[x] for x in rows], dtype=torch.float64)
+    statistic, threshold = pearson(torch.tensor([counts[x] for x in rows]), distribution)
     assert statistic < threshold, f"at a false-alarm rate of {FALSE_ALARM}"
     other = torch.tensor([wrong.get(x, 0.0) for x in rows], dtype=torch.float64)
-    assert power(other / other.sum(), law, len(drawn)) > 0.999
+    assert power(other / other.sum(), distribution, len(drawn)) > 0.999
 
 
-def exact(run: Path, pattern: str) -> Law:
-    """The law that first-hitting has within a pattern."""
+def exact(run: Path, pattern: str) -> Distribution:
+    """The distribution that first-hitting has within a pattern."""
     trained = load(run)
     allowed = torch.from_numpy(trained.tokenizer.allowed(pattern))
-    table = laws.table(trained.denoiser, 4, LENGTH, restricted(allowed))
+    table = distributions.table(trained.denoiser, 4, LENGTH, restricted(allowed))
     rows = allowed.double()
     start = torch.where(rows.sum(dim=1) == 1, rows.argmax(dim=1), 4)
     with torch.no_grad():
-        return laws.random_order(laws.as_tokens(start), table, 4)
+        return distributions.random_order(distributions.as_tokens(start), table, 4)
 
 
-def test_infilled_sequences_have_the_exact_law(table_run: Path, tmp_path: Path) -> None:
+def test_infilled_sequences_have_the_exact_distribution(table_run: Path, tmp_path: Path) -> None:
     (tmp_path / "t.fa").write_text(">one\nRNT\n>full\ngat\n>two x\nany\n")
     drawn = sample(table_run, tmp_path / "x.fa", f"--infill={tmp_path / 't.fa'}")
     assert list(drawn) == [f"{name}_{i}" for name in ("one", "full", "two") for i in range(DRAWS)]
@@ -114,39 +114,41 @@ def test_both_strands_are_equally_likely(table_run: Path, tmp_path: Path) -> Non
     drawn = sample(table_run, tmp_path / "x.fa", f"--length={LENGTH}", "--rc-consistent")
     alone = exact(table_run, "NNN")
     trained = load(table_run)
-    table = laws.table(trained.denoiser, 4, LENGTH)
-    mean = {x: _mean(law, table[other_strand(x, DNA)]) for x, law in table.items()}
-    right = laws.random_order((4,) * LENGTH, mean, 4)
+    table = distributions.table(trained.denoiser, 4, LENGTH)
+    mean = {
+        x: _mean(distribution, table[other_strand(x, DNA)]) for x, distribution in table.items()
+    }
+    right = distributions.random_order((4,) * LENGTH, mean, 4)
     for x, chance in right.items():
         assert right[other_strand(x, DNA)] == pytest.approx(chance, abs=1e-7)
     # The rare sequences are put together, so that each cell holds 20 on average.
     common = {x for x in right if min(right[x], right[other_strand(x, DNA)]) * DRAWS > 21}
     rest: Tokens = (-1,)
 
-    def merged(law: Law) -> Law:
-        kept = {x: chance for x, chance in law.items() if x in common}
+    def merged(distribution: Distribution) -> Distribution:
+        kept = {x: chance for x, chance in distribution.items() if x in common}
         return {**kept, rest: 1 - sum(kept.values())}
 
     names = {"".join("ACGT"[i] for i in x): x for x in common}
     counts = Counter(names.get(x, rest) for x in drawn.values())
-    law = torch.tensor(list(merged(right).values()), dtype=torch.float64)
-    statistic, threshold = pearson(torch.tensor([counts[x] for x in merged(right)]), law)
+    distribution = torch.tensor(list(merged(right).values()), dtype=torch.float64)
+    statistic, threshold = pearson(torch.tensor([counts[x] for x in merged(right)]), distribution)
     assert statistic < threshold, f"at a false-alarm rate of {FALSE_ALARM}"
     wrong = torch.tensor([merged(alone)[x] for x in merged(right)], dtype=torch.float64)
-    assert power(wrong, law, DRAWS) > 0.999
+    assert power(wrong, distribution, DRAWS) > 0.999
 
 
 def _mean(straight: list[list[float]], back: list[list[float]]) -> list[list[float]]:
     """Of a prediction and of that for the other strand, read on this one."""
     return [
-        [(p + back[LENGTH - 1 - i][DNA[letter]]) / 2 for letter, p in enumerate(law)]
-        for i, law in enumerate(straight)
+        [(p + back[LENGTH - 1 - i][DNA[letter]]) / 2 for letter, p in enumerate(distribution)]
+        for i, distribution in enumerate(straight)
     ]
 
 
 @pytest.mark.slow
 def test_motifs_stand_where_they_should(table_run: Path, tmp_path: Path) -> None:
-    """A loose motif of one letter: at each of two places half of the times, the rest by the law."""
+    """A loose motif of one letter: at each of two places half of the times; the model fills the rest."""
     drawn = sample(table_run, tmp_path / "x.fa", "--length=3", "--motif=R@1", "--motif=C")
     left, right = exact(table_run, "CRN"), exact(table_run, "NRC")
     both = {x: (left.get(x, 0.0) + right.get(x, 0.0)) / 2 for x in {*left, *right}}

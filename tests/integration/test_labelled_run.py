@@ -217,7 +217,7 @@ def test_a_run_without_labels_has_none_to_ask_for(trained: Path, fails, tmp_path
     assert "evaluate.given_labels must be left out for a run without labels" in line
 
 
-def test_a_run_that_never_hid_a_label_has_no_law_without_one(
+def test_a_run_that_never_hid_a_label_has_no_distribution_without_one(
     data: list[str], fails, tmp_path: Path
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "s.fa"
@@ -269,7 +269,7 @@ def test_scores_are_given_the_label(
 def test_an_evaluation_says_whether_the_labels_are_given(
     labelled: Path, tmp_path: Path, capsys
 ) -> None:
-    """By default they are not, as for the baselines; what is printed is the law that it names."""
+    """By default they are not, as for the baselines; what is printed is what it names."""
     run = load(labelled)
     batches = list(run.datamodule.evaluation_loader("test"))
     hidden = [replace(batch, label=None) for batch in batches]

@@ -126,7 +126,7 @@ def test_flags_change_what_a_preset_says(tmp_path: Path) -> None:
     assert main(["train", str(path), *flags]) == 0
     run = load(tmp_path / "run")
     assert run.process.schedule == Polynomial(2.0)
-    assert run.denoiser.law == "score"
+    assert run.denoiser.kind == "score"
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,12 @@ def integral(joint: Joint, denoiser: Denoiser) -> Tensor:
     process = denoiser.process
     nodes, weights = np.polynomial.legendre.leggauss(64)
     u, weight = torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
-    law = loo(denoiser, joint.rows.repeat(len(u), 1), (u**4).repeat_interleave(len(joint.rows)))
+    distribution = loo(
+        denoiser, joint.rows.repeat(len(u), 1), (u**4).repeat_interleave(len(joint.rows))
+    )
 
     def term(x: Tensor, z: Tensor, t: Tensor) -> Tensor:
-        return ctmc_nelbo(law, x, z, t, process)
+        return ctmc_nelbo(distribution, x, z, t, process)
 
     return expected(joint, u**4, weight * 4 * u**3, term, process)
 
@@ -203,10 +205,10 @@ def steps_bound(joint: Joint, denoiser: Denoiser, num_steps: int) -> float:
     process = denoiser.process
     t = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)[1:]
     rows = joint.rows.repeat(num_steps, 1)
-    law = loo(denoiser, rows, t.repeat_interleave(len(joint.rows)))
+    distribution = loo(denoiser, rows, t.repeat_interleave(len(joint.rows)))
 
     def term(x: Tensor, z: Tensor, t: Tensor) -> Tensor:
-        terms = discrete_kl(law, x, z, (t - 1 / num_steps).clamp_min(0), t, process)
+        terms = discrete_kl(distribution, x, z, (t - 1 / num_steps).clamp_min(0), t, process)
         assert terms.min() > -1e-12
         return terms
 
@@ -239,8 +241,8 @@ def test_samplers_follow_the_ring() -> None:
     assert (found.exp() - single_site(two, z, 0.3, 0.5, process).exp()).abs().max() < 1e-12
 
     def final(sampler, denoiser: Denoiser, joint: Joint) -> float:
-        law = chain(sampler, denoiser, joint.length, joint.noisy(1.0, process))[-1]
-        return distance(law, joint.law)
+        distribution = chain(sampler, denoiser, joint.length, joint.noisy(1.0, process))[-1]
+        return distance(distribution, joint.distribution)
 
     assert final(AncestralSampler(num_steps=3), exact_ring(one, process), one) < 1e-12
     assert final(AncestralSampler(num_steps=3), exact_ring(one, process, full=True), one) > 0.01
@@ -248,8 +250,8 @@ def test_samplers_follow_the_ring() -> None:
     leaps = []
     for num_steps in (16, 32):
         sampler = TauLeapingSampler(num_steps=num_steps)
-        law = chain(sampler, exact_ring(one, slow), 1, one.noisy(1.0, slow))[-1]
-        leaps.append(distance(law, one.law))
+        distribution = chain(sampler, exact_ring(one, slow), 1, one.noisy(1.0, slow))[-1]
+        leaps.append(distance(distribution, one.distribution))
     assert 1.6 < leaps[0] / leaps[1] < 2.2
     errors = [final(AncestralSampler(num_steps=n), exact_ring(two, process), two) for n in (4, 8)]
     assert 1.5 < errors[0] / errors[1] < 2.5

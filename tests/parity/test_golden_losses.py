@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from seqdiff.losses import ctmc_nelbo, discrete_kl, mask_column_kl, score_entropy
-from seqdiff.parameterization import MaskColumn, Score, Subs, scores_from_law
+from seqdiff.parameterization import MaskColumn, Score, Subs, scores_from_distribution
 from seqdiff.process import Absorbing
 from seqdiff.schedules import Linear, LogLinear
 
@@ -128,7 +128,9 @@ def test_sedd(published: Published) -> None:
 
 
 def test_subs_score(published: Published) -> None:
-    log_score = scores_from_law(subs(published), published["xt"], published.t, published.noisy)
+    log_score = scores_from_distribution(
+        subs(published), published["xt"], published.t, published.noisy
+    )
     assert_close(log_score.exp(), published["subs_score"])
 
 

@@ -191,15 +191,15 @@ def test_writing_and_reading_again_changes_nothing(published: Golden, tmp_path: 
         torch.testing.assert_close(stored[name], tensor, rtol=1e-6, atol=0)
 
 
-def test_as_a_backbone_it_gives_the_published_law_without_the_mask(mdlm: Golden) -> None:
+def test_as_a_backbone_it_gives_the_published_distribution_without_the_mask(mdlm: Golden) -> None:
     """Log-softmax over the real symbols alone: at every position, with and without SUBS' copies."""
     mask_id, tokens = mdlm.fields["vocab_size"] - 1, mdlm.tensors["input_ids"]
     folder = str(mdlm.publish())
     net = PublishedTransformer(folder, num_embeddings=mask_id + 1, num_logits=mask_id).eval()
     denoiser, inputs = Denoiser(net, Absorbing(mask_id)), Inputs(tokens, torch.zeros(len(tokens)))
     wanted = mdlm.tensors["logits"].double()[..., :mask_id].log_softmax(-1).float()
-    law = net(Inputs(tokens, sigma=torch.zeros(len(tokens)))).log_softmax(-1)
-    torch.testing.assert_close(law, wanted, atol=2e-4, rtol=1e-4)
+    distribution = net(Inputs(tokens, sigma=torch.zeros(len(tokens)))).log_softmax(-1)
+    torch.testing.assert_close(distribution, wanted, atol=2e-4, rtol=1e-4)
     hidden = tokens == mask_id
     assert hidden.any() and not hidden.all()
     torch.testing.assert_close(denoiser(inputs)[hidden], wanted[hidden], atol=2e-4, rtol=1e-4)

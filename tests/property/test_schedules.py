@@ -1,4 +1,4 @@
-"""Laws that every schedule obeys."""
+"""Distributions that every schedule obeys."""
 
 import math
 

@@ -236,7 +236,7 @@ def test_a_label_acts_on_its_own_row_alone() -> None:
     assert torch.equal(none, model(Inputs(tokens)))
 
 
-def test_classifier_free_guidance_mixes_the_two_laws() -> None:
+def test_classifier_free_guidance_mixes_the_two_distributions() -> None:
     model, tokens = build(num_classes=CLASSES, time_conditioned=True), draw_tokens(2, 6)
     denoiser = Denoiser(model, Absorbing(K))
     t, label = torch.tensor([0.4, 0.9]).double(), torch.ones(2, dtype=torch.int64)

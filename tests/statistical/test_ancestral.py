@@ -29,18 +29,18 @@ def codes(tokens: Tensor, base: int) -> Tensor:
 def step_kernel(denoiser: Denoiser, s: float, t: float) -> Tensor:
     """P(x_s | x_t) between all states, positions being independent."""
     inputs, earlier = (torch.full((len(STATES),), v, dtype=torch.float64) for v in (t, s))
-    law = denoiser.log_reverse(Inputs(STATES, inputs), earlier).exp()
-    columns = [law[:, position][:, STATES[:, position]] for position in range(L)]
+    distribution = denoiser.log_reverse(Inputs(STATES, inputs), earlier).exp()
+    columns = [distribution[:, position][:, STATES[:, position]] for position in range(L)]
     return torch.stack(columns).prod(dim=0)
 
 
-def final_law(denoiser: Denoiser, grid: list[float]) -> Tensor:
+def final_distribution(denoiser: Denoiser, grid: list[float]) -> Tensor:
     """Distribution over the K^L sequences after stepping down the time grid from all mask."""
-    law = torch.zeros(len(STATES), dtype=torch.float64)
-    law[codes(torch.full((1, L), K), K + 1)] = 1
+    distribution = torch.zeros(len(STATES), dtype=torch.float64)
+    distribution[codes(torch.full((1, L), K), K + 1)] = 1
     for t, s in itertools.pairwise(grid):
-        law = law @ step_kernel(denoiser, s, t)
-    return law[(STATES != K).all(dim=-1)]
+        distribution = distribution @ step_kernel(denoiser, s, t)
+    return distribution[(STATES != K).all(dim=-1)]
 
 
 def grid(steps: int) -> list[float]:
@@ -58,32 +58,33 @@ def counts(denoiser: Denoiser, steps: int) -> Tensor:
 
 @pytest.mark.parametrize("schedule", [Linear(), CosineSquared()], ids=repr)
 @pytest.mark.parametrize("steps", [1, 2, 5])
-def test_samples_follow_the_enumerated_law(schedule: NoiseSchedule, steps: int) -> None:
+def test_samples_follow_the_enumerated_distribution(schedule: NoiseSchedule, steps: int) -> None:
     denoiser = masked_model(LookupBackbone(K, L, seed=3), schedule)
-    law = final_law(denoiser, grid(steps))
-    assert float(law.sum()) == pytest.approx(1, abs=1e-12)
-    statistic, threshold = pearson(counts(denoiser, steps), law)
+    distribution = final_distribution(denoiser, grid(steps))
+    assert float(distribution.sum()) == pytest.approx(1, abs=1e-12)
+    statistic, threshold = pearson(counts(denoiser, steps), distribution)
     assert statistic < threshold
 
 
 def test_named_wrong_samplers_would_be_caught() -> None:
     network = LookupBackbone(K, L, seed=3)
     denoiser = masked_model(network)
-    law = final_law(denoiser, grid(2))
+    distribution = final_distribution(denoiser, grid(2))
     # The published grid linspace(1, 0, T) with steps of 1/T, here T = 2: one step too few.
-    assert power(final_law(denoiser, grid(1)), law, DRAWS) > 0.999
+    assert power(final_distribution(denoiser, grid(1)), distribution, DRAWS) > 0.999
     # A sampler that runs another schedule than the process: reveals at the wrong times.
-    wrong = final_law(masked_model(network, Polynomial(4.0)), grid(2))
-    assert power(wrong, law, DRAWS) > 0.999
+    wrong = final_distribution(masked_model(network, Polynomial(4.0)), grid(2))
+    assert power(wrong, distribution, DRAWS) > 0.999
     skewed = [1.0, 0.8, 0.0]
-    assert power(final_law(denoiser, skewed), law, DRAWS) > 0.999
+    assert power(final_distribution(denoiser, skewed), distribution, DRAWS) > 0.999
 
 
 def test_distance_to_the_oracle_falls_like_one_over_steps() -> None:
     joint = Joint.random(K, L, seed=5)
     denoiser = masked_model(OracleBackbone(joint))
     distances = [
-        float((final_law(denoiser, grid(n)) - joint.probs).abs().sum() / 2) for n in (32, 64, 128)
+        float((final_distribution(denoiser, grid(n)) - joint.probs).abs().sum() / 2)
+        for n in (32, 64, 128)
     ]
     orders = [math.log2(a / b) for a, b in itertools.pairwise(distances)]
     assert orders == pytest.approx([1, 1], abs=0.05)

@@ -83,22 +83,24 @@ def test_exact_counts_mean_the_bound(size: int) -> None:
         assert deviation(mean_over_masked, exact) > 20
 
 
-def joint_law(masked: Tensor) -> Tensor:
+def joint_distribution(masked: Tensor) -> Tensor:
     """How often each pattern of masks was seen."""
     code = (masked * 2 ** torch.arange(L - 1, -1, -1)).sum(dim=-1)
     return torch.bincount(code, minlength=2**L).double() / len(masked)
 
 
-def expected_law(size: int, interval: tuple[float, float], *, one_time: bool = False) -> Tensor:
+def expected_distribution(
+    size: int, interval: tuple[float, float], *, one_time: bool = False
+) -> Tensor:
     """Of every pattern; blocks are independent unless they share one time."""
     masks = all_masks(L)
     if one_time:
-        return pattern_law(masks, interval)
-    parts = [pattern_law(part, interval) for part in masks.split(size, dim=1)]
+        return pattern_distribution(masks, interval)
+    parts = [pattern_distribution(part, interval) for part in masks.split(size, dim=1)]
     return torch.stack(parts).prod(dim=0)
 
 
-def pattern_law(masks: Tensor, interval: tuple[float, float]) -> Tensor:
+def pattern_distribution(masks: Tensor, interval: tuple[float, float]) -> Tensor:
     """P(pattern) with the masked fraction uniform on the interval."""
     low, high = interval
     middles = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
@@ -116,7 +118,7 @@ def test_every_block_has_a_noise_of_its_own(size: int, sampler: TimeSampler) -> 
     """
     interval = (0.2, 0.9)
     _, masked = draw(BlockNELBO(*interval, sampler), table(size))
-    found, right = joint_law(masked), expected_law(size, interval)
+    found, right = joint_distribution(masked), expected_distribution(size, interval)
     error = (right * (1 - right) / ROWS).sqrt()
     off = ((found - right) / error).abs().max()
     if isinstance(sampler, Uniform):
@@ -124,7 +126,7 @@ def test_every_block_has_a_noise_of_its_own(size: int, sampler: TimeSampler) -> 
     else:
         marginal = masked[:, :size].double().mean()
         assert abs(float(marginal) - 0.55) < 0.01
-    wrong = expected_law(size, interval, one_time=True)
+    wrong = expected_distribution(size, interval, one_time=True)
     assert float(((found - wrong) / error).abs().max()) > 20
 
 

@@ -21,7 +21,7 @@ from seqdiff.rng import CounterNoise
 from seqdiff.training.clipping import ClippedEstimates, Interval, Variances, clipping_grid
 from seqdiff.types import Batch, Inputs
 from tests.block_worlds import BlockLookup, BlockWorld, block_denoiser
-from tests.oracles import all_masks, mask_law, unit_quadrature
+from tests.oracles import all_masks, mask_distribution, unit_quadrature
 
 pytestmark = pytest.mark.slow
 
@@ -69,10 +69,10 @@ def block_costs(network: BlockWorld, block: int) -> tuple[torch.Tensor, torch.Te
     hidden = torch.zeros((len(masks), L), dtype=torch.bool)
     hidden[:, inside] = masks
     clean = X0.expand(len(masks), -1)
-    law = network.block_logits(Inputs(torch.where(hidden, K, clean)), clean, SIZE).log_softmax(
-        dim=-1
-    )
-    nats = -law.gather(-1, clean[..., None])[..., 0]
+    distribution = network.block_logits(
+        Inputs(torch.where(hidden, K, clean)), clean, SIZE
+    ).log_softmax(dim=-1)
+    nats = -distribution.gather(-1, clean[..., None])[..., 0]
     return masks, torch.where(hidden, nats, 0.0).sum(dim=-1)
 
 
@@ -85,8 +85,10 @@ def exact(network: BlockWorld, interval: Interval, rows: int = ROWS) -> tuple[fl
         moments = np.zeros(5)
         for node, weight in zip(*unit_quadrature(), strict=True):
             fraction = float(low + (high - low) * node)
-            law = mask_law(masks, 1 - fraction)
-            moments += [float(weight * (law @ (cost / fraction) ** power)) for power in range(5)]
+            distribution = mask_distribution(masks, 1 - fraction)
+            moments += [
+                float(weight * (distribution @ (cost / fraction) ** power)) for power in range(5)
+            ]
         mean = moments[1]
         variance = moments[2] - mean**2
         central = moments[4] - 4 * mean * moments[3] + 6 * mean**2 * moments[2] - 3 * mean**4
@@ -204,17 +206,23 @@ def exact_gradient_variance(
     masks = torch.tensor(list(itertools.product((False, True), repeat=2)))
     gradients = []
     for mask in masks:
-        law = network.score(torch.where(mask, K, row)[None], 0).log_softmax(dim=-1)[0]
-        cost = -(law.gather(-1, row[:, None])[:, 0] * mask).sum() / 2
+        distribution = network.score(torch.where(mask, K, row)[None], 0).log_softmax(dim=-1)[0]
+        cost = -(distribution.gather(-1, row[:, None])[:, 0] * mask).sum() / 2
         gradients.append(torch.autograd.grad(cost, [network.table])[0].flatten())
     nodes, weights = unit_quadrature()
     shares = interval.beta + (interval.omega - interval.beta) * nodes
-    laws = [w * mask_law(masks, 1 - float(s)) for s, w in zip(shares, weights, strict=True)]
+    distributions = [
+        w * mask_distribution(masks, 1 - float(s)) for s, w in zip(shares, weights, strict=True)
+    ]
     stacked = [torch.stack(gradients) / s for s in shares]
-    mean = sum(law @ g for law, g in zip(laws, stacked, strict=True))
+    mean = sum(distribution @ g for distribution, g in zip(distributions, stacked, strict=True))
     squares = [((g - mean) ** 2).sum(dim=-1) for g in stacked]
     first, second = (
-        sum(float(law @ s**power) for law, s in zip(laws, squares, strict=True)) for power in (1, 2)
+        sum(
+            float(distribution @ s**power)
+            for distribution, s in zip(distributions, squares, strict=True)
+        )
+        for power in (1, 2)
     )
     return first, second - first**2
 

@@ -47,8 +47,8 @@ DENOISER = masked_model(LookupBackbone(K, L, seed=3))
 WHERE = torch.ones(3, 5, dtype=torch.bool)
 
 
-def law(sampler: Sampler, denoiser: Denoiser = DENOISER) -> Tensor:
-    found = outcomes(sampler, denoiser, PROCESS.blank((1, L))[0]).law
+def distribution(sampler: Sampler, denoiser: Denoiser = DENOISER) -> Tensor:
+    found = outcomes(sampler, denoiser, PROCESS.blank((1, L))[0]).distribution
     return torch.tensor([found.get(tuple(x), 0.0) for x in all_sequences(K, L).tolist()])
 
 
@@ -80,8 +80,8 @@ SAMPLERS = [
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: type(s).__name__)
-def test_drawn_laws_are_the_enumerated_ones(sampler: Sampler) -> None:
-    statistic, threshold = pearson(counts(sampler), law(sampler))
+def test_drawn_distributions_are_the_enumerated_ones(sampler: Sampler) -> None:
+    statistic, threshold = pearson(counts(sampler), distribution(sampler))
     assert statistic < threshold
 
 
@@ -121,7 +121,7 @@ class OnePosition(SeededDraws):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_noise_that_is_used_twice_is_found(twin: type[SeededDraws], sampler: Sampler) -> None:
-    right, drawn = law(sampler), counts(sampler, twin)
+    right, drawn = distribution(sampler), counts(sampler, twin)
     statistic, threshold = pearson(drawn, right)
     assert statistic > threshold
     assert power(drawn / DRAWS, right, DRAWS) > 0.999
@@ -151,8 +151,8 @@ def uses(sampler: Sampler, rows: int = 20, denoiser: Denoiser = DENOISER) -> Cou
 class SameLetters(PredictorCorrectorSampler):
     """The broken twin: a position that is drawn anew gets the symbol's noise again."""
 
-    def _draw(self, canvas, where, law, step=0):
-        super()._draw(canvas, where, law)
+    def _draw(self, canvas, where, distribution, step=0):
+        super()._draw(canvas, where, distribution)
 
 
 HIDING = [*SAMPLERS[3:], RemaskRescaleSampler(6, eta=0.8), RemaskLoopSampler(20, eta=0.8)]
@@ -200,9 +200,13 @@ def stepping(pairs: list[tuple[Sampler, Denoiser]]) -> pytest.MarkDecorator:
 
 
 # Tweedie is ancestral where the clean token is predicted.
-@stepping([(s, d) for s, d in PAIRS if not isinstance(s, TweedieSampler) or d.law == "score"])
-def test_laws_of_noisy_steps_are_the_enumerated_ones(sampler: Sampler, denoiser: Denoiser) -> None:
-    statistic, threshold = pearson(counts(sampler, denoiser=denoiser), law(sampler, denoiser))
+@stepping([(s, d) for s, d in PAIRS if not isinstance(s, TweedieSampler) or d.kind == "score"])
+def test_distributions_of_noisy_steps_are_the_enumerated_ones(
+    sampler: Sampler, denoiser: Denoiser
+) -> None:
+    statistic, threshold = pearson(
+        counts(sampler, denoiser=denoiser), distribution(sampler, denoiser)
+    )
     assert statistic < threshold
 
 
@@ -253,7 +257,7 @@ class SameNumber(GibbsSampler):
 )
 def test_samplers_that_use_a_number_twice_are_found(twin: Sampler, denoiser: Denoiser) -> None:
     assert max(uses(twin, denoiser=denoiser).values()) > 1
-    right, drawn = law(twin, denoiser), counts(twin, denoiser=denoiser)
+    right, drawn = distribution(twin, denoiser), counts(twin, denoiser=denoiser)
     statistic, threshold = pearson(drawn, right)
     assert statistic > threshold
     assert power(drawn / DRAWS, right, DRAWS) > 0.999

@@ -15,7 +15,7 @@ from seqdiff.objectives import GaussianVLB
 from seqdiff.objectives.time_sampling import Importance, Sobol, TimeSampler
 from seqdiff.rng import CounterNoise
 from seqdiff.samplers import GaussianSampler
-from tests.exact.test_gaussian_sampler import exact_law
+from tests.exact.test_gaussian_sampler import exact_distribution
 from tests.gaussian_worlds import bound, coin_world, planar_world, rows_of
 from tests.statistics import FALSE_ALARM, pearson, power
 
@@ -89,7 +89,7 @@ def test_objective_without_the_density_of_its_times_is_caught(truth: float):
     assert abs(mean - truth) > 2 * LIMIT * error
 
 
-def test_sampler_draws_the_written_law():
+def test_sampler_draws_the_written_distribution():
     """False alarm 1e-6. An ancestral step that forgets the prior p is caught with power .99."""
     steps, count = 8, 6000
     world = coin_world(ends=(-3.0, 10.0))
@@ -99,12 +99,12 @@ def test_sampler_draws_the_written_law():
     counts = torch.bincount(drawn.tokens.flatten(), minlength=2).double()
     times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)
     gammas = world.schedule(times).gamma.detach()
-    law = exact_law((0.8, 0.2), gammas)
-    statistic, limit = pearson(counts, law)
+    distribution = exact_distribution((0.8, 0.2), gammas)
+    statistic, limit = pearson(counts, distribution)
     assert statistic < limit
-    assert power(exact_law((0.5, 0.5), gammas), law, count) > 0.99
-    # and the law that many steps tend to, p itself, is another one than that of 8 steps
-    assert abs(float(law[0]) - 0.8) > 0.005
+    assert power(exact_distribution((0.5, 0.5), gammas), distribution, count) > 0.99
+    # and the distribution that many steps tend to, p itself, is another one than that of 8 steps
+    assert abs(float(distribution[0]) - 0.8) > 0.005
 
 
 def test_samples_tend_to_the_data_as_steps_grow():

@@ -95,7 +95,7 @@ def test_95_percent_intervals_cover_the_truth_at_the_defaults(estimator: Estimat
 
 @pytest.mark.parametrize("estimator", FEW, ids=str)
 def test_as_many_standard_errors_of_few_evaluations_would_be_caught(estimator: Estimator) -> None:
-    """The broken twin: the normal law where Student's is due. It covers 65% to 91%."""
+    """The broken twin: the normal distribution where Student's is due. It covers 65% to 91%."""
     assert covered(estimator, normal=True) < 0.925
 
 

@@ -70,9 +70,9 @@ def expectation(objective: MaskedLM, x0: torch.Tensor, count: int) -> float:
             shown = x0.clone()
             for place, (_, symbol) in zip(chosen, ways, strict=True):
                 shown[place] = x0[place] if symbol < 0 else symbol
-            law = network.backbone(Inputs(shown[None]))[0].log_softmax(dim=-1)
+            distribution = network.backbone(Inputs(shown[None]))[0].log_softmax(dim=-1)
             chance = math.prod(p for p, _ in ways) / len(subsets)
-            cost = -sum(float(law[place, x0[place]]) for place in chosen)
+            cost = -sum(float(distribution[place, x0[place]]) for place in chosen)
             total += chance * cost * length / count
     return total
 
@@ -190,10 +190,12 @@ def test_eighty_ten_ten_from_real_symbols_only() -> None:
 def test_positions_are_chosen_alike() -> None:
     """Each of 4 positions is the one chosen in a quarter of the rows."""
     chosen = (run(MaskedLM(), batch(X0))[0] > 0).sum(dim=0).double()
-    law = torch.full((4,), 0.25, dtype=torch.float64)
-    statistic, threshold = pearson(chosen, law)
+    distribution = torch.full((4,), 0.25, dtype=torch.float64)
+    statistic, threshold = pearson(chosen, distribution)
     assert statistic < threshold
-    assert power(torch.tensor([0.28, 0.24, 0.24, 0.24]), law, ROWS) > 0.999, "a twin's law"
+    assert power(torch.tensor([0.28, 0.24, 0.24, 0.24]), distribution, ROWS) > 0.999, (
+        "a twin's distribution"
+    )
 
 
 def test_context_and_unknown_symbols_never_count_and_stay() -> None:

@@ -18,7 +18,13 @@ from seqdiff.objectives.time_sampling import Importance, Sobol, Stratified, Unif
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Cosine, Linear, NoiseSchedule
 from seqdiff.types import Batch, Inputs
-from tests.oracles import LookupBackbone, all_masks, enumerated_nelbo, mask_law, masked_model
+from tests.oracles import (
+    LookupBackbone,
+    all_masks,
+    enumerated_nelbo,
+    mask_distribution,
+    masked_model,
+)
 
 K, L, ROWS, STEPS = 3, 4, 30_000, 3
 X0 = torch.tensor([2, 0, 1, 1])
@@ -50,7 +56,7 @@ def discrete_bound(schedule: NoiseSchedule, num_steps: int) -> float:
         ends = torch.tensor([step / num_steps, (step + 1) / num_steps], dtype=torch.float64)
         alpha_s, alpha_t = schedule.alpha(ends).tolist()
         unmask = (alpha_s - alpha_t) / (1 - alpha_t)
-        total += unmask * float(mask_law(masks, alpha_t) @ cost)
+        total += unmask * float(mask_distribution(masks, alpha_t) @ cost)
     return total
 
 

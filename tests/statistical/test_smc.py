@@ -10,7 +10,7 @@ from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.samplers import Particles, SMCSampler
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
-from tests import laws
+from tests import distributions
 from tests.oracles import LookupBackbone, UniformBackbone, all_sequences, masked_model
 
 pytestmark = pytest.mark.slow
@@ -31,29 +31,29 @@ def run(sampler: SMCSampler, denoiser: Denoiser, rows: int, length: int, seed: i
     return sampler.particles(canvas)
 
 
-def tilted_law(denoiser: Denoiser) -> tuple[Tensor, float]:
+def tilted_distribution(denoiser: Denoiser) -> tuple[Tensor, float]:
     """By enumeration: the distribution over K^L, and its normalising constant."""
-    base = laws.random_order((K,) * L, laws.table(denoiser, K, L), K)
+    base = distributions.random_order((K,) * L, distributions.table(denoiser, K, L), K)
     sequences = all_sequences(K, L)
     chances = torch.tensor([base[tuple(x)] for x in sequences.tolist()], dtype=torch.float64)
     masses = chances * reward(sequences).exp()
     return masses / masses.sum(), float(masses.sum())
 
 
-def law_of(found: Particles) -> Tensor:
+def distribution_of(found: Particles) -> Tensor:
     """Each row's weighted distribution over K^L: ``[rows, K^L]``."""
     codes = (found.tokens * K ** torch.arange(L - 1, -1, -1)).sum(dim=-1)
-    law = torch.zeros(len(codes), K**L, dtype=torch.float64)
-    return law.scatter_add_(1, codes, found.log_weights.exp())
+    distribution = torch.zeros(len(codes), K**L, dtype=torch.float64)
+    return distribution.scatter_add_(1, codes, found.log_weights.exp())
 
 
 def bias_at_the_mode(count: int, rows: int, **options: object) -> tuple[float, float]:
     """Target less mean at the most likely sequence, and its standard error."""
     denoiser = masked_model(LookupBackbone(K, L, seed=3))
-    target, _ = tilted_law(denoiser)
+    target, _ = tilted_distribution(denoiser)
     mode = int(target.argmax())
     sampler = SMCSampler(reward=reward, num_particles=count, **options)
-    shares = law_of(run(sampler, denoiser, rows, L, count))[:, mode]
+    shares = distribution_of(run(sampler, denoiser, rows, L, count))[:, mode]
     return float(target[mode] - shares.mean()), float(shares.std() / math.sqrt(rows))
 
 
@@ -106,10 +106,10 @@ class WeightsStay(SMCSampler):
 def test_many_particles_are_right_and_twins_are_not() -> None:
     """Total variation of 64 particles on average, known to 0.005; twins are further off."""
     denoiser = masked_model(LookupBackbone(K, L, seed=3))
-    target, _ = tilted_law(denoiser)
+    target, _ = tilted_distribution(denoiser)
     for cls, right in ((SMCSampler, True), (NoWeights, False), (WeightsStay, False)):
         sampler = cls(reward=reward, num_particles=64, ess_threshold=1.0)
-        shares = law_of(run(sampler, denoiser, 10_000, L, seed=64))
+        shares = distribution_of(run(sampler, denoiser, 10_000, L, seed=64))
         gap = float((shares.mean(dim=0) - target).abs().sum() / 2)
         error = float(shares.std(dim=0).sum() / 2 / math.sqrt(len(shares)))
         assert error < 0.005
@@ -124,7 +124,7 @@ def test_the_normalizer_is_unbiased(resampling: str, count: int) -> None:
     The twin that averages log Z-hat instead is off by more than 9 standard errors: power > 0.999.
     """
     denoiser = masked_model(LookupBackbone(K, L, seed=3))
-    _, normalizer = tilted_law(denoiser)
+    _, normalizer = tilted_distribution(denoiser)
     sampler = SMCSampler(
         reward=reward, num_particles=count, ess_threshold=1.0, resampling=resampling
     )

@@ -51,8 +51,10 @@ class FlatDenoiser(Denoiser):
     """The normalised distribution, expanded likewise."""
 
     def forward(self, inputs: Inputs, where: Tensor | None = None) -> Tensor:
-        law = torch.full((K,), 1 / K, dtype=torch.float64).log().float()
-        return law.expand(*(inputs.tokens.shape if where is None else (int(where.sum()),)), K)
+        distribution = torch.full((K,), 1 / K, dtype=torch.float64).log().float()
+        return distribution.expand(
+            *(inputs.tokens.shape if where is None else (int(where.sum()),)), K
+        )
 
 
 class Stop(Exception):

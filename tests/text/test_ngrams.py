@@ -1,4 +1,4 @@
-"""Witten-Bell models against a dictionary twin, and their laws sum to one."""
+"""Witten-Bell models against a dictionary twin, and their distributions sum to one."""
 
 from collections import defaultdict
 from itertools import product
@@ -14,7 +14,7 @@ K = 3
 
 
 def twin(train: list[list[int]], order: int):
-    """The same law from its definition, one symbol at a time."""
+    """The same distribution from its definition, one symbol at a time."""
     followers: dict[tuple, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for row in train:
         for place, symbol in enumerate(row):
@@ -47,7 +47,7 @@ ROWS = st.lists(st.lists(st.integers(0, K - 1), min_size=1, max_size=9), min_siz
 
 
 @given(train=ROWS, scored=ROWS, order=st.integers(0, 3))
-def test_the_law_is_its_definition(train, scored, order) -> None:
+def test_the_distribution_is_its_definition(train, scored, order) -> None:
     model = NGramModel([block(train), block(train[:1])], K, order)
     nats, counted = model.nats_by_order([block(scored[:2]), block(scored)])
     every = scored[:2] + scored
@@ -57,7 +57,7 @@ def test_the_law_is_its_definition(train, scored, order) -> None:
         np.testing.assert_allclose(nats[k], expected, atol=1e-9)
 
 
-def test_laws_sum_to_one() -> None:
+def test_distributions_sum_to_one() -> None:
     rng = np.random.default_rng(0)
     train = [rng.integers(K, size=20).tolist() for _ in range(5)]
     every = [list(row) for row in product(range(K), repeat=4)]
@@ -70,8 +70,8 @@ def test_laws_sum_to_one() -> None:
 
 def twin_without_escape(train):
     counts = np.bincount(np.concatenate(train), minlength=K)
-    law = (counts + K / K) / counts.sum()
-    return lambda row: -np.log(law[row]).sum()
+    distribution = (counts + K / K) / counts.sum()
+    return lambda row: -np.log(distribution[row]).sum()
 
 
 def test_a_chain_is_found() -> None:

@@ -55,7 +55,7 @@ def _norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
 
 
 def log_probs(w: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
-    """GPT-2 (Radford et al. 2019) on one row, in float64: the law after each token."""
+    """GPT-2 (Radford et al. 2019) on one row, in float64: the distribution after each token."""
     n = len(ids)
     x = w["wte.weight"][ids] + w["wpe.weight"][:n]
     for layer in range(2):
@@ -90,9 +90,9 @@ def sample_nats(w: dict[str, np.ndarray], ids: np.ndarray) -> float:
     total, done, start = 0.0, 1, 0
     while done < len(ids):
         end = min(start + CONTEXT, len(ids))
-        law = log_probs(w, ids[start:end])
+        distribution = log_probs(w, ids[start:end])
         for place in range(done, end):
-            total -= law[place - 1 - start, ids[place]]
+            total -= distribution[place - 1 - start, ids[place]]
         done, start = end, start + CONTEXT // 2
     return total
 
