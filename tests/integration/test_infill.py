@@ -148,7 +148,7 @@ def _mean(straight: list[list[float]], back: list[list[float]]) -> list[list[flo
 
 @pytest.mark.slow
 def test_motifs_stand_where_they_should(table_run: Path, tmp_path: Path) -> None:
-    """A loose motif of one letter: at each of two places half of the times; the model fills the rest."""
+    """A loose motif of one letter: at each of two places half of the times."""
     drawn = sample(table_run, tmp_path / "x.fa", "--length=3", "--motif=R@1", "--motif=C")
     left, right = exact(table_run, "CRN"), exact(table_run, "NRC")
     both = {x: (left.get(x, 0.0) + right.get(x, 0.0)) / 2 for x in {*left, *right}}

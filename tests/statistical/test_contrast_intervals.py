@@ -1,9 +1,10 @@
 """95% intervals of differences cover the truth, in every one of twelve worlds.
 
 Each world is a joint distribution over five bases. The ratio of two rows that differ in the middle
-is estimated 4,000 times, as the mean of two directions with draws of their own. A world whose intervals cover with at
-least 94% covers less than 92% of them with a probability below 1e-6. The named twin,
-``StratifiedK``, covers 82% in the worst: 92% or more with a probability below 1e-3, by far.
+is estimated 4,000 times, as the mean of two directions with draws of their own. A world whose
+intervals cover with at least 94% covers less than 92% of them with a probability below 1e-6. The
+named twin, ``StratifiedK``, covers 82% in the worst: 92% or more with a probability below 1e-3, by
+far.
 """
 
 import math

@@ -13,10 +13,11 @@ from seqdiff.experts import Block
 class NGramModel:
     """An interpolated Witten-Bell model of fixed order, with all lower orders.
 
-    The probability of a symbol x after a context c is
-    ``(count(c x) + d(c) p(x)) / (count(c) + d(c))``. Here d(c) is the number of different symbols that
-    follow c, and p the distribution of the next lower order, uniform below order 0. Where fewer symbols stand before one in its row, only those
-    are its context. Source: Witten and Bell 1991, IEEE Trans. Inf. Theory 37:1085, method C.
+    The probability of a symbol x after a context c is ``(count(c x) + d(c) p(x)) / (count(c) +
+    d(c))``. Here d(c) is the number of different symbols that follow c, and p the distribution of
+    the next lower order, uniform below order 0. Where fewer symbols stand before one in its row,
+    only those are its context. Source: Witten and Bell 1991, IEEE Trans. Inf. Theory 37:1085,
+    method C.
 
     Attributes:
         vocab_size: K.
