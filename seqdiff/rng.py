@@ -138,7 +138,7 @@ def categorical(
     """
     steps = log_probs.double().exp().cumsum(dim=-1)
     total = steps[..., -1]
-    # The first step above u * total; below total itself there is one, and its letter has a chance.
+    # The first step above u * total; there is one below total, and its symbol is possible.
     target = torch.minimum(noise * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(steps, target[..., None], right=True).squeeze(-1)
 

@@ -148,7 +148,7 @@ class Cosine(NoiseSchedule):
     """alpha = eps + (1 - eps) cos(pi t / 2).
 
     Source: Shi et al. 2024, arXiv:2406.04329, table 4 (written there as 1 - cos(pi (1 - t) / 2)
-    for the masked share run backwards).
+    for the masked fraction run backwards).
 
     Attributes:
         eps: Visible probability left at t = 1, in [0, 1).

@@ -68,9 +68,9 @@ def ism(
             )
             for ids in records.values()
         ]
-    letters = [decode(ids) for ids in records.values()]
+    bases = [decode(ids) for ids in records.values()]
     named = {f"effect_{number}": effect for number, effect in enumerate(effects)}
     with replacing(out) as temporary:
-        arrays = {"names": np.array(list(records)), "sequences": np.array(letters), **named}
+        arrays = {"names": np.array(list(records)), "sequences": np.array(bases), **named}
         np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]
     print(f"{out}: {len(records):,} records, {known:,} positions, nats against the reference")

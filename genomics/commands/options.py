@@ -34,7 +34,7 @@ class DnaOptions:
         if self.motif is not None:
             raise ValueError(
                 f"sample.motif must be left out with --infill, got {self.motif}; write its "
-                "letters into the template"
+                "bases into the template"
             )
 
     def templates(self, run: Run, num: int, length: int) -> Templates | None:

@@ -27,7 +27,7 @@ _MIN_WIDTH = 64  # below it, three convolutions of width 8 and their pools leave
 class BenchmarkCNN(nn.Module):
     """The baseline network of Gresova et al. 2023, BMC Genomic Data 24:25, by its description.
 
-    Letters are embedded in 100 channels; three times a convolution of width 8 (16, 8, 4 channels),
+    Bases are embedded in 100 channels; three times a convolution of width 8 (16, 8, 4 channels),
     batch norm, ReLU and max pooling by 2; then a layer of 512 and the classes. It reads rows of one
     width, padding included, which has an embedding of its own.
 
@@ -111,9 +111,9 @@ Answer = tuple[dict[str, object], Float[np.ndarray, "n C"]]
 
 
 def _majority(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) -> Answer:
-    shares = np.bincount(train.labels, minlength=num_classes) / len(train)
-    accuracy = float((valid.labels == shares.argmax()).mean())
-    return {"valid_accuracy": [accuracy]}, np.tile(shares, (len(test), 1))
+    fractions = np.bincount(train.labels, minlength=num_classes) / len(train)
+    accuracy = float((valid.labels == fractions.argmax()).mean())
+    return {"valid_accuracy": [accuracy]}, np.tile(fractions, (len(test), 1))
 
 
 def _length(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) -> Answer:
@@ -129,7 +129,7 @@ def _length(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) 
 
 
 def _kmer(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) -> Answer:
-    """Logistic regression on scaled shares of k-mers.
+    """Logistic regression on scaled fractions of k-mers.
 
     The length and the penalty are chosen on the validation part; of equals the shortest, then the
     strongest.

@@ -23,7 +23,7 @@ def crop(ids: UInt8[np.ndarray, " L"], length: int) -> UInt8[np.ndarray, " l"]:
     """Keep the middle of what is longer; of an odd number of bases too many, one more goes last.
 
     Args:
-        ids: Letters.
+        ids: Bases.
         length: Most that are kept.
     """
     first = max(0, len(ids) - length) // 2
@@ -82,7 +82,7 @@ class Scores:
 
     Attributes:
         num: Rows.
-        accuracy: Share of rows whose likeliest class is theirs.
+        accuracy: Fraction of rows whose most likely class is correct.
         matthews: Correlation of classes and predictions, in [-1, 1].
         auroc: Area under the ROC curve; for more than two classes, the mean over one against the
             rest.

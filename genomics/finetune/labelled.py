@@ -17,7 +17,7 @@ class Row(NamedTuple):
     """A sequence and its class, as a reader finds them.
 
     Attributes:
-        ids: Letters, N and its like as the mask.
+        ids: Bases; unknown ones are the mask.
         label: Name of the class.
         interval: Where it was cut from, its ``chrom`` naming genome and record; ``None`` if the
             file does not say.
@@ -35,7 +35,7 @@ class Labelled:
     """Sequences of any lengths, and their classes.
 
     Attributes:
-        ids: Letters of each.
+        ids: Bases of each.
         labels: Number of each one's class.
         intervals: Where they were cut from, see ``Row``; ``None`` if the form does not say.
     """
@@ -137,7 +137,7 @@ def either_strand(ids: UInt8[np.ndarray, " L"]) -> bytes:
     """Give one key to a sequence and its reverse complement.
 
     Args:
-        ids: Letters.
+        ids: Bases.
     """
     return min(ids.tobytes(), reverse_complement(ids).tobytes())
 
@@ -155,8 +155,8 @@ def seen_in_task(task: LabelledTask) -> Bool[np.ndarray, " n"]:
 def seen(train: Labelled, test: Labelled) -> Bool[np.ndarray, " n"]:
     """Find the rows of a test set that are seen in another set.
 
-    A row is seen if it, or its reverse complement, is a sequence of the other set letter for
-    letter. Where both say where they were cut from, a row is also seen if it shares a base with an
+    A row is seen if it, or its reverse complement, is a sequence of the other set base for
+    base. Where both say where they were cut from, a row is also seen if it shares a base with an
     interval of the other; elsewhere, if ``SHARED_BASES`` in a row of it stand in a sequence of the
     other, on either strand, as those of neighbouring windows and of long repeats do.
 

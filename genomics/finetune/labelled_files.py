@@ -58,7 +58,7 @@ def read_table(
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If a column is missing, a row has another number of columns or no label, or a
-            letter is not DNA; the message begins with file and line.
+            symbol is not DNA; the message begins with file and line.
     """
     lines = _records(path)
     header = _header(path, lines)
@@ -68,11 +68,11 @@ def read_table(
     for number, cells in lines:
         where = f"{path}:{number}"
         _check_width(where, cells, header)
-        letters, name = cells[sequence].strip(), cells[label].strip()
-        if not letters or not name:
-            missing = "sequence" if not letters else "label"
+        bases, name = cells[sequence].strip(), cells[label].strip()
+        if not bases or not name:
+            missing = "sequence" if not bases else "label"
             raise ValueError(f"{where}: {missing} must not be empty, got ''; remove the line")
-        rows.append(Row(encode(letters, where=where), name, line=number))
+        rows.append(Row(encode(bases, where=where), name, line=number))
     return _some(path, rows)
 
 
@@ -104,10 +104,10 @@ def read_intervals(path: Path, label: str, genome: ClassGenome) -> list[Row]:
         _, region, start, end, strand = (cell.strip() for cell in cells)
         try:
             interval = Interval(region, int(start), int(end), label, strand or "+")
-            letters, place = genome.cut(interval)
+            bases, place = genome.cut(interval)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
-        rows.append(Row(encode(letters), label, place, number))
+        rows.append(Row(encode(bases), label, place, number))
     return _some(path, rows)
 
 
@@ -120,15 +120,15 @@ def read_class_folder(path: Path, label: str) -> list[Row]:
 
     Raises:
         FileNotFoundError: If a file is a link to nothing.
-        ValueError: If there is none, or a file is empty or holds a letter that is not DNA.
+        ValueError: If there is none, or a file is empty or holds a symbol that is not DNA.
     """
     rows = []
     for file in sorted(path.glob("*.txt"), key=lambda file: (len(file.name), file.name)):
         check_link(file)
-        letters = file.read_bytes().strip()
-        if not letters:
+        bases = file.read_bytes().strip()
+        if not bases:
             raise ValueError(f"{file}:1: sequence must not be empty, got ''; remove the file")
-        rows.append(Row(encode(letters, where=f"{file}:1"), label))
+        rows.append(Row(encode(bases, where=f"{file}:1"), label))
     if not rows:
         raise ValueError(f"{path}: a class must hold .txt files, got none; check the folder")
     return rows
@@ -141,7 +141,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
     opened = gzip.open if path.suffix == ".gz" else open
     number = 1
     try:
-        # Every byte is a letter of Latin-1, so that no line is read before it is decoded.
+        # Every byte is a character of Latin-1, so that no line is read before it is decoded.
         with opened(path, "rt", encoding="latin-1", newline="") as file:
             reader = csv.reader(_decoded(path, file), delimiter=delimiter, strict=True)
             while (cells := _next(reader)) is not None:

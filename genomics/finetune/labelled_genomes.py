@@ -82,15 +82,15 @@ class ClassGenome:
             interval: With the region for its chromosome.
 
         Returns:
-            Its letters, and the interval with ``genome:record`` for its chromosome, since two
+            Its bases, and the interval with ``genome:record`` for its chromosome, since two
             genomes may have records of one name.
 
         Raises:
             ValueError: If it does not lie inside a record.
         """
         found = replace(interval, chrom=self.record(interval.chrom))
-        letters = self.fasta.fetch(found)
-        return letters, replace(found, chrom=f"{self.name}:{found.chrom}")
+        bases = self.fasta.fetch(found)
+        return bases, replace(found, chrom=f"{self.name}:{found.chrom}")
 
 
 def _unpacked(name: str) -> str:

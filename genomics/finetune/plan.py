@@ -20,7 +20,7 @@ class Recipe:
         batch_size: Sequences of a step.
         epochs: Passes over the training part; the best on the validation part is kept.
         weight_decay: Of matrices.
-        warmup: Share of the steps over which the rate rises.
+        warmup: Fraction of the steps over which the rate rises.
     """
 
     lr: float

@@ -15,7 +15,7 @@ BATCH_SIZES = (128, 256)
 EPOCHS = 10
 SEEDS = 5
 WEIGHT_DECAY = 0.1
-WARMUP = 0.01  # share of the steps
+WARMUP = 0.01  # fraction of the steps
 
 DEFAULT_LENGTH = 1024  # most bases that are read where nothing is published
 

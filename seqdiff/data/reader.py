@@ -22,7 +22,7 @@ class Record(NamedTuple):
             averaged. One for most; a DNA record may be read on both strands.
         content: What all noise of the record is a function of; ``None`` is the first reading.
             Records that are the same thing seen from two ends have the same, if noise over
-            positions is to fall on the same letters of both.
+            positions is to fall on the same tokens of both.
         mirrored: For each reading, whether it runs against ``content``, so that noise over its
             positions is read backwards; empty if none does.
     """

@@ -239,7 +239,8 @@ class Scaffolds(Templates):
         if len(empty):
             others = ", ".join(str(other) for other, covered in placed if empty[0] in covered)
             raise ValueError(
-                f"sample.motif {motif} must share a letter with {others} at position {empty[0]}, "
+                f"sample.motif {motif} must allow a symbol in common with {others} at position "
+                f"{empty[0]}, "
                 "got none that both allow; move one of them"
             )
 

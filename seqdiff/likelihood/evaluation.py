@@ -258,7 +258,7 @@ def evaluate(
             takes as many as the batch has sequences.
         seed: Of the draws, in [0, 2^32).
         progress: Called after each network call with the number of sequences done so far, and the
-            share that is done of those under way.
+            fraction that is done of those under way.
 
     Raises:
         ValueError: If an argument is out of range, the estimator is for other models,
@@ -321,10 +321,10 @@ def _counted_rows(batch: Batch, denoiser: Denoiser) -> Batch:
 def _teller(
     progress: Callable[[float], None] | None, done: int, size: int
 ) -> Callable[[float], None]:
-    """Turn the share of a batch that is done into a number of sequences."""
+    """Turn the fraction of a batch that is done into a number of sequences."""
     if progress is None:
-        return lambda share: None
-    return lambda share: progress(done + size * share)
+        return lambda fraction: None
+    return lambda fraction: progress(done + size * fraction)
 
 
 @dataclass
@@ -339,7 +339,7 @@ class _Work:
 
 
 def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
-    """The columns of ``Likelihood`` for some rows; tells the share of them that is done."""
+    """The columns of ``Likelihood`` for some rows; reports the fraction of them that is done."""
     budget, num_tokens = work.budget, rows.num_tokens
     budget.check(int(num_tokens.max()))
     cost = budget.estimator.cost(num_tokens).cpu()
@@ -373,7 +373,7 @@ def _stage(
         cost: Network evaluations of one pass over each row.
         plan: Passes over each row.
         begins: Number of the first pass.
-        told: The shares of all work that are done before the stage and after it.
+        told: The fractions of all work that are done before the stage and after it.
     """
     estimator, result = work.budget.estimator, [Passes() for _ in plan]
     total, spent = int((cost * torch.tensor(plan)).sum()), 0

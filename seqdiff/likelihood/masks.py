@@ -46,7 +46,7 @@ class BernoulliTime(QueryEstimator):
     finite, and the third moment too, without which Student's t covers too little.
 
     The convention ``mdlm`` is the accounting of published numbers, which is not a bound: times in
-    [1e-3, 1], a masked share of (1 - 1e-3) t and a weight of 1/t, so that a uniform predictor
+    [1e-3, 1], a masked fraction of (1 - 1e-3) t and a weight of 1/t, so that a uniform predictor
     scores 0.999 log K a token. There a sequence gets one draw and times are spread over a batch;
     here draws are independent, and small times more frequent at a lower weight, with the same
     expectation. Which tokens count is for the loss mask to say. Source: Sahoo et al. 2024,
@@ -264,7 +264,7 @@ class SmallK(StratifiedK):
 
     At k masked tokens of n a row is worth n/k times the cost of those: of all tokens alike about
     the same at every k. The difference of two rows is that of a few positions, which a mask holds
-    with a share of k/n and then at a weight of n/k. With k uniform, rare draws of small k would
+    with a fraction of k/n and then at a weight of n/k. With k uniform, rare draws of small k would
     make most of its variance, and a third moment at which Student's t covers too little: 80% to
     90% where a stratum's draws fall on either side of a step in k. So the strata end at the whole
     numbers above n (h / H)^2.5, each k belongs to one, and a stratum that would be empty gives its
@@ -292,8 +292,8 @@ class SmallK(StratifiedK):
         query = mask_exactly(
             batch, evaluation, begin + step.clamp_max(size - 1) + 1, noise, process
         )
-        share = size * (self.evaluations // 2) / (batch.num_tokens * pairs).double()
-        return query._replace(weight=query.weight * share)
+        factor = size * (self.evaluations // 2) / (batch.num_tokens * pairs).double()
+        return query._replace(weight=query.weight * factor)
 
 
 def strata(

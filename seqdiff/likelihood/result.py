@@ -237,6 +237,6 @@ def effective_degrees(
     each = np.broadcast_to(degrees, variances.shape)
     if not variances.any():
         return float(each.sum())
-    shares = variances / variances.sum()
-    unbiased = shares**2 / (each + 2)
+    fractions = variances / variances.sum()
+    unbiased = fractions**2 / (each + 2)
     return float(min(1 / unbiased.sum() - 2, each.sum()))

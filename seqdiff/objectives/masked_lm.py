@@ -29,7 +29,7 @@ class MaskedLM(Objective):
     chosen, so that the loss per token is the mean over chosen tokens; it bounds no likelihood.
 
     Runs are validated, evaluated and sampled as the denoisers that their networks are: by the same
-    bound as masked diffusion, in which a network meets shares of masks that this objective never
+    bound as masked diffusion, in which a network meets mask fractions that this objective never
     showed it. Source: Devlin et al. 2019, arXiv:1810.04805, section 3.1 and appendix A.1.
 
     Attributes:

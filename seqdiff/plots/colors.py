@@ -56,10 +56,10 @@ class Colors:
         """
         count = len(self.symbols) - 1
         if self.few:
-            letters = np.array([to_rgba(color) for color in PALETTE[:count]])
+            colors = np.array([to_rgba(color) for color in PALETTE[:count]])
         else:
-            letters = np.asarray(colormaps[_SCALE](np.linspace(0, 1, count)))
-        table = np.concatenate([letters, [to_rgba(MASK), to_rgba(HIDDEN_AGAIN)]])
+            colors = np.asarray(colormaps[_SCALE](np.linspace(0, 1, count)))
+        table = np.concatenate([colors, [to_rgba(MASK), to_rgba(HIDDEN_AGAIN)]])
         ids = tokens.astype(np.int64) + hidden_again
         return (255 * table).round().astype(np.uint8)[ids]
 
@@ -76,8 +76,8 @@ class Colors:
         if hiding:
             handles.append(Patch(facecolor=HIDDEN_AGAIN, label="hidden again"))
         if self.few:
-            letters = zip(PALETTE, self.symbols[:-1], strict=False)
-            handles = [Patch(facecolor=c, label=spell(s)) for c, s in letters] + handles
+            colors = zip(PALETTE, self.symbols[:-1], strict=False)
+            handles = [Patch(facecolor=c, label=spell(s)) for c, s in colors] + handles
         else:
             scale = ScalarMappable(Normalize(0, count - 1), _SCALE)
             bar = figure.colorbar(scale, ax=axes, label="token id", pad=0.02)

@@ -121,7 +121,7 @@ def draw_trace(trace: Trace, row: int) -> Figure:
     picture = colors.paint(film.tokens, film.hidden_again)
     bottom, right = int(film.steps[-1]) + 0.5, film.length - 0.5
     image.imshow(picture, aspect="auto", interpolation="none", extent=(-0.5, right, bottom, -0.5))
-    _write_letters(image, film, trace, picture)
+    _write_texts(image, film, trace, picture)
     image.set_xlabel(share_label("position", len(film.positions), film.length, "positions"))
     image.set_ylabel(share_label("step", len(film.steps), len(film.masked), "states"))
     _draw_curve(curve, film)
@@ -144,9 +144,7 @@ def share_label(what: str, drawn: int, count: int, of: str) -> str:
     return what if drawn == count else f"{what} ({drawn:,} of {count:,} {of} drawn)"
 
 
-def _write_letters(
-    axes: Axes, film: Film, trace: Trace, picture: UInt8[np.ndarray, "F P 4"]
-) -> None:
+def _write_texts(axes: Axes, film: Film, trace: Trace, picture: UInt8[np.ndarray, "F P 4"]) -> None:
     """Write each symbol where it appears, and all in the last state, if there is room."""
     steps, positions = film.tokens.shape
     if steps > _READABLE[0] or positions > _READABLE[1]:
@@ -230,7 +228,7 @@ class Screen:
         cells.set_ylabel("line")
         for axis in (cells.xaxis, cells.yaxis):
             axis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-        self._letters = self._add_letters(cells, width)
+        self._texts = self._add_texts(cells, width)
         self._dot = _add_curve(curve, film)
         self._title = self.figure.suptitle(self._caption(len(film.steps) - 1))
         colors.explain(self.figure, curve, hiding=bool(film.hidden_again.any()))
@@ -242,11 +240,11 @@ class Screen:
         picture, film = self.picture[frame], self._film
         self._image.set_data(picture)
         width = picture.shape[1]
-        for position, letter in enumerate(self._letters):
+        for position, text in enumerate(self._texts):
             token = int(film.tokens[frame, position])
             symbol = "" if token == len(self._symbols) - 1 else self._symbols[token]
-            letter.set_text(symbol if len(symbol) == 1 else "")
-            letter.set_color(ink(picture[position // width, position % width]))
+            text.set_text(symbol if len(symbol) == 1 else "")
+            text.set_color(ink(picture[position // width, position % width]))
         step = int(film.steps[frame])
         self._dot.set_offsets([[step, film.masked[step]]])
         self._title.set_text(self._caption(frame))
@@ -255,7 +253,7 @@ class Screen:
         step = int(self._film.steps[frame])
         return f"{title(self._film)}\nstep {step:,}: {self._film.masked[step]:,} masked"
 
-    def _add_letters(self, axes: Axes, width: int) -> list[Text]:
+    def _add_texts(self, axes: Axes, width: int) -> list[Text]:
         count = len(self._film.positions)
         if count > _MAX_LETTERS:
             return []

@@ -62,8 +62,8 @@ class RunConfig:
         start_from: A run directory whose weights the network starts with, of the same names and
             shapes and for the same tokenizer; null draws them from the seed.
         optim: Optimiser and learning rate.
-        label_dropout: Share of training examples whose label is hidden, which lets the network be
-            guided towards a label later; of no consequence without labels.
+        label_dropout: Fraction of training examples whose label is dropped, so that the network can
+            be guided towards a label later; without effect on data without labels.
         ema_decay: Of the averaged weights that are validated and exported; null exports the last.
         checkpoint_every_n_steps: Optimiser steps between two savings.
         trainer: Arguments of Lightning's Trainer.
@@ -126,7 +126,7 @@ class RunConfig:
 
     @property
     def search_batches(self) -> int | None:
-        """Batches of a search for the interval of masked shares; ``None`` without one."""
+        """Batches of a search for the interval of mask fractions; ``None`` without one."""
         return self.objective.search_batches if isinstance(self.objective, BlockNELBO) else None
 
 

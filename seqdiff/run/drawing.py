@@ -184,7 +184,7 @@ def draw(
     sequences, lengths = [""] * num, [0] * num
     done, clamped = 0, None
     steps = getattr(sampler, "num_steps", None)
-    reached = 0.0  # never falls, though a sampler may hide tokens again
+    reached = 0.0  # never falls, though a sampler may remask tokens
     due = 0.0  # looking at all tokens after each step would take time like their number squared
 
     def show(step: int, x_t: Int[Tensor, "B L"]) -> None:
@@ -193,10 +193,10 @@ def draw(
             recorder(step, x_t)
         if time.monotonic() < due:
             return
-        share = float((x_t != run.process.unknown_id).double().mean())
+        fraction = float((x_t != run.process.unknown_id).double().mean())
         if steps is not None:  # a noisy token may look like a known one until the last step
-            share = min(share, step / steps)
-        reached = max(reached, done + share * len(x_t))
+            fraction = min(fraction, step / steps)
+        reached = max(reached, done + fraction * len(x_t))
         bar.update(task, completed=reached)
         due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
 

@@ -130,7 +130,7 @@ def _notes(report: Report) -> list[str]:
     ratio = found.values[found.least] / found.values[-1]
     notes = [
         f"in 1e{_scale(found)} {report.unit}",
-        "masked shares are uniform on [beta, beta + width]",
+        "masked fractions are uniform on [beta, beta + width]",
         f"* least: {least}, {ratio:.3g} times that of the whole interval",
         "with beta 0 the true variance is infinite: these are of the batches alone",
     ]

@@ -154,7 +154,11 @@ def test_what_is_drawn_within_a_template_has_the_exact_distribution(pattern: str
     ("motifs", "length", "said"),
     [
         (["ACGT@3"], 6, r"motif ACGT@3 must end within length 6, got an end at 7; raise --length"),
-        (["RRR@0", "AAA@1", "Y@2"], 6, r"motif Y@2 must share a letter with RRR@0, AAA@1 at pos"),
+        (
+            ["RRR@0", "AAA@1", "Y@2"],
+            6,
+            r"motif Y@2 must allow a symbol in common with RRR@0, AAA@1 at pos",
+        ),
         (["ACGT", "ACG"], 6, r"motif must fit side by side within length 6, got 7 symbols of 2 m"),
         (["ACGTACG"], 6, r"within length 6, got 7 symbols of 1 motif; raise --length"),
         (["ACG@2", "TTT"], 7, r"motif must fit side by side within length 7, got 6 symbols of 2"),

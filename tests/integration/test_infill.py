@@ -237,7 +237,11 @@ INFILL = "--infill=t.ring"
             "or slide a window: --sampler semi_autoregressive --window 12 --stride 6",
         ),
         (["--length=9", "--motif=uvw@7"], None, "motif uvw@7 must end within length 9, got an"),
-        (["--length=9", "--motif=uv@1", "--motif=Xy@1"], None, "Xy@1 must share a letter with uv@"),
+        (
+            ["--length=9", "--motif=uv@1", "--motif=Xy@1"],
+            None,
+            "Xy@1 must allow a symbol in common",
+        ),
         (["--length=4", "--motif=uvw", "--motif=xy"], None, "must fit side by side within length"),
         (["--length=4", "--motif=@3"], None, "sample.motif must be PATTERN or PATTERN@START"),
         (["--length=4", "--rc-consistent"], None, "sample.rc_consistent must be left out for seq"),

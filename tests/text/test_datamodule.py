@@ -8,7 +8,7 @@ import torch
 
 from text.corpora.datamodule import TextDataModule
 from text.corpora.published import PUBLISHED, Published, Slice, local_copy
-from text.corpora.splits import check_shares, deal
+from text.corpora.splits import check_fractions, deal
 from text.tokenizers.characters import ByteTokenizer, CharacterTokenizer
 from text.tokenizers.subwords import BertTokenizer
 
@@ -61,8 +61,8 @@ def test_equal_documents_go_together_and_seeds_deal_anew() -> None:
     assert not deal(hashes, 0.0, 0.0, seed=0).any()
     assert (deal(hashes, 0.0, 1.0, seed=0) == 2).all()
     for wrong in ((0.5, 0.5, 0.5), (1.2, -0.1, -0.1), (float("nan"), 0.5, 0.5)):
-        with pytest.raises(ValueError, match=r"split must be three shares .* got \["):
-            check_shares(wrong)
+        with pytest.raises(ValueError, match=r"split must be three fractions .* got \["):
+            check_fractions(wrong)
 
 
 def test_files_for_each_split(lines, write) -> None:
@@ -249,7 +249,7 @@ def test_text_is_not_read_before_a_split_is(tmp_path) -> None:
         ({"length": 2}, r"TextDataModule.length must be at least 3, got 2; set data.length"),
         ({"num_processes": 0}, r"num_processes must be at least 1, got 0; set data.num_processes"),
         ({"batch_size": 0}, r"TextDataModule.batch_size must be at least 1, got 0"),
-        ({"split": (0.5, 0.1, 0.1)}, r"split must be three shares"),
+        ({"split": (0.5, 0.1, 0.1)}, r"split must be three fractions"),
         ({"long_documents": "drop"}, r"must be one of refuse, truncate, split, got 'drop'"),
         ({"document": "page"}, r"document must be one of file, line, paragraph, got 'page'; set"),
     ],

@@ -162,14 +162,14 @@ def conventions(bos_name: str | None, context: int | None) -> tuple[str, ...]:
         context: Most tokens that the model reads at once.
     """
     first = f"predicted after {bos_name}" if bos_name else "given, not counted"
-    reach = (
+    span = (
         "whole samples are read at once"
         if context is None
         else f"read {context:,} tokens at once, moved on by {max(1, context // 2):,} if longer"
     )
     return (
         "tokenised anew by the model's tokenizer; entropy is of these tokens within a sample",
-        f"first token of a sample: {first}; {reach}",
+        f"first token of a sample: {first}; {span}",
         "± SE is over samples; low perplexity with little entropy is a failure, not a success",
     )
 

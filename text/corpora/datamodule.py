@@ -18,7 +18,7 @@ from text.corpora.preparation import prepare
 from text.corpora.rows import DocumentRows, Layout, WrappedRows, describe_rows
 from text.corpora.shards import TokenStore
 from text.corpora.sources import Part, Source, find_part, published_split
-from text.corpora.splits import check_documents, check_shares, check_sources, deal
+from text.corpora.splits import check_documents, check_fractions, check_sources, deal
 from text.tokenizers import (
     TextTokenizer,
     subwords,  # noqa: F401  (its classes are choices once imported)
@@ -50,8 +50,8 @@ class TextDataModule(SequenceDataModule):
             published corpus such as ``wikitext-103``, see ``text.corpora.published``.
         valid: The same, to validate on.
         test: The same, to test on.
-        split: Shares of train, valid and test in the documents of ``train``; 0 does without that
-            split. The share of a split that has files of its own goes to training.
+        split: Fractions of train, valid and test in the documents of ``train``; 0 does without that
+            split. The fraction of a split that has files of its own is added to training.
         split_seed: Chooses which documents go where; part of what the data is, so it does not
             follow the run's seed.
         wrap: Lay documents end to end; or else give each a row.
@@ -109,7 +109,7 @@ class TextDataModule(SequenceDataModule):
                     f"TextDataModule.{name} must be one of {', '.join(choices[name])}, "
                     f"got {got!r}; set data.{name}"
                 )
-        check_shares(split)
+        check_fractions(split)
         self.tokenizer: TextTokenizer = tokenizer
         self.token_name = tokenizer.token_name
         self.length = self.context_length = length
@@ -232,17 +232,17 @@ class TextDataModule(SequenceDataModule):
         chosen: dict[Split, tuple[Part, Int64[np.ndarray, " _"]]],
         stores: dict[tuple[Source, str], TokenStore],
     ) -> None:
-        """Give splits without a source of their own their share of the training documents."""
+        """Give splits without a source of their own a fraction of the training documents."""
         part, documents = chosen["train"]
-        shares = [
-            0.0 if split in chosen else share
-            for split, share in zip(SPLITS[1:], self.split[1:], strict=True)
+        fractions = [
+            0.0 if split in chosen else fraction
+            for split, fraction in zip(SPLITS[1:], self.split[1:], strict=True)
         ]
         hashes = stores[part.source, part.detokenizer].hashes[documents]
-        owner = deal(hashes, shares[0], shares[1], self.split_seed)
+        owner = deal(hashes, fractions[0], fractions[1], self.split_seed)
         chosen["train"] = part, documents[owner == 0]
-        for place, (split, share) in enumerate(zip(SPLITS[1:], shares, strict=True), start=1):
-            if share > 0:
+        for place, (split, fraction) in enumerate(zip(SPLITS[1:], fractions, strict=True), start=1):
+            if fraction > 0:
                 chosen[split] = part, documents[owner == place]
 
     def _rows(

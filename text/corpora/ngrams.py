@@ -58,12 +58,12 @@ class NGramModel:
         self, tokens: np.ndarray, held: np.ndarray
     ) -> Iterable[tuple[Int64[np.ndarray, "n L"], Bool[np.ndarray, "n L"]]]:
         """Codes of the words of 1, 2, ... symbols that end at each place, and where they are."""
-        letters = np.where(held, tokens, 0).astype(np.int64)
-        codes, known = letters.copy(), held.copy()
+        tokens_held = np.where(held, tokens, 0).astype(np.int64)
+        codes, known = tokens_held.copy(), held.copy()
         yield codes, known
         for k in range(1, self.order + 1):
             codes = codes.copy()
-            codes[:, k:] += letters[:, :-k] * self.vocab_size**k
+            codes[:, k:] += tokens_held[:, :-k] * self.vocab_size**k
             known = known.copy()
             known[:, :k] = False
             yield codes, known

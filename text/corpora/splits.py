@@ -15,16 +15,16 @@ from text.corpora.sources import Files, Part, Source
 _U64 = np.uint64
 
 
-def check_shares(shares: tuple[float, float, float]) -> None:
-    """Check shares of train, valid and test.
+def check_fractions(fractions: tuple[float, float, float]) -> None:
+    """Check fractions of train, valid and test.
 
     Raises:
         ValueError: If one is negative or no number, or they do not add up to 1.
     """
-    if not (all(share >= 0 for share in shares) and abs(sum(shares) - 1) <= 1e-6):
+    if not (all(fraction >= 0 for fraction in fractions) and abs(sum(fractions) - 1) <= 1e-6):
         raise ValueError(
-            f"split must be three shares of train, valid and test that add up to 1, "
-            f"got {list(shares)}; for example [0.9, 0.05, 0.05]"
+            f"split must be three fractions of train, valid and test that add up to 1, "
+            f"got {list(fractions)}; for example [0.9, 0.05, 0.05]"
         )
 
 

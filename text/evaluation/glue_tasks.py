@@ -90,7 +90,7 @@ TASKS = {
 
 
 def read_task(owner: str, task: Task, path: Path) -> list[Example]:
-    """Read a file of a task, plain or gzipped; quotes are letters like any other.
+    """Read a file of a task, plain or gzipped; quotes are characters like any other.
 
     Args:
         owner: Who was given the path, for the messages.

@@ -88,19 +88,19 @@ def windows(lengths: Sequence[int], context: int | None) -> list[Window]:
         raise ValueError(f"windows.context must be at least 2, got {context}; use another model")
     found = []
     for sample, length in enumerate(lengths):
-        reach = length if context is None else context
+        context_length = length if context is None else context
         start, done = 0, 1
         while done < length:
-            end = min(start + reach, length)
+            end = min(start + context_length, length)
             found.append(Window(sample, start, end, done))
-            start, done = start + max(1, reach // 2), end
+            start, done = start + max(1, context_length // 2), end
     return found
 
 
 def unigram_entropy(tokens: Int64[np.ndarray, " n"]) -> float:
     """Entropy of the tokens of one sample, in nats: log n if all differ, 0 if all are the same."""
-    share = np.unique(tokens, return_counts=True)[1] / max(1, len(tokens))
-    return float(-(share * np.log(share)).sum()) + 0.0
+    fraction = np.unique(tokens, return_counts=True)[1] / max(1, len(tokens))
+    return float(-(fraction * np.log(fraction)).sum()) + 0.0
 
 
 @torch.no_grad()

@@ -99,7 +99,7 @@ def make_steps(delta, bias, start, count, use_softplus, steps):
 
 @njit(forceinline=True)
 def enter(u, steps, skip, start, count, driven, y):
-    """Fill in ``step * u`` and the skip's share of the output."""
+    """Fill in ``step * u`` and the skip's part of the output."""
     weight = load(skip, start)
     for i in range(count):
         value = load(u, i * LANES)
@@ -265,7 +265,7 @@ def scan_forward(
 
 @njit(forceinline=True)
 def replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, begin, end):
-    """Recompute ``width`` states over positions: decays, values after each and their share of y."""
+    """Recompute ``width`` states over positions: decays, values after each and their part of y."""
     rate = load_like(maps.rates, at, h)
     fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
     for i in range(begin, end):
