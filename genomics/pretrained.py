@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from genomics.sequence import DNATokenizer
 from seqdiff.backbones import Backbone, Caduceus
@@ -83,13 +84,13 @@ class PublishedCaduceus(Backbone):
         self.register_buffer("hub_ids", torch.tensor(HUB_IDS), persistent=False)
 
     @classmethod
+    @override
     def is_path(cls, argument: str, value: str) -> bool:
-        """See ``seqdiff.run.Located``."""
         return argument == "checkpoint" and names_files(value)
 
     @property
+    @override
     def published_shape(self) -> dict[str, object]:
-        """See ``seqdiff.backbones.PublishedBackbone``."""
         return asdict(self.network.config)
 
     @property
@@ -97,14 +98,14 @@ class PublishedCaduceus(Backbone):
         """Number of layers of the published network."""
         return self.network.num_layers
 
+    @override
     def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
-        """See ``Caduceus``."""
         return self.network.embed(self._published(inputs))
 
+    @override
     def body(
         self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None = None
     ) -> Float[Tensor, "rows L D"]:
-        """See ``Caduceus``."""
         return self.network.body(h, inputs, layer)
 
     def head(
@@ -116,8 +117,8 @@ class PublishedCaduceus(Backbone):
         """Score the four bases."""
         return self.network.head(h, inputs, where)[..., HUB_IDS[0] : HUB_IDS[3] + 1]
 
+    @override
     def hidden(self, inputs: Inputs, layer: int | None = None) -> Float[Tensor, "B L C"]:
-        """See ``Backbone``."""
         return self.network.hidden(self._published(inputs), layer)
 
     def _published(self, inputs: Inputs) -> Inputs:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 
 class NoiseSchedule(ABC):
@@ -72,16 +73,16 @@ class LogLinear(NoiseSchedule):
         """Check eps."""
         _require(0 <= self.eps < 1, "LogLinear.eps", "be in [0, 1)", self.eps, _COMPLETE)
 
+    @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return 1 - (1 - self.eps) * t
 
+    @override
     def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return torch.full_like(t, self.eps - 1)
 
+    @override
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return (1 - alpha) / (1 - self.eps)
 
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -105,16 +106,16 @@ class Polynomial(NoiseSchedule):
         """Check the power."""
         _require(self.power > 0, "Polynomial.power", "be positive", self.power, "1 is linear")
 
+    @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return 1 - t**self.power
 
+    @override
     def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return -self.power * t ** (self.power - 1)
 
+    @override
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return (1 - alpha) ** (1 / self.power)
 
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -126,16 +127,16 @@ class Polynomial(NoiseSchedule):
 class Linear(NoiseSchedule):
     """alpha = 1 - t."""
 
+    @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return 1 - t
 
+    @override
     def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return torch.full_like(t, -1)
 
+    @override
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return 1 - alpha
 
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -164,8 +165,8 @@ class Cosine(NoiseSchedule):
         """See ``NoiseSchedule``; the sine of the complement is exactly 0 at t = 1."""
         return self.eps + (1 - self.eps) * torch.sin(math.pi / 2 * (1 - t))
 
+    @override
     def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return (self.eps - 1) * math.pi / 2 * torch.sin(math.pi / 2 * t)
 
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -189,12 +190,12 @@ class CosineSquared(NoiseSchedule):
         """See ``NoiseSchedule``; the sine of the complement is exactly 0 at t = 1."""
         return torch.sin(math.pi / 2 * (1 - t)) ** 2
 
+    @override
     def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return -math.pi * torch.sin(math.pi / 2 * t) * torch.sin(math.pi / 2 * (1 - t))
 
+    @override
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return 2 / math.pi * torch.atan2(torch.sqrt(1 - alpha), torch.sqrt(alpha))
 
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -226,24 +227,24 @@ class Geometric(NoiseSchedule):
             "for example 1e-3 and 20",
         )
 
+    @override
     def sigma(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return self.sigma_min * torch.exp(t * math.log(self.sigma_max / self.sigma_min))
 
+    @override
     def dsigma(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return self.sigma(t) * math.log(self.sigma_max / self.sigma_min)
 
+    @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return torch.exp(-self.sigma(t))
 
+    @override
     def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         return -self.dsigma(t) * self.alpha(t)
 
+    @override
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         ratio = torch.log(-torch.log(alpha) / self.sigma_min)
         return ratio / math.log(self.sigma_max / self.sigma_min)
 
@@ -271,13 +272,13 @@ class Completed(NoiseSchedule):
         first, last = self._ends()
         return ((self.schedule.alpha(t.double()) - last) / (first - last)).to(t.dtype)
 
+    @override
     def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         first, last = self._ends()
         return self.schedule.dalpha(t) / (first - last)
 
+    @override
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``."""
         first, last = self._ends()
         return self.schedule.inverse(last + (first - last) * alpha.double()).to(alpha.dtype)
 

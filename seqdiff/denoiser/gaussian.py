@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
+from typing_extensions import override
 
 from seqdiff.backbones import Backbone
 from seqdiff.denoiser.discrete import Denoiser
@@ -200,14 +201,14 @@ class GaussianDenoiser(Denoiser):
         )
 
     @property
+    @override
     def evaluations_per_call(self) -> int:
-        """See ``Denoiser``."""
         return 2 if self.process.self_conditioning else 1
 
+    @override
     def log_probs(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions K"]:
-        """See ``Denoiser``."""
         return self(inputs, where)
 
     def _outputs(self, inputs: Inputs, where: Tensor | None, x0: Tensor | None = None) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.blocks import cut, join, num_blocks, spread
 from seqdiff.denoiser import Needs
@@ -49,26 +50,27 @@ class BlockBound(QueryEstimator):
         object.__setattr__(self, "convention", self.by_masks.convention)
 
     @property
+    @override
     def exact(self) -> bool:
-        """See ``Estimator``."""
         return self.block_size == 1 and not isinstance(self.by_masks, BernoulliTime)
 
     @property
+    @override
     def quantity(self) -> str:
-        """See ``Estimator``."""
         if self.exact:
             return "exact, left to right"
         return f"{self.by_masks.quantity}, blocks of {self.block_size}"
 
     @property
+    @override
     def degrees(self) -> int:
-        """See ``Estimator``."""
         return 0 if self.exact else self.by_masks.degrees
 
+    @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """See ``Estimator``."""
         return constant(1, num_tokens) if self.exact else self.by_masks.cost(num_tokens)
 
+    @override
     def query(
         self,
         batch: Batch,
@@ -77,7 +79,6 @@ class BlockBound(QueryEstimator):
         noise: PassNoise,
         process: Process,
     ) -> Query:
-        """See ``QueryEstimator``."""
         assert isinstance(process, Blockwise)  # by ``needs``
         size, (rows, length) = self.block_size, batch.tokens.shape
         count = num_blocks(length, size)
@@ -90,8 +91,8 @@ class BlockBound(QueryEstimator):
         weights = spread(weight, size, length)
         return Query(join(query.x_t, length), None, batch.loss_mask, weights)
 
+    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """See ``Estimator``."""
         return (float(values[0]), np.zeros(1)) if self.exact else self.by_masks.combine(values)

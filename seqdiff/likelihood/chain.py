@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import Needs
 from seqdiff.likelihood.estimator import PassNoise, Query, QueryEstimator, constant
@@ -27,22 +28,22 @@ class ChainRule(QueryEstimator):
     needs: ClassVar[Needs] = Needs((LeftToRight,))
 
     @property
+    @override
     def exact(self) -> bool:
-        """See ``Estimator``."""
         return True
 
     @property
+    @override
     def quantity(self) -> str:
-        """See ``Estimator``."""
         return "exact, left to right"
 
     @property
+    @override
     def degrees(self) -> int:
-        """See ``Estimator``."""
         return 0
 
+    @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """See ``Estimator``."""
         return constant(1, num_tokens)
 
     def query(
@@ -58,8 +59,8 @@ class ChainRule(QueryEstimator):
         ones = torch.ones(len(batch.tokens), dtype=torch.float64, device=batch.tokens.device)
         return Query(batch.tokens.long(), None, batch.loss_mask, ones)
 
+    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """See ``Estimator``."""
         return float(values.sum()), np.zeros(1)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import weighted
@@ -189,6 +190,7 @@ class QueryEstimator(Estimator):
             ValueError: If the estimator does not fit the rows.
         """
 
+    @override
     def value(
         self,
         denoiser: Denoiser,
@@ -197,7 +199,6 @@ class QueryEstimator(Estimator):
         *,
         noise: PassNoise,
     ) -> Float64[Tensor, " B"]:
-        """See ``Estimator``."""
         query = self.query(batch, evaluation, noise=noise, process=denoiser.process)
         where = query.scored
         if denoiser.context != "prefix":  # a visible token costs nothing

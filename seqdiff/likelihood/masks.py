@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import Needs
 from seqdiff.likelihood.estimator import (
@@ -81,14 +82,15 @@ class BernoulliTime(QueryEstimator):
         return "upper bound" if self.convention == "exact" else "as published, not a bound"
 
     @property
+    @override
     def degrees(self) -> int:
-        """See ``Estimator``."""
         return self.evaluations - 1
 
+    @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """See ``Estimator``."""
         return constant(self.evaluations, num_tokens)
 
+    @override
     def query(
         self,
         batch: Batch,
@@ -97,7 +99,6 @@ class BernoulliTime(QueryEstimator):
         noise: PassNoise,
         process: Process,
     ) -> Query:
-        """See ``Estimator``."""
         assert isinstance(process, Absorbing)  # by ``needs``
         place, slope = small_times(noise.scalar(batch, evaluation), 2 / batch.num_tokens.double())
         if self.convention == "mdlm":
@@ -109,10 +110,10 @@ class BernoulliTime(QueryEstimator):
         x_t = batch.tokens.masked_fill(masked & batch.loss_mask, process.unknown_id)
         return Query(x_t, process.schedule.inverse(1 - fraction), batch.loss_mask, weight)
 
+    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """See ``Estimator``."""
         return mean_and_variance(values)
 
 
@@ -139,14 +140,15 @@ class ExactK(QueryEstimator):
         require_at_least("ExactK.evaluations", self.evaluations, 2, _TWO)
 
     @property
+    @override
     def degrees(self) -> int:
-        """See ``Estimator``."""
         return self.evaluations - 1
 
+    @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """See ``Estimator``."""
         return constant(self.evaluations, num_tokens)
 
+    @override
     def query(
         self,
         batch: Batch,
@@ -155,15 +157,14 @@ class ExactK(QueryEstimator):
         noise: PassNoise,
         process: Process,
     ) -> Query:
-        """See ``Estimator``."""
         assert isinstance(process, Absorbing)  # by ``needs``
         count = _count_at(noise.scalar(batch, evaluation), batch.num_tokens)
         return mask_exactly(batch, evaluation, count, noise, process)
 
+    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """See ``Estimator``."""
         return mean_and_variance(values)
 
 
@@ -196,14 +197,15 @@ class StratifiedK(QueryEstimator):
             )
 
     @property
+    @override
     def degrees(self) -> int:
-        """See ``Estimator``."""
         return self.evaluations // 2
 
+    @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """See ``Estimator``."""
         return constant(self.evaluations, num_tokens)
 
+    @override
     def query(
         self,
         batch: Batch,
@@ -212,16 +214,15 @@ class StratifiedK(QueryEstimator):
         noise: PassNoise,
         process: Process,
     ) -> Query:
-        """See ``Estimator``."""
         assert isinstance(process, Absorbing)  # by ``needs``
         place = (evaluation // 2 + noise.scalar(batch, evaluation)) / (self.evaluations // 2)
         count = _count_at(place, batch.num_tokens)
         return mask_exactly(batch, evaluation, count, noise, process)
 
+    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """See ``Estimator``."""
         differences = values[0::2] - values[1::2]
         return float(values.mean()), (differences / len(values)) ** 2
 
@@ -276,6 +277,7 @@ class SmallK(StratifiedK):
 
     name: ClassVar[str] = "small-k"
 
+    @override
     def query(
         self,
         batch: Batch,
@@ -284,7 +286,6 @@ class SmallK(StratifiedK):
         noise: PassNoise,
         process: Process,
     ) -> Query:
-        """See ``Estimator``."""
         assert isinstance(process, Absorbing)  # by ``needs``
         begin, end, pairs = strata(batch.num_tokens, self.evaluations // 2, evaluation // 2)
         size = end - begin

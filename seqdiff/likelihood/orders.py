@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import Needs
 from seqdiff.likelihood.estimator import (
@@ -56,14 +57,15 @@ class RandomOrderChain(QueryEstimator):
         require_at_least("RandomOrderChain.orders", self.orders, 2, why)
 
     @property
+    @override
     def degrees(self) -> int:
-        """See ``Estimator``."""
         return self.orders - 1
 
+    @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """See ``Estimator``."""
         return self.orders * num_tokens
 
+    @override
     def query(
         self,
         batch: Batch,
@@ -72,14 +74,13 @@ class RandomOrderChain(QueryEstimator):
         noise: PassNoise,
         process: Process,
     ) -> Query:
-        """See ``Estimator``."""
         assert isinstance(process, Absorbing)  # by ``needs``
         return _random_query(batch, evaluation, noise, process)
 
+    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """See ``Estimator``."""
         return mean_and_variance(values.reshape(self.orders, -1).sum(axis=-1))
 
 
@@ -110,8 +111,8 @@ class FixedOrder(QueryEstimator):
             )
 
     @property
+    @override
     def exact(self) -> bool:
-        """See ``Estimator``."""
         return True
 
     @property
@@ -120,12 +121,12 @@ class FixedOrder(QueryEstimator):
         return "exact, left to right" if self.order is None else "exact, in the given order"
 
     @property
+    @override
     def degrees(self) -> int:
-        """See ``Estimator``."""
         return 0
 
+    @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """See ``Estimator``."""
         return num_tokens.clone()
 
     def query(
@@ -155,10 +156,10 @@ class FixedOrder(QueryEstimator):
         )
         return _query(batch, permutation_rank(when, batch.loss_mask), evaluation, process)
 
+    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """See ``Estimator``."""
         return float(values.sum()), np.zeros(1)
 
 
@@ -200,14 +201,15 @@ class ImportanceWeightedOrders(QueryEstimator):
         return f"upper bound, {self.orders} orders"
 
     @property
+    @override
     def degrees(self) -> int:
-        """See ``Estimator``."""
         return self.repeats - 1
 
+    @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """See ``Estimator``."""
         return self.orders * self.repeats * num_tokens
 
+    @override
     def query(
         self,
         batch: Batch,
@@ -216,14 +218,13 @@ class ImportanceWeightedOrders(QueryEstimator):
         noise: PassNoise,
         process: Process,
     ) -> Query:
-        """See ``Estimator``."""
         assert isinstance(process, Absorbing)  # by ``needs``
         return _random_query(batch, evaluation, noise, process)
 
+    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """See ``Estimator``."""
         chains = values.reshape(self.repeats, self.orders, -1).sum(axis=-1)
         bounds = np.log(self.orders) - np.logaddexp.reduce(-chains, axis=-1)
         return mean_and_variance(bounds)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import Denoiser, GaussianDenoiser, Needs
 from seqdiff.likelihood.estimator import Estimator, PassNoise, constant
@@ -58,14 +59,15 @@ class TimeEstimator(Estimator):
             )
 
     @property
+    @override
     def degrees(self) -> int:
-        """See ``Estimator``."""
         return self.evaluations // 2 + 1
 
+    @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """See ``Estimator``."""
         return constant(self.evaluations + 2, num_tokens)
 
+    @override
     def value(
         self,
         denoiser: Denoiser,
@@ -74,7 +76,6 @@ class TimeEstimator(Estimator):
         *,
         noise: PassNoise,
     ) -> Float64[Tensor, " B"]:
-        """See ``Estimator``."""
         values = torch.zeros(len(batch.tokens), dtype=torch.float64, device=batch.tokens.device)
         at_zero = evaluation >= self.evaluations
         for chosen, term in ((~at_zero, self._inside), (at_zero, self.ends)):
@@ -115,10 +116,10 @@ class TimeEstimator(Estimator):
     ) -> Float[Tensor, "B L"]:
         """Terms of the bound at t = 1 and t = 0; arguments are those of ``integrand``."""
 
+    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """See ``Estimator``."""
         inside, ends = values[:-2], values[-2:]
         differences = (inside[0::2] - inside[1::2]) / len(inside)
         components = np.append(differences, (ends[0] - ends[1]) / 2) ** 2
@@ -150,6 +151,7 @@ class DiscreteTimeEstimator(TimeEstimator):
     flat: a weight that varies adds to the variance where the draws are few.
     """
 
+    @override
     def integrand(
         self,
         denoiser: Denoiser,
@@ -158,14 +160,13 @@ class DiscreteTimeEstimator(TimeEstimator):
         draw: Int64[Tensor, " B"],
         noise: PassNoise,
     ) -> Float[Tensor, "B L"]:
-        """See ``TimeEstimator``."""
         place, slope = noise_fraction(u)
         return self.terms(denoiser, batch, place, slope, noise.positions(batch, draw))
 
+    @override
     def ends(
         self, denoiser: Denoiser, batch: Batch, draw: Int64[Tensor, " B"], noise: PassNoise
     ) -> Float[Tensor, "B L"]:
-        """See ``TimeEstimator``."""
         process = denoiser.process
         assert isinstance(process, DiscreteProcess)  # by ``needs``
         terms = prior_terms(denoiser, batch)
@@ -207,6 +208,7 @@ class TimeIntegral(DiscreteTimeEstimator):
     name: ClassVar[str] = "time-integral"
     needs: ClassVar[Needs] = Needs((DiscreteProcess,))
 
+    @override
     def terms(
         self,
         denoiser: Denoiser,
@@ -215,7 +217,6 @@ class TimeIntegral(DiscreteTimeEstimator):
         slope: Float64[Tensor, " B"],
         draws: Float64[Tensor, "B L"],
     ) -> Tensor:
-        """See ``DiscreteTimeEstimator``."""
         process = denoiser.process
         assert isinstance(process, DiscreteProcess)  # by ``needs``
         t, speed = process.time_at(place)
@@ -249,10 +250,11 @@ class DiscreteSteps(DiscreteTimeEstimator):
             )
 
     @property
+    @override
     def quantity(self) -> str:
-        """See ``Estimator``."""
         return f"upper bound, {self.num_steps} steps"
 
+    @override
     def terms(
         self,
         denoiser: Denoiser,
@@ -261,7 +263,6 @@ class DiscreteSteps(DiscreteTimeEstimator):
         slope: Float64[Tensor, " B"],
         draws: Float64[Tensor, "B L"],
     ) -> Tensor:
-        """See ``DiscreteTimeEstimator``."""
         process = denoiser.process
         assert isinstance(process, DiscreteProcess)  # by ``needs``
         step = (place * self.num_steps).long().clamp_max(self.num_steps - 1)
@@ -282,6 +283,7 @@ class GaussianIntegral(TimeEstimator):
     name: ClassVar[str] = "gaussian-integral"
     needs: ClassVar[Needs] = Needs((Gaussian,), ("full",))
 
+    @override
     def integrand(
         self,
         denoiser: Denoiser,
@@ -290,17 +292,16 @@ class GaussianIntegral(TimeEstimator):
         draw: Int64[Tensor, " B"],
         noise: PassNoise,
     ) -> Float[Tensor, "B L"]:
-        """See ``TimeEstimator``."""
         assert isinstance(denoiser, GaussianDenoiser)  # by ``needs``
         level = denoiser.schedule(u)
         normals = noise.normals(batch, draw, denoiser.process.dim)
         inputs = denoiser.corrupt(batch, level.gamma, normals)
         return gaussian_terms(denoiser, batch, inputs, level, torch.ones_like(u))
 
+    @override
     def ends(
         self, denoiser: Denoiser, batch: Batch, draw: Int64[Tensor, " B"], noise: PassNoise
     ) -> Float[Tensor, "B L"]:
-        """See ``TimeEstimator``."""
         assert isinstance(denoiser, GaussianDenoiser)  # by ``needs``
         one = torch.ones(len(draw), dtype=torch.float64, device=draw.device)
         normals = noise.normals(batch, draw, denoiser.process.dim)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import continuous_terms
@@ -33,8 +34,8 @@ class ContinuousNELBO(Objective):
     needs: ClassVar[Needs] = Needs((DiscreteProcess,))
     time_sampler: TimeSampler = field(default_factory=Uniform)
 
+    @override
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
-        """See ``Objective``."""
         t, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
         process = denoiser.process
         assert isinstance(process, DiscreteProcess)  # by ``needs``

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import step_terms
@@ -54,8 +55,8 @@ class DiscreteNELBO(Objective):
                 "published for absorbing text"
             )
 
+    @override
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
-        """See ``Objective``."""
         u, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
         step = (u * self.num_steps).floor().clamp_max(self.num_steps - 1)
         s, t = step / self.num_steps, (step + 1) / self.num_steps

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.denoiser import Denoiser, GaussianDenoiser, Level, Needs, NoisyEmbeddings
 from seqdiff.losses import gaussian_prior, gaussian_reconstruction, gaussian_terms
@@ -37,8 +38,8 @@ class GaussianVLB(Objective):
     needs: ClassVar[Needs] = Needs((Gaussian,), ("full",))
     time_sampler: TimeSampler = field(default_factory=Uniform)
 
+    @override
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
-        """See ``Objective``."""
         assert isinstance(denoiser, GaussianDenoiser)  # by ``needs``
         model = denoiser
         t, inverse_density = self.time_sampler.sample(batch.index, noise=noise)

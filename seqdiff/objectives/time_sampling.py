@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from jaxtyping import Float64, Int, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.rng import ORDER_STREAM, TIME_STREAM, CounterNoise
 
@@ -40,10 +41,10 @@ class TimeSampler(ABC):
 class Uniform(TimeSampler):
     """Independent uniform times."""
 
+    @override
     def sample(
         self, index: Int[Tensor, " B"], *, noise: CounterNoise
     ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
-        """See ``TimeSampler``."""
         t = noise.uniform(index, 1, stream=TIME_STREAM)[:, 0]
         return t, torch.ones_like(t)
 
@@ -82,10 +83,10 @@ class Stratified(TimeSampler):
         """Check the group."""
         _check_group("Stratified", self.group)
 
+    @override
     def sample(
         self, index: Int[Tensor, " B"], *, noise: CounterNoise
     ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
-        """See ``TimeSampler``."""
         _, stratum = _strata(index, self.group, noise)
         jitter = noise.uniform(index, 1, stream=TIME_STREAM)[:, 0]
         t = (stratum + jitter) / self.group
@@ -108,10 +109,10 @@ class VDM(TimeSampler):
         """Check the group."""
         _check_group("VDM", self.group)
 
+    @override
     def sample(
         self, index: Int[Tensor, " B"], *, noise: CounterNoise
     ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
-        """See ``TimeSampler``."""
         block, stratum = _strata(index, self.group, noise)
         shift = noise.uniform(block, 1, stream=TIME_STREAM)[:, 0]
         t = (stratum + shift) / self.group
@@ -126,10 +127,10 @@ class Sobol(TimeSampler):
     so no group has to be chosen. Source: Sobol 1967; rotation by Cranley and Patterson 1976.
     """
 
+    @override
     def sample(
         self, index: Int[Tensor, " B"], *, noise: CounterNoise
     ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
-        """See ``TimeSampler``."""
         shift = noise.uniform(torch.zeros_like(index[:1]), 1, stream=TIME_STREAM)[:, 0]
         t = (_radical_inverse(index) + shift) % 1.0
         t = torch.where(t > 0, t, shift)
@@ -166,10 +167,10 @@ class Importance(TimeSampler):
                 "a bin of weight 0 would make the bound biased"
             )
 
+    @override
     def sample(
         self, index: Int[Tensor, " B"], *, noise: CounterNoise
     ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
-        """See ``TimeSampler``."""
         u, base_inverse = self.base.sample(index, noise=noise)
         mass = torch.tensor(list(self.weights), dtype=torch.float64, device=u.device)
         mass = mass / mass.sum()

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.blocks import cut, num_blocks, spread
 from seqdiff.denoiser import Denoiser, Needs
@@ -29,8 +30,8 @@ class WeightedMLM(Objective):
 
     needs: ClassVar[Needs] = Needs((Absorbing, Blockwise), any_order=True)
 
+    @override
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
-        """See ``Objective``."""
         process = denoiser.process
         draws = position_noise(batch, noise)
         if isinstance(process, Blockwise):

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.parameterization.base import Kind, Parameterization, log_softmax
 from seqdiff.process import Gaussian, Process
@@ -25,6 +26,7 @@ class Categorical(Parameterization):
     kind: ClassVar[Kind] = "full"
     processes: ClassVar[tuple[type[Process], ...]] = (Gaussian,)
 
+    @override
     def read(
         self,
         outputs: Float[Tensor, "*n K"],
@@ -32,6 +34,5 @@ class Categorical(Parameterization):
         t: Float[Tensor, "*n"] | None,
         process: Process,
     ) -> Float[Tensor, "*n K"]:
-        """See ``Parameterization``."""
         del z, t, process
         return log_softmax(outputs)

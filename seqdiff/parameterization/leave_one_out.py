@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.parameterization.base import Kind, Parameterization, log_softmax
 from seqdiff.process import Hybrid, LeftToRight, Process, Uniform
@@ -25,6 +26,7 @@ class LeaveOneOut(Parameterization):
     kind: ClassVar[Kind] = "loo"
     processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid, LeftToRight)
 
+    @override
     def read(
         self,
         outputs: Float[Tensor, "*n K"],
@@ -32,7 +34,6 @@ class LeaveOneOut(Parameterization):
         t: Float[Tensor, "*n"] | None,
         process: Process,
     ) -> Float[Tensor, "*n K"]:
-        """See ``Parameterization``."""
         del z, t, process
         return log_softmax(outputs)
 
@@ -50,6 +51,7 @@ class Full(Parameterization):
     kind: ClassVar[Kind] = "full"
     processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid)
 
+    @override
     def read(
         self,
         outputs: Float[Tensor, "*n K"],
@@ -57,6 +59,5 @@ class Full(Parameterization):
         t: Float[Tensor, "*n"] | None,
         process: Process,
     ) -> Float[Tensor, "*n K"]:
-        """See ``Parameterization``."""
         del z, t, process
         return log_softmax(outputs)

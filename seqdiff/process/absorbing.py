@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.process.base import Interpolating, check_vocab_size, scheduled_time
 from seqdiff.rng import permutation_rank
@@ -57,8 +58,8 @@ class Absorbing(Interpolating):
         """The id of the absorbing state, ``vocab_size``."""
         return self.vocab_size
 
+    @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Interpolating``."""
         return self.schedule.alpha(t.double())
 
     def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n states"]:
@@ -67,18 +68,18 @@ class Absorbing(Interpolating):
         mask[self.mask_id] = 1.0
         return (1 - self.alpha(t))[..., None] * mask
 
+    @override
     def inverse(self, alpha: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Interpolating``."""
         return self.schedule.inverse(alpha)
 
+    @override
     def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Process``."""
         return self.schedule.sigma(t.double())
 
+    @override
     def time_at(
         self, fraction: Float64[Tensor, "*n"]
     ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-        """See ``DiscreteProcess``."""
         return scheduled_time(self.schedule, fraction)
 
     def rate_into(self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.blocks import cut, join, spread
 from seqdiff.process.absorbing import Absorbing
@@ -57,8 +58,8 @@ class Blockwise(Process):
         """The id of the mask, ``vocab_size``."""
         return self.process.mask_id
 
+    @override
     def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Process``."""
         return self.process.sigma(t)
 
     def corrupt(

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.process.base import (
     Interpolating,
@@ -76,13 +77,13 @@ class Hybrid(Interpolating):
         """c(t)."""
         return self._strength * (t * (1 - t)).clamp_min(0).sqrt()
 
+    @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Interpolating``."""
         t = t.double()
         return (1 - t) / (1 + self._random(t))
 
+    @override
     def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n states"]:
-        """See ``Interpolating``."""
         t = t.double()
         random = self._random(t)
         drawn = drawable(self.vocab_size, self.reserved, t.device)

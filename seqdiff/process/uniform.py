@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.process.base import (
     Interpolating,
@@ -58,16 +59,16 @@ class Uniform(Interpolating):
         """See ``Process``: the symbols."""
         return self.vocab_size
 
+    @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Interpolating``."""
         return self.schedule.alpha(t.double())
 
+    @override
     def inverse(self, alpha: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Interpolating``."""
         return self.schedule.inverse(alpha)
 
+    @override
     def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Process``."""
         return self.schedule.sigma(t.double())
 
     @property
@@ -75,17 +76,17 @@ class Uniform(Interpolating):
         """Number of symbols that the noise draws."""
         return self.vocab_size - len(self.reserved or ())
 
+    @override
     def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n _"]:
-        """See ``Interpolating``."""
         level = ((1 - self.alpha(t)) / self.num_drawn)[..., None]
         return (
             level * drawable(self.vocab_size, self.reserved, t.device) if self.reserved else level
         )
 
+    @override
     def time_at(
         self, fraction: Float64[Tensor, "*n"]
     ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-        """See ``DiscreteProcess``."""
         return scheduled_time(self.schedule, fraction)
 
     def rate_into(self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
@@ -95,8 +96,8 @@ class Uniform(Interpolating):
             rate = rate * drawable(self.vocab_size, self.reserved, z.device)[z.long()]
         return rate[..., None]
 
+    @override
     def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
-        """See ``Process``."""
         found = drawable(self.vocab_size, self.reserved, torch.device(device))
         return found.log() - math.log(self.num_drawn)
 
@@ -111,6 +112,6 @@ class Uniform(Interpolating):
         return (others + torch.xlogy(kept, kept * self.vocab_size)).expand(x0.shape)
 
     @property
+    @override
     def forgets(self) -> bool:
-        """See ``DiscreteProcess``."""
         return float(self.alpha(torch.ones(()))) == 0.0

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Int64, UInt64
+from typing_extensions import override
 
 from seqdiff.data import SPLITS, SequenceDataModule, Split
 from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
@@ -126,13 +127,13 @@ class TextDataModule(SequenceDataModule):
         self._datasets: dict[Split, WrappedRows | DocumentRows] = {}
 
     @classmethod
+    @override
     def is_path(cls, argument: str, value: str) -> bool:
-        """See ``seqdiff.run.Located``."""
         return argument in SPLITS and names_files(value)
 
     @property
+    @override
     def counting(self) -> tuple[str, str]:
-        """See ``SequenceDataModule``."""
         split = self.long_documents == "split"
         return describe_rows(self.tokenizer, self.length, wrap=self.wrap, split=split)
 

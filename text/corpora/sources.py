@@ -10,6 +10,8 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from seqdiff.data import Split
 from seqdiff.files import content_digest
 from text.corpora.detokenizers import DETOKENIZERS
@@ -59,13 +61,13 @@ class Files(Source):
         first, *others = self.paths
         return f"{first} and {len(others)} more" if others else str(first)
 
+    @override
     def documents(self) -> Iterator[str]:
-        """See ``Source``."""
         for path in self.paths:
             yield from read_documents(path, self.reading)
 
+    @override
     def identity(self, folder: Path) -> list[str]:
-        """See ``Source``."""
         options: list[str] = []
         for path in self.paths:
             txt = kind(path) == ".txt"
@@ -96,8 +98,8 @@ class Hub(Source):
     def _opened(self) -> Dataset:
         return load_from_hub(self.corpus, self.split)
 
+    @override
     def documents(self) -> Iterator[str]:
-        """See ``Source``."""
         facts = PUBLISHED[self.corpus]
         return hub_documents(self._opened, facts.column, facts.edges)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Integer
+from typing_extensions import override
 
 from seqdiff.files import cache_folder
 from text.extra import require
@@ -192,13 +193,13 @@ class SubwordTokenizer(TextTokenizer):
         return argument == "vocabulary" and is_local(value, cls.layouts)
 
     @property
+    @override
     def ids(self) -> dict[str, int]:
-        """See ``seqdiff.data.VocabularyTokenizer``."""
         return self._loaded.ids
 
     @property
+    @override
     def reserved_ids(self) -> tuple[int, ...]:
-        """See ``seqdiff.data.ReservingTokenizer``."""
         published = self.known.get(self.vocabulary)
         return self._loaded.reserved if published is None else published.reserved
 
