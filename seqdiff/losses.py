@@ -49,7 +49,7 @@ def score_entropy(
     others = z[..., None] != torch.arange(process.states, device=z.device)
     rates = process.rate_into(z, t).expand(scores.shape)
     counted, possible = others & (rates > 0), ratios > 0
-    # Nothing infinite may enter what is not chosen, where it would make gradients NaN.
+    # No infinite value may enter the branch of torch.where that is not taken: its gradient is NaN.
     difference = torch.where(counted & possible, scores - log_ratios, 0.0)
     # expm1(d) - d keeps its digits where s is close to r; r = 0 leaves the score itself.
     terms = torch.where(

@@ -74,7 +74,7 @@ def start_run(parsed: ParsedRun) -> Path:
     if is_first_process() and (directory / CHECKPOINT_NAME).exists():
         raise FileExistsError(
             f"RunConfig.output must not hold a run already, got {directory}; "
-            f"go on with: seqdiff train --resume {directory}, or choose another --output"
+            f"resume it: seqdiff train --resume {directory}, or choose another --output"
         )
     if is_first_process() and (directory / WEIGHTS_NAME).exists():
         raise FileExistsError(
@@ -96,7 +96,7 @@ def start_run(parsed: ParsedRun) -> Path:
 
 
 def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
-    """Go on with a run as if it had never stopped.
+    """Continue a run as if it had never stopped.
 
     Args:
         directory: The run directory.
