@@ -10,13 +10,14 @@ import inspect
 import json
 import re
 from argparse import SUPPRESS, ArgumentError
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import torch
+import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from seqdiff.backbones import Backbone
@@ -42,6 +43,9 @@ _LINKED = {
 }
 _TOLD = "backbone.time_conditioned"  # what most presets decide, unless a flag does
 _NO_FLAGS = ("--config", "--base", "--provenance", "--resumed")
+_NOT_FLAGS = {"base", "preset", "provenance", "resumed"}
+_DEFAULT_PROCESS = "seqdiff.process.Absorbing"
+_DEFAULT_OBJECTIVE = "seqdiff.objectives.ContinuousNELBO"
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ def run_parser() -> ArgumentParser:
         meaning = f"{what}; a run writes it, no flag sets it"
         parser.add_argument(f"--{name}", type=kind | None, default=None, help=meaning)
     parser.add_class_arguments(RunConfig, sub_configs=True)
-    parser.set_defaults({"process": {"class_path": "seqdiff.process.Absorbing"}})
+    parser.set_defaults({"process": {"class_path": _DEFAULT_PROCESS}})
     parser.link_arguments(
         "data", "process.init_args.vocab_size", compute_fn=_num_symbols, apply_on="instantiate"
     )
@@ -227,7 +231,7 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
         parsed = run_parser().parse_args([*arguments, *flags])
     except ArgumentError as error:
         message = one_line(str(error))
-        raise ValueError(f"{path}: {message}{_hint(message)}") from error
+        raise ValueError(f"{path}: {message}{_hint([*arguments, *flags])}") from error
     for (part, linked), origin in _LINKED.items():
         value = (parsed[part].get("init_args") or {}).get(linked)
         if value is not None:
@@ -349,38 +353,116 @@ def _imported(path: str) -> type:
     return getattr(import_module(module), name)
 
 
-def _hint_of_argument(owner: type, name: str) -> str:
-    """List the classes that an argument of a class may be, if it is declared as an abstract one."""
+def _hint(arguments: Sequence[str]) -> str:
+    """List what would have been valid in place of the first key or class that does not exist.
+
+    Args:
+        arguments: What the parser was given.
+    """
+    merged: dict[str, Any] = {"process": _DEFAULT_PROCESS, "objective": _DEFAULT_OBJECTIVE}
+    for key, text in _pairs(arguments):
+        if key == "config":
+            path = Path(text)
+            content = yaml.safe_load(path.read_text() if path.is_file() else text)
+            for part, value in content.items():
+                if isinstance(value, str) and (path.parent / value).is_file():
+                    content[part] = str(path.parent / value)
+            _merge(merged, content)
+        else:
+            _merge(merged, _nested(key.removesuffix("+").split("."), _value(text)))
+    known = [f.name for f in fields(RunConfig)]
+    hints = get_type_hints(RunConfig)
+    for key, value in merged.items():
+        if key in _CHOICES:
+            blocks = ", with --block_size N for blocks" if key == "process" else ""
+            found = _hint_of_class(_CHOICES[key], value, linked=key, more=blocks)
+        elif key in known:
+            found = _hint_of_group(hints[key], value)
+        else:
+            found = "" if key in _NOT_FLAGS else f"; choose from {', '.join(known)}"
+        if found:
+            return found
+    return ""
+
+
+def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Read ``--key=value`` and ``--key value``."""
+    found, words = [], list(arguments)
+    while words:
+        key, equals, value = words.pop(0).partition("=")
+        if not equals and words and not words[0].startswith("--"):
+            value = words.pop(0)
+        found.append((key.removeprefix("--"), value))
+    return found
+
+
+def _value(text: str) -> object:
     try:
-        base = get_type_hints(owner.__init__).get(name)
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _nested(keys: list[str], value: object) -> dict[str, Any]:
+    return {keys[0]: value if len(keys) == 1 else _nested(keys[1:], value)}
+
+
+def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    """Merge a mapping into another one, which it overrides; a string names a class."""
+    for key, value in new.items():
+        before = into.get(key)
+        if isinstance(before, str) and isinstance(value, dict) and "class_path" not in value:
+            into[key] = {"class_path": before, **value}
+        elif isinstance(before, dict) and isinstance(value, dict):
+            _merge(before, value)
+        else:
+            into[key] = dict(value) if isinstance(value, dict) else value
+
+
+def _hint_of_group(hint: object, value: object) -> str:
+    """Check the keys of a dataclass."""
+    if not (isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict)):
+        return ""
+    known = [f.name for f in fields(hint)]
+    return "" if set(value) <= set(known) else f"; choose from {', '.join(known)}"
+
+
+def _hint_of_class(base: type, value: object, linked: str = "", more: str = "") -> str:
+    """Check that a value names a class and arguments that it takes."""
+    if isinstance(value, str) and Path(value).is_file():
+        value = yaml.safe_load(Path(value).read_text())
+    named = value.get("class_path") if isinstance(value, dict) else value
+    if not isinstance(named, str):
+        return ""
+    choices = _paths(cls for cls in _subclasses(base) if cls is not Blockwise)
+    short = [path for path in choices if path.rpartition(".")[2] == named]
+    try:
+        cls = _imported(short[0] if short else named)
+    except (ImportError, AttributeError, ValueError):
+        cls = None
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        return f"; choose from {', '.join(choices) or 'your own import path'}{more}"
+    given = dict(value) if isinstance(value, dict) else {}
+    given.pop("class_path", None)
+    given |= given.pop("init_args", None) or {}
+    skipped = {name for part, name in _LINKED if part == linked}
+    names = [name for name in inspect.signature(cls).parameters if name not in skipped]
+    if unknown := set(given) - set(names) - skipped:
+        del unknown
+        return f"; choose from {', '.join(names)}" if names else "; drop it, the class takes none"
+    try:
+        hints = get_type_hints(cls.__init__)
     except NameError:  # of an outside class, imported for type checkers alone
         return ""
-    if not (isinstance(base, type) and inspect.isabstract(base)):
-        return ""
-    return f"; choose from {', '.join(_paths(_subclasses(base)))}"
-
-
-def _hint(message: str) -> str:
-    """Say what would have been valid."""
-    option = re.search(r"class_path '([\w.]+)': Option '\w+' is not accepted", message)
-    if option:
-        linked = {name for _, name in _LINKED}
-        names = [n for n in inspect.signature(_imported(option[1])).parameters if n not in linked]
-        return f"; choose from {', '.join(names)}" if names else "; drop it, the class takes none"
-    listed = re.search(r"<class 'str'>.*value: \[(?:'([^']*)'|(\w+))\]$", message)
-    if listed:
-        word = listed[1] or listed[2]
-        return f"""; quote what is no list twice, as in '"[{word}]"'; in YAML once: "[{word}]\""""
-    argument = re.search(r"class_path '([\w.]+)': Parser key \"(\w+)\": (?!.*Parser key)", message)
-    if argument:
-        return _hint_of_argument(_imported(argument[1]), argument[2])
-    keys = re.findall(r'Parser key "(?:[\w.]+\.)?(\w+)"', message)
-    if keys and keys[-1] in _CHOICES:
-        blocks = ", with --block_size N for blocks" if keys[-1] == "process" else ""
-        return f"; choose from {', '.join(_choices(keys[-1])) or 'your own import path'}{blocks}"
-    key = re.search(r"(?:arguments: --|Option '|Group ')([\w.]+)", message)
-    if key:
-        group = get_type_hints(RunConfig).get(key[1].split(".")[0])
-        owner = group if isinstance(group, type) and is_dataclass(group) else RunConfig
-        return f"; choose from {', '.join(f.name for f in fields(owner))}"
+    for name, argument in given.items():
+        kinds = get_args(hints.get(name)) or (hints.get(name),)
+        if str in kinds and isinstance(argument, list) and len(argument) == 1:
+            word = argument[0]
+            return (
+                f"""; quote what is no list twice, as in '"[{word}]"'; in YAML once: "[{word}]\""""
+            )
+        for kind in kinds:
+            if isinstance(kind, type) and inspect.isabstract(kind):
+                if found := _hint_of_class(kind, argument):
+                    return found
     return ""

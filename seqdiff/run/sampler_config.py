@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -80,11 +79,12 @@ def build_sampler(name: str, flags: Sequence[str] = ()) -> Sampler:
     """
     cls = choose_sampler(name)
     parser = _parser(cls)
+    words = [_import_path(part) for part in flags]
     try:
-        parsed = parser.parse_args([_import_path(part) for part in flags])
+        parsed = parser.parse_args(words)
     except ArgumentError as error:
         raise ValueError(
-            f"sample.sampler {name}: {_complaint(cls, flags, one_line(str(error)))}; its options "
+            f"sample.sampler {name}: {_complaint(cls, words) or one_line(str(error))}; its options "
             f"are {_options(cls)}; see: seqdiff samplers {name}, and seqdiff sample --help for the "
             "others"
         ) from error
@@ -125,26 +125,68 @@ def _kind(hint: object) -> str:
     return " or ".join(_KINDS.get(kind, getattr(kind, "__name__", str(kind))) for kind in kinds)
 
 
-def _complaint(cls: type[Sampler], flags: Sequence[str], message: str) -> str:
-    """Say which value does not fit what, in place of what the parser says of its types."""
-    keys = re.findall(r'Parser key "(\w+)"', message)
-    inner = re.findall(r"class_path '([\w.]+)'", message)
-    refused = re.search(r"Option '(\w+)' is not accepted", message)
-    if refused and inner:
-        within, known = ".".join(keys), inspect.signature(choose_sampler(inner[-1])).parameters
-        return (
-            f"--{within} has no option {refused[1]}, only "
-            f"{', '.join(f'--{within}.{name}' for name in known)}"
-        )
-    option = ".".join(keys)
-    given = [value for key, value in _pairs(flags) if key == f"--{option}"]
-    owner = choose_sampler(inner[-1]) if len(keys) > 1 and inner else cls
-    hint = get_type_hints(owner.__init__).get(keys[-1]) if keys else None
-    if not given or hint is None:
-        return re.sub(r"^error: ", "", message)
-    why = re.search(r"No module named '[\w.]+'|has no attribute '\w+'", message)
-    reason = f" ({why[0]}; PYTHONPATH=. finds what lies in this folder)" if why else ""
-    return f"--{option} must be {_kind(hint)}, got {given[-1]}{reason}"
+def _complaint(cls: type[Sampler], flags: Sequence[str]) -> str:
+    """Name the first option that does not exist or has a wrong value; "" if there is none."""
+    within: dict[str, type[Sampler]] = {}
+    for key, value in _pairs(flags):
+        inner, dot, option = key.removeprefix("--").rpartition(".")
+        owner = within.get(inner) if dot else cls
+        if owner is None:
+            owner = _inner_class(cls, inner)
+        known = {} if owner is None else inspect.signature(owner).parameters
+        if option not in known:
+            if not dot or owner is None:
+                return f"unrecognized arguments: {key}={value}" if value else f"unrecognized {key}"
+            choices = ", ".join(f"--{inner}.{name}" for name in known)
+            return f"--{inner} has no option {option}, only {choices}"
+        assert owner is not None
+        hint = get_type_hints(owner.__init__).get(option, object)
+        reason = _misfit(hint, value)
+        if reason is not None:
+            return f"{key} must be {_kind(hint)}, got {value}{reason}"
+        if hint is Sampler:
+            within[option] = choose_sampler(value)
+    return ""
+
+
+def _inner_class(cls: type[Sampler], option: str) -> type[Sampler] | None:
+    """Find the class of the sampler that an option holds by default."""
+    parameter = inspect.signature(cls).parameters.get(option)
+    default = None if parameter is None else parameter.default
+    return type(default) if isinstance(default, Sampler) else None
+
+
+def _misfit(hint: object, value: str) -> str | None:
+    """Say why a value does not fit a type; ``None`` if it fits."""
+    kinds = get_args(hint) if get_origin(hint) is not Literal else (hint,)
+    for kind in kinds or (hint,):
+        if kind is NoneType and value in ("null", "none", "None"):
+            return None
+        if kind in (int, float):
+            try:
+                kind(value)  # type: ignore[operator]
+                return None
+            except ValueError:
+                continue
+        if kind is bool and value.lower() in ("true", "false", "yes", "no"):
+            return None
+        if get_origin(kind) is Literal and value in map(str, get_args(kind)):
+            return None
+        if kind is Callable or get_origin(kind) is Callable:
+            module, _, name = value.rpartition(".")
+            try:
+                return None if callable(getattr(import_module(module), name)) else ""
+            except (ImportError, AttributeError, ValueError) as error:
+                return f" ({one_line(str(error))}; PYTHONPATH=. finds what lies in this folder)"
+        if kind is Sampler:
+            try:
+                choose_sampler(value)
+                return None
+            except ValueError:
+                continue
+        if kind in (str, object):
+            return None
+    return ""
 
 
 def _pairs(flags: Sequence[str]) -> list[tuple[str, str]]:
