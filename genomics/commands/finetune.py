@@ -4,70 +4,24 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
-from genomics.finetune import BASELINES, BATCH_SIZES, EPOCHS, LRS, SEEDS
+from genomics.finetune import (
+    BASELINES,
+    BATCH_SIZES,
+    EPOCHS,
+    LRS,
+    SEEDS,
+    Baseline,
+    Conjoin,
+    Pooling,
+    Strategy,
+)
 from seqdiff.cli.options import Several, check_count
 from seqdiff.files import check_folder, write_bytes
 
 if TYPE_CHECKING:
     from genomics.finetune import Cell, Grid, LabelledTask, Ledger
-
-
-class Settings(NamedTuple):
-    """The options that make the grid of runs."""
-
-    models: list[Path]
-    lr: list[float]
-    batch_size: list[int]
-    epochs: int
-    seeds: int
-    strategy: list[str]
-    conjoin: list[str]
-    pooling: Literal["real", "padded"]
-    max_length: int | None
-    scratch: bool
-    baselines: list[str]
-
-    def check(self, out: Path) -> None:
-        """Check the options before slow work.
-
-        Raises:
-            OSError: If the folder of the results cannot be written to.
-            ValueError: If a number is out of range, or there is nothing to train.
-        """
-        for name in ("epochs", "seeds", "max_length"):
-            if getattr(self, name) is not None:
-                check_count(f"finetune.{name}", getattr(self, name))
-        for size in self.batch_size:
-            check_count("finetune.batch_size", size)
-        for lr in self.lr:
-            if not 0 < lr < math.inf:
-                raise ValueError(f"finetune.lr must be above 0, got {lr}; 1e-3 is usual")
-        if not self.models and (self.scratch or not self.baselines):
-            raise ValueError(
-                "finetune.models must be given with --scratch, or without baselines, got none; "
-                "name a run"
-            )
-        check_folder("finetune.out", out)
-
-    def grid(self) -> Grid:
-        """Give the grid of runs, without repeated values."""
-        from genomics.finetune import Grid
-
-        several = ("lr", "batch_size", "strategy", "conjoin", "baselines")
-        unique = {name: list(dict.fromkeys(getattr(self, name))) for name in several}
-        return Grid(
-            unique["lr"],
-            unique["batch_size"],
-            self.epochs,
-            self.seeds,
-            unique["strategy"],
-            unique["conjoin"],
-            self.pooling,
-            self.max_length,
-            unique["baselines"],
-        )
 
 
 def finetune(
@@ -77,18 +31,16 @@ def finetune(
     fasta: Path | None = None,
     sequence_column: str | None = None,
     label_column: str | None = None,
-    lr: Annotated[tuple[float, ...], Several] = tuple(LRS),
-    batch_size: Annotated[tuple[int, ...], Several] = tuple(BATCH_SIZES),
+    lr: Annotated[tuple[float, ...], Several] = LRS,
+    batch_size: Annotated[tuple[int, ...], Several] = BATCH_SIZES,
     epochs: int = EPOCHS,
     seeds: int = SEEDS,
-    strategy: Annotated[tuple[Literal["full", "probe"], ...], Several] = ("full",),
-    conjoin: Annotated[tuple[Literal["none", "test", "train"], ...], Several] = ("test",),
-    pooling: Literal["real", "padded"] = "real",
+    strategy: Annotated[tuple[Strategy, ...], Several] = ("full",),
+    conjoin: Annotated[tuple[Conjoin, ...], Several] = ("test",),
+    pooling: Pooling = "real",
     max_length: int | None = None,
     scratch: bool = False,
-    baselines: Annotated[
-        tuple[Literal["majority", "length", "kmer", "cnn"], ...], Several
-    ] = BASELINES,
+    baselines: Annotated[tuple[Baseline, ...], Several] = BASELINES,
     device: str | None = None,
 ) -> None:
     """Fine-tune DNA networks on labelled sequences, beside trained baselines.
@@ -118,47 +70,59 @@ def finetune(
         ValueError: If a network, a file or an option cannot be used, or every run of a network
             diverged; then the table is written all the same.
     """
-    settings = Settings(
-        list(models),
-        list(lr),
-        list(batch_size),
-        epochs,
-        seeds,
-        list(strategy),
-        list(conjoin),
-        pooling,
-        max_length,
-        scratch,
-        list(baselines),
-    )
-    settings.check(out)
-    from genomics.finetune import Reading, find_tasks, load_tasks
-    from seqdiff.extras import require_extra
-
-    require_extra("sklearn", "finetune", "genomics")
-    reading = Reading(fasta, sequence_column, label_column)
-    tasks = load_tasks(find_tasks(data), reading)
+    check_count("finetune.epochs", epochs)
+    check_count("finetune.seeds", seeds)
+    if max_length is not None:
+        check_count("finetune.max_length", max_length)
+    for size in batch_size:
+        check_count("finetune.batch_size", size)
+    for rate in lr:
+        if not 0 < rate < math.inf:
+            raise ValueError(f"finetune.lr must be above 0, got {rate}; 1e-3 is usual")
+    if not models and (scratch or not baselines):
+        raise ValueError(
+            "finetune.models must be given with --scratch, or without baselines, got none; "
+            "name a run"
+        )
+    check_folder("finetune.out", out)
     from rich.console import Console
 
     from genomics.finetune import (
         NOTES,
+        Grid,
         Ledger,
+        Reading,
         build_tables,
         cells,
+        find_tasks,
         list_diverged,
         load_models,
+        load_tasks,
         run_cells,
         summarise,
         to_json,
         to_markdown,
     )
+    from seqdiff.extras import require_extra
     from seqdiff.progress import progress
     from seqdiff.run import choose_device
 
+    require_extra("sklearn", "finetune", "genomics")
+    tasks = load_tasks(find_tasks(data), Reading(fasta, sequence_column, label_column))
     place = choose_device(device)
     networks = load_models(list(models), place, scratch=scratch)
     _check_names([model.name for model in networks])
-    grid = settings.grid()
+    grid = Grid(
+        lrs=list(dict.fromkeys(lr)),
+        batch_sizes=list(dict.fromkeys(batch_size)),
+        epochs=epochs,
+        seeds=seeds,
+        strategies=list(dict.fromkeys(strategy)),
+        conjoins=list(dict.fromkeys(conjoin)),
+        pooling=pooling,
+        max_length=max_length,
+        baselines=list(dict.fromkeys(baselines)),
+    )
     todo = list(cells(tasks, networks, grid, place))
     ledger = Ledger(out / "results.jsonl")
     out.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,4 @@
 from .classifier import SequenceClassifier as SequenceClassifier
-from .embeddings import embed as embed
 from .grid import Cell as Cell
 from .grid import Grid as Grid
 from .grid import Ledger as Ledger
@@ -12,13 +11,13 @@ from .models import load_models as load_models
 from .plan import Recipe as Recipe
 from .protocol import BASELINES as BASELINES
 from .protocol import BATCH_SIZES as BATCH_SIZES
-from .protocol import CONJOIN as CONJOIN
-from .protocol import DEFAULT_LENGTH as DEFAULT_LENGTH
 from .protocol import EPOCHS as EPOCHS
 from .protocol import LRS as LRS
-from .protocol import POOLING as POOLING
 from .protocol import SEEDS as SEEDS
-from .protocol import STRATEGIES as STRATEGIES
+from .protocol import Baseline as Baseline
+from .protocol import Conjoin as Conjoin
+from .protocol import Pooling as Pooling
+from .protocol import Strategy as Strategy
 from .table import NOTES as NOTES
 from .table import build_tables as build_tables
 from .table import list_diverged as list_diverged

@@ -20,14 +20,10 @@ WARMUP = 0.01  # fraction of the steps
 DEFAULT_LENGTH = 1024  # most bases that are read where nothing is published
 
 Strategy = Literal["full", "probe"]
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 Conjoin = Literal["none", "test", "train"]
-CONJOIN: tuple[Conjoin, ...] = get_args(Conjoin)
 Pooling = Literal["real", "padded"]
-POOLING: tuple[Pooling, ...] = get_args(Pooling)
 Baseline = Literal["majority", "length", "kmer", "cnn"]
 BASELINES: tuple[Baseline, ...] = get_args(Baseline)
-
 
 COLUMNS = (
     "CNN",

@@ -15,7 +15,9 @@ from cyclopts import Parameter
 RunAndFlags = Annotated[str, Parameter(name="RUN", allow_leading_hyphen=True)]
 ConfigAndFlags = Annotated[str, Parameter(name="CONFIG", allow_leading_hyphen=True)]
 # Several values after one option: --lr 1e-3 2e-3.
-Several = Parameter(consume_multiple=True)
+Several = Parameter(
+    consume_multiple=True, show_default=lambda values: " ".join(str(value) for value in values)
+)
 FlatOptions = Parameter(name="*")
 
 

@@ -3,7 +3,6 @@ from .config import instantiate as instantiate
 from .config import parse_run as parse_run
 from .config import run_parser as run_parser
 from .config_files import Located as Located
-from .directory import CONFIG_NAME as CONFIG_NAME
 from .directory import choose_device as choose_device
 from .drawing import check_context as check_context
 from .drawing import check_memory as check_memory

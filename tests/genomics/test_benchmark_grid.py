@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from genomics.finetune.labelled import Labelled, LabelledTask
 from genomics.finetune.models import Pretrained
 from genomics.finetune.plan import Plan, Recipe
 from genomics.finetune.probe import Pooled
-from genomics.finetune.protocol import BASELINES, CONJOIN, Conjoin
+from genomics.finetune.protocol import BASELINES, Conjoin
 from genomics.finetune.runs import run_backbone
 from tests.genomics.toy_tasks import draw, pretrained, small, unseen
 
@@ -171,7 +172,7 @@ def test_shared_states_give_what_each_run_alone_gives(
         key, shared = cell.key, cell.run(lambda count: None)
         task, recipe, seed = tasks[str(key["task"])], key["recipe"], key["seed"]
         assert isinstance(recipe, dict) and isinstance(seed, int)
-        conjoin = next(name for name in CONJOIN if name == key["conjoin"])
+        conjoin = next(name for name in get_args(Conjoin) if name == key["conjoin"])
         plan = Plan(Recipe(**recipe), "probe", conjoin, 30, "real", seed)
         backbone = built[str(key["method"])].build(seed)
         alone = run_backbone(backbone, task, unseen(task), plan)

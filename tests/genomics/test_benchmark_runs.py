@@ -1,6 +1,7 @@
 """One run: what can be learned is, on the parts and the strands that the plan names."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from genomics.finetune.fitting import DivergedError, split_rows
 from genomics.finetune.labelled import LabelledTask
 from genomics.finetune.plan import Plan, Recipe
 from genomics.finetune.probe import Pooled, fit_probe, pool_task
-from genomics.finetune.protocol import STRATEGIES, Conjoin, Strategy
+from genomics.finetune.protocol import Conjoin, Strategy
 from genomics.finetune.runs import run_backbone
 from genomics.sequence.alphabet import DNATokenizer
 from seqdiff.types import Inputs
@@ -47,7 +48,7 @@ def test_what_can_be_learned_is(variant: str, strategy: Strategy, conjoin: Conjo
     assert 0.32 < auroc(toy(shuffle=True), variant, strategy, conjoin) < 0.68
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_the_epoch_is_chosen_on_validation(strategy: Strategy) -> None:
     """The test set has all labels the wrong way round, which validation must not know of."""
     task = LabelledTask("t", ("a", "b"), draw(300, 1), draw(60, 2), flipped(draw(60, 3)))
@@ -58,7 +59,7 @@ def test_the_epoch_is_chosen_on_validation(strategy: Strategy) -> None:
     assert found["epoch"] == int(np.argmax(accuracies)) + 1 and found["num_train"] == 300
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_pooled_padding_fills_rows_up_to_the_length(strategy: Strategy) -> None:
     """Every batch that reaches the network is 64 wide and has no padding left to leave out."""
     backbone, seen = network(), set()
@@ -111,7 +112,7 @@ def test_the_speed_is_said_only_where_the_network_learns() -> None:
     assert "train_seconds" not in run_backbone(network(), task, unseen(task), plan("probe"))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_test_scores_that_are_not_finite_are_a_divergence(strategy: Strategy) -> None:
     """Validation is finite; the state of one test row, the only one of 21 bases, is not."""
     backbone, task = network(), small()

@@ -5,12 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from genomics.finetune.embeddings import embed
 from genomics.sequence.alphabet import encode, reverse_complement
 from seqdiff.backbones import AutoregressiveTransformer, Backbone, BlockMamba, Caduceus, Transformer
+from seqdiff.run.embedding import states
 
 SIZES = {"num_embeddings": 5, "num_logits": 4}
 DNA = torch.tensor((3, 2, 1, 0, 4))
+
+
+def embed(model: Backbone, rows: np.ndarray, layer: int | None = None) -> np.ndarray:
+    return states(model, rows, DNA[:4].tolist(), layer)
 
 
 def networks() -> dict[str, Backbone]:

@@ -44,6 +44,7 @@ def test_excess_of_steps() -> None:
 
 
 def test_the_page_shows_the_tables_of_the_results() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "benchmarks" / "models.md").read_text().splitlines()
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "benchmarks" / "models.md").read_text().splitlines()
     lines = "\n\n".join(tables()).splitlines()
     assert len(lines) > 100 and [line for line in lines if line not in page] == []

@@ -12,6 +12,9 @@ from seqdiff.cli.options import check_count, check_seed, part
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from seqdiff.data import Blanks
+    from seqdiff.run import Run
+    from seqdiff.samplers import Sampler
     from text.evaluation import GenerativePerplexity
 
 _OWNER = "generative-perplexity"
@@ -67,20 +70,9 @@ def generative_perplexity(
         check_count(f"{_OWNER}.length", length)
     from rich.console import Console
 
-    from seqdiff.data import Blanks
     from seqdiff.progress import progress
-    from seqdiff.run import (
-        check_context,
-        check_memory,
-        check_sampler,
-        choose_device,
-        draw,
-        fit_sampler,
-        load,
-        open_sampler,
-    )
+    from seqdiff.run import check_memory, check_sampler, choose_device, draw, load
     from seqdiff.samplers import sampler_name
-    from text.corpora import TextDataModule
     from text.evaluation import Judge, windows
     from text.evaluation import generative_perplexity as judge_samples
 
@@ -89,17 +81,9 @@ def generative_perplexity(
     if not texts:
         check_sampler(samples, sampler, options)
         run = load(samples, device=place)
-        built = open_sampler(run, sampler, options)
-        if not isinstance(run.datamodule, TextDataModule):
-            raise ValueError(
-                f"{_OWNER}.samples must be a run on text, got {samples}, a run on "
-                f"{type(run.datamodule).__name__}; choose another"
-            )
-        built = fit_sampler(built, run, stop=None, extrapolate=extrapolate)
-        tokens = length or run.datamodule.length
-        check_context(f"{_OWNER}.length", tokens, run, built, extrapolate=extrapolate)
-        check_memory(min(num, batch_size), tokens, place)
-        plan = (run, built, Blanks(num, tokens, run.process.unknown_id))
+        built, blanks = _plan(run, sampler, options, num, length, extrapolate=extrapolate)
+        check_memory(min(num, batch_size), blanks.lengths[0], place)
+        plan = run, built, blanks
     judge = Judge.load(f"{_OWNER}.model", model)
     if plan is not None:
         run, built, blanks = plan
@@ -123,6 +107,36 @@ def generative_perplexity(
         )
     notes = conventions(judge.bos_name, judge.context)
     Console().print(build_table(result, f"{title} under {model}", notes))
+
+
+def _plan(
+    run: Run,
+    sampler: str | None,
+    options: list[str],
+    num: int,
+    length: int | None,
+    *,
+    extrapolate: bool,
+) -> tuple[Sampler, Blanks]:
+    """Choose what is drawn from a run, and check it before the judge is loaded.
+
+    Raises:
+        ValueError: If the run is not on text, or cannot draw samples of that length.
+    """
+    from seqdiff.data import Blanks
+    from seqdiff.run import check_context, fit_sampler, open_sampler
+    from text.corpora import TextDataModule
+
+    built = open_sampler(run, sampler, options)
+    if not isinstance(run.datamodule, TextDataModule):
+        raise ValueError(
+            f"{_OWNER}.samples must be a run on text, got {run.directory}, a run on "
+            f"{type(run.datamodule).__name__}; choose another"
+        )
+    built = fit_sampler(built, run, stop=None, extrapolate=extrapolate)
+    tokens = length or run.datamodule.length
+    check_context(f"{_OWNER}.length", tokens, run, built, extrapolate=extrapolate)
+    return built, Blanks(num, tokens, run.process.unknown_id)
 
 
 def _read(samples: Path, options: list[str], drawing: dict[str, object]) -> list[str]:
