@@ -84,13 +84,13 @@ class PublishedCaduceus(Backbone):
         self.register_buffer("hub_ids", torch.tensor(HUB_IDS), persistent=False)
 
     @classmethod
-    @override
     def is_path(cls, argument: str, value: str) -> bool:
+        """Tell whether the value of an argument names a file; see ``seqdiff.run.Located``."""
         return argument == "checkpoint" and names_files(value)
 
     @property
-    @override
     def published_shape(self) -> dict[str, object]:
+        """The constructor argument that builds the same network without the folder."""
         return asdict(self.network.config)
 
     @property

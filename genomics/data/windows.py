@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Integer, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
-from typing_extensions import override
 
 from genomics.baselines import baselines, interpolated_baseline
 from genomics.io import Genome, describe_names
@@ -136,8 +135,8 @@ class WindowDataModule(SequenceDataModule):
     file_suffix: str = "fa"
 
     @classmethod
-    @override
     def is_path(cls, argument: str, value: str) -> bool:
+        """Tell whether the value of an argument names a file; see ``seqdiff.run.Located``."""
         return argument in _FILES and names_files(value)
 
     def __init__(

@@ -127,8 +127,8 @@ class TextDataModule(SequenceDataModule):
         self._datasets: dict[Split, WrappedRows | DocumentRows] = {}
 
     @classmethod
-    @override
     def is_path(cls, argument: str, value: str) -> bool:
+        """Tell whether the value of an argument names a file; see ``seqdiff.run.Located``."""
         return argument in SPLITS and names_files(value)
 
     @property

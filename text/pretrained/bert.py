@@ -8,7 +8,6 @@ from typing import TypedDict
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from typing_extensions import override
 
 from seqdiff.backbones import Backbone, RunTokens, check_tokens
 from seqdiff.files import names_files
@@ -99,8 +98,8 @@ class BertBackbone(Backbone):
         self.max_length = network.config.max_position_embeddings
 
     @classmethod
-    @override
     def is_path(cls, argument: str, value: str) -> bool:
+        """Tell whether the value of an argument names a file; see ``seqdiff.run.Located``."""
         return argument == "checkpoint" and names_files(value)
 
     @property

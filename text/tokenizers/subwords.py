@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Integer
-from typing_extensions import override
 
 from seqdiff.files import cache_folder
 from text.extra import require
@@ -193,13 +192,13 @@ class SubwordTokenizer(TextTokenizer):
         return argument == "vocabulary" and is_local(value, cls.layouts)
 
     @property
-    @override
     def ids(self) -> dict[str, int]:
+        """The id of each token, by its name in the vocabulary's files."""
         return self._loaded.ids
 
     @property
-    @override
     def reserved_ids(self) -> tuple[int, ...]:
+        """Ids that uniform and hybrid noise never draws."""
         published = self.known.get(self.vocabulary)
         return self._loaded.reserved if published is None else published.reserved
 
