@@ -363,9 +363,9 @@ def _hint(arguments: Sequence[str]) -> str:
     for key, text in _pairs(arguments):
         if key == "config":
             path = Path(text)
-            content = yaml.safe_load(path.read_text() if path.is_file() else text)
+            content = yaml.safe_load(path.read_text() if _is_file(path) else text)
             for part, value in content.items():
-                if isinstance(value, str) and (path.parent / value).is_file():
+                if isinstance(value, str) and _is_file(path.parent / value):
                     content[part] = str(path.parent / value)
             _merge(merged, content)
         else:
@@ -394,6 +394,13 @@ def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
             value = words.pop(0)
         found.append((key.removeprefix("--"), value))
     return found
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # text that is longer than a path can be
+        return False
 
 
 def _value(text: str) -> object:
@@ -429,7 +436,7 @@ def _hint_of_group(hint: object, value: object) -> str:
 
 def _hint_of_class(base: type, value: object, linked: str = "", more: str = "") -> str:
     """Check that a value names a class and arguments that it takes."""
-    if isinstance(value, str) and Path(value).is_file():
+    if isinstance(value, str) and _is_file(Path(value)):
         value = yaml.safe_load(Path(value).read_text())
     named = value.get("class_path") if isinstance(value, dict) else value
     if not isinstance(named, str):
@@ -447,8 +454,7 @@ def _hint_of_class(base: type, value: object, linked: str = "", more: str = "") 
     given |= given.pop("init_args", None) or {}
     skipped = {name for part, name in _LINKED if part == linked}
     names = [name for name in inspect.signature(cls).parameters if name not in skipped]
-    if unknown := set(given) - set(names) - skipped:
-        del unknown
+    if set(given) - set(names) - skipped:
         return f"; choose from {', '.join(names)}" if names else "; drop it, the class takes none"
     try:
         hints = get_type_hints(cls.__init__)
