@@ -64,7 +64,7 @@ class GivenLetters(Draws):
         return categorical(log_probs, (noise + step * 0.618) % 1)
 
     def _none(self, *_: object) -> NoReturn:
-        raise AssertionError("only letters are drawn from shared noise")
+        raise AssertionError("only tokens are drawn from shared noise")
 
     unmask_times = unmask_steps = coins = window = take = copies = repeated = _none
 

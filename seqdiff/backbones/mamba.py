@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,18 @@ from seqdiff.backbones.layers import exempt_from_decay, require_positive
 from seqdiff.ops.bimamba import Direction, mamba_both_ways, mamba_direction
 
 Combine = Literal["add", "ew_multiply"]
+
+
+def initialise_projections(
+    inputs: Sequence[nn.Linear], outputs: Sequence[nn.Linear], n_layer: int
+) -> None:
+    """Zero the biases and divide the output weights by the square root of the number of layers."""
+    for projection in (*inputs, *outputs):
+        if projection.bias is not None:
+            nn.init.zeros_(projection.bias)
+    with torch.no_grad():
+        for projection in outputs:
+            projection.weight.div_(math.sqrt(n_layer))
 
 
 @dataclass(frozen=True)
@@ -174,12 +187,7 @@ class BiMamba(nn.Module):
         """
         outputs = [p for p in (self.out_proj, self.out_proj_rev) if p is not None]
         inputs = [p for p in (self.in_proj, self.in_proj_rev) if p is not None]
-        for projection in inputs + outputs:
-            if projection.bias is not None:
-                nn.init.zeros_(projection.bias)
-        with torch.no_grad():
-            for projection in outputs:
-                projection.weight.div_(math.sqrt(n_layer))
+        initialise_projections(inputs, outputs, n_layer)
 
     def forward(
         self,

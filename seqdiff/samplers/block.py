@@ -16,7 +16,7 @@ from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.grid import TauLeapingSampler
-from seqdiff.samplers.protocol import Sampler, option
+from seqdiff.samplers.protocol import Sampler, option, require
 from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import SMCSampler
 from seqdiff.types import Inputs
@@ -60,7 +60,7 @@ class Growth:
 
     @classmethod
     def begin(cls, canvas: Canvas, end: Int64[Tensor, " B"], window: int | None) -> Growth:
-        """Open a prefix for the rows with masks, of which there must be one.
+        """Start the prefix of the rows with masks; there must be at least one such row.
 
         Args:
             canvas: The rows.
@@ -173,13 +173,12 @@ def real_tokens(canvas: Canvas) -> Int64[Tensor, " B"]:
 class BlockSampler(Sampler):
     """For block diffusion: fills block after block given the clean ones before; any sampler inside.
 
-    Of finished blocks the network keeps a state, so that every block costs the same, or as many
-    tokens as its window holds. The work of the sampler itself for a block does not
-    depend on the length of the row. Visible tokens may be anywhere: a prompt of any length, which
-    may differ between rows, or gaps to fill. A block does not see the tokens to its right, so with
-    visible tokens there, each block follows the model's distribution given the tokens before it,
-    not given all visible tokens. A row without masks leaves the batch. Source: Arriola et al. 2025,
-    arXiv:2503.09573, section 3.
+    Of finished blocks the network keeps a state, or the tokens in its window. Every block therefore
+    costs the same, and so does the work of the sampler itself. Visible tokens may be anywhere: a
+    prompt of any length, which may differ between rows, or gaps to fill. A block does not see the
+    tokens to its right, so with visible tokens there, each block follows the model's distribution
+    given the tokens before it, not given all visible tokens. A row without masks leaves the batch.
+    Source: Arriola et al. 2025, arXiv:2503.09573, section 3.
 
     A row may end before it is full; ``SampleOutput.length`` says where. It ends with the first stop
     symbol that was drawn, which stays its last token, or after a block that leaves its end
@@ -212,11 +211,8 @@ class BlockSampler(Sampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.inner, Sampler):
-            raise ValueError(
-                f"BlockSampler.inner must be a sampler, got {self.inner!r}; build one, such as "
-                "FirstHittingSampler()"
-            )
+        fix = "build one, such as FirstHittingSampler()"
+        require(self, isinstance(self.inner, Sampler), "inner", "be a sampler", fix)
         masks = self.inner.needs.include(Absorbing, "loo")
         if not masks or isinstance(self.inner, _WHOLE_ROWS):
             raise ValueError(

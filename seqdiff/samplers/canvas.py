@@ -57,7 +57,10 @@ class Memory:
 
 @dataclass
 class Canvas:
-    """One batch while it is sampled. Only ``write`` and ``remask`` change its tokens.
+    """One batch while it is sampled.
+
+    Samplers change its tokens by ``write`` and ``remask``; ``fill_block`` and ``Growth.stop``
+    change those of blocks.
 
     Attributes:
         denoiser: The model.
@@ -139,10 +142,14 @@ class Canvas:
         return self.free & (self.x_t == self.unknown_id)
 
     @property
+    def real(self) -> Bool[Tensor, "B L"]:
+        """Positions that are not padding."""
+        return torch.ones_like(self.free) if self.padding is None else ~self.padding
+
+    @property
     def time(self) -> Float64[Tensor, " B"]:
         """The time at which the expected masked fraction of each row is its present one."""
-        real = torch.ones_like(self.free) if self.padding is None else ~self.padding
-        fraction = self.masked.sum(dim=-1).double() / real.sum(dim=-1).clamp_min(1)
+        fraction = self.masked.sum(dim=-1).double() / self.real.sum(dim=-1).clamp_min(1)
         return self.absorbing.schedule.inverse(1 - fraction)
 
     def remember(self) -> None:
@@ -344,12 +351,11 @@ class Canvas:
     def window(self, start: int, end: int) -> Canvas:
         """Return a canvas of the positions ``start..end-1`` whose tokens are those of this one."""
         part, before = slice(start, end), self.step
-        x_t = self.x_t[:, part]
         return Canvas(
             self.denoiser,
             self.draws.window(start),
-            x_t,
-            self.free[:, part] & (x_t == self.unknown_id),
+            self.x_t[:, part],
+            self.masked[:, part],
             self.nfe,
             None if self.padding is None else self.padding[:, part],
             None if self.allowed is None else self.allowed[:, part],

@@ -92,8 +92,8 @@ class Conjoined(DerivedDenoiser):
     def evaluations(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
-        other = replace(inputs, tokens=read_back(inputs.tokens, self.complement, inputs.padding))
         place = _mirror(inputs.tokens, inputs.padding)
+        other = replace(inputs, tokens=self.complement[inputs.tokens].gather(1, place))
         there = None if where is None else where.gather(1, place)
         straight = self.denoiser.evaluations(inputs, where)
         return straight + self.denoiser.evaluations(other, there)
@@ -107,7 +107,7 @@ class Conjoined(DerivedDenoiser):
         place = _mirror(tokens, inputs.padding)
         there = asked.gather(1, place)
         twice = inputs.take(torch.arange(2 * count, device=tokens.device) % count)
-        back = read_back(tokens, self.complement, inputs.padding)
+        back = self.complement[tokens].gather(1, place)
         both = self.denoiser(
             replace(twice, tokens=torch.cat((tokens, back))), torch.cat((asked, there))
         )

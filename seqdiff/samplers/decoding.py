@@ -66,7 +66,10 @@ class Decoding:
     """
 
     temperature: float = option(
-        1.0, lambda value: 0 < value < math.inf, "be above 0", "1 is the model's own distribution"
+        1.0,
+        lambda value: 0 < value < math.inf,
+        "be above 0 and finite",
+        "1 is the model's own distribution",
     )
     top_k: int | None = option(
         None, lambda value: value >= 1, "be at least 1", "leave it out for all"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from typing_extensions import override
 
@@ -15,6 +15,29 @@ from seqdiff.samplers.decoding import Decoding
 from seqdiff.samplers.protocol import Sampler, option
 
 UNMASK_STEPS = ("be at least 1", "leave it out to unmask one token at a time")
+
+
+def draw_queue(
+    canvas: Canvas, num_steps: int | None
+) -> tuple[Float64[Tensor, "B L"], Int64[Tensor, "B L"]]:
+    """Draw the unmask time of each masked position, and the step that it falls into."""
+    masked = canvas.masked
+    times = canvas.draws.unmask_times(masked)
+    rank = permutation_rank(1 - times, masked)
+    return times, split_queue(rank, masked.sum(dim=-1), num_steps)
+
+
+def count_steps(unmasked_in: Int64[Tensor, "B L"], masked: Bool[Tensor, "B L"]) -> int:
+    """Count the steps that a batch takes."""
+    return int(unmasked_in[masked].max()) + 1 if bool(masked.any()) else 0
+
+
+def step_time(
+    canvas: Canvas, times: Float64[Tensor, "B L"], where: Bool[Tensor, "B L"]
+) -> Float64[Tensor, " B"]:
+    """Return the time of a step: that of the first position that it unmasks."""
+    fraction = torch.where(where, times, 0.0).amax(dim=-1)
+    return canvas.absorbing.schedule.inverse(1 - fraction)
 
 
 def split_queue(
@@ -52,12 +75,8 @@ class FirstHittingSampler(Decoding, Sampler):
     @override
     def fill(self, canvas: Canvas) -> None:
         masked = canvas.masked
-        times = canvas.draws.unmask_times(masked)
-        rank = permutation_rank(1 - times, masked)
-        unmasked_in = split_queue(rank, masked.sum(dim=-1), self.num_steps)
-        for step in range(int(unmasked_in[masked].max()) + 1 if bool(masked.any()) else 0):
+        times, unmasked_in = draw_queue(canvas, self.num_steps)
+        for step in range(count_steps(unmasked_in, masked)):
             where = masked & (unmasked_in == step)
-            fraction = torch.where(where, times, 0.0).amax(dim=-1)
-            t = canvas.absorbing.schedule.inverse(1 - fraction)
-            self._draw(canvas, where, canvas.log_probs(where, t))
+            self._draw(canvas, where, canvas.log_probs(where, step_time(canvas, times, where)))
             canvas.end_step()

@@ -36,7 +36,10 @@ class GaussianSampler(GridSampler):
 
     needs = Needs((Gaussian,), ("full",))
     score_temperature: float = option(
-        1.0, lambda value: 0 < value < math.inf, "be above 0", "1 is the model's own score"
+        1.0,
+        lambda value: 0 < value < math.inf,
+        "be above 0 and finite",
+        "1 is the model's own score",
     )
 
     @override

@@ -61,7 +61,9 @@ class GridSampler(Decoding, Sampler, ABC):
             self._fill_at_unmask_times(canvas)
             return
         self.start(canvas)
-        draw = 2 if self.corrector_steps else 1  # as in the first versions: a seed keeps its rows
+        draw = (
+            2 if self.corrector_steps else 1
+        )  # the numbering of the first versions, so that a seed still gives the same rows
         for t, s in pairwise(self.times(canvas.x_t.device)):
             self.advance(canvas, s, t, draw)
             draw += 1
@@ -80,7 +82,7 @@ class GridSampler(Decoding, Sampler, ABC):
         canvas.write(where, canvas.draws.tokens(prior.expand(places, -1), where, 0))
 
     def advance(
-        self, canvas: Canvas, s: Float64[Tensor, ""], t: Float64[Tensor, ""], step: int
+        self, canvas: Canvas, s: Float64[Tensor, ""], t: Float64[Tensor, ""], draw: int
     ) -> None:
         """Draw z_s given z_t.
 
@@ -88,13 +90,13 @@ class GridSampler(Decoding, Sampler, ABC):
             canvas: The rows, at time t.
             s: Earlier time.
             t: Present time.
-            step: Distinguishes the draws of a position.
+            draw: Distinguishes the draws of a position.
         """
         if canvas.denoiser.any_order and self.keeps_unmask_times:  # predict what is unmasked only
             masked = canvas.masked
             unmask = canvas.absorbing.unmask_probability(s, t).expand(masked.shape)
-            where = canvas.draws.coins(unmask, masked, step)
-            self._draw(canvas, where, canvas.log_probs(where, t.expand(len(masked))), step)
+            where = canvas.draws.coins(unmask, masked, draw)
+            self._draw(canvas, where, canvas.log_probs(where, t.expand(len(masked))), draw)
             return
         process = canvas.process
         where = canvas.masked if isinstance(process, Absorbing) else canvas.free
@@ -103,7 +105,7 @@ class GridSampler(Decoding, Sampler, ABC):
             # A model that predicts masks would leave some.
             symbols = kernel[:, : process.vocab_size].log_softmax(dim=-1)
             kernel = torch.nn.functional.pad(symbols, (0, 1), value=-torch.inf)
-        canvas.write(where, canvas.draws.tokens(kernel, where, step))
+        canvas.write(where, canvas.draws.tokens(kernel, where, draw))
 
     def kernel(
         self,
@@ -132,7 +134,7 @@ class GridSampler(Decoding, Sampler, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no corrector")
 
-    def finish(self, canvas: Canvas, step: int) -> None:
+    def finish(self, canvas: Canvas, draw: int) -> None:
         """Decode z_0 if it still holds noise, or if the model does not copy visible tokens.
 
         The last token is drawn from the distribution given all noisy tokens. Leaving out that of
@@ -142,7 +144,7 @@ class GridSampler(Decoding, Sampler, ABC):
             return
         where, zero = canvas.free, torch.zeros_like(canvas.nfe, dtype=torch.float64)
         masked = isinstance(canvas.process, Absorbing)
-        self._draw(canvas, where, canvas.log_probs(where, zero, own=masked), step)
+        self._draw(canvas, where, canvas.log_probs(where, zero, own=masked), draw)
         canvas.end_step()
 
     def _fill_at_unmask_times(self, canvas: Canvas) -> None:
@@ -179,8 +181,6 @@ class CachedAncestralSampler(GridSampler):
     Source: Sahoo et al. 2024, arXiv:2406.07524, and Ou et al. 2024, arXiv:2406.03736; in the code
     of the former the whole batch has one cache.
     """
-
-    needs = Needs((Absorbing,), any_order=True)
 
     @override
     def fill(self, canvas: Canvas) -> None:
@@ -238,7 +238,7 @@ class TauLeapingSampler(GridSampler):
         return torch.where(present, stay, jumps).log()
 
 
-_CORRECTIONS = ("be at least 1", "0 is ancestral")
+_CORRECTIONS = ("be at least 1", "without corrector steps, use the ancestral sampler")
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,6 @@ class RemaskCapSampler(GridSampler):
         eta: Strength of the remasking, in [0, 1]; at 0 the sampler is ancestral.
     """
 
-    needs = Sampler.needs
     draws_from = "another"
     eta: float = option(0.05, *_ETA)
 
@@ -394,7 +393,6 @@ class RemaskRescaleSampler(GridSampler):
         eta: Strength of the remasking, in [0, 1]; at 0 the sampler is ancestral.
     """
 
-    needs = Sampler.needs
     draws_from = "another"
     eta: float = option(0.05, *_ETA)
 
@@ -415,7 +413,6 @@ class RemaskConfSampler(GridSampler):
         eta: Strength of the remasking, in [0, 1]; at 0 the sampler is ancestral.
     """
 
-    needs = Sampler.needs
     draws_from = "another"
     eta: float = option(0.05, *_ETA)
 
@@ -454,7 +451,6 @@ class RemaskLoopSampler(GridSampler):
         alpha_on: Fraction of visible tokens in the loop, in (0, 1).
     """
 
-    needs = Sampler.needs
     draws_from = "another"
     eta: float = option(0.05, *_ETA)
     t_on: float = 0.55

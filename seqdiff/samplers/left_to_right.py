@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from seqdiff.denoiser import Needs
@@ -32,12 +31,10 @@ class LeftToRightSampler(Decoding, Sampler):
         """Fill every masked position of the canvas.
 
         Raises:
-            ValueError: If the model is of another kind, or a token to the right of a mask is given.
+            ValueError: If a token to the right of a mask is given.
         """
-        self.check_fit(canvas.denoiser)
-        real: Tensor = torch.ones_like(canvas.free) if canvas.padding is None else ~canvas.padding
         masked = canvas.masked
-        bad = real & ~masked & (masked.cumsum(dim=-1) > 0)
+        bad = canvas.real & ~masked & (masked.cumsum(dim=-1) > 0)
         if bool(bad.any()):
             row, column = bad.nonzero()[0].tolist()
             raise ValueError(

@@ -34,11 +34,8 @@ class SemiAutoregressiveSampler(Sampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.inner, Sampler):
-            raise ValueError(
-                f"SemiAutoregressiveSampler.inner must be a sampler, got {self.inner!r}; build one,"
-                " such as FirstHittingSampler()"
-            )
+        fix = "build one, such as FirstHittingSampler()"
+        require(self, isinstance(self.inner, Sampler), "inner", "be a sampler", fix)
         if not self.inner.needs.include(Absorbing, "loo"):
             raise ValueError(
                 "SemiAutoregressiveSampler.inner must be a sampler of masked diffusion, got "

@@ -12,9 +12,13 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from typing_extensions import override
 
-from seqdiff.rng import permutation_rank
 from seqdiff.samplers.canvas import Canvas
-from seqdiff.samplers.first_hitting import FirstHittingSampler, split_queue
+from seqdiff.samplers.first_hitting import (
+    FirstHittingSampler,
+    count_steps,
+    draw_queue,
+    step_time,
+)
 from seqdiff.samplers.protocol import option, require
 
 _WANTED = "take ids [n, L] and give a tensor with one number a row, [n]"
@@ -126,10 +130,7 @@ class Swarm:
             allowed=None if canvas.allowed is None else canvas.allowed[rows],
             callback=None,
         )
-        masked = part.masked
-        times = part.draws.unmask_times(masked)
-        rank = permutation_rank(1 - times, masked)
-        unmasked_in = split_queue(rank, masked.sum(dim=-1), num_steps)
+        times, unmasked_in = draw_queue(part, num_steps)
         zeros = times.new_zeros((len(canvas.x_t), count))
         weights = Weights(zeros, zeros.sum(dim=-1))
         return cls(canvas, part, times, unmasked_in, zeros.flatten().clone(), weights)
@@ -145,6 +146,13 @@ class Swarm:
         draws = self.owner.draws.copies(last + 1)
         where = torch.arange(rows * (last + 1), device=self.worth.device) % (last + 1) == last
         return draws.unmask_times(where[:, None])[where, 0]
+
+    def weigh(self, which: Bool[Tensor, " BN"], worth: Float64[Tensor, " n"]) -> None:
+        """Multiply weights by the new worth of some particles over their worth before."""
+        before = self.worth.clone()
+        self.worth[which] = worth
+        gain = (self.worth - before).view_as(self.weights.log_weights)
+        self.weights.log_weights = self.weights.log_weights + gain
 
     def take(self, origin: Int64[Tensor, " BN"]) -> None:
         """Replace each particle by another one, including its order of positions."""
@@ -219,7 +227,7 @@ class SMCSampler(FirstHittingSampler):
         require(self, callable(self.reward), "reward", wanted, "give one number a row")
         choices = get_args(Resampling)
         wanted = f"be one of {', '.join(choices)}"
-        require(self, self.resampling in choices, "resampling", wanted, "choose")
+        require(self, self.resampling in choices, "resampling", wanted, "systematic is usual")
 
     @override
     def fill(self, canvas: Canvas) -> None:
@@ -242,15 +250,14 @@ class SMCSampler(FirstHittingSampler):
         """
         self._try_reward(canvas)
         swarm = Swarm.spread(canvas, self.num_particles, self.num_steps)
-        masked = swarm.canvas.masked
-        steps = int(swarm.unmasked_in[masked].max()) + 1 if bool(masked.any()) else 0
+        steps = count_steps(swarm.unmasked_in, swarm.canvas.masked)
         for step in range(steps):
             self._step(swarm, step)
             if step < steps - 1:
                 swarm.show(torch.zeros_like(canvas.nfe), step)
                 canvas.report(step + 1)
         everyone = torch.ones_like(swarm.worth, dtype=torch.bool)
-        self._weigh(swarm, everyone, self._worth(swarm, swarm.canvas.x_t))
+        swarm.weigh(everyone, self._worth(swarm, swarm.canvas.x_t))
         self._refuse_extinct(swarm.weights)
         found = Particles(swarm.tokens, swarm.weights.normalised, swarm.weights.total)
         where = torch.ones_like(found.log_weights[:, :1], dtype=torch.bool)
@@ -265,13 +272,11 @@ class SMCSampler(FirstHittingSampler):
         """Weigh, resample, and unmask the positions of a step."""
         canvas, masked = swarm.canvas, swarm.canvas.masked
         where = masked & (swarm.unmasked_in == step)
-        fraction = torch.where(where, swarm.times, 0.0).amax(dim=-1)
-        log_probs = canvas.log_probs(masked, canvas.absorbing.schedule.inverse(1 - fraction))
-        shaped = self.shaped(log_probs)
+        shaped = self.shaped(canvas.log_probs(masked, step_time(canvas, swarm.times, where)))
         drawn = shaped[where[masked]]
         if step > 0:
             unfinished = masked.any(dim=-1)
-            self._weigh(swarm, unfinished, self._drafted_worth(swarm, shaped))
+            swarm.weigh(unfinished, self._drafted_worth(swarm, shaped, masked, unfinished))
             place = torch.full(where.shape, -1, device=where.device)
             place[where] = torch.arange(len(drawn), device=where.device)
             place = place[self._resample(swarm, unfinished, step)]
@@ -338,11 +343,13 @@ class SMCSampler(FirstHittingSampler):
             )
 
     def _drafted_worth(
-        self, swarm: Swarm, log_probs: Float64[Tensor, "N K"]
+        self,
+        swarm: Swarm,
+        log_probs: Float64[Tensor, "N K"],
+        masked: Bool[Tensor, "BN L"],
+        unfinished: Bool[Tensor, " BN"],
     ) -> Float64[Tensor, " n"]:
         """Return the log of the mean tilt of drafts, for the particles that still have masks."""
-        masked = swarm.canvas.masked
-        unfinished = masked.any(dim=-1)
         draws = swarm.owner.draws.repeated(self.num_particles)
         drafts = []
         for draft in range(self.num_drafts):
@@ -367,13 +374,6 @@ class SMCSampler(FirstHittingSampler):
             least.isfinite(), least - math.log(self.num_drafts + 2), before.view_as(rows)
         )
         return torch.where(possible, rows, spared).flatten()
-
-    def _weigh(self, swarm: Swarm, which: Tensor, worth: Tensor) -> None:
-        """Multiply weights by the new worth of some particles over their worth before."""
-        before = swarm.worth.clone()
-        swarm.worth[which] = worth
-        gain = (swarm.worth - before).view_as(swarm.weights.log_weights)
-        swarm.weights.log_weights = swarm.weights.log_weights + gain
 
     def _resample(
         self, swarm: Swarm, unfinished: Bool[Tensor, " BN"], step: int

@@ -225,11 +225,11 @@ def test_padding_is_not_sampled_and_not_counted(padded: int) -> None:
     [
         (
             {"temperature": 0.0},
-            "temperature must be above 0, got 0.0; 1 is the model's own distribution",
+            "temperature must be above 0 and finite, got 0.0; 1 is the model's own distribution",
         ),
-        ({"temperature": -1.0}, "temperature must be above 0, got -1.0"),
-        ({"temperature": math.nan}, "temperature must be above 0, got nan"),
-        ({"temperature": math.inf}, "temperature must be above 0, got inf"),
+        ({"temperature": -1.0}, "temperature must be above 0 and finite, got -1.0"),
+        ({"temperature": math.nan}, "temperature must be above 0 and finite, got nan"),
+        ({"temperature": math.inf}, "temperature must be above 0 and finite, got inf"),
         ({"top_k": 0}, "top_k must be at least 1, got 0; leave it out for all"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
         ({"top_p": 1.1}, r"top_p must be in \(0, 1\], got 1.1; 1 keeps all"),

@@ -56,7 +56,6 @@ def test_sampling_is_what_the_command_does(
 
 def test_bare_sample_prints_ten_sequences(trained: Path, toy_writer: None, capsys) -> None:
     run = seqdiff.load(trained)
-    run.datamodule.file_suffix = "ring"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(run.datamodule), "file_suffix", "ring")
         assert main(["sample", str(trained)]) == 0

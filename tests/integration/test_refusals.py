@@ -69,9 +69,13 @@ def _sample(run: Path, out: Path, flag: str = "", value: str = "") -> list[str]:
         (
             "--temperature",
             "0",
-            "FirstHittingSampler.temperature must be above 0, got 0.0; 1",
+            "FirstHittingSampler.temperature must be above 0 and finite, got 0.0; 1",
         ),
-        ("--temperature", "-0.5", "FirstHittingSampler.temperature must be above 0, got -0.5"),
+        (
+            "--temperature",
+            "-0.5",
+            "FirstHittingSampler.temperature must be above 0 and finite, got -0.5",
+        ),
         ("--top-p", "1.5", "FirstHittingSampler.top_p must be in (0, 1], got 1.5; 1 keeps all"),
         ("--seed", "-1", f"sample.seed {SEED} -1"),
         ("--seed", str(2**70), f"sample.seed {SEED} {2**70}"),

@@ -29,6 +29,7 @@ from seqdiff.backbones.mamba import (
     Combine,
     MambaConfig,
     SelectiveSSM,
+    initialise_projections,
     project_in,
     project_out,
 )
@@ -139,7 +140,7 @@ class MambaNetwork(Backbone):
         """Run the blocks.
 
         Args:
-            h: See ``Backbone.body``. In a causal network, position l holds what is known of token
+            h: See ``Backbone.body``. In a causal network, position l holds the embedding of token
                 l - 1.
             inputs: Padding must lie before the first or after the last real position of a row. The
                 outputs at the real ones are those of the row without padding.
@@ -517,11 +518,7 @@ class MambaBlock(nn.Module):
         self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=mamba.bias)
         self.ssm = SelectiveSSM(d_inner, mamba.rank(d_model), mamba, backend)
         self.out_proj = nn.Linear(d_inner, d_model, bias=mamba.bias)
-        with torch.no_grad():
-            self.out_proj.weight.div_(config.n_layer**0.5)
-            for projection in (self.in_proj, self.out_proj):
-                if projection.bias is not None:
-                    projection.bias.zero_()
+        initialise_projections([self.in_proj], [self.out_proj], config.n_layer)
 
     def forward(
         self, x: Float[Tensor, "B L D"], padding: Bool[Tensor, "B L"] | None = None

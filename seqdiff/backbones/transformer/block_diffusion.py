@@ -53,10 +53,14 @@ def block_diffusion_mask(
         device: Device of the mask.
     """
     position = torch.arange(2 * length, device=device)
-    clean, block = position >= length, position % length // block_size
-    query, key = block[:, None], block[None]
-    from_clean, to_clean = clean[:, None], clean[None]
-    return ((from_clean == to_clean) & (query == key)) | (to_clean & (key < query))
+    return _sees(position[:, None], position[None], length, block_size)
+
+
+def _sees(query: Tensor, key: Tensor, length: int, block_size: int) -> Tensor:
+    """Tell whether queries see keys, by their positions in [x_t ; x0]."""
+    from_clean, to_clean = query >= length, key >= length
+    mine, other = query % length // block_size, key % length // block_size
+    return ((from_clean == to_clean) & (mine == other)) | (to_clean & (other < mine))
 
 
 def attend_blocks(
@@ -385,12 +389,10 @@ def _flex_mask(
     """Build the mask of [x_t ; x0], x0 without its last block."""
 
     def seen(batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        from_clean, to_clean = query >= length, key >= length
-        query, key = query % length, key % length
-        mine, other = query // block_size, key // block_size
-        allowed = ((from_clean == to_clean) & (mine == other)) | (to_clean & (other < mine))
+        allowed = _sees(query, key, length, block_size)
         if padding is None:
             return allowed
+        query, key = query % length, key % length
         return allowed & ~(padding[batch, key] & ~padding[batch, query])
 
     tokens = length + clean_length(length, block_size)

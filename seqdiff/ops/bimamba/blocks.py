@@ -20,7 +20,7 @@ from torch import Tensor
 
 from seqdiff.blocks import cut, join, num_blocks
 from seqdiff.ops.bimamba.directions import mamba_direction, scan_inputs
-from seqdiff.ops.bimamba.inputs import Direction, check_direction, one_kind_on_cpu
+from seqdiff.ops.bimamba.inputs import Direction, check_direction, fits_cpu
 from seqdiff.ops.operators import compute_dtype
 from seqdiff.ops.selective_scan.dispatch import selective_scan
 
@@ -83,9 +83,9 @@ def mamba_through(
     """
     check_direction(xz, fwd, padding)
     check_direction(xz, rev, padding)
-    _check_whole(xz, block_size)
-    _check_borders(start, len(xz), 1, fwd)
-    if _fits_cpu(backend, xz, fwd, rev, start):
+    _check_whole("mamba_through", xz, block_size)
+    _check_borders("mamba_through.start", start, len(xz), 1, fwd)
+    if fits_cpu(backend, xz, *fwd, *rev, *start):
         from seqdiff.ops.bimamba.cpu import mamba_cpu
 
         y, *borders = mamba_cpu(
@@ -127,9 +127,9 @@ def mamba_borders(
         ValueError: See ``mamba_through``.
     """
     check_direction(x, fwd, padding, gated=False)
-    _check_whole(x, block_size)
-    _check_borders(start, len(x), 1, fwd)
-    if _fits_cpu(backend, x, fwd, fwd, start):
+    _check_whole("mamba_borders", x, block_size)
+    _check_borders("mamba_borders.start", start, len(x), 1, fwd)
+    if fits_cpu(backend, x, *fwd, *start):
         from seqdiff.ops.bimamba.cpu import mamba_cpu
 
         _, *borders = mamba_cpu(
@@ -170,8 +170,8 @@ def mamba_from(
     """
     check_direction(xz, fwd, padding)
     check_direction(xz, rev, padding)
-    _check_borders(borders, len(xz), num_blocks(xz.shape[1], block_size), fwd)
-    if _fits_cpu(backend, xz, fwd, rev, borders):
+    _check_borders("mamba_from.borders", borders, len(xz), num_blocks(xz.shape[1], block_size), fwd)
+    if fits_cpu(backend, xz, *fwd, *rev, *borders):
         from seqdiff.ops.bimamba.cpu import mamba_cpu
 
         return mamba_cpu(xz, fwd, rev, padding, block_size=block_size, borders=borders)[0]
@@ -189,14 +189,14 @@ def mamba_from(
     return join(y.mT, length) + _backwards(xz, rev, block_size, padding, backend)
 
 
-def _check_whole(x: Tensor, block_size: int) -> None:
+def _check_whole(owner: str, x: Tensor, block_size: int) -> None:
     if x.shape[1] % block_size:
         raise ValueError(
-            f"mamba_blocks.block_size must divide the length {x.shape[1]}, got {block_size}"
+            f"{owner}.block_size must divide the length {x.shape[1]}, got {block_size}"
         )
 
 
-def _check_borders(borders: Borders, batch: int, count: int, own: Direction) -> None:
+def _check_borders(owner: str, borders: Borders, batch: int, count: int, own: Direction) -> None:
     channels, states = own.A.shape
     expected = {
         "states": (batch, count, channels, states),
@@ -205,11 +205,7 @@ def _check_borders(borders: Borders, batch: int, count: int, own: Direction) -> 
     for name, shape in expected.items():
         found = tuple(getattr(borders, name).shape)
         if found != shape:
-            raise ValueError(f"mamba_blocks.{name} must have shape {shape}, got {found}")
-
-
-def _fits_cpu(backend: str, x: Tensor, fwd: Direction, rev: Direction, borders: Borders) -> bool:
-    return backend in ("auto", "cpu") and one_kind_on_cpu(x, *fwd, *rev, *borders)
+            raise ValueError(f"{owner}.{name} must have shape {shape}, got {found}")
 
 
 def _backwards(

@@ -90,7 +90,10 @@ def _spread_tails(d_tails: Tensor, block_size: int, dx: Tensor, d_tail: Tensor) 
 
 
 def _columns(count: int, width: int, size: int) -> Iterator[tuple[int, int, slice, slice]]:
-    """For each of a tail's inputs: at how many borders it lies before x, and where, here or there.
+    """Yield, for each input of a tail, where it lies.
+
+    That is its number, at how many borders it lies before x, and the positions in the tail that is
+    given and in x.
 
     Input c of the tail before border s lies at position ``s size + c - width``.
     """

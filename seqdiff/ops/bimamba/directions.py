@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from seqdiff.ops.bimamba.inputs import Direction, check_direction, one_kind_on_cpu
+from seqdiff.ops.bimamba.inputs import Direction, check_direction, fits_cpu
 from seqdiff.ops.causal_conv.dispatch import BACKENDS as CONV_BACKENDS
 from seqdiff.ops.causal_conv.dispatch import causal_conv1d
 from seqdiff.ops.selective_scan.dispatch import selective_scan
@@ -113,7 +113,7 @@ def mamba_both_ways(
     Raises:
         ValueError: See ``mamba_direction``.
     """
-    if backend in ("auto", "cpu") and one_kind_on_cpu(xz, *fwd, *rev):
+    if fits_cpu(backend, xz, *fwd, *rev):
         for weights in (fwd, rev):
             check_direction(xz, weights, padding)
         from seqdiff.ops.bimamba.cpu import mamba_cpu

@@ -81,8 +81,9 @@ def check_direction(
             )
 
 
-def one_kind_on_cpu(xz: Tensor, *others: Tensor | None) -> bool:
-    """Whether the CPU's operators take these tensors as they are."""
+def fits_cpu(backend: str, xz: Tensor, *others: Tensor | None) -> bool:
+    """Tell whether the operator of the CPU runs these tensors as they are."""
     kinds = {t.dtype for t in (xz, *others) if t is not None}
     plain = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
-    return xz.device.type == "cpu" and plain and not torch.is_autocast_enabled("cpu")
+    on_cpu = backend in ("auto", "cpu") and xz.device.type == "cpu"
+    return on_cpu and plain and not torch.is_autocast_enabled("cpu")

@@ -16,6 +16,7 @@ from seqdiff.ops.cpu_simd.tiles import (
     read_matrix,
     read_tile,
     sigmoid,
+    silu_slope,
     write_matrix,
     write_tile,
 )
@@ -23,7 +24,6 @@ from seqdiff.ops.cpu_simd.vectors import (
     LANES,
     add,
     fma,
-    full_like,
     load,
     load_first,
     mul,
@@ -115,8 +115,7 @@ def through_silu(window, weights, bias, taps, count, slopes):
     for i in range(count):
         value = filter_at(window, weights, bias, taps, i)
         s = sigmoid(value)
-        slope = fma(mul(value, s), sub(full_like(s, 1.0), s), s)
-        store(slopes, i * LANES, mul(load(slopes, i * LANES), slope))
+        store(slopes, i * LANES, mul(load(slopes, i * LANES), silu_slope(value, s)))
 
 
 @njit(forceinline=True)

@@ -16,6 +16,7 @@ from seqdiff.ops.cpu_simd.vectors import (
     LANES,
     add,
     div,
+    fma,
     full_like,
     load,
     load_first,
@@ -33,7 +34,7 @@ from seqdiff.ops.cpu_simd.vectors import (
 # pyright: reportCallIssue=false
 
 
-_LOG2E = math.log2(math.e)
+LOG2E = math.log2(math.e)
 
 
 @njit
@@ -145,7 +146,13 @@ def write_matrix(target, channel, width, buffer, start):
 def sigmoid(x):
     """``1 / (1 + exp(-x))``."""
     one = full_like(x, 1.0)
-    return div(one, add(one, exp2(mul(x, full_like(x, -_LOG2E)))))
+    return div(one, add(one, exp2(mul(x, full_like(x, -LOG2E)))))
+
+
+@njit(forceinline=True)
+def silu_slope(x, s):
+    """The derivative of ``x * s``, where s is ``sigmoid(x)``."""
+    return fma(mul(x, s), sub(full_like(s, 1.0), s), s)
 
 
 @njit(forceinline=True)
@@ -153,5 +160,5 @@ def softplus(x):
     """``log(1 + exp(x))`` without overflow."""
     zero = full_like(x, 0.0)
     magnitude = maximum(sub(zero, x), x)
-    rest = log1p(exp2(mul(magnitude, full_like(x, -_LOG2E))))
+    rest = log1p(exp2(mul(magnitude, full_like(x, -LOG2E))))
     return add(maximum(x, zero), rest)

@@ -29,6 +29,7 @@ from seqdiff.ops.cpu_simd.tiles import (
     put_tile,
     read_tile,
     sigmoid,
+    silu_slope,
     softplus,
     write_tile,
 )
@@ -41,7 +42,6 @@ from seqdiff.ops.cpu_simd.vectors import (
     mul,
     next_task,
     store,
-    sub,
     sum_lanes,
 )
 from seqdiff.ops.cpu_simd.wide import (
@@ -63,6 +63,7 @@ from seqdiff.ops.selective_scan.cpu_parts import (
     Scan,
     Span,
     border_at,
+    count_blocks,
     count_groups,
     count_groups_of_cuts,
     count_together,
@@ -214,9 +215,9 @@ def _advance_tile(scan, cuts, span, maps, tile, room, state, borders):
 
 
 @njit
-def _forward_row(scan, block, row, cuts, maps, state, borders, out, accumulate, saved):
+def _forward_row(scan, block, row, cuts, maps, room, state, borders, out, accumulate, saved):
     """Walk one task along its row. ``row`` is its place in ``saved``."""
-    length, room, b = scan.u.shape[2], make_room(scan.u), block.batch
+    length, b = scan.u.shape[2], block.batch
     for group in range(count_groups_of_cuts(cuts, length)):
         number, last, begin, end = find_group_of_cuts(cuts, length, group)
         for first in range(begin, end, CHUNK):
@@ -247,20 +248,21 @@ def scan_forward(
 
     ``borders`` (Bt, n, D, N), channels adjacent, are the states before every cut; if through, the
     first is given and the others are filled, the last of which lies behind the last cut. Without
-    borders every cut begins from zero. ``out`` of size 0 is not
-    wanted. ``saved`` takes the states at the starts of chunks inside cuts, or has size 0.
+    borders every cut begins from zero. If ``out`` has size 0, no output is written. ``saved`` takes
+    the states at the starts of chunks inside cuts, or has size 0.
     """
     scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
-    maps, state = make_maps(u, A.shape[1]), buffer(TILES * A.shape[1], u)
+    maps, room, state = make_maps(u, A.shape[1]), make_room(u), buffer(TILES * A.shape[1], u)
     cuts, groups = Cuts(period, lead, through), count_groups(scan)
-    rows = groups * -(-(u.shape[1] // groups) // (LANES * TILES))
+    rows = groups * count_blocks(u.shape[1], groups)
     while True:
         task = next_task(counter)
         if task >= u.shape[0] * rows:
             return
         block = place(task, u.shape[1], groups)
         read_maps(scan, block, maps)
-        _forward_row(scan, block, task % rows, cuts, maps, state, borders, out, accumulate, saved)
+        row = task % rows
+        _forward_row(scan, block, row, cuts, maps, room, state, borders, out, accumulate, saved)
 
 
 @njit(forceinline=True)
@@ -348,8 +350,7 @@ def _prepare(scan, maps, number, tile, count):
         if scan.z.size:
             gate, d_out = load(tile.gate, k), load(tile.dy, k)
             s = sigmoid(gate)
-            slope = fma(mul(gate, s), sub(full_like(s, 1.0), s), s)
-            store(tile.gate, k, mul(slope, d_out))
+            store(tile.gate, k, mul(silu_slope(gate, s), d_out))
             store(tile.dy, k, mul(d_out, mul(gate, s)))
 
 
@@ -377,7 +378,7 @@ def _finish(scan, maps, number, tile, count, sums):
 
 @njit(forceinline=True)
 def open_tile_back(scan, block, number, first, count, maps, d_out, tile):
-    """Fill in what the recurrence of a tile needs; no gradient of the output is one of zero."""
+    """Fill in what the recurrence of a tile needs; an absent ``d_out`` counts as zero."""
     b, channel = block.batch, block.begin + number * LANES
     width = min(LANES, block.end - channel)
     read_tile(scan.delta, b, channel, width, first, count, tile.delta)
@@ -530,7 +531,7 @@ def scan_backward(
     maps, sums, tile = make_maps(u, A.shape[1]), make_sums(u, A.shape[1]), make_tile(u)
     state, cuts = buffer(TILES * A.shape[1], u), Cuts(period, lead, through)
     groups = count_groups(scan)
-    rows = groups * -(-(u.shape[1] // groups) // (LANES * TILES))
+    rows = groups * count_blocks(u.shape[1], groups)
     while True:
         task = next_task(counter)
         if task >= u.shape[0] * rows:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from seqdiff.ops.cpu_simd.cuts import count_cuts, find_cut
-from seqdiff.ops.cpu_simd.tiles import buffer, copy_rows, expect_tile, read_matrix, write_matrix
+from seqdiff.ops.cpu_simd.tiles import (
+    LOG2E,
+    buffer,
+    copy_rows,
+    expect_tile,
+    read_matrix,
+    write_matrix,
+)
 from seqdiff.ops.cpu_simd.vectors import LANES, full_like, load, mul, store
 from seqdiff.ops.cpu_simd.wide import WIDE
 
@@ -19,7 +25,6 @@ from seqdiff.ops.cpu_simd.wide import WIDE
 
 CHUNK = 128
 TILES = 4
-LOG2E = math.log2(math.e)
 
 
 class Scan(NamedTuple):
@@ -74,10 +79,16 @@ def count_groups(scan):
 
 
 @njit
+def count_blocks(channels, groups):
+    """Count the blocks of channels of one group."""
+    return -(-(channels // groups) // (LANES * TILES))
+
+
+@njit
 def place(task, channels, groups):
     """The block of a task's number."""
     per_group = channels // groups
-    blocks = -(-per_group // (LANES * TILES))
+    blocks = count_blocks(channels, groups)
     group, index = task // blocks % groups, task % blocks
     begin = group * per_group + index * TILES * LANES
     end = min(begin + TILES * LANES, (group + 1) * per_group)
@@ -172,7 +183,7 @@ class Span(NamedTuple):
 
 @njit
 def count_groups_of_cuts(cuts, length):
-    """How often chunks begin with a cut: of short ones, several share a chunk."""
+    """Count the groups of cuts: a group is one long cut, or the short ones that share a chunk."""
     return -(-count_cuts(cuts, length) // max(1, CHUNK // cuts.period))
 
 

@@ -45,7 +45,7 @@ class ScanInputs(NamedTuple):
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """The dtype of the state, see ``dtypes.compute_dtype``."""
+        """The dtype of the state, see ``operators.compute_dtype``."""
         return compute_dtype(*self.tensors().values())
 
 

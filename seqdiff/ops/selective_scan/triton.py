@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 
 from seqdiff.ops.operators import compute_dtype
@@ -18,7 +19,7 @@ from seqdiff.ops.selective_scan.triton_kernels import (
     scan_gradients,
     scan_outputs,
 )
-from seqdiff.ops.triton_common import BLOCK, ceil_div, kind_of, launch, power_of_two, strided
+from seqdiff.ops.triton_common import BLOCK, ceil_div, kind_of, launch, strided
 
 SPAN = 8
 """Positions whose states the backward keeps in registers."""
@@ -93,7 +94,7 @@ class _Plan(NamedTuple):
 
     def options(self) -> dict[str, object]:
         """Compile-time arguments of every kernel; 16 states of a channel fit in one lane."""
-        width = power_of_two(self.sizes[1])
+        width = triton.next_power_of_2(self.sizes[1])
         return {
             "BLOCK": BLOCK,
             "N_PAD": width,

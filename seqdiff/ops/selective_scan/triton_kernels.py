@@ -18,12 +18,34 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seqdiff.ops.triton_common import inside, place_of, sigmoid, softplus
+from seqdiff.ops.triton_common import sigmoid
 
 # pyright: reportMissingImports=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def softplus(x):
+    """log(1 + exp(x)), exact to the last bits where exp(x) vanishes beside 1."""
+    e = tl.exp(tl.minimum(x, 20.0, propagate_nan=tl.PropagateNan.ALL))
+    w = 1 + e
+    small = w == 1
+    return tl.where(x > 20, x, tl.where(small, e, tl.log(w) * (e / tl.where(small, 1, w - 1))))
+
+
+@triton.jit
+def place_of(i, length, REVERSE: tl.constexpr):
+    """Where the i-th position read lies, kept inside the row."""
+    clipped = tl.minimum(i, length - 1)
+    return (length - 1 - clipped if REVERSE else clipped).to(tl.int64)
+
+
+@triton.jit
+def inside(mask, i, length):
+    """A mask that is off from the end of the row on."""
+    return mask & (tl.zeros(mask.shape, tl.int32) + i < length)
 
 
 @triton.jit
@@ -313,7 +335,8 @@ def scan_gradients(
         row_start(d_out, s_dout, row, d), s_dout, gates, row_start(du, sdu, row, d), sdu,
         row_start(d_delta, s_ddelta, row, d), s_ddelta, parts[1] + here, parts[2] + here,
     )  # fmt: skip
-    tile, area = d[None, :] * sizes[1] + n[:, None], (row * 0 + sizes[1]) * sizes[0]
+    tile = d[None, :] * sizes[1] + n[:, None]
+    area = (row * 0 + sizes[1]) * sizes[0]  # row is 64 bits wide, so the product is too
     first, spans = chunk * CHUNK, tl.cdiv(tl.minimum(length - chunk * CHUNK, CHUNK), SPAN)
     marks += at * (CHUNK // SPAN) * area + tile
     h = tl.load(starts + at * area + tile, mask=has, other=0)
