@@ -71,7 +71,8 @@ def commands_page() -> str:
         "",
     ]
     for command in commands().values():
-        text = build_app(command.name)[command.name].generate_docs(output_format="markdown")
+        text = build_app(command.name).generate_docs(output_format="markdown")
+        text = text.partition(f"\n## seqdiff {command.name}\n")[2]
         text = re.sub(r"^#+ .*$", "", text, flags=re.MULTILINE)
         about, _, example = command.help.rpartition(": ")
         lines += [f"## seqdiff {command.name}", "", f"{about}.", "", f"    {example}", "", text, ""]

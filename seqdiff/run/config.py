@@ -11,6 +11,7 @@ import json
 import re
 from argparse import SUPPRESS, ArgumentError
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -362,14 +363,13 @@ def _hint(arguments: Sequence[str]) -> str:
     merged: dict[str, Any] = {"process": _DEFAULT_PROCESS, "objective": _DEFAULT_OBJECTIVE}
     for key, text in _pairs(arguments):
         if key == "config":
-            path = Path(text)
-            content = yaml.safe_load(path.read_text() if _is_file(path) else text)
-            for part, value in content.items():
-                if isinstance(value, str) and _is_file(path.parent / value):
-                    content[part] = str(path.parent / value)
-            _merge(merged, content)
+            content, folder = _read(text, Path()), Path(text).parent
+            content = {part: _read(value, folder) for part, value in content.items()}
         else:
-            _merge(merged, _nested(key.removesuffix("+").split("."), _value(text)))
+            content = _read(text, Path())
+            for part in reversed(key.removesuffix("+").split(".")):
+                content = {part: content}
+        _merge(merged, _flat(content))
     known = [f.name for f in fields(RunConfig)]
     hints = get_type_hints(RunConfig)
     for key, value in merged.items():
@@ -396,34 +396,34 @@ def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # text that is longer than a path can be
-        return False
+def _read(value: Any, folder: Path) -> Any:
+    """Read a value as YAML, or the file that it names."""
+    if not isinstance(value, str):
+        return value
+    with suppress(OSError):  # a value may be longer than a path can be
+        if (folder / value).is_file():
+            value = (folder / value).read_text()
+    with suppress(yaml.YAMLError):
+        return yaml.safe_load(value)
+    return value
 
 
-def _value(text: str) -> object:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
-def _nested(keys: list[str], value: object) -> dict[str, Any]:
-    return {keys[0]: value if len(keys) == 1 else _nested(keys[1:], value)}
+def _flat(value: Any) -> Any:
+    """Put the arguments of classes beside ``class_path``, where flags may write them."""
+    if not isinstance(value, dict):
+        return value
+    value = {**value, **(value.get("init_args") or {})}
+    return {key: _flat(part) for key, part in value.items() if key != "init_args"}
 
 
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
     """Merge a mapping into another one, which it overrides; a string names a class."""
     for key, value in new.items():
-        before = into.get(key)
-        if isinstance(before, str) and isinstance(value, dict) and "class_path" not in value:
-            into[key] = {"class_path": before, **value}
-        elif isinstance(before, dict) and isinstance(value, dict):
+        before = {"class_path": into[key]} if isinstance(into.get(key), str) else into.get(key)
+        if isinstance(before, dict) and isinstance(value, dict) and "class_path" not in value:
             _merge(before, value)
-        else:
-            into[key] = dict(value) if isinstance(value, dict) else value
+            value = before
+        into[key] = value
 
 
 def _hint_of_group(hint: object, value: object) -> str:
@@ -436,22 +436,19 @@ def _hint_of_group(hint: object, value: object) -> str:
 
 def _hint_of_class(base: type, value: object, linked: str = "", more: str = "") -> str:
     """Check that a value names a class and arguments that it takes."""
-    if isinstance(value, str) and _is_file(Path(value)):
-        value = yaml.safe_load(Path(value).read_text())
     named = value.get("class_path") if isinstance(value, dict) else value
-    if not isinstance(named, str):
+    if named is None:
         return ""
     choices = _paths(cls for cls in _subclasses(base) if cls is not Blockwise)
     short = [path for path in choices if path.rpartition(".")[2] == named]
     try:
-        cls = _imported(short[0] if short else named)
+        cls = _imported(short[0] if short else str(named))
     except (ImportError, AttributeError, ValueError):
         cls = None
     if not (isinstance(cls, type) and issubclass(cls, base)):
         return f"; choose from {', '.join(choices) or 'your own import path'}{more}"
     given = dict(value) if isinstance(value, dict) else {}
     given.pop("class_path", None)
-    given |= given.pop("init_args", None) or {}
     skipped = {name for part, name in _LINKED if part == linked}
     names = [name for name in inspect.signature(cls).parameters if name not in skipped]
     if set(given) - set(names) - skipped:

@@ -130,7 +130,7 @@ def test_the_whole_sampler_is_the_chain_of_its_steps(process, kind) -> None:
     """Other tests merge equal rows after a step; here every path of ``fill`` is walked."""
     denoiser = exact(Joint.random(2, 2, seed=2), process, kind)
     for cls in GRIDS:
-        if kind.kind in cls.needs.distributions:
+        if kind.kind in cls.needs.kinds:
             sampler = cls(num_steps=2)
             walked = ends(sampler, denoiser, Request.nothing(denoiser, 2))
             merged = chain(sampler, denoiser, 2)[-1]

@@ -1,5 +1,6 @@
 """What README and docs show is checked: commands parse, Python blocks run, links and keys exist."""
 
+import inspect
 import re
 import shlex
 import tomllib
@@ -12,6 +13,7 @@ import yaml
 from Bio import bgzf
 
 from genomics.finetune.labelled import SHARED_BASES
+from genomics.io.fasta import write_fasta
 from genomics.io.genome import load_genome
 from genomics.io.motifs import HIT_FRACTION
 from genomics.io.vcf import read_vcf
@@ -21,10 +23,12 @@ from genomics.report.page import About, Curves, numbers
 from genomics.sequence.alphabet import MASK_ID
 from genomics.variants.effects import refusal
 from seqdiff.backbones import Caduceus, Transformer
-from seqdiff.cli.app import main, parse
+from seqdiff.cli.app import build_app, main, parse
+from seqdiff.cli.app import commands as find_commands
 from seqdiff.cli.options import part
-from seqdiff.run.config import parse_run
+from seqdiff.run.config import instantiate, parse_run
 from seqdiff.run.sampler_config import build_sampler
+from seqdiff.samplers.protocol import named_samplers
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -54,13 +58,34 @@ def commands(text: str) -> list[list[str]]:
     return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
 
 
-COMMANDS = [(page, words) for page, text in PAGES.items() for words in commands(text)]
+def substituted(text: str) -> list[list[str]]:
+    """The commands of a page, with the variables that its shell blocks set filled in."""
+    values: dict[str, list[str]] = {}
+    found = []
+    for words in commands(text):
+        name, equals, value = words[0].partition("=")
+        if equals and len(words) == 1:
+            values[f"${name}"] = shlex.split(value)
+        else:
+            found.append([part for word in words for part in values.get(word, [word])])
+    return found
+
+
+COMMANDS = [(page, words) for page, text in PAGES.items() for words in substituted(text)]
+CONFIGS = ROOT / "configs" / "experiment"
+FASTA = CONFIGS / "genomics" / "fasta.yaml"
+SHIPPED = [FASTA, CONFIGS / "text" / "bytes.yaml", CONFIGS / "text" / "wap_block4.yaml"]
+INLINE = [
+    (page, shlex.split(code))
+    for page, text in PAGES.items()
+    for code in re.findall(r"`(--[^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+]
+HELD_OUT = [words for _, words in INLINE if words[0].startswith("--data.test_")]
 
 
 def check(words: list[str]) -> None:
     """Read a command as its program would, without doing it."""
     words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
-    words = [word for word in words if not word.startswith("$")]  # options in a variable
     program, *arguments = words
     if program == "seqdiff":
         for option in ("--help", "..."):
@@ -103,8 +128,6 @@ def test_commands_are_valid(
         (function,) = re.findall(r"^def gc_content.*?\n\n", guide, re.DOTALL | re.MULTILINE)
         (tmp_path / "rewards.py").write_text(function)
         monkeypatch.syspath_prepend(tmp_path)
-    if words[0].startswith(("SMALL=", "FILES=")):
-        return
     check(words)
 
 
@@ -127,6 +150,82 @@ def test_a_wrong_command_would_be_found(broken: str, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(ROOT)
     with pytest.raises((AssertionError, OSError, ValueError)):
         check(shlex.split(broken))
+
+
+@pytest.fixture(scope="module")
+def options() -> set[str]:
+    """Options of all commands and samplers, and the keys of the shipped configurations."""
+    found = {"--help"}
+    for name in find_commands():
+        app = build_app(name)[name]
+        found |= {
+            option for argument in app.assemble_argument_collection() for option in argument.names
+        }
+    for sampler in named_samplers().values():
+        fields = inspect.signature(sampler).parameters
+        found |= {f"--{field.replace('_', '-')}" for field in fields}
+    for config in SHIPPED:
+        found |= {f"--{key.replace('init_args.', '')}" for key in parse_run(config).keys()}
+    return found
+
+
+def find_option(page: str, words: list[str], options: set[str]) -> bool:
+    """Whether an option exists that prose names; with a value, also whether a run takes it."""
+    name = words[0]
+    if name in options and (len(words) == 1 or not name.startswith("--data.")):
+        return True
+    if page.startswith("docs/benchmarks"):
+        scripts = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
+        named = [word.removeprefix("--") for word in words if word.startswith("--")]
+        if all(re.search(f'"(--)?{option}"', scripts) for option in named):
+            return True
+    for config in SHIPPED:
+        try:
+            parse_run(config, words)
+        except ValueError:
+            continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), INLINE, ids=[f"{p}: {shlex.join(w)}" for p, w in INLINE]
+)
+def test_options_in_prose_exist(
+    page: str, words: list[str], options: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert find_option(page, words, options)
+
+
+@pytest.mark.parametrize("broken", ["--rc-consistant", "--data.tset x", "--preset fly", "--fly 3"])
+def test_a_wrong_option_would_be_found(
+    broken: str, options: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert not find_option("docs/how-to/dna.md", shlex.split(broken), options)
+
+
+@pytest.mark.parametrize("flags", HELD_OUT, ids=shlex.join)
+def test_a_held_out_test_split_leaves_data_to_train_and_to_validate_on(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shipped configuration validates, so the other held-out split must not go missing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
+    bases = np.array(list("ACGT"))[np.random.default_rng(0).integers(0, 4, 300_000)]
+    records = ["".join(piece) for piece in np.split(bases, 3)]
+    write_fasta("genome.fa", ["chr1", "chr20"], records[:2])
+    write_fasta("other.fa", ["chrX"], records[2:])
+    data = instantiate(parse_run(FASTA, flags)).data
+    assert len(data.dataset("test")) == 98, "100,000 bases, the last window shifted inside"
+    rest = 100_000 if "chr20" in flags[-1] else 200_000
+    assert abs(len(data.dataset("valid")) * 1024 / rest - 0.05) < 0.02
+    assert len(data.dataset("train")) > 300
+
+
+def test_the_held_out_splits_are_shown() -> None:
+    assert len(HELD_OUT) == 2
 
 
 def test_the_readme_is_short_and_its_links_exist() -> None:

@@ -64,7 +64,7 @@ def test_the_table_and_the_numbers(
     assert f" {float(f'{expected.values[-1] / scale:.3g}'):g} ±" in shown
     assert f"in 1e{np.log10(scale):.0f} nats² per token²" in shown
     assert "blocks of 3, 5 batches of 8 rows" in shown
-    assert "shares are uniform on [beta, beta + width]" in shown
+    assert "masked fractions are uniform on [beta, beta + width]" in shown
     logged = (blocks / "metrics.csv").read_text().splitlines()
     (beta,), (omega,) = (
         [float(line.split(",")[2]) for line in logged if line.startswith(f"4,train/{name},")]
