@@ -163,6 +163,101 @@ def test_wrong_arguments_are_named(change, message):
     ways = {"fwd": Direction(*rest[:7]), "rev": Direction(*rest[7:])}
     given = change({"xz": xz, "block_size": 3, "states": states, "tails": tails, **ways})
     start, size, fwd = Borders(given["states"], given["tails"]), given["block_size"], given["fwd"]
+    with pytest.raises(ValueError, match=rf"^mamba_(through(\.start)?|direction)\.{message}"):
+        mamba_through(xz, fwd, ways["rev"], size, start)
+    with pytest.raises(ValueError, match=rf"^mamba_(borders(\.start)?|direction)\.{message}"):
+        mamba_borders(xz[..., :21], fwd, size, start)
+    with pytest.raises(ValueError, match=r"^mamba_(from(\.borders)?|direction)\."):
+        mamba_from(xz, fwd, ways["rev"], size, start)
+
+
+@pytest.mark.parametrize("function", [mamba_through, mamba_borders, mamba_from])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("name", CASES)
+def test_equals_separate_operators(name, dtype, function):
+    size = CASES[name]["block_size"]
+    given = case(**CASES[name], from_borders=function is mamba_from)
+    got = numbers(function, given, size, dtype, "auto")
+    wanted = numbers(function, given, size, dtype, "reference")
+    assert len(got) == len(wanted) > 12
+    assert largest_gap(got, wanted) < RTOL[dtype]
+    if function is not mamba_borders:
+        other_size = size - 1 if size > 1 else given[1].shape[1]
+        if function is mamba_through and given[1].shape[1] % other_size == 0:
+            other = numbers(function, given, other_size, dtype, "auto")[0]
+            assert (other - wanted[0]).abs().max() > 1e-2
+    no_start = {"start": lambda states, tails: Borders(0 * states, tails)}
+    broken = numbers(function, given, size, dtype, "auto", **no_start)
+    assert largest_gap(broken, wanted) > 1e-2
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_borders_are_the_states_of_an_unbroken_scan(backend):
+    """Every second border of blocks of three is a border of blocks of six; outputs differ."""
+    _, xz, states, tails, *rest = case(3, 24)
+    ways, start = (Direction(*rest[:7]), Direction(*rest[7:])), Borders(states, tails)
+    y, fine = mamba_through(xz, *ways, 3, start, backend=backend)
+    other, coarse = mamba_through(xz, *ways, 6, start, backend=backend)
+    for short, long in zip(fine, coarse, strict=True):
+        torch.testing.assert_close(short[:, ::2], long, rtol=1e-11, atol=1e-11)
+        assert (short[:, 1:-1:2] - long[:, 1:]).abs().max() > 1e-2
+    assert (y - other).abs().max() > 1e-2
+    torch.testing.assert_close(
+        mamba_borders(xz[..., :21], ways[0], 3, start, backend=backend)[0], fine[0]
+    )
+
+
+def test_one_block_from_nothing_is_both_directions():
+    _, xz, states, tails, *rest = case(12)
+    ways = Direction(*rest[:7]), Direction(*rest[7:])
+    start = Borders(torch.zeros_like(states), torch.zeros_like(tails))
+    wanted = mamba_direction(xz, ways[0]) + mamba_direction(xz, ways[1], reverse=True)
+    for got in (mamba_through(xz, *ways, 12, start)[0], mamba_from(xz, *ways, 20, start)):
+        torch.testing.assert_close(got, wanted, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("function", [mamba_through, mamba_from])
+def test_gradients_are_those_of_finite_differences(function):
+    given = case(2, 4, 3, 2, 1, from_borders=function is mamba_from)[1:]
+
+    def flat(xz: Tensor, states: Tensor, tails: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        ways = Direction(*rest[:7]), Direction(*rest[7:])
+        out = function(xz, *ways, 2, Borders(states, tails))
+        return (out,) if isinstance(out, Tensor) else (out[0], *out[1])
+
+    assert torch.autograd.gradcheck(flat, [t.requires_grad_() for t in given if t is not None])
+
+
+def test_autocast_takes_the_separate_operators():
+    absent, *tensors = case(3)
+    tensors = [t.float() for t in tensors]
+    ways, start = (Direction(*tensors[3:10]), Direction(*tensors[10:])), Borders(*tensors[1:3])
+    wanted, borders = mamba_through(tensors[0], *ways, 3, start, absent)
+    with torch.autocast("cpu", torch.bfloat16):
+        got, coarse = mamba_through(tensors[0], *ways, 3, start, absent)
+    assert coarse.states.dtype == torch.float32
+    gap = (got - wanted).abs().max() / wanted.abs().max()
+    assert 1e-4 < gap < 5e-2
+    assert (coarse.states - borders.states).abs().max() < 5e-2 * borders.states.abs().max()
+
+
+WRONG = [
+    (lambda g: g | {"block_size": 5}, r"block_size must divide the length 12, got 5"),
+    (lambda g: g | {"states": g["states"][:, :, :5]}, r"states must have shape \(2, 1, 21, 5\)"),
+    (
+        lambda g: g | {"tails": g["tails"].mT},
+        r"tails must have shape \(2, 1, 3, 21\), got \(2, 1, 21",
+    ),
+    (lambda g: g | {"fwd": g["fwd"]._replace(D=g["fwd"].D[:3])}, r"D must have shape \(21,\)"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_wrong_arguments_are_named(change, message):
+    _, xz, states, tails, *rest = case(3)
+    ways = {"fwd": Direction(*rest[:7]), "rev": Direction(*rest[7:])}
+    given = change({"xz": xz, "block_size": 3, "states": states, "tails": tails, **ways})
+    start, size, fwd = Borders(given["states"], given["tails"]), given["block_size"], given["fwd"]
     with pytest.raises(ValueError, match=rf"^mamba_(through|borders|direction)(\.start)?\.{message}"):
         mamba_through(xz, fwd, ways["rev"], size, start)
     with pytest.raises(ValueError, match=rf"^mamba_(through|borders|direction)(\.start)?\.{message}"):
