@@ -351,11 +351,12 @@ class Canvas:
     def window(self, start: int, end: int) -> Canvas:
         """Return a canvas of the positions ``start..end-1`` whose tokens are those of this one."""
         part, before = slice(start, end), self.step
+        x_t = self.x_t[:, part]
         return Canvas(
             self.denoiser,
             self.draws.window(start),
-            self.x_t[:, part],
-            self.masked[:, part],
+            x_t,
+            self.free[:, part] & (x_t == self.unknown_id),
             self.nfe,
             None if self.padding is None else self.padding[:, part],
             None if self.allowed is None else self.allowed[:, part],

@@ -13,7 +13,7 @@ from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.samplers import FirstHittingSampler, Particles, SMCSampler
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
-from seqdiff.samplers.smc import Weights, systematic
+from seqdiff.samplers.smc import Swarm, Weights, systematic
 from tests.enumeration import Distribution, distance, outcomes
 from tests.oracles import LookupBackbone, masked_model
 
@@ -114,22 +114,22 @@ def test_broken_twins_of_the_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     def gap(**patches) -> float:
         with monkeypatch.context() as patched:
             for name, value in patches.items():
-                patched.setattr(SMCSampler if name == "_weigh" else Weights, name, value)
+                patched.setattr(Swarm if name == "weigh" else Weights, name, value)
             return distance(measure(build(options), k, length)[0], right)
 
-    def without_division(self, swarm, which, worth):
+    def without_division(swarm, which, worth):
         swarm.worth[which] = worth
         gain = swarm.worth.view_as(swarm.weights.log_weights)
         swarm.weights.log_weights = swarm.weights.log_weights + gain
 
-    def no_weights(self, swarm, which, worth):
+    def no_weights(swarm, which, worth):
         swarm.worth[which] = worth
 
     assert gap() < EXACT
     assert gap(settle=keeps_weights) > 1e-2
     assert gap(settle=forgets_the_mean) > 1e-2
-    assert gap(_weigh=without_division) > 1e-2
-    assert gap(_weigh=no_weights) > 1e-2
+    assert gap(weigh=without_division) > 1e-2
+    assert gap(weigh=no_weights) > 1e-2
 
 
 def test_particles_cost_what_they_say_and_rows_end_on_their_own() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.samplers import FirstHittingSampler, SMCSampler
+from seqdiff.samplers.smc import Swarm
 from tests.enumeration import distance, outcomes
 from tests.exact.test_smc import EXACT, measure, reward, world
 
@@ -57,7 +58,7 @@ def unspared(self, worth: Tensor, before: Tensor) -> Tensor:
     return worth
 
 
-def stays_dead(self, swarm, which: Tensor, worth: Tensor) -> None:
+def stays_dead(swarm, which: Tensor, worth: Tensor) -> None:
     before = swarm.worth.clone()
     swarm.worth[which] = worth
     gain = torch.where(before.isneginf(), -math.inf, swarm.worth - before)
@@ -66,7 +67,7 @@ def stays_dead(self, swarm, which: Tensor, worth: Tensor) -> None:
 
 def test_particles_that_are_not_spared_would_be_found(monkeypatch) -> None:
     monkeypatch.setattr(SMCSampler, "_spare", unspared)
-    monkeypatch.setattr(SMCSampler, "_weigh", stays_dead)
+    monkeypatch.setattr(Swarm, "weigh", stays_dead)
     with pytest.raises(AssertionError):
         test_the_measure_is_unbiased(monkeypatch, only_one, 1, 0.0)
 

@@ -163,11 +163,11 @@ def test_wrong_arguments_are_named(change, message):
     ways = {"fwd": Direction(*rest[:7]), "rev": Direction(*rest[7:])}
     given = change({"xz": xz, "block_size": 3, "states": states, "tails": tails, **ways})
     start, size, fwd = Borders(given["states"], given["tails"]), given["block_size"], given["fwd"]
-    with pytest.raises(ValueError, match=rf"^mamba_(blocks|direction)\.{message}"):
+    with pytest.raises(ValueError, match=rf"^mamba_(through(\.start)?|direction)\.{message}"):
         mamba_through(xz, fwd, ways["rev"], size, start)
-    with pytest.raises(ValueError, match=rf"^mamba_(blocks|direction)\.{message}"):
+    with pytest.raises(ValueError, match=rf"^mamba_(borders(\.start)?|direction)\.{message}"):
         mamba_borders(xz[..., :21], fwd, size, start)
-    with pytest.raises(ValueError, match=r"^mamba_(blocks|direction)\."):
+    with pytest.raises(ValueError, match=r"^mamba_(from(\.borders)?|direction)\."):
         mamba_from(xz, fwd, ways["rev"], size, start)
 
 

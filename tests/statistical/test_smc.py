@@ -89,8 +89,8 @@ def test_the_bias_falls_like_one_over_particles(resampling: str, threshold: floa
 class NoWeights(SMCSampler):
     """Broken twin: the reward is computed and ignored."""
 
-    def _weigh(self, swarm, which: Tensor, worth: Tensor) -> None:
-        swarm.worth[which] = worth
+    def _worth(self, swarm, rows: Tensor) -> Tensor:
+        return torch.zeros_like(super()._worth(swarm, rows))
 
 
 class WeightsStay(SMCSampler):
