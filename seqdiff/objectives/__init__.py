@@ -1,13 +1,16 @@
 """What training minimises: a loss and the draws it is estimated with."""
 
-from seqdiff.objectives.autoregressive import Autoregressive
 from seqdiff.objectives.base import Objective
-from seqdiff.objectives.block import BlockNELBO
-from seqdiff.objectives.continuous import ContinuousNELBO
-from seqdiff.objectives.cross_entropy import CrossEntropy
-from seqdiff.objectives.discrete import DiscreteNELBO
+from seqdiff.objectives.bounds import (
+    Autoregressive,
+    BlockNELBO,
+    ContinuousNELBO,
+    DiscreteNELBO,
+    WeightedMLM,
+    validation_objective,
+)
+from seqdiff.objectives.cross_entropy import CrossEntropy, MaskedLM
 from seqdiff.objectives.gaussian import GaussianVLB
-from seqdiff.objectives.masked_lm import MaskedLM
 from seqdiff.objectives.time_sampling import (
     VDM,
     Importance,
@@ -16,8 +19,6 @@ from seqdiff.objectives.time_sampling import (
     TimeSampler,
     Uniform,
 )
-from seqdiff.objectives.validation import validation_objective
-from seqdiff.objectives.weighted_mlm import WeightedMLM
 
 __all__ = [
     "VDM",

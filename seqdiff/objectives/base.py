@@ -1,4 +1,4 @@
-"""What every objective promises."""
+"""The base class of objectives, and the draws and end terms that they have in common."""
 
 # No postponed annotations: the configuration parser reads those of a base class in the module of
 # a subclass, where names may be missing.
@@ -16,7 +16,7 @@ from seqdiff.process import DiscreteProcess
 from seqdiff.rng import MASK_STREAM, RECONSTRUCTION_STREAM, CounterNoise
 from seqdiff.types import Batch
 
-# Of the rows, that also pay for decoding z_0, at a weight of one over it.
+# Fraction of rows that have a reconstruction term, with one over it as the weight.
 _RECONSTRUCTED = 1 / 8
 
 
@@ -24,7 +24,7 @@ class Objective(ABC):
     """Draws noise for a batch and returns the terms of a loss.
 
     Attributes:
-        needs: Of the models that it trains.
+        needs: The models that it can train.
     """
 
     needs: ClassVar[Needs]
@@ -35,19 +35,19 @@ class Objective(ABC):
 
         Args:
             denoiser: The model.
-            batch: Clean tokens; those outside its loss mask are given as they are.
+            batch: Clean tokens; those outside the loss mask are not corrupted.
             noise: The run's noise, read at ``batch.index``.
 
         Returns:
-            Nats, 0 outside the loss mask. Where the objective is a bound, a row's sum is unbiased
-            for the row's bound.
+            Nats, 0 outside the loss mask. If the objective is a bound, the sum over a row is an
+            unbiased estimate of the row's bound.
         """
 
     def check(self, denoiser: Denoiser) -> None:
         """Check that this objective can train a model.
 
         Raises:
-            ValueError: In one line, if it cannot, with the objectives that can.
+            ValueError: If it cannot; names the objectives that can.
         """
         if not self.needs.met_by(denoiser):
             fitting = [c.__name__ for c in Objective.__subclasses__() if c.needs.met_by(denoiser)]
@@ -59,14 +59,14 @@ class Objective(ABC):
 
 
 def position_noise(batch: Batch, noise: CounterNoise) -> Float64[Tensor, "B L"]:
-    """One uniform a position, for corruption."""
+    """Draw one uniform for each position, for corruption."""
     return noise.uniform(batch.index, batch.tokens.shape[1], stream=MASK_STREAM)
 
 
 def corrupted(
     denoiser: Denoiser, batch: Batch, t: Float64[Tensor, "..."], noise: CounterNoise
 ) -> Int64[Tensor, "B L"]:
-    """Draw noisy rows; what is outside the loss mask stays as it is."""
+    """Draw noisy rows; positions outside the loss mask keep their tokens."""
     draws = position_noise(batch, noise)
     return denoiser.process.corrupt(  # pyright: ignore[reportAttributeAccessIssue]
         batch.tokens, t, keep=~batch.loss_mask, noise=draws
@@ -76,11 +76,11 @@ def corrupted(
 def add_ends(
     terms: Float[Tensor, "B L"], denoiser: Denoiser, batch: Batch, noise: CounterNoise
 ) -> Float[Tensor, "B L"]:
-    """Add what the bound of a discrete process pays at t = 1 and at t = 0.
+    """Add the terms of a discrete process's bound at t = 1 and at t = 0.
 
-    The prior term of t = 1 does not depend on the network. The reconstruction term of t = 0 takes a
-    network pass of its own, so that only some rows pay it, an eighth on average, at a weight that
-    makes up for the others. Masked diffusion has neither.
+    The prior term at t = 1 does not depend on the network. The reconstruction term at t = 0 takes
+    another network pass, so that only an eighth of the rows, on average, have it, with a weight of
+    8. Masked diffusion has neither term.
     """
     process = denoiser.process
     if isinstance(process, DiscreteProcess) and not process.forgets:
@@ -101,13 +101,13 @@ def add_on_some_rows(
     noise: CounterNoise,
     decode: Callable[[Batch, Tensor], Tensor],
 ) -> Float[Tensor, "B L"]:
-    """Add a reconstruction term that only some rows pay, see ``add_ends``.
+    """Add a reconstruction term to some of the rows, see ``add_ends``.
 
     Args:
-        terms: Of all rows.
+        terms: Terms of all rows.
         batch: The rows.
-        noise: Chooses among them.
-        decode: Gives the terms of a batch at a weight for each row.
+        noise: Noise that chooses the rows.
+        decode: Returns the reconstruction terms of a batch, given a weight for each row.
     """
     chosen = noise.uniform(batch.index, 1, stream=RECONSTRUCTION_STREAM)[:, 0] < _RECONSTRUCTED
     rows = chosen.nonzero().squeeze(-1)

@@ -18,18 +18,18 @@ from seqdiff.process import Gaussian
 from seqdiff.rng import CONDITIONING_STREAM, MASK_STREAM, CounterNoise, standard_normal
 from seqdiff.types import Batch
 
-# Of the rows in training, that are shown a first prediction by a self-conditioned network.
+# Fraction of training rows for which a self-conditioned network sees its first prediction.
 _CONDITIONED = 1 / 4
 
 
 @dataclass(frozen=True)
 class GaussianVLB(Objective):
-    """The bound at one random time a sequence, with its prior and reconstruction terms.
+    """The bound at one random time per sequence, with its prior and reconstruction terms.
 
     The integral does not depend on the shape of the schedule between its ends. So the ends are
-    trained on the bound, like the network, and the shape on the mean square of its estimates, which
-    has the same minimum as their variance. Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619;
-    Kingma et al. 2021, arXiv:2107.00630, appendix I.2.
+    trained on the bound, like the network, and the shape on the mean square of the estimates of the
+    bound, which has the same minimum as their variance. Source: Gulrajani and Hashimoto 2023,
+    arXiv:2305.18619; Kingma et al. 2021, arXiv:2107.00630, appendix I.2.
 
     Attributes:
         time_sampler: Draws the times.
@@ -41,7 +41,7 @@ class GaussianVLB(Objective):
     @override
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
         assert isinstance(denoiser, GaussianDenoiser)  # by ``needs``
-        model = denoiser
+        model = denoiser  # of this type in ``decode`` too
         t, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
         level, hooks = _level(model, t)
         inputs = _corrupted(model, batch, level.gamma, noise)
@@ -58,21 +58,21 @@ class GaussianVLB(Objective):
 
 
 class _SquaredLoss:
-    """Turns gradients of the rows' nats into those of half their square over their tokens.
+    """Hook that turns gradients of the rows' nats into those of half their square per token.
 
-    The square of an estimate has the gradient 2 x estimate x gradient, so that the schedule's shape
+    The gradient of a squared estimate is 2 x estimate x gradient, so that the schedule's shape
     needs no backward pass of its own.
     """
 
     nats_per_token: Tensor
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        """Lengthen the gradient of each row."""
+        """Scale the gradient of each row."""
         return gradient * self.nats_per_token.to(gradient.dtype)
 
 
 def _level(denoiser: GaussianDenoiser, t: Float64[Tensor, " B"]) -> tuple[Level, _SquaredLoss]:
-    """Give the noise level, whose shape is trained on the squared loss."""
+    """Return the noise level, and the hook that trains its shape on the squared loss."""
     squared = _SquaredLoss()
     shape, slope = denoiser.schedule.shape(t)
     for value in (shape, slope):
@@ -84,7 +84,7 @@ def _level(denoiser: GaussianDenoiser, t: Float64[Tensor, " B"]) -> tuple[Level,
 def _corrupted(
     denoiser: GaussianDenoiser, batch: Batch, gamma: Float64[Tensor, " B"], noise: CounterNoise
 ) -> NoisyEmbeddings:
-    """Draw noisy rows; a longer row starts with the noise of a shorter one."""
+    """Draw noisy rows; a longer row begins with the noise of a shorter one."""
     length, dim = batch.tokens.shape[1], denoiser.process.dim
     uniform = noise.uniform(batch.index, length * dim, stream=MASK_STREAM)
     normals = standard_normal(uniform).unflatten(-1, (length, dim))

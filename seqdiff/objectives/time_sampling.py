@@ -1,8 +1,8 @@
-"""Where on [0, 1] to estimate the bound, as a function of each example's place in the stream.
+"""Samplers of the times at which a bound is estimated, from each example's place in the stream.
 
-Low-discrepancy samplers spread one *group* of consecutive stream positions evenly over time. Set
-the group to the global batch (examples per step over all devices and accumulation) and each
-optimiser step is stratified, whichever device holds which example.
+Low-discrepancy samplers spread one *group* of consecutive stream positions evenly over time. If the
+group is the global batch (examples per step over all devices and accumulated batches), each
+optimizer step is stratified, whichever device holds which example.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seqdiff.rng import ORDER_STREAM, TIME_STREAM, CounterNoise
 
 
 class TimeSampler(ABC):
-    """Draws a time for each example, with the inverse of its density."""
+    """Draws a time for each example."""
 
     @abstractmethod
     def sample(
@@ -33,7 +33,7 @@ class TimeSampler(ABC):
             noise: The run's noise.
 
         Returns:
-            Times in (0, 1) and 1 / density, the factor that keeps an estimate unbiased.
+            Times in (0, 1), and 1 / density, by which a term is multiplied to stay unbiased.
         """
 
 
@@ -49,25 +49,36 @@ class Uniform(TimeSampler):
         return t, torch.ones_like(t)
 
 
-def _strata(
-    index: Int[Tensor, " B"], group: int, noise: CounterNoise
-) -> tuple[Int64[Tensor, " B"], Int64[Tensor, " B"]]:
-    """Each example's group, and its stratum in that group's own random order."""
-    block = index // group
-    blocks, which = block.unique(return_inverse=True)
-    orders = noise.uniform(blocks, group, stream=ORDER_STREAM).argsort(dim=-1)
-    return block, orders[which, index % group]
+@dataclass(frozen=True)
+class _Grouped(TimeSampler):
+    """Divides [0, 1] into as many strata as a group has examples."""
 
+    group: int
 
-def _check_group(owner: str, group: int) -> None:
-    if group < 1:
-        raise ValueError(
-            f"{owner}.group must be at least 1, got {group}; use the examples per optimiser step"
-        )
+    def __post_init__(self) -> None:
+        """Check the group.
+
+        Raises:
+            ValueError: If it has no example.
+        """
+        if self.group < 1:
+            raise ValueError(
+                f"{type(self).__name__}.group must be at least 1, got {self.group}; use the "
+                "examples per optimizer step"
+            )
+
+    def _strata(
+        self, index: Int[Tensor, " B"], noise: CounterNoise
+    ) -> tuple[Int64[Tensor, " B"], Int64[Tensor, " B"]]:
+        """Return each example's group, and its stratum in a random order of that group."""
+        block = index // self.group
+        blocks, which = block.unique(return_inverse=True)
+        orders = noise.uniform(blocks, self.group, stream=ORDER_STREAM).argsort(dim=-1)
+        return block, orders[which, index % self.group]
 
 
 @dataclass(frozen=True)
-class Stratified(TimeSampler):
+class Stratified(_Grouped):
     """One jittered time in each of ``group`` equal strata.
 
     MDLM's "antithetic" sampling (Sahoo et al. 2024, arXiv:2406.07524, appendix C.3), with the
@@ -77,24 +88,18 @@ class Stratified(TimeSampler):
         group: Number of consecutive examples that share the strata.
     """
 
-    group: int
-
-    def __post_init__(self) -> None:
-        """Check the group."""
-        _check_group("Stratified", self.group)
-
     @override
     def sample(
         self, index: Int[Tensor, " B"], *, noise: CounterNoise
     ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
-        _, stratum = _strata(index, self.group, noise)
+        _, stratum = self._strata(index, noise)
         jitter = noise.uniform(index, 1, stream=TIME_STREAM)[:, 0]
         t = (stratum + jitter) / self.group
         return t, torch.ones_like(t)
 
 
 @dataclass(frozen=True)
-class VDM(TimeSampler):
+class VDM(_Grouped):
     """A grid of ``group`` equidistant times, shifted by one draw for the whole group.
 
     Source: Kingma et al. 2021, arXiv:2107.00630, appendix I.1; shuffled within the group.
@@ -103,17 +108,11 @@ class VDM(TimeSampler):
         group: Number of consecutive examples that share the shift.
     """
 
-    group: int
-
-    def __post_init__(self) -> None:
-        """Check the group."""
-        _check_group("VDM", self.group)
-
     @override
     def sample(
         self, index: Int[Tensor, " B"], *, noise: CounterNoise
     ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
-        block, stratum = _strata(index, self.group, noise)
+        block, stratum = self._strata(index, noise)
         shift = noise.uniform(block, 1, stream=TIME_STREAM)[:, 0]
         t = (stratum + shift) / self.group
         return t, torch.ones_like(t)
@@ -121,10 +120,10 @@ class VDM(TimeSampler):
 
 @dataclass(frozen=True)
 class Sobol(TimeSampler):
-    """The one-dimensional Sobol sequence over the stream, rotated by one draw a run.
+    """The one-dimensional Sobol sequence over the stream, rotated by one draw per run.
 
-    Any 2^m consecutive positions that start at a multiple of 2^m hit each of 2^m equal strata once,
-    so no group has to be chosen. Source: Sobol 1967; rotation by Cranley and Patterson 1976.
+    Any 2^m consecutive positions from a multiple of 2^m on hit each of 2^m equal strata once, so
+    that no group has to be chosen. Source: Sobol 1967; rotation by Cranley and Patterson 1976.
     """
 
     @override
@@ -138,7 +137,7 @@ class Sobol(TimeSampler):
 
 
 def _radical_inverse(index: Int[Tensor, " B"]) -> Float64[Tensor, " B"]:
-    """The binary digits of an index mirrored at the point: the first dimension of Sobol."""
+    """Mirror the binary digits of an index at the point: the first dimension of Sobol."""
     shifts = torch.arange(62, device=index.device)
     digits = (index[:, None] >> shifts) & 1
     return (digits * 2.0 ** -(shifts + 1).double()).sum(dim=-1)
@@ -146,14 +145,15 @@ def _radical_inverse(index: Int[Tensor, " B"]) -> Float64[Tensor, " B"]:
 
 @dataclass(frozen=True)
 class Importance(TimeSampler):
-    """Times with a piecewise constant density, through the inverse distribution function of a base.
+    """Times with a piecewise constant density.
 
-    The variance of the estimated bound is least when a bin's weight is proportional to the root
-    mean square of the bound's density there.
+    The estimated bound has the least variance if a bin's weight is proportional to the root mean
+    square of the bound's density in it.
 
     Attributes:
         weights: One positive weight for each of ``len(weights)`` equal bins of [0, 1].
-        base: The sampler whose times are mapped; its spread is kept.
+        base: Sampler whose times the inverse distribution function maps, which keeps them evenly
+            spread.
     """
 
     weights: Sequence[float]

@@ -6,14 +6,17 @@ from seqdiff.parameterization.base import (
     distribution_from_scores,
     evidence_added,
     evidence_removed,
-    log_softmax,
     scores_from_distribution,
 )
-from seqdiff.parameterization.categorical import Categorical
-from seqdiff.parameterization.leave_one_out import Full, LeaveOneOut
-from seqdiff.parameterization.mask_column import MaskColumn
+from seqdiff.parameterization.probabilities import (
+    Categorical,
+    Full,
+    LeaveOneOut,
+    MaskColumn,
+    Subs,
+    log_softmax,
+)
 from seqdiff.parameterization.score import Score, before_the_end
-from seqdiff.parameterization.subs import Subs
 
 __all__ = [
     "Categorical",

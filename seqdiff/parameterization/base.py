@@ -75,11 +75,6 @@ class Parameterization(ABC):
         """
 
 
-def log_softmax(outputs: Float[Tensor, "*n K"]) -> Float[Tensor, "*n K"]:
-    """Normalise in float32 or better."""
-    return outputs.log_softmax(dim=-1, dtype=torch.promote_types(outputs.dtype, torch.float32))
-
-
 def evidence_added(
     log_loo: Float[Tensor, "*n K"],
     z: Int[Tensor, "*n"],

@@ -328,9 +328,18 @@ def _subclasses(base: type) -> list[type]:
 
 def _paths(classes: Iterable[type]) -> list[str]:
     """Import paths of those of some classes that can be built."""
-    return sorted(
-        {f"{c.__module__}.{c.__qualname__}" for c in classes if not inspect.isabstract(c)}
-    )
+    public = [cls for cls in classes if not cls.__name__.startswith("_")]
+    return sorted({_shortest_path(cls) for cls in public if not inspect.isabstract(cls)})
+
+
+def _shortest_path(cls: type) -> str:
+    """Import path of a class from the outermost package that exports it."""
+    parts = cls.__module__.split(".")
+    for end in range(1, len(parts)):
+        package = ".".join(parts[:end])
+        if getattr(import_module(package), cls.__name__, None) is cls:
+            return f"{package}.{cls.__name__}"
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 _CHOICES: dict[str, type] = {

@@ -155,7 +155,7 @@ def _as_config(value: object) -> dict:
         (["--backbone.init_args.widht=5"], "'widht' is not accepted; choose from width"),
         (
             ["--backbone", "tests.integration.toy_domain.NotABackbone"],
-            "backbones.caduceus.network.Caduceus",
+            "backbones.Caduceus",
         ),
         (["--backbone", "torch.nn.Linear"], "choose from"),
         (["--backbone", "torch.nn.Identity"], "choose from"),
@@ -164,7 +164,7 @@ def _as_config(value: object) -> dict:
         (["--process=Uniform", "--process.schedule=Nowhere"], "seqdiff.schedules.Cosine"),
         (["--process=Hybrid", "--process.p_u=x"], "Expected a <class 'float'>"),
         (["--parameterization=Subs", "--parameterization.carry_over=x"], "<class 'bool'>"),
-        (["--objective.time_sampler", "Cosine"], "time_sampling.Sobol"),
+        (["--objective.time_sampler", "Cosine"], "objectives.Sobol"),
         (["--data", "Nowhere"], f"{TOY}.ToyData"),
         (["--seed", "x"], "Expected a <class 'int'>"),
         (["--seed", "-1"], "RunConfig.seed must be in [0, 2^32), got -1"),

@@ -240,8 +240,8 @@ def test_real_text(real_data: Path, tmp_path: Path) -> None:
     assert model["bits_per_token"] + 5 * model["bits_per_token_error"] < composition
 
 
-TOKENIZERS = [f"subwords.{name}Tokenizer" for name in ("Bert", "GPT2", "JSON")]
-TOKENIZERS += [f"characters.{name}Tokenizer" for name in ("Byte", "Character", "Text8")]
+NAMES = ("Bert", "Byte", "Character", "GPT2", "JSON", "Text8")
+TOKENIZERS = [f"{name}Tokenizer" for name in NAMES]
 
 
 @pytest.mark.parametrize(
