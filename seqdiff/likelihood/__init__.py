@@ -1,13 +1,16 @@
 """How well a denoiser models sequences: estimators with standard errors, in honest units."""
 
-from seqdiff.likelihood.blocks import BlockBound
-from seqdiff.likelihood.chain import ChainRule
 from seqdiff.likelihood.choice import ESTIMATORS, fit, usual_contrast, usual_estimator
 from seqdiff.likelihood.contrast import contrast
 from seqdiff.likelihood.estimator import Convention, Estimator, PassNoise
 from seqdiff.likelihood.evaluation import check_budget, evaluate
-from seqdiff.likelihood.masks import BernoulliTime, ExactK, SmallK, StratifiedK
-from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
+from seqdiff.likelihood.masks import BernoulliTime, BlockBound, ExactK, SmallK, StratifiedK
+from seqdiff.likelihood.orders import (
+    ChainRule,
+    FixedOrder,
+    ImportanceWeightedOrders,
+    RandomOrderChain,
+)
 from seqdiff.likelihood.result import Likelihood, RowNats, ratio_error
 from seqdiff.likelihood.time_integral import (
     DiscreteSteps,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from seqdiff.denoiser import Denoiser
-from seqdiff.likelihood.blocks import BlockBound
-from seqdiff.likelihood.chain import ChainRule
 from seqdiff.likelihood.estimator import Estimator
-from seqdiff.likelihood.masks import BernoulliTime, ExactK, SmallK, StratifiedK
-from seqdiff.likelihood.orders import FixedOrder, ImportanceWeightedOrders, RandomOrderChain
+from seqdiff.likelihood.masks import BernoulliTime, BlockBound, ExactK, SmallK, StratifiedK
+from seqdiff.likelihood.orders import (
+    ChainRule,
+    FixedOrder,
+    ImportanceWeightedOrders,
+    RandomOrderChain,
+)
 from seqdiff.likelihood.time_integral import DiscreteSteps, GaussianIntegral, TimeIntegral
 
 BY_MASKS = (BernoulliTime, ExactK, StratifiedK)

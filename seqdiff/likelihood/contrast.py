@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood.choice import fit, usual_contrast
-from seqdiff.likelihood.estimator import Estimator, PassNoise
+from seqdiff.likelihood.estimator import Estimator, PassNoise, require_known, run_pass
 from seqdiff.likelihood.masks import SmallK
 from seqdiff.likelihood.orders import ImportanceWeightedOrders
 from seqdiff.likelihood.result import Likelihood, effective_degrees
@@ -66,7 +68,16 @@ def contrast(
             f"{chosen.name} and rows that count differently many tokens; use {SmallK.name}"
         )
     rows, place = _distinct(_stack(ours, theirs))
-    values = _values(denoiser, chosen, rows, 2 * len(cost), rows_per_call, seed)
+    costs = chosen.cost(rows.num_tokens).cpu()
+    calls = run_pass(
+        chosen,
+        denoiser,
+        rows,
+        cost=costs,
+        noise=PassNoise(CounterNoise(seed)),
+        rows_per_call=2 * len(cost) if rows_per_call is None else rows_per_call,
+    )
+    values = np.split(np.concatenate(list(calls)), costs.cumsum(dim=0)[:-1].numpy())
     mine, other = place.chunk(2)
     differences = [values[a] - values[b] for a, b in zip(mine, other, strict=True)]
     per_pair = 2 * denoiser.evaluations_per_call
@@ -80,12 +91,7 @@ def _rows(name: str, batch: Batch, denoiser: Denoiser) -> Batch:
             f"contrast.{name} must count at least one position of every row, got a row without any;"
             " leave it out"
         )
-    unknown = denoiser.process.unknown_id
-    if bool((batch.loss_mask & (batch.tokens >= unknown)).any()):
-        raise ValueError(
-            f"contrast.{name} must hold ids below {unknown} where loss_mask is True, got "
-            "an unknown one, which would cost nothing; set loss_mask False there"
-        )
+    require_known(f"contrast.{name}", batch, denoiser)
     return batch
 
 
@@ -126,41 +132,12 @@ def _distinct(rows: Batch) -> tuple[Batch, Tensor]:
     return rows.take(torch.tensor(first, device=rows.tokens.device)), torch.tensor(place)
 
 
-def _values(
-    denoiser: Denoiser,
-    estimator: Estimator,
-    rows: Batch,
-    pairs: int,
-    rows_per_call: int | None,
-    seed: int,
-) -> list[np.ndarray]:
-    """The values of one pass over each row, by the number of the evaluation."""
-    noise, cost = PassNoise(CounterNoise(seed)), estimator.cost(rows.num_tokens)
-    owner = torch.arange(len(cost), device=cost.device).repeat_interleave(cost)
-    start = (cost.cumsum(dim=0) - cost).repeat_interleave(cost)
-    number = torch.arange(len(owner), device=cost.device) - start
-    size = pairs if rows_per_call is None else rows_per_call
-    parts = [
-        estimator.value(denoiser, rows.take(items), numbers, noise=noise)
-        for items, numbers in zip(owner.split(size), number.split(size), strict=True)
-    ]
-    return np.split(torch.cat(parts).cpu().numpy(), cost.cumsum(dim=0)[:-1].cpu().numpy())
-
-
 def _stack(first: Batch, second: Batch) -> Batch:
-    """Rows and below them their partners, for one network call."""
-    return Batch(
-        torch.cat((first.tokens, second.tokens)),
-        torch.cat((first.loss_mask, second.loss_mask)),
-        torch.cat((first.index, second.index)),
-        _both(first.label, second.label),
-        _both(first.mirrored, second.mirrored),
-        _both(first.padding, second.padding),
+    """Put rows and, below them, their partners into one batch."""
+    given = {name: mine for name, mine in vars(first).items() if mine is not None}
+    return replace(
+        first, **{name: torch.cat((mine, getattr(second, name))) for name, mine in given.items()}
     )
-
-
-def _both(mine: Tensor | None, other: Tensor | None) -> Tensor | None:
-    return None if mine is None or other is None else torch.cat((mine, other))
 
 
 def _summarise(

@@ -8,6 +8,7 @@ the standard error smaller.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -222,6 +223,54 @@ def require_at_least(owner: str, value: int, least: int, why: str) -> None:
     """
     if value < least:
         raise ValueError(f"{owner} must be at least {least}, got {value}; {why}")
+
+
+def require_pairs(estimator: Estimator, evaluations: int) -> None:
+    """Raise ``ValueError`` if the evaluations of a pass cannot be paired in strata."""
+    if evaluations < 2 or evaluations % 2:
+        raise ValueError(
+            f"{type(estimator).__name__}.evaluations must be even and at least 2, got "
+            f"{evaluations}; every stratum takes two for its standard error: "
+            f"give {max(2, evaluations + 1)}"
+        )
+
+
+def require_known(owner: str, batch: Batch, denoiser: Denoiser) -> None:
+    """Raise ``ValueError`` if an unknown symbol counts."""
+    unknown = denoiser.process.unknown_id
+    if bool((batch.loss_mask & (batch.tokens >= unknown)).any()):
+        raise ValueError(
+            f"{owner} must hold ids below {unknown} where loss_mask is True, got "
+            "an unknown one, which would cost nothing; set loss_mask False there"
+        )
+
+
+def run_pass(
+    estimator: Estimator,
+    denoiser: Denoiser,
+    rows: Batch,
+    *,
+    cost: Int64[Tensor, " B"],
+    noise: PassNoise,
+    rows_per_call: int,
+) -> Iterator[Float64[np.ndarray, " n"]]:
+    """Yield the values of one pass, one network call at a time: all of the first row, and so on.
+
+    Args:
+        estimator: The estimator.
+        denoiser: The model.
+        rows: The rows.
+        cost: Network evaluations of each row, on the CPU.
+        noise: The pass's noise.
+        rows_per_call: Evaluations that share a network call.
+    """
+    owner = torch.arange(len(cost)).repeat_interleave(cost)
+    first = (cost.cumsum(dim=0) - cost).repeat_interleave(cost)
+    number, device = torch.arange(len(owner)) - first, rows.tokens.device
+    for items, numbers in zip(
+        owner.to(device).split(rows_per_call), number.to(device).split(rows_per_call), strict=True
+    ):
+        yield estimator.value(denoiser, rows.take(items), numbers, noise=noise).cpu().numpy()
 
 
 def constant(value: int, like: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:

@@ -6,7 +6,7 @@ The number of passes is chosen in stages, so that stopping does not bias the est
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -17,7 +17,13 @@ from torch import Tensor
 
 from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood.choice import fit, usual_estimator
-from seqdiff.likelihood.estimator import Estimator, PassNoise, require_at_least
+from seqdiff.likelihood.estimator import (
+    Estimator,
+    PassNoise,
+    require_at_least,
+    require_known,
+    run_pass,
+)
 from seqdiff.likelihood.masks import StratifiedK
 from seqdiff.likelihood.result import Likelihood, effective_degrees
 from seqdiff.likelihood.time_integral import TimeEstimator
@@ -308,13 +314,8 @@ def _choose(denoiser: Denoiser, estimator: Estimator | None, evaluations: int | 
 
 
 def _counted_rows(batch: Batch, denoiser: Denoiser) -> Batch:
-    """The rows of a batch that hold something to count."""
-    unknown = denoiser.process.unknown_id
-    if bool((batch.loss_mask & (batch.tokens >= unknown)).any()):
-        raise ValueError(
-            f"evaluate.batches must hold ids below {unknown} where loss_mask is True, "
-            "got an unknown one, which would cost nothing; set loss_mask False there"
-        )
+    """Return the rows of a batch that have a counted position."""
+    require_known("evaluate.batches", batch, denoiser)
     return batch.take(batch.loss_mask.any(dim=-1).nonzero().squeeze(-1))
 
 
@@ -379,29 +380,20 @@ def _stage(
     total, spent = int((cost * torch.tensor(plan)).sum()), 0
     for number in range(max(plan)):
         active = [row for row, passes in enumerate(plan) if passes > number]
+        chosen = torch.tensor(active)
         found: list[np.ndarray] = []
-        for part in _one_pass(work, rows, torch.tensor(active), cost, begins + number):
+        for part in run_pass(
+            estimator,
+            work.denoiser,
+            rows.take(chosen.to(rows.tokens.device)),
+            cost=cost[chosen],
+            noise=PassNoise(replace(work.noise, branch=begins + number)),
+            rows_per_call=work.rows_per_call,
+        ):
             found.append(part)
             spent += len(part)
             work.tell(told[0] + (told[1] - told[0]) * spent / total)
-        ends = cost[active].cumsum(dim=0)[:-1].numpy()
+        ends = cost[chosen].cumsum(dim=0)[:-1].numpy()
         for row, values in zip(active, np.split(np.concatenate(found), ends), strict=True):
             result[row].add(*estimator.combine(values))
     return result
-
-
-def _one_pass(
-    work: _Work, rows: Batch, chosen: Int64[Tensor, " A"], cost: Int64[Tensor, " B"], number: int
-) -> Iterator[np.ndarray]:
-    """The values of one pass over the chosen rows, one network call at a time."""
-    device, noise = rows.tokens.device, PassNoise(replace(work.noise, branch=number))
-    spent = cost[chosen]
-    ends = spent.cumsum(dim=0)
-    owner = chosen.repeat_interleave(spent).to(device)
-    first = (ends - spent).repeat_interleave(spent)
-    evaluation = (torch.arange(len(first)) - first).to(device)
-    for items, numbers in zip(
-        owner.split(work.rows_per_call), evaluation.split(work.rows_per_call), strict=True
-    ):
-        found = work.budget.estimator.value(work.denoiser, rows.take(items), numbers, noise=noise)
-        yield found.cpu().numpy()

@@ -7,7 +7,7 @@ interval is dropped (Ou et al. 2024, arXiv:2406.03736, theorem 2). They differ i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, get_args
 
 import numpy as np
@@ -16,6 +16,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 from typing_extensions import override
 
+from seqdiff.blocks import cut, join, num_blocks, spread
 from seqdiff.denoiser import Needs
 from seqdiff.likelihood.estimator import (
     Convention,
@@ -25,19 +26,51 @@ from seqdiff.likelihood.estimator import (
     constant,
     mean_and_variance,
     require_at_least,
+    require_pairs,
 )
-from seqdiff.process import Absorbing, Process, small_times
+from seqdiff.process import Absorbing, Blockwise, Process, check_block_size, small_times
 from seqdiff.types import Batch
 
 # Both ends that published evaluations cut off: the least time, and what a schedule leaves visible.
 _PUBLISHED_EPS = 1e-3
-
-BY_MASKS = Needs((Absorbing,), any_order=True)
-_TWO = "a standard error takes two: give 2"
+# The k of ``SmallK`` have a density like k^(1 / bend - 1) on 1..n.
+_BEND = 2.5
 
 
 @dataclass(frozen=True)
-class BernoulliTime(QueryEstimator):
+class _ByMasks(QueryEstimator):
+    """Base of estimators that make a number of independent evaluations in a pass."""
+
+    needs: ClassVar[Needs] = Needs((Absorbing,), any_order=True)
+    evaluations: int = 32
+
+    def __post_init__(self) -> None:
+        """Check the number of evaluations.
+
+        Raises:
+            ValueError: If it is less than 2.
+        """
+        owner = f"{type(self).__name__}.evaluations"
+        require_at_least(owner, self.evaluations, 2, "a standard error takes two: give 2")
+
+    @property
+    @override
+    def degrees(self) -> int:
+        return self.evaluations - 1
+
+    @override
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        return constant(self.evaluations, num_tokens)
+
+    @override
+    def combine(
+        self, values: Float64[np.ndarray, " cost"]
+    ) -> tuple[float, Float64[np.ndarray, " components"]]:
+        return mean_and_variance(values)
+
+
+@dataclass(frozen=True)
+class BernoulliTime(_ByMasks):
     """A random time, each token masked on its own with probability 1 - alpha(t).
 
     In terms of the masked fraction m = 1 - alpha(t) the bound is an integral over m with the weight
@@ -59,7 +92,6 @@ class BernoulliTime(QueryEstimator):
     """
 
     name: ClassVar[str] = "bernoulli-time"
-    needs: ClassVar[Needs] = BY_MASKS
     evaluations: int = 64
     convention: Convention = "exact"
 
@@ -67,9 +99,9 @@ class BernoulliTime(QueryEstimator):
         """Check the arguments.
 
         Raises:
-            ValueError: If there are less than 2 draws, or there is no such convention.
+            ValueError: If there are less than 2 evaluations, or there is no such convention.
         """
-        require_at_least("BernoulliTime.evaluations", self.evaluations, 2, _TWO)
+        super().__post_init__()
         if self.convention not in get_args(Convention):
             raise ValueError(
                 f"BernoulliTime.convention must be one of {', '.join(get_args(Convention))}, "
@@ -80,15 +112,6 @@ class BernoulliTime(QueryEstimator):
     def quantity(self) -> str:
         """See ``Estimator``: what is published is close to the bound, but below it."""
         return "upper bound" if self.convention == "exact" else "as published, not a bound"
-
-    @property
-    @override
-    def degrees(self) -> int:
-        return self.evaluations - 1
-
-    @override
-    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        return constant(self.evaluations, num_tokens)
 
     @override
     def query(
@@ -110,15 +133,9 @@ class BernoulliTime(QueryEstimator):
         x_t = batch.tokens.masked_fill(masked & batch.loss_mask, process.unknown_id)
         return Query(x_t, process.schedule.inverse(1 - fraction), batch.loss_mask, weight)
 
-    @override
-    def combine(
-        self, values: Float64[np.ndarray, " cost"]
-    ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        return mean_and_variance(values)
-
 
 @dataclass(frozen=True)
-class ExactK(QueryEstimator):
+class ExactK(_ByMasks):
     """k uniform on 1..n, exactly k tokens masked, weight n/k.
 
     Source: Ou et al. 2024, arXiv:2406.03736, theorem 2.
@@ -128,25 +145,6 @@ class ExactK(QueryEstimator):
     """
 
     name: ClassVar[str] = "exact-k"
-    needs: ClassVar[Needs] = BY_MASKS
-    evaluations: int = 32
-
-    def __post_init__(self) -> None:
-        """Check the number of draws.
-
-        Raises:
-            ValueError: If it is less than 2.
-        """
-        require_at_least("ExactK.evaluations", self.evaluations, 2, _TWO)
-
-    @property
-    @override
-    def degrees(self) -> int:
-        return self.evaluations - 1
-
-    @override
-    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        return constant(self.evaluations, num_tokens)
 
     @override
     def query(
@@ -161,15 +159,9 @@ class ExactK(QueryEstimator):
         count = _count_at(noise.scalar(batch, evaluation), batch.num_tokens)
         return mask_exactly(batch, evaluation, count, noise, process)
 
-    @override
-    def combine(
-        self, values: Float64[np.ndarray, " cost"]
-    ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        return mean_and_variance(values)
-
 
 @dataclass(frozen=True)
-class StratifiedK(QueryEstimator):
+class StratifiedK(_ByMasks):
     """``ExactK`` with k spread over ``evaluations / 2`` equal strata of 1..n.
 
     Each stratum gets two independent draws, whose differences give an unbiased standard error.
@@ -179,31 +171,19 @@ class StratifiedK(QueryEstimator):
     """
 
     name: ClassVar[str] = "stratified-k"
-    needs: ClassVar[Needs] = BY_MASKS
-    evaluations: int = 32
 
     def __post_init__(self) -> None:
-        """Check the number of draws.
+        """Check the number of evaluations.
 
         Raises:
             ValueError: If it is odd or less than 2.
         """
-        if self.evaluations < 2 or self.evaluations % 2:
-            raise ValueError(
-                f"{type(self).__name__}.evaluations must be even and at least 2, got "
-                f"{self.evaluations}; "
-                "every stratum takes two for its standard error: "
-                f"give {max(2, self.evaluations + 1)}"
-            )
+        require_pairs(self, self.evaluations)
 
     @property
     @override
     def degrees(self) -> int:
         return self.evaluations // 2
-
-    @override
-    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        return constant(self.evaluations, num_tokens)
 
     @override
     def query(
@@ -255,10 +235,6 @@ def _count_at(place: Tensor, num_tokens: Tensor) -> Tensor:
     return (num_tokens * place).long().clamp_max(num_tokens - 1) + 1
 
 
-# Of k, in 1..n: the draws have a density like k^(1/bend - 1).
-_BEND = 2.5
-
-
 @dataclass(frozen=True)
 class SmallK(StratifiedK):
     """``StratifiedK`` with more draws of small k, in strata of whole numbers k.
@@ -281,7 +257,7 @@ class SmallK(StratifiedK):
     def query(
         self,
         batch: Batch,
-        evaluation: Int64[torch.Tensor, " B"],
+        evaluation: Int64[Tensor, " B"],
         *,
         noise: PassNoise,
         process: Process,
@@ -298,8 +274,8 @@ class SmallK(StratifiedK):
 
 
 def strata(
-    num_tokens: Int64[torch.Tensor, " B"], number: int, chosen: Int64[torch.Tensor, " B"]
-) -> tuple[Int64[torch.Tensor, " B"], Int64[torch.Tensor, " B"], Int64[torch.Tensor, " B"]]:
+    num_tokens: Int64[Tensor, " B"], number: int, chosen: Int64[Tensor, " B"]
+) -> tuple[Int64[Tensor, " B"], Int64[Tensor, " B"], Int64[Tensor, " B"]]:
     """Give the stratum of 1..n that each pair of draws falls into.
 
     Args:
@@ -315,3 +291,82 @@ def strata(
     end = edges.gather(1, chosen[:, None] + 1)
     begin = torch.where(edges < end, edges, 0).amax(dim=1)
     return begin, end[:, 0], (edges == end).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class BlockBound(QueryEstimator):
+    """An estimator by masks applied to every block of a row, all blocks in one evaluation.
+
+    The value of an evaluation is the sum over blocks of what the estimator says of each, with noise
+    of its own: the bound of Arriola et al. 2025, arXiv:2503.09573, equation 8, whatever interval of
+    masked fractions the model was trained in. With one token a block exactly that token is masked:
+    the chain rule from left to right, in one evaluation.
+
+    Attributes:
+        block_size: L', the model's.
+        by_masks: How to estimate the bound of a block.
+        convention: That of ``by_masks``.
+    """
+
+    name: ClassVar[str] = "block-bound"
+    needs: ClassVar[Needs] = Needs((Blockwise,))
+    block_size: int
+    by_masks: BernoulliTime | ExactK | StratifiedK = field(default_factory=StratifiedK)
+    convention: Convention = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check the size.
+
+        Raises:
+            ValueError: If a block holds no token.
+        """
+        check_block_size("BlockBound", self.block_size)
+        object.__setattr__(self, "convention", self.by_masks.convention)
+
+    @property
+    @override
+    def exact(self) -> bool:
+        return self.block_size == 1 and not isinstance(self.by_masks, BernoulliTime)
+
+    @property
+    @override
+    def quantity(self) -> str:
+        if self.exact:
+            return "exact, left to right"
+        return f"{self.by_masks.quantity}, blocks of {self.block_size}"
+
+    @property
+    @override
+    def degrees(self) -> int:
+        return 0 if self.exact else self.by_masks.degrees
+
+    @override
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        return constant(1, num_tokens) if self.exact else self.by_masks.cost(num_tokens)
+
+    @override
+    def query(
+        self,
+        batch: Batch,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: Process,
+    ) -> Query:
+        assert isinstance(process, Blockwise)  # by ``needs``
+        size, (rows, length) = self.block_size, batch.tokens.shape
+        count = num_blocks(length, size)
+        index = batch.index[:, None] * count + torch.arange(count, device=batch.index.device)
+        counted = cut(batch.loss_mask, size, fill=0)
+        blocks = Batch(cut(batch.tokens, size, process.unknown_id), counted, index.flatten())
+        draw = evaluation.repeat_interleave(count)
+        query = self.by_masks.query(blocks, draw, noise=noise, process=process.process)
+        weight = query.weight.where(counted.any(dim=-1), 0.0).view(rows, count)
+        weights = spread(weight, size, length)
+        return Query(join(query.x_t, length), None, batch.loss_mask, weights)
+
+    @override
+    def combine(
+        self, values: Float64[np.ndarray, " cost"]
+    ) -> tuple[float, Float64[np.ndarray, " components"]]:
+        return (float(values[0]), np.zeros(1)) if self.exact else self.by_masks.combine(values)

@@ -23,47 +23,22 @@ from seqdiff.likelihood.estimator import (
     PassNoise,
     Query,
     QueryEstimator,
+    constant,
     mean_and_variance,
     require_at_least,
 )
-from seqdiff.process import Absorbing, Process
+from seqdiff.process import Absorbing, LeftToRight, Process
 from seqdiff.rng import permutation_rank
 from seqdiff.types import Batch
 
 _BY_ORDERS = Needs((Absorbing,), any_order=True)
+_TWO = "a standard error takes two: give 2"
 
 
-@dataclass(frozen=True)
-class RandomOrderChain(QueryEstimator):
-    """The mean of -log p_o over random orders: the same bound as by masking.
+class _RandomOrders(QueryEstimator):
+    """Base of estimators that reveal tokens in random orders."""
 
-    Without any variance where the conditionals fit together, at n evaluations an order.
-
-    Attributes:
-        orders: Independent orders of a pass.
-    """
-
-    name: ClassVar[str] = "random-order-chain"
     needs: ClassVar[Needs] = _BY_ORDERS
-    orders: int = 8
-
-    def __post_init__(self) -> None:
-        """Check the number of orders.
-
-        Raises:
-            ValueError: If it is less than 2.
-        """
-        why = "a standard error takes two: give 2"
-        require_at_least("RandomOrderChain.orders", self.orders, 2, why)
-
-    @property
-    @override
-    def degrees(self) -> int:
-        return self.orders - 1
-
-    @override
-    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        return self.orders * num_tokens
 
     @override
     def query(
@@ -75,7 +50,60 @@ class RandomOrderChain(QueryEstimator):
         process: Process,
     ) -> Query:
         assert isinstance(process, Absorbing)  # by ``needs``
-        return _random_query(batch, evaluation, noise, process)
+        num_tokens = batch.num_tokens
+        ranks = permutation_rank(noise.positions(batch, evaluation // num_tokens), batch.loss_mask)
+        return _query(batch, ranks, evaluation % num_tokens, process)
+
+
+class _Exact(QueryEstimator):
+    """Base of estimators without randomness, whose evaluations add up."""
+
+    @property
+    @override
+    def exact(self) -> bool:
+        return True
+
+    @property
+    @override
+    def degrees(self) -> int:
+        return 0
+
+    @override
+    def combine(
+        self, values: Float64[np.ndarray, " cost"]
+    ) -> tuple[float, Float64[np.ndarray, " components"]]:
+        return float(values.sum()), np.zeros(1)
+
+
+@dataclass(frozen=True)
+class RandomOrderChain(_RandomOrders):
+    """The mean of -log p_o over random orders: the same bound as by masking.
+
+    Without any variance where the conditionals fit together, at n evaluations an order.
+
+    Attributes:
+        orders: Independent orders of a pass.
+    """
+
+    name: ClassVar[str] = "random-order-chain"
+    orders: int = 8
+
+    def __post_init__(self) -> None:
+        """Check the number of orders.
+
+        Raises:
+            ValueError: If it is less than 2.
+        """
+        require_at_least("RandomOrderChain.orders", self.orders, 2, _TWO)
+
+    @property
+    @override
+    def degrees(self) -> int:
+        return self.orders - 1
+
+    @override
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        return self.orders * num_tokens
 
     @override
     def combine(
@@ -85,7 +113,7 @@ class RandomOrderChain(QueryEstimator):
 
 
 @dataclass(frozen=True)
-class FixedOrder(QueryEstimator):
+class FixedOrder(_Exact):
     """-log p_o of one given order: exact, at n evaluations.
 
     Attributes:
@@ -112,18 +140,8 @@ class FixedOrder(QueryEstimator):
 
     @property
     @override
-    def exact(self) -> bool:
-        return True
-
-    @property
     def quantity(self) -> str:
-        """See ``Estimator``: the likelihood of the order's own model, not a bound."""
         return "exact, left to right" if self.order is None else "exact, in the given order"
-
-    @property
-    @override
-    def degrees(self) -> int:
-        return 0
 
     @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
@@ -137,7 +155,7 @@ class FixedOrder(QueryEstimator):
         noise: PassNoise,
         process: Process,
     ) -> Query:
-        """See ``Estimator``.
+        """Prepare one network evaluation of each row.
 
         Raises:
             ValueError: If the order is for another length.
@@ -156,15 +174,42 @@ class FixedOrder(QueryEstimator):
         )
         return _query(batch, permutation_rank(when, batch.loss_mask), evaluation, process)
 
+
+@dataclass(frozen=True)
+class ChainRule(_Exact):
+    """-log p of an autoregressive model, exactly, in one evaluation; for no other model.
+
+    Positions that do not count are given to those after them, not to those before.
+    """
+
+    name: ClassVar[str] = "chain-rule"
+    needs: ClassVar[Needs] = Needs((LeftToRight,))
+
+    @property
     @override
-    def combine(
-        self, values: Float64[np.ndarray, " cost"]
-    ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        return float(values.sum()), np.zeros(1)
+    def quantity(self) -> str:
+        return "exact, left to right"
+
+    @override
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        return constant(1, num_tokens)
+
+    @override
+    def query(
+        self,
+        batch: Batch,
+        evaluation: Int64[Tensor, " B"],
+        *,
+        noise: PassNoise,
+        process: Process,
+    ) -> Query:
+        del evaluation, noise, process
+        ones = torch.ones(len(batch.tokens), dtype=torch.float64, device=batch.tokens.device)
+        return Query(batch.tokens.long(), None, batch.loss_mask, ones)
 
 
 @dataclass(frozen=True)
-class ImportanceWeightedOrders(QueryEstimator):
+class ImportanceWeightedOrders(_RandomOrders):
     """-log of the mean of p_o over some random orders: a bound that falls as they become more.
 
     With one order it would be the bound of ``RandomOrderChain``; with ever more it tends to -log of
@@ -181,7 +226,6 @@ class ImportanceWeightedOrders(QueryEstimator):
     """
 
     name: ClassVar[str] = "importance-weighted-orders"
-    needs: ClassVar[Needs] = _BY_ORDERS
     orders: int = 4
     repeats: int = 12
 
@@ -191,13 +235,12 @@ class ImportanceWeightedOrders(QueryEstimator):
         Raises:
             ValueError: If there is no order or less than 2 repeats.
         """
-        owner, why = "ImportanceWeightedOrders", "a standard error takes two: give 2"
-        require_at_least(f"{owner}.orders", self.orders, 1, "4 is usual")
-        require_at_least(f"{owner}.repeats", self.repeats, 2, why)
+        require_at_least("ImportanceWeightedOrders.orders", self.orders, 1, "4 is usual")
+        require_at_least("ImportanceWeightedOrders.repeats", self.repeats, 2, _TWO)
 
     @property
+    @override
     def quantity(self) -> str:
-        """See ``Estimator``: another bound for another number of orders."""
         return f"upper bound, {self.orders} orders"
 
     @property
@@ -210,31 +253,12 @@ class ImportanceWeightedOrders(QueryEstimator):
         return self.orders * self.repeats * num_tokens
 
     @override
-    def query(
-        self,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
-        process: Process,
-    ) -> Query:
-        assert isinstance(process, Absorbing)  # by ``needs``
-        return _random_query(batch, evaluation, noise, process)
-
-    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
         chains = values.reshape(self.repeats, self.orders, -1).sum(axis=-1)
         bounds = np.log(self.orders) - np.logaddexp.reduce(-chains, axis=-1)
         return mean_and_variance(bounds)
-
-
-def _random_query(batch: Batch, evaluation: Tensor, noise: PassNoise, process: Absorbing) -> Query:
-    """The evaluation's step along the evaluation's random order."""
-    num_tokens = batch.num_tokens
-    ranks = permutation_rank(noise.positions(batch, evaluation // num_tokens), batch.loss_mask)
-    return _query(batch, ranks, evaluation % num_tokens, process)
 
 
 def _query(batch: Batch, ranks: Tensor, step: Tensor, process: Absorbing) -> Query:

@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from seqdiff.denoiser import Denoiser, GaussianDenoiser, Needs
-from seqdiff.likelihood.estimator import Estimator, PassNoise, constant
+from seqdiff.likelihood.estimator import Estimator, PassNoise, constant, require_pairs
 from seqdiff.losses import (
     continuous_terms,
     gaussian_prior,
@@ -51,12 +51,7 @@ class TimeEstimator(Estimator):
         Raises:
             ValueError: If it is odd or less than 2.
         """
-        if self.evaluations < 2 or self.evaluations % 2:
-            raise ValueError(
-                f"{type(self).__name__}.evaluations must be even and at least 2, got "
-                f"{self.evaluations}; every stratum takes two for its standard error: "
-                f"give {max(2, self.evaluations + 1)}"
-            )
+        require_pairs(self, self.evaluations)
 
     @property
     @override

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 from typing_extensions import override
 
@@ -181,14 +181,21 @@ class BlockNELBO(Objective):
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
         process, length = denoiser.process, batch.tokens.shape[1]
         assert isinstance(process, Blockwise)  # by ``needs``
-        count = num_blocks(length, process.block_size)
+        place, inverse_density = self._places(batch, process.block_size, noise)
+        fraction = self.beta + (self.omega - self.beta) * place
+        x_t = corrupted(denoiser, batch, process.process.schedule.inverse(1 - fraction), noise)
+        weight = spread(inverse_density / fraction, process.block_size, length)
+        return masked_terms(denoiser, batch, x_t, None, weight)
+
+    def _places(
+        self, batch: Batch, block_size: int, noise: CounterNoise
+    ) -> tuple[Float64[Tensor, "B n"], Float64[Tensor, "B n"]]:
+        """Draw where in the interval each block is, with one over the density."""
+        count = num_blocks(batch.tokens.shape[1], block_size)
         number = torch.arange(count, device=batch.index.device)
         index = (batch.index[:, None] * count + number).flatten()
-        u, inverse_density = self.time_sampler.sample(index, noise=noise)
-        fraction = (self.beta + (self.omega - self.beta) * u).view(-1, count)
-        x_t = corrupted(denoiser, batch, process.process.schedule.inverse(1 - fraction), noise)
-        weight = spread(inverse_density.view(-1, count) / fraction, process.block_size, length)
-        return masked_terms(denoiser, batch, x_t, None, weight)
+        place, inverse_density = self.time_sampler.sample(index, noise=noise)
+        return place.view(-1, count), inverse_density.view(-1, count)
 
 
 @dataclass(frozen=True)

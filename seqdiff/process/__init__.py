@@ -2,10 +2,9 @@
 
 from seqdiff.process.absorbing import Absorbing
 from seqdiff.process.base import Context, DiscreteProcess, Interpolating, Process, small_times
-from seqdiff.process.blockwise import Blockwise, check_block_size
+from seqdiff.process.blockwise import Blockwise, LeftToRight, check_block_size
 from seqdiff.process.gaussian import Gaussian, log_signal, posterior, scales
 from seqdiff.process.hybrid import Hybrid
-from seqdiff.process.left_to_right import LeftToRight
 from seqdiff.process.uniform import Uniform
 
 __all__ = [

@@ -10,13 +10,13 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 from typing_extensions import override
 
-from seqdiff.process.base import Interpolating, check_vocab_size, scheduled_time
+from seqdiff.process.base import Masking, Scheduled, check_vocab_size
 from seqdiff.rng import permutation_rank
 from seqdiff.schedules import LogLinear, NoiseSchedule
 
 
 @dataclass(frozen=True)
-class Absorbing(Interpolating):
+class Absorbing(Masking, Scheduled):
     """Masked diffusion: q(z_t | x0) = Cat(alpha_t x0 + (1 - alpha_t) m).
 
     Source: Sahoo et al. 2024, arXiv:2406.07524, section 3.
@@ -36,7 +36,7 @@ class Absorbing(Interpolating):
 
         Raises:
             ValueError: If there is no symbol, or alpha(0) != 1 or alpha(1) != 0: generation starts
-                from masks alone, so that with alpha(1) > 0 the bound would be infinite.
+                from masks alone, so the bound would be infinite with alpha(1) > 0.
         """
         check_vocab_size("Absorbing", self.vocab_size)
         first, last = self.schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
@@ -48,59 +48,21 @@ class Absorbing(Interpolating):
                 f"{type(self.schedule).__name__}"
             )
 
-    @property
-    def states(self) -> int:
-        """See ``Process``: the symbols and the mask."""
-        return self.vocab_size + 1
-
-    @property
-    def mask_id(self) -> int:
-        """The id of the absorbing state, ``vocab_size``."""
-        return self.vocab_size
-
     @override
-    def alpha(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        return self.schedule.alpha(t.double())
-
     def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n states"]:
-        """See ``Interpolating``: all of it on the mask."""
         mask = torch.zeros(self.states, dtype=torch.float64, device=t.device)
         mask[self.mask_id] = 1.0
         return (1 - self.alpha(t))[..., None] * mask
 
-    @override
-    def inverse(self, alpha: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        return self.schedule.inverse(alpha)
-
-    @override
-    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        return self.schedule.sigma(t.double())
-
-    @override
-    def time_at(
-        self, fraction: Float64[Tensor, "*n"]
-    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-        return scheduled_time(self.schedule, fraction)
-
     def rate_into(self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
-        """See ``Process``: sigma'(t) into the mask, 0 into a symbol."""
+        """Return the rate sigma'(t) into the mask, and 0 into a symbol."""
         rate = self.schedule.dsigma(t.double())
         return torch.where(z == self.mask_id, rate, 0.0)[..., None]
 
-    def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
-        """See ``Process``: the mask."""
-        one = torch.tensor(self.mask_id, device=device)
-        return torch.nn.functional.one_hot(one, self.states).double().log()
-
     @property
-    def forgets(self) -> bool:
-        """See ``DiscreteProcess``: everything is masked at t = 1."""
-        return True
-
-    @property
+    @override
     def starts_clean(self) -> bool:
-        """See ``DiscreteProcess``: the schedule is complete."""
-        return True
+        return True  # the schedule is complete
 
     def unmask_probability(
         self, s: Float[Tensor, "*n"], t: Float[Tensor, "*n"]
@@ -116,7 +78,7 @@ class Absorbing(Interpolating):
         s: Float[Tensor, "*n"],
         t: Float[Tensor, "*n"],
     ) -> Float64[Tensor, "*n states"]:
-        """See ``DiscreteProcess``; visible tokens stay, also given ones at t = 1."""
+        """Distribution of z_s given z_t; visible tokens stay, at t = 1 too."""
         visible = (z != self.mask_id)[..., None]
         present = torch.nn.functional.one_hot(z.long(), self.states).double().log()
         masked = torch.full_like(z, self.mask_id)
@@ -150,7 +112,7 @@ class Absorbing(Interpolating):
         Args:
             x0: Clean ids in ``0..K``.
             count: Positions to mask, at most the number that is not kept.
-            keep: Positions that stay as they are.
+            keep: Positions that are not masked.
             noise: Independent uniforms in (0, 1).
         """
         eligible = torch.ones_like(x0, dtype=torch.bool) if keep is None else ~keep

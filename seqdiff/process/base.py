@@ -1,10 +1,9 @@
-"""What a forward process promises, and the discrete ones that mix the data with noise.
+"""Base classes of forward processes: any, discrete ones, and those that mix data with noise.
 
-A discrete process acts on each position independently. Its functions take any leading shape
-``*n``: one entry a position, with a time for each. Distributions are log-probabilities in nats, in
-float64.
-Source of the common frame: Austin et al. 2021, arXiv:2107.03006; Campbell et al. 2022,
-arXiv:2205.14987; von Ruette et al. 2025, arXiv:2503.04482.
+A discrete process acts on each position independently. Its methods take any leading shape ``*n``,
+with one entry and one time for each position. Distributions are log-probabilities in nats, in
+float64. Source: Austin et al. 2021, arXiv:2107.03006; Campbell et al. 2022, arXiv:2205.14987;
+von Ruette et al. 2025, arXiv:2503.04482.
 """
 
 # No postponed annotations: the configuration parser reads those of a base class in the module of
@@ -26,16 +25,16 @@ _RESOLVED = 2.0**-52  # twice the spacing of float64 below 1
 
 
 class Process(ABC):
-    """How a run hides or distorts tokens, as far as every part of the library needs to know it.
+    """How tokens are hidden or distorted.
 
     Subclasses are frozen: they hold no network and no generator. ``DiscreteProcess`` is for noise
     on the symbols themselves, ``Gaussian`` for noise on their embeddings.
 
     Attributes:
-        name: In messages and tables.
+        name: Name in messages and tables.
         context: What the distribution of a token is conditioned on: the whole noisy ``row``; its
             noisy ``block`` and the clean blocks before it; or the clean ``prefix`` alone.
-        needs_time: Whether a network has to be told the noise level, because noisy tokens do not
+        needs_time: Whether a network needs the noise level as an input, because noisy tokens do not
             show it.
         vocab_size: K, the number of real symbols, with ids ``0..K-1``.
     """
@@ -47,10 +46,7 @@ class Process(ABC):
 
     @property
     def unknown_id(self) -> int:
-        """The id K that stands for an unknown token in the data; networks embed it too.
-
-        Where there is a mask, the mask has this id: like an unknown token it says nothing.
-        """
+        """The id K of an unknown token in the data, and of the mask if there is one."""
         return self.vocab_size
 
     @abstractmethod
@@ -60,15 +56,15 @@ class Process(ABC):
     def blank(
         self, shape: tuple[int, int], device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "B L"]:
-        """Rows of which nothing is known, for ``Sampler.sample`` to fill."""
+        """Return rows of unknown tokens, for ``Sampler.sample`` to fill."""
         return torch.full(shape, self.unknown_id, dtype=torch.int64, device=device)
 
 
 class DiscreteProcess(Process):
     """A Markov chain on symbols that forgets the clean token between t = 0 and t = 1.
 
-    A subclass implements the abstract methods; everything else follows from them, and may be
-    overridden by something faster.
+    A subclass implements the abstract methods. The other methods follow from them and may be
+    overridden by faster ones.
 
     Attributes:
         uneven: Whether the loss at uniform times has an infinite variance, so that objectives draw
@@ -89,7 +85,8 @@ class DiscreteProcess(Process):
         """Distribution of z_t when x0 has the given distribution.
 
         Args:
-            log_probs: Of x0, over the K symbols, or over all states (D3PM may expect a mask).
+            log_probs: Distribution of x0 over the K symbols, or over all states (in D3PM the
+                prediction may be a mask).
             t: Times in [0, 1].
         """
 
@@ -111,23 +108,23 @@ class DiscreteProcess(Process):
     ) -> Float64[Tensor, "*n states"]:
         """Rate Q_t(y -> z) of jumping from every other state y to z, per unit time.
 
-        The entry of z itself is not read. The last axis may have size 1 if all are equal.
+        The entry of z itself is not used. The last axis may have size 1 if all rates are equal.
         """
 
     @abstractmethod
     def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
-        """Distribution of a token at t = 1, as generation draws it."""
+        """Distribution of a token at t = 1, from which generation starts."""
 
     def time_at(
         self, fraction: Float64[Tensor, "*n"]
     ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-        """Find the time at which the noise has come so far, and the derivative of that time.
+        """Time at which a fraction of the noise has been added, and its derivative.
 
-        Estimators draw fractions, so that a bound's estimate does not depend on how the schedule
+        Estimators draw fractions, so that their variance does not depend on how the schedule
         distributes the noise over time.
 
         Args:
-            fraction: In (0, 1); here it is the time itself.
+            fraction: Numbers in (0, 1); here they are the times themselves.
         """
         return fraction, torch.ones_like(fraction)
 
@@ -152,9 +149,9 @@ class DiscreteProcess(Process):
     ) -> Float64[Tensor, "*n states"]:
         """Distribution of z_s given z_t when x0 has a distribution that does not depend on z_t.
 
-        Bayes' rule on one position: q(z_t | z_s) q_s(z_s | x0), normalised. With the exact
-        leave-one-out distribution it is the exact reverse kernel of the position; with one that
-        already used z_t, the evidence of z_t would count twice.
+        This is Bayes' rule at one position: q(z_t | z_s) q_s(z_s | x0), normalised. With the exact
+        leave-one-out distribution it is the exact reverse kernel of the position. With a
+        distribution that already depends on z_t, the evidence of z_t would count twice.
 
         Args:
             log_probs: Leave-one-out distribution of x0, see ``log_marginal``.
@@ -191,7 +188,7 @@ class DiscreteProcess(Process):
         return torch.nn.functional.one_hot(x0.long(), self.vocab_size).double().log()
 
     def prior_kl(self, x0: Int[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """KL(q_1(. | x0) || prior) of every token in nats: the bound's price of alpha(1) > 0."""
+        """KL(q_1(. | x0) || prior) of every token in nats, the prior term of the bound."""
         t = torch.ones(x0.shape, dtype=torch.float64, device=x0.device)
         log_q = self.log_marginal(self.one_hot(x0), t)
         return (log_q.exp() * (log_q - self.log_prior(x0.device)).nan_to_num()).sum(dim=-1)
@@ -211,9 +208,9 @@ class DiscreteProcess(Process):
 
 
 class Interpolating(DiscreteProcess):
-    """A process that keeps a token with probability alpha(t) and else draws it from noise.
+    """A process that keeps a token with probability alpha(t) and replaces it by noise otherwise.
 
-    q_t(y | x) = alpha(t) 1[y = x] + b_t(y). A subclass gives alpha, b and the rates of b.
+    q_t(y | x) = alpha(t) 1[y = x] + b_t(y). A subclass implements alpha, b and the rates of b.
     """
 
     @abstractmethod
@@ -222,16 +219,16 @@ class Interpolating(DiscreteProcess):
 
     @abstractmethod
     def noise_probs(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n states"]:
-        """Probability b_t(y) that a token has been replaced, by y; the last axis may be 1."""
+        """Probability b_t(y) that a token has been replaced by y; the last axis may have size 1."""
 
     def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Process``: -log alpha(t), infinite where nothing of x0 is left."""
+        """Return -log alpha(t), which is infinite where nothing of x0 is left."""
         return -self.alpha(t).log()
 
     def log_marginal(
         self, log_probs: Float[Tensor, "*n k"], t: Float[Tensor, "*n"]
     ) -> Float64[Tensor, "*n states"]:
-        """See ``Process``; computed in the log domain, where small probabilities stay exact."""
+        """Return the distribution of z_t; small probabilities stay exact in the log domain."""
         t, log_probs = t.double(), log_probs.double()
         if log_probs.shape[-1] < self.states:
             log_probs = torch.nn.functional.pad(
@@ -244,33 +241,34 @@ class Interpolating(DiscreteProcess):
     def log_step(
         self, z: Int[Tensor, "*n"], s: Float[Tensor, "*n"], t: Float[Tensor, "*n"]
     ) -> Float64[Tensor, "*n states"]:
-        """See ``Process``: stay with alpha_t / alpha_s, or be replaced by z on the way."""
-        s, t = s.double(), t.double()
-        stay = self.alpha(t) / self.alpha(s)
-        replaced = self.noise_probs(t) - stay[..., None] * self.noise_probs(s)
-        replaced = replaced.expand(*z.shape, self.states)
-        into = replaced.gather(-1, z[..., None].long()).clamp_min(0.0)
+        """Stay with probability alpha_t / alpha_s, or be replaced by z after s."""
+        stay, replaced = self._after(s, t)
+        into = replaced.expand(*z.shape, self.states).gather(-1, z[..., None].long())
         present = torch.nn.functional.one_hot(z.long(), self.states).double()
-        return (into + stay[..., None] * present).log()
+        return (into + stay * present).log()
 
     def log_forward(
         self, z: Int[Tensor, "*n"], s: Float[Tensor, "*n"], t: Float[Tensor, "*n"]
     ) -> Float64[Tensor, "*n states"]:
-        """Distribution log q(z_t | z_s = z): noise from s on.
+        """Distribution log q(z_t | z_s = z) of a later state.
 
         Args:
             z: States at time s.
             s: Earlier times.
             t: Later times.
         """
-        s, t = s.double(), t.double()
-        stay = (self.alpha(t) / self.alpha(s))[..., None]
-        replaced = (self.noise_probs(t) - stay * self.noise_probs(s)).clamp_min(0.0)
+        stay, replaced = self._after(s, t)
         present = torch.nn.functional.one_hot(z.long(), self.states).double()
         return (replaced + stay * present).log()
 
+    def _after(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities of staying from s to t, and of being replaced by each state."""
+        s, t = s.double(), t.double()
+        stay = (self.alpha(t) / self.alpha(s))[..., None]
+        return stay, (self.noise_probs(t) - stay * self.noise_probs(s)).clamp_min(0.0)
+
     def inverse(self, alpha: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """The time at which alpha(t) has a value, by bisection."""
+        """Time at which alpha(t) has a value, by bisection."""
         low, high = torch.zeros_like(alpha), torch.ones_like(alpha)
         for _ in range(60):
             middle = (low + high) / 2
@@ -281,7 +279,7 @@ class Interpolating(DiscreteProcess):
     def log_likelihood(
         self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
     ) -> Float64[Tensor, "*n K"]:
-        """See ``Process``: every symbol explains z by noise, and z's own symbol by survival too."""
+        """Evidence of z: noise for every symbol, and survival for the symbol z itself."""
         t = t.double()
         noise = self.noise_probs(t).expand(*z.shape, self.states)
         from_noise = noise.gather(-1, z[..., None].long())
@@ -289,38 +287,79 @@ class Interpolating(DiscreteProcess):
         return (from_noise + self.alpha(t)[..., None] * kept).log()
 
 
-def scheduled_time(
-    schedule: NoiseSchedule, fraction: Float64[Tensor, "*n"]
-) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-    """``DiscreteProcess.time_at`` for alpha that falls linearly in the fraction.
+class Scheduled(Interpolating):
+    """An ``Interpolating`` process with alpha from a noise schedule."""
 
-    Fractions closer to an end than alpha can resolve count as the closest that it can: at the end
-    itself the derivative may be infinite.
-    """
-    ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=fraction.device)
-    first, last = schedule.alpha(ends)
-    inside = fraction.clamp(_RESOLVED, 1 - _RESOLVED)
-    t = schedule.inverse(first - (first - last) * inside)
-    return t, (first - last) / -schedule.dalpha(t)
+    schedule: NoiseSchedule
+
+    def alpha(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """Probability of the schedule that a token has not been replaced by time t."""
+        return self.schedule.alpha(t.double())
+
+    def inverse(self, alpha: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """Time at which alpha(t) has a value."""
+        return self.schedule.inverse(alpha)
+
+    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """Return -log alpha(t) of the schedule."""
+        return self.schedule.sigma(t.double())
+
+    def time_at(
+        self, fraction: Float64[Tensor, "*n"]
+    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+        """Time up to which alpha has fallen by a fraction of its range, and its derivative.
+
+        Fractions are clamped to those that alpha can resolve, because the derivative may be
+        infinite at the ends.
+        """
+        ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=fraction.device)
+        first, last = self.schedule.alpha(ends)
+        inside = fraction.clamp(_RESOLVED, 1 - _RESOLVED)
+        t = self.schedule.inverse(first - (first - last) * inside)
+        return t, (first - last) / -self.schedule.dalpha(t)
+
+
+class Masking(Interpolating):
+    """An ``Interpolating`` process with a mask, of id K, that ends with masks alone."""
+
+    @property
+    def states(self) -> int:
+        """Number of states: the K symbols and the mask."""
+        return self.vocab_size + 1
+
+    @property
+    def mask_id(self) -> int:
+        """The id of the mask, ``vocab_size``."""
+        return self.vocab_size
+
+    @property
+    def forgets(self) -> bool:
+        """True: every token is masked at t = 1."""
+        return True
+
+    def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
+        """Distribution of a token at t = 1, which is certainly the mask."""
+        mask = torch.tensor(self.mask_id, device=device)
+        return torch.nn.functional.one_hot(mask, self.states).double().log()
 
 
 def small_times(
     u: Float64[Tensor, "*n"], bend: Float64[Tensor, "*n"] | float
 ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-    """Map uniforms to (0, 1) with a density that is nearly flat above ``bend``.
+    """Map uniforms to times in (0, 1) whose density is nearly flat above ``bend``.
 
-    Below, it grows like the power -2/3, which makes the variance finite of terms that grow like one
-    over the time, with a probability that falls like the time.
+    Below ``bend`` the density grows like t^(-2/3). That makes the variance of terms finite that are
+    of the order 1 / t with a probability of the order t.
 
     Args:
-        u: In (0, 1).
+        u: Numbers in (0, 1).
         bend: Where the density begins to grow.
 
     Returns:
-        The images, and their derivatives by u.
+        The times, and their derivatives with respect to u.
     """
-    place = u * (u * (1 + bend) / (u + bend)) ** 2
-    return place, place * (u + 3 * bend) / (u * (u + bend))
+    t = u * (u * (1 + bend) / (u + bend)) ** 2
+    return t, t * (u + 3 * bend) / (u * (u + bend))
 
 
 def require(value: bool, owner: str, requirement: str, got: object, fix: str) -> None:
@@ -333,7 +372,7 @@ def require(value: bool, owner: str, requirement: str, got: object, fix: str) ->
 def drawable(
     vocab_size: int, reserved: tuple[int, ...] | None, device: torch.device
 ) -> Float64[Tensor, " K"]:
-    """1 for every symbol that noise may draw, 0 for the reserved ones."""
+    """Return 1 for every symbol that noise may draw and 0 for the reserved ones."""
     found = torch.ones(vocab_size, dtype=torch.float64, device=device)
     found[list(reserved or ())] = 0.0
     return found
@@ -343,7 +382,7 @@ def check_reserved(owner: str, reserved: tuple[int, ...] | None, vocab_size: int
     """Check the symbols that noise never draws.
 
     Raises:
-        ValueError: If one is no symbol or stands twice, or none is left.
+        ValueError: If one is no symbol or is listed twice, or no symbol is left to draw.
     """
     found = reserved or ()
     inside = all(0 <= symbol < vocab_size for symbol in found)

@@ -1,29 +1,30 @@
-"""Block diffusion: another process on every block of a row, given the clean blocks before it."""
+"""Processes with an order: block diffusion, and the order of autoregressive models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 from typing_extensions import override
 
 from seqdiff.blocks import cut, join, spread
 from seqdiff.process.absorbing import Absorbing
-from seqdiff.process.base import Context, Process
+from seqdiff.process.base import Context, Process, check_vocab_size
 
 
 @dataclass(frozen=True)
 class Blockwise(Process):
-    """Runs a process on each block of a row on its own, at a time of its own.
+    """Runs a process on each block of a row independently, at its own time.
 
-    A model of it reads its own noisy block and the clean blocks before. Within a block everything
-    that holds of the process holds. Source: Arriola et al. 2025, arXiv:2503.09573, section 3.
+    A model of it reads a noisy block and the clean blocks before it. Source: Arriola et al. 2025,
+    arXiv:2503.09573, section 3.
 
     Attributes:
-        process: Of a block.
-        block_size: L', tokens of a block; the last of a row may be shorter.
+        process: The process on a block.
+        block_size: L', tokens per block; the last block of a row may be shorter.
     """
 
     name: ClassVar[str] = "blockwise"
@@ -36,8 +37,8 @@ class Blockwise(Process):
         """Check the arguments.
 
         Raises:
-            ValueError: If a block holds no token, or the process needs a time input, which networks
-                of blocks lack: each block has a noise level of its own.
+            ValueError: If a block holds no token, or the process needs a time input. Networks of
+                blocks have none, because each block has its own noise level.
         """
         check_block_size("Blockwise", self.block_size)
         if not isinstance(self.process, Absorbing):
@@ -50,7 +51,7 @@ class Blockwise(Process):
 
     @property
     def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """K, of the process."""
+        """K of the process."""
         return self.process.vocab_size
 
     @property
@@ -70,7 +71,7 @@ class Blockwise(Process):
         keep: Bool[Tensor, "B L"] | None = None,
         noise: Float64[Tensor, "B L"],
     ) -> Int64[Tensor, "B L"]:
-        """Draw z_t given x0 with a time for each of a row's n blocks; see ``Process``."""
+        """Draw z_t given x0 with a time for each of a row's n blocks."""
         times = spread(t, self.block_size, x0.shape[1])
         return self.process.corrupt(x0, times, keep=keep, noise=noise)
 
@@ -82,7 +83,7 @@ class Blockwise(Process):
         keep: Bool[Tensor, "B L"],
         noise: Float64[Tensor, "B L"],
     ) -> Int64[Tensor, "B L"]:
-        """Mask exactly as many positions of each block; see ``Absorbing.corrupt_exactly``."""
+        """Mask exactly ``count`` positions of each block; see ``Absorbing.corrupt_exactly``."""
         size = self.block_size
         parts = self.process.corrupt_exactly(
             cut(x0, size, self.mask_id),
@@ -91,6 +92,32 @@ class Blockwise(Process):
             noise=cut(noise, size),
         )
         return join(parts, x0.shape[1])
+
+
+@dataclass(frozen=True)
+class LeftToRight(Process):
+    """Autoregressive models: no noise; every token is predicted from the clean ones before it.
+
+    Attributes:
+        vocab_size: K, the number of real symbols.
+    """
+
+    name: ClassVar[str] = "left-to-right"
+    context: ClassVar[Context] = "prefix"
+    needs_time: ClassVar[bool] = False
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        """Check the number of symbols.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        check_vocab_size("LeftToRight", self.vocab_size)
+
+    @override
+    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return torch.zeros_like(t, dtype=torch.float64)
 
 
 def check_block_size(owner: str, block_size: int) -> None:

@@ -17,16 +17,16 @@ from seqdiff.process.base import Process, check_vocab_size, require
 class Gaussian(Process):
     """z_t = sqrt(sigmoid(-g(t))) e(x0) + sqrt(sigmoid(g(t))) eps, with a learned embedding e.
 
-    What is learned, the embedding and the curve g, belongs to the denoiser; this holds the
-    settings. Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619.
+    The denoiser holds what is learned, the embedding and the curve g; this holds the settings.
+    Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619.
 
     Attributes:
         vocab_size: K, the number of real symbols.
         dim: Channels of an embedding, whose norm is 1.
         gamma_0: g(0) at the start of training, a negative log signal-to-noise ratio.
         gamma_1: g(1) at the start of training.
-        self_conditioning: Whether the network is also shown its own first prediction, for which it
-            is evaluated twice: always, but in training for a quarter of the rows.
+        self_conditioning: Whether the network also sees its own first prediction, which takes two
+            evaluations; in training this is done for a quarter of the rows.
     """
 
     name: ClassVar[str] = "gaussian"
@@ -53,12 +53,12 @@ class Gaussian(Process):
         )
 
     def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``Process``: for the straight curve g that training starts from."""
+        """Return the noise level of the straight line g that training starts from."""
         return -log_signal(self.gamma_0 + (self.gamma_1 - self.gamma_0) * t.double())
 
 
 def log_signal(gamma: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-    """Give log A^2 at a negative log signal-to-noise ratio; sigma is its negative."""
+    """Return log A^2 at a negative log signal-to-noise ratio; sigma is its negative."""
     return F.logsigmoid(-gamma.double())
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from seqdiff.process.base import (
-    Interpolating,
+    Masking,
     check_reserved,
     check_vocab_size,
     drawable,
@@ -19,17 +19,18 @@ from seqdiff.process.base import (
     small_times,
 )
 
-# Of small times, where the terms of random tokens grow like 1 / t at a probability of sqrt(t).
+# Bend of ``small_times``: the terms of random tokens grow like 1 / t with probability sqrt(t).
 _BEND = 0.1
 
 
 @dataclass(frozen=True)
-class Hybrid(Interpolating):
-    """Masking mixed with uniform noise, so that a model learns to correct tokens it sees.
+class Hybrid(Masking):
+    """Masking mixed with uniform noise, so that a model learns to correct visible tokens.
 
-    With c(t) = B sqrt(t (1 - t)) and C = 1 + c: alpha = (1 - t) / C, the mask has t / C and every
-    symbol c / (C K). B is chosen such that at t = 1/2 a fraction ``p_u`` of all tokens is random;
-    there is none at both ends. Source: von Ruette et al. 2025, arXiv:2503.04482, section 3.
+    With c(t) = B sqrt(t (1 - t)) and C = 1 + c, alpha is (1 - t) / C, the mask has probability
+    t / C and every symbol c / (C K). B is chosen such that at t = 1/2 a fraction ``p_u`` of all
+    tokens is random; at t = 0 and t = 1 none is. Source: von Ruette et al. 2025, arXiv:2503.04482,
+    section 3.
 
     Attributes:
         vocab_size: K, the number of real symbols; the mask has id K.
@@ -56,16 +57,6 @@ class Hybrid(Interpolating):
         require(0 <= self.p_u < 1, "Hybrid.p_u", "be in [0, 1)", self.p_u, fix)
 
     @property
-    def states(self) -> int:
-        """See ``Process``: the symbols and the mask."""
-        return self.vocab_size + 1
-
-    @property
-    def mask_id(self) -> int:
-        """The id of the mask, ``vocab_size``."""
-        return self.vocab_size
-
-    @property
     def _num_drawn(self) -> int:
         return self.vocab_size - len(self.reserved or ())
 
@@ -90,14 +81,14 @@ class Hybrid(Interpolating):
         symbols = (random / self._num_drawn)[..., None] * drawn
         return torch.cat((symbols, t[..., None]), dim=-1) / (1 + random)[..., None]
 
+    @override
     def time_at(
         self, fraction: Float64[Tensor, "*n"]
     ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-        """See ``DiscreteProcess``: small times more often, see ``small_times``."""
         return small_times(fraction, _BEND)
 
     def rate_into(self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
-        """See ``Process``: b' - (alpha' / alpha) b, which is positive at every t."""
+        """Return the rate b' - (alpha' / alpha) b, which is positive at every t."""
         t = t.double().expand(z.shape)
         scale = 1 + self._random(t)
         into_mask = 1 / (scale * (1 - t))
@@ -106,13 +97,3 @@ class Hybrid(Interpolating):
             drawn = drawable(self.vocab_size, self.reserved, z.device)
             into_symbol = into_symbol * drawn[z.long().clamp_max(self.vocab_size - 1)]
         return torch.where(z == self.mask_id, into_mask, into_symbol)[..., None]
-
-    def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
-        """See ``Process``: the mask."""
-        one = torch.tensor(self.mask_id, device=device)
-        return torch.nn.functional.one_hot(one, self.states).double().log()
-
-    @property
-    def forgets(self) -> bool:
-        """See ``DiscreteProcess``: everything is masked at t = 1."""
-        return True

@@ -12,26 +12,25 @@ from torch import Tensor
 from typing_extensions import override
 
 from seqdiff.process.base import (
-    Interpolating,
+    Scheduled,
     check_reserved,
     check_vocab_size,
     drawable,
-    scheduled_time,
 )
 from seqdiff.schedules import LogLinear, NoiseSchedule
 
 
 @dataclass(frozen=True)
-class Uniform(Interpolating):
+class Uniform(Scheduled):
     """q(z_t | x0) = Cat(alpha_t x0 + (1 - alpha_t) / K): a replaced token may be any real symbol.
 
     The noise is uniform over the symbols that are not reserved. Masks, padding and unknown tokens
-    have the id K, which is never drawn. A run reserves what its tokenizer names so: entries of the
-    vocabulary that no text holds, such as [PAD], [MASK] and the unused ones of BERT. Tokens that
-    begin and end a text are symbols like any other.
+    have the id K, which is never drawn. A run takes the reserved symbols from its tokenizer:
+    entries of the vocabulary that no text holds, such as [PAD], [MASK] and the unused ones of BERT.
+    Tokens that begin or end a text are not reserved.
 
-    Any schedule will do; with alpha(0) < 1 the bound has a reconstruction term, with alpha(1) > 0 a
-    prior term, and both are counted. Source: Austin et al. 2021, arXiv:2107.03006; in continuous
+    The schedule need not be complete: with alpha(0) < 1 the bound has a reconstruction term, and
+    with alpha(1) > 0 a prior term. Source: Austin et al. 2021, arXiv:2107.03006; in continuous
     time Schiff et al. 2024, arXiv:2412.10193.
 
     Attributes:
@@ -55,21 +54,9 @@ class Uniform(Interpolating):
         check_reserved("Uniform", self.reserved, self.vocab_size)
 
     @property
+    @override
     def states(self) -> int:
-        """See ``Process``: the symbols."""
         return self.vocab_size
-
-    @override
-    def alpha(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        return self.schedule.alpha(t.double())
-
-    @override
-    def inverse(self, alpha: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        return self.schedule.inverse(alpha)
-
-    @override
-    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        return self.schedule.sigma(t.double())
 
     @property
     def num_drawn(self) -> int:
@@ -83,14 +70,8 @@ class Uniform(Interpolating):
             level * drawable(self.vocab_size, self.reserved, t.device) if self.reserved else level
         )
 
-    @override
-    def time_at(
-        self, fraction: Float64[Tensor, "*n"]
-    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-        return scheduled_time(self.schedule, fraction)
-
     def rate_into(self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n 1"]:
-        """See ``Process``: sigma'(t) over the number of drawn symbols, into each of them."""
+        """Return the rate into each drawn symbol: sigma'(t) over the number of drawn symbols."""
         rate = self.schedule.dsigma(t.double()).expand(z.shape) / self.num_drawn
         if self.reserved:
             rate = rate * drawable(self.vocab_size, self.reserved, z.device)[z.long()]
@@ -101,10 +82,11 @@ class Uniform(Interpolating):
         found = drawable(self.vocab_size, self.reserved, torch.device(device))
         return found.log() - math.log(self.num_drawn)
 
+    @override
     def prior_kl(self, x0: Int[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """See ``DiscreteProcess``: without reserved symbols, the same for every one."""
         if self.reserved:
             return super().prior_kl(x0)
+        # Without reserved symbols it is the same for every symbol.
         alpha = self.alpha(torch.ones((), dtype=torch.float64, device=x0.device))
         replaced = (1 - alpha) / self.vocab_size
         others = (self.vocab_size - 1) * torch.xlogy(replaced, replaced * self.vocab_size)
