@@ -5,9 +5,9 @@ from .clipping import Interval as Interval
 from .clipping import Variances as Variances
 from .config import OptimConfig as OptimConfig
 from .config import TrainerConfig as TrainerConfig
-from .data import loaders as loaders
 from .labels import learn_pass as learn_pass
 from .module import DiffusionModule as DiffusionModule
+from .module import loaders as loaders
 from .optim import build_optimizer as build_optimizer
 from .optim import decay_groups as decay_groups
 from .optim import lr_factor as lr_factor
