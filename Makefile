@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.seqdiff-installed
 
-.PHONY: setup demo test slow lint docs clean
+.PHONY: setup demo test slow lint docs notebooks clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,9 @@ lint: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+notebooks: setup
+	OMP_NUM_THREADS=2 $(BIN)/python docs/tutorials/run.py
 
 clean:
 	rm -rf .venv

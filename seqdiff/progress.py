@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from types import TracebackType
 
 from rich.console import Console
@@ -11,13 +12,17 @@ from rich.progress import MofNCompleteColumn, Progress, ProgressColumn
 class Bar(Progress):
     """A bar on standard error that disappears after an error, so that its one line stands alone.
 
+    In a notebook the bar is a widget; without ipywidgets there is none.
+
     Args:
         columns: Columns of rich.
         disable: Show nothing.
     """
 
     def __init__(self, *columns: str | ProgressColumn, disable: bool = False) -> None:
-        super().__init__(*columns, console=Console(stderr=True), disable=disable)
+        console = Console(stderr=True)
+        missing = console.is_jupyter and find_spec("ipywidgets") is None
+        super().__init__(*columns, console=console, disable=disable or missing)
 
     def discard(self) -> None:
         """Remove the bar."""

@@ -309,7 +309,7 @@ class Evaluation:
 
     def __repr__(self) -> str:
         """The table, as on a terminal."""
-        console = Console(width=100, file=io.StringIO())
+        console = Console(width=100, file=io.StringIO(), force_jupyter=False, force_terminal=False)
         with console.capture() as capture:
             console.print(self.table)
         return capture.get().rstrip()

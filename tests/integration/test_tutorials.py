@@ -1,0 +1,46 @@
+"""The notebooks of docs/tutorials hold the outputs of a run, and run."""
+
+import json
+import os
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+
+TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
+
+
+def test_all_are_in_the_navigation() -> None:
+    pages = (TUTORIALS.parents[1] / "mkdocs.yml").read_text(), (TUTORIALS / "index.md").read_text()
+    assert len(NOTEBOOKS) == 6
+    assert all(notebook.name in page for notebook in NOTEBOOKS for page in pages)
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_they_hold_the_outputs_of_a_run(notebook: Path) -> None:
+    cells = [c for c in json.loads(notebook.read_text())["cells"] if c["cell_type"] == "code"]
+    counts = [cell["execution_count"] for cell in cells]
+    assert counts == list(range(1, len(cells) + 1)), "run all cells in order"
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert len(outputs) > 3
+    assert not [out for out in outputs if out["output_type"] == "error" or "stderr" in out.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_they_run(
+    notebook: Path, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQDIFF_DATA", str(real_data))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+    folder = tmp_path / "docs" / "tutorials"
+    folder.mkdir(parents=True)
+    (tmp_path / "configs").symlink_to(TUTORIALS.parents[1] / "configs")
+    shutil.copy(notebook, folder)
+    ran = runpy.run_path(str(TUTORIALS / "run.py"))["run"](folder / notebook.name)
+    kept = json.loads(notebook.read_text())
+    for cell, before in zip(ran.cells, kept["cells"], strict=True):
+        kinds = [output["output_type"] for output in cell.get("outputs", [])]
+        assert kinds == [output["output_type"] for output in before.get("outputs", [])]
