@@ -31,9 +31,10 @@ from seqdiff.likelihood.estimator import (
 from seqdiff.process import Absorbing, Blockwise, Process, check_block_size, small_times
 from seqdiff.types import Batch
 
-# Published evaluations begin at this time, and their schedule leaves this fraction visible at t =
-# 1. _PUBLISHED_EPS = 1e-3 The k of ``SmallK`` have a density like k^(1 / bend - 1) on 1..n. _BEND =
-# 2.5
+# Published evaluations begin at this time, and leave this fraction visible at t = 1.
+_PUBLISHED_EPS = 1e-3
+# The k of ``SmallK`` have a density like k^(1 / bend - 1) on 1..n.
+_BEND = 2.5
 
 
 @dataclass(frozen=True)
