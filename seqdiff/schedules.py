@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -48,7 +48,8 @@ class NoiseSchedule(ABC):
         return -self.dalpha(t) / self.alpha(t)
 
 
-def _require(value: bool, owner: str, requirement: str, got: object, fix: str) -> None:
+def require(value: bool, owner: str, requirement: str, got: object, fix: str) -> None:
+    """Raise a ValueError in one line unless an argument is valid."""
     if not value:
         raise ValueError(f"{owner} must {requirement}, got {got}; {fix}")
 
@@ -71,7 +72,7 @@ class LogLinear(NoiseSchedule):
 
     def __post_init__(self) -> None:
         """Check eps."""
-        _require(0 <= self.eps < 1, "LogLinear.eps", "be in [0, 1)", self.eps, _COMPLETE)
+        require(0 <= self.eps < 1, "LogLinear.eps", "be in [0, 1)", self.eps, _COMPLETE)
 
     @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -104,7 +105,7 @@ class Polynomial(NoiseSchedule):
 
     def __post_init__(self) -> None:
         """Check the power."""
-        _require(self.power > 0, "Polynomial.power", "be positive", self.power, "1 is linear")
+        require(self.power > 0, "Polynomial.power", "be positive", self.power, "1 is linear")
 
     @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -124,24 +125,10 @@ class Polynomial(NoiseSchedule):
 
 
 @dataclass(frozen=True)
-class Linear(NoiseSchedule):
+class Linear(LogLinear):
     """alpha = 1 - t."""
 
-    @override
-    def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return 1 - t
-
-    @override
-    def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return torch.full_like(t, -1)
-
-    @override
-    def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return 1 - alpha
-
-    def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """1/t."""
-        return 1 / t
+    eps: float = field(default=0.0, init=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -159,7 +146,7 @@ class Cosine(NoiseSchedule):
 
     def __post_init__(self) -> None:
         """Check eps."""
-        _require(0 <= self.eps < 1, "Cosine.eps", "be in [0, 1)", self.eps, _COMPLETE)
+        require(0 <= self.eps < 1, "Cosine.eps", "be in [0, 1)", self.eps, _COMPLETE)
 
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """See ``NoiseSchedule``; the sine of the complement is exactly 0 at t = 1."""
@@ -219,7 +206,7 @@ class Geometric(NoiseSchedule):
 
     def __post_init__(self) -> None:
         """Check the range."""
-        _require(
+        require(
             0 < self.sigma_min < self.sigma_max,
             "Geometric.sigma_min, sigma_max",
             "satisfy 0 < sigma_min < sigma_max",

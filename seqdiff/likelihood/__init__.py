@@ -1,4 +1,4 @@
-"""How well a denoiser models sequences: estimators with standard errors, in honest units."""
+"""Likelihoods of sequences under a model, or bounds on them, with standard errors."""
 
 from seqdiff.likelihood.choice import ESTIMATORS, fit, usual_contrast, usual_estimator
 from seqdiff.likelihood.contrast import contrast

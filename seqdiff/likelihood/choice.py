@@ -1,4 +1,4 @@
-"""Which estimators fit which models."""
+"""Choice of an estimator for a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def usual_estimator(denoiser: Denoiser, num_steps: int | None = None) -> Estimat
 
     Args:
         denoiser: The model.
-        num_steps: T of a chain that was trained with T steps; ``None`` is continuous time.
+        num_steps: T if the model was trained as a chain of T steps; ``None`` for continuous time.
     """
     if denoiser.any_order:
         return fit(StratifiedK(), denoiser)
@@ -45,21 +45,24 @@ def usual_estimator(denoiser: Denoiser, num_steps: int | None = None) -> Estimat
 
 
 def usual_contrast(denoiser: Denoiser) -> Estimator:
-    """Choose the estimator of differences between rows of least variance for a model."""
+    """Choose the estimator of least variance for differences between rows."""
     return fit(SmallK(), denoiser) if denoiser.any_order else usual_estimator(denoiser)
 
 
 def fit(estimator: Estimator, denoiser: Denoiser, owner: str = "evaluate") -> Estimator:
-    """Check that an estimator is for a model; one by masks works block by block where it does.
+    """Check that an estimator fits a model; for block diffusion, apply one by masks to each block.
 
     Args:
-        estimator: Any.
+        estimator: Any estimator.
         denoiser: The model.
-        owner: Who was given the estimator, for the message.
+        owner: Function that was given the estimator, for the message.
+
+    Returns:
+        The estimator, or a ``BlockBound`` of it.
 
     Raises:
-        ValueError: If the estimator is for other models, with those that fit this one, or for
-            blocks of another size.
+        ValueError: If the estimator is for other models (names those that fit), or for blocks of
+            another size.
     """
     if denoiser.context == "block" and isinstance(estimator, BY_MASKS):
         return BlockBound(denoiser.block_size, estimator)
@@ -72,7 +75,7 @@ def fit(estimator: Estimator, denoiser: Denoiser, owner: str = "evaluate") -> Es
             )
     if estimator.needs.met_by(denoiser):
         return estimator
-    fitting = BY_MASKS if denoiser.context == "block" else ESTIMATORS
+    fitting = BY_MASKS
     if denoiser.context != "block":
         fitting = tuple(kind for kind in ESTIMATORS if kind.needs.met_by(denoiser))
     if not fitting:

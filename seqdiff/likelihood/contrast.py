@@ -1,4 +1,4 @@
-"""How much more likely one row is than another, with the error of that very difference."""
+"""Differences between the likelihoods of rows, with standard errors of the differences."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def contrast(
     rows_per_call: int | None = None,
     seed: int = 0,
 ) -> Likelihood:
-    """Estimate by how many nats each row of one batch costs more than that of another.
+    """Estimate the difference in nats between each row of one batch and its partner in another.
 
-    A row and its partner see the same masks, so what both have in common cancels, in the difference
-    and in its standard error: one pass of the estimator is made over the differences of the single
-    evaluations. For a model of masked diffusion both are bounds on -log p, so the difference is
-    that of two bounds.
+    A row and its partner get the same masks, so that the noise that they have in common cancels in
+    the difference and in its standard error. For masked diffusion both values are bounds on
+    -log p, so the result is the difference of two bounds.
 
     Args:
-        denoiser: In eval mode, on the device of the batches.
-        first: Batch; at least one position of each counts. Any that are alike, noise included, are
-            shown to the network once.
-        second: As many rows, equally long; ``index`` and ``mirrored`` are those of ``first``.
-        estimator: ``None`` is ``SmallK``, or ``ChainRule`` for an autoregressive model.
-        rows_per_call: Batch of a network call; ``None`` takes as many as both batches have.
-        seed: Of the draws, in [0, 2^32).
+        denoiser: The model in eval mode, on the device of the batches.
+        first: Rows with at least one counted position each. Equal rows with the same noise are
+            evaluated once.
+        second: Their partners, with the same shape, ``index``, ``label``, ``mirrored`` and
+            ``padding``.
+        estimator: By default ``SmallK``, or ``ChainRule`` for an autoregressive model.
+        rows_per_call: Rows per network call; by default as many as both batches have.
+        seed: Seed of the draws, in [0, 2^32).
 
     Returns:
-        ``nats`` are those of ``first`` less those of ``second``; ``num_tokens`` are those of
-        ``first``, and ``nfe`` counts the evaluations of both, shared or not.
+        ``nats`` are those of ``first`` minus those of ``second``; ``num_tokens`` are those of
+        ``first``; ``nfe`` counts the evaluations of both rows, shared or not.
 
     Raises:
-        ValueError: If the batches do not fit together, a row counts nothing or an unknown symbol,
-            or the estimator is for another kind of model, is not linear in its evaluations, or
-            makes more of them for one row than for the other.
+        ValueError: If the batches do not fit together, a row has no counted position or counts an
+            unknown symbol, or the estimator does not fit the model, is not linear in its
+            evaluations, or makes different numbers of them for a row and its partner.
     """
     chosen = usual_contrast(denoiser) if estimator is None else fit(estimator, denoiser)
     if isinstance(chosen, ImportanceWeightedOrders):
@@ -85,7 +85,7 @@ def contrast(
 
 
 def _rows(name: str, batch: Batch, denoiser: Denoiser) -> Batch:
-    """A batch all of whose rows count known tokens only, and at least one."""
+    """Check that every row of a batch counts at least one token, and known tokens only."""
     if not bool(batch.loss_mask.any(dim=-1).all()):
         raise ValueError(
             f"contrast.{name} must count at least one position of every row, got a row without any;"
@@ -96,11 +96,7 @@ def _rows(name: str, batch: Batch, denoiser: Denoiser) -> Batch:
 
 
 def _check_pairs(ours: Batch, theirs: Batch) -> None:
-    """Refuse batches whose rows are no partners.
-
-    Raises:
-        ValueError: If they differ in shape, or a row has other noise than its partner.
-    """
+    """Raise ``ValueError`` if batches differ in shape, or a row and its partner in their noise."""
     shapes = [tuple(rows.tokens.shape) for rows in (ours, theirs)]
     if shapes[0] != shapes[1]:
         raise ValueError(
@@ -111,13 +107,13 @@ def _check_pairs(ours: Batch, theirs: Batch) -> None:
         mine, other = getattr(ours, name), getattr(theirs, name)
         if (mine is None) != (other is None) or (mine is not None and not torch.equal(mine, other)):
             raise ValueError(
-                f"contrast.second must have the {name} of first, so that a row shares its noise "
-                "with its partner, got another one; copy it"
+                f"contrast.second must have the {name} of first, so that a row and its partner "
+                "have the same noise, got another one; copy it"
             )
 
 
 def _distinct(rows: Batch) -> tuple[Batch, Tensor]:
-    """The rows that differ, in the order of their first, and where among them each row is."""
+    """Return the distinct rows, and the number of the distinct row that each row equals."""
     fields = (rows.tokens, rows.loss_mask, rows.index, rows.label, rows.mirrored, rows.padding)
     count = len(rows.tokens)
     wide = [field.reshape(count, -1).long() for field in fields if field is not None]
@@ -143,7 +139,7 @@ def _stack(first: Batch, second: Batch) -> Batch:
 def _summarise(
     estimator: Estimator, differences: list[np.ndarray], num_tokens: np.ndarray, per_pair: int
 ) -> Likelihood:
-    """Combine the differences of each pair as the estimator combines evaluations of one row."""
+    """Combine the differences of each pair as the estimator combines the values of one row."""
     nats, errors, degrees = [], [], []
     for values in differences:
         mean, components = estimator.combine(values)

@@ -1,4 +1,4 @@
-"""What every estimator promises: which network evaluations to make, and what they come to.
+"""Base classes of estimators, and the network evaluations of a pass.
 
 An estimator works in *passes*. A pass is a fixed number of network evaluations of a row that
 together give an unbiased value and an unbiased estimate of that value's variance. More passes make
@@ -26,7 +26,7 @@ from seqdiff.types import Batch
 
 Convention = Literal["exact", "mdlm"]
 
-# Streams of one draw; more than there are names for, so that draws never share noise.
+# Streams of one draw: more than there are named ones, so that draws never share noise.
 _STREAMS_PER_DRAW = 16
 
 
@@ -34,9 +34,9 @@ class Query(NamedTuple):
     """One network evaluation of each row: ``weight * sum over scored of -log p(x0 | x_t)``.
 
     Attributes:
-        x_t: Ids to show to the network.
-        t: Time in [0, 1] at which the process has masked about as many tokens; ``None`` for models
-            without one time for the row.
+        x_t: Ids that the network is given.
+        t: Time in [0, 1] at which the process masks about as many tokens; ``None`` for models
+            without a single time per row.
         scored: Positions whose cross-entropy is taken.
         weight: Factor of a row's sum, or of each token.
     """
@@ -49,29 +49,29 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class PassNoise:
-    """Uniform noise of one pass, a function of (seed, pass, index, draw) alone.
+    """Noise of one pass, a function of (seed, pass, index, draw) alone.
 
     Attributes:
-        noise: The seed's, in the branch that has the pass's number.
+        noise: Noise of the seed; its branch is the number of the pass.
     """
 
     noise: CounterNoise
 
     def scalar(self, batch: Batch, draw: Int64[Tensor, " B"]) -> Float64[Tensor, " B"]:
-        """One uniform a row.
+        """Draw one uniform per row.
 
         Args:
             batch: The rows.
-            draw: Which of the pass's independent draws, for each row.
+            draw: For each row, the number of the draw within the pass.
         """
         return self._uniform(batch, 1, TIME_STREAM, draw)[:, 0]
 
     def positions(self, batch: Batch, draw: Int64[Tensor, " B"]) -> Float64[Tensor, "B L"]:
-        """One uniform a position, from the other end where a row is mirrored.
+        """Draw one uniform per position, in reverse order where a row is mirrored.
 
         Args:
             batch: The rows.
-            draw: Which of the pass's independent draws, for each row.
+            draw: For each row, the number of the draw within the pass.
         """
         uniform = self._uniform(batch, batch.tokens.shape[1], MASK_STREAM, draw)
         if batch.mirrored is None:
@@ -81,12 +81,12 @@ class PassNoise:
     def normals(
         self, batch: Batch, draw: Int64[Tensor, " B"], dim: int
     ) -> Float64[Tensor, "B L dim"]:
-        """Standard normals, ``dim`` a position, from the other end where a row is mirrored.
+        """Draw ``dim`` standard normals per position, in reverse order where a row is mirrored.
 
         Args:
             batch: The rows.
             draw: See ``positions``.
-            dim: How many.
+            dim: Normals per position.
         """
         length = batch.tokens.shape[1]
         uniform = self._uniform(batch, length * dim, MASK_STREAM, draw)
@@ -103,9 +103,9 @@ class Estimator(ABC):
     """Estimates the negative log-likelihood of a row, or a bound on it, in nats.
 
     Attributes:
-        name: On the command line.
-        convention: Whose accounting it follows.
-        needs: Of the models that it is for.
+        name: Name on the command line.
+        convention: Convention by which tokens are weighted.
+        needs: The models that it is for.
     """
 
     name: ClassVar[str]
@@ -114,12 +114,12 @@ class Estimator(ABC):
 
     @property
     def quantity(self) -> str:
-        """What is estimated, for a table."""
+        """The estimated quantity in words, for tables."""
         return "upper bound"
 
     @property
     def exact(self) -> bool:
-        """Whether a pass has no randomness, so that a second one would tell nothing."""
+        """Whether a pass has no randomness, so that one pass is enough."""
         return False
 
     @abstractmethod
@@ -129,7 +129,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def degrees(self) -> int:
-        """Degrees of freedom of the variance that one pass gives, if its components are alike."""
+        """Degrees of freedom of one pass's variance, if its components are of equal size."""
 
     @abstractmethod
     def value(
@@ -144,8 +144,8 @@ class Estimator(ABC):
 
         Args:
             denoiser: The model, in eval mode, on the device of the batch.
-            batch: The rows; one may occur more than once, for several of its evaluations.
-            evaluation: Which evaluation of the pass, in ``0..cost - 1``, for each row.
+            batch: The rows; a row may occur more than once, for several of its evaluations.
+            evaluation: For each row, the number of the evaluation in the pass, in ``0..cost - 1``.
             noise: The pass's noise.
 
         Raises:
@@ -159,16 +159,16 @@ class Estimator(ABC):
         """Turn the values of one row's evaluations into the pass's value and its variance.
 
         Args:
-            values: Of the evaluations, by their numbers.
+            values: Values of the evaluations, in order.
 
         Returns:
-            The value, and independent unbiased estimates of what adds up to its variance, with
-            ``degrees / components`` degrees of freedom each.
+            The value, and the components of its variance: independent unbiased estimates that add
+            up to it, with ``degrees / components`` degrees of freedom each.
         """
 
 
 class QueryEstimator(Estimator):
-    """An estimator each evaluation of which is a weighted cross-entropy of some tokens."""
+    """An estimator whose evaluations are weighted cross-entropies of some tokens."""
 
     @abstractmethod
     def query(
@@ -185,7 +185,7 @@ class QueryEstimator(Estimator):
             batch: The rows.
             evaluation: See ``value``.
             noise: The pass's noise.
-            process: Of the model.
+            process: The model's process.
 
         Raises:
             ValueError: If the estimator does not fit the rows.
@@ -216,11 +216,7 @@ def mean_and_variance(
 
 
 def require_at_least(owner: str, value: int, least: int, why: str) -> None:
-    """Refuse a count that is too small.
-
-    Raises:
-        ValueError: If it is.
-    """
+    """Raise ``ValueError`` if a count is too small."""
     if value < least:
         raise ValueError(f"{owner} must be at least {least}, got {value}; {why}")
 
@@ -274,5 +270,5 @@ def run_pass(
 
 
 def constant(value: int, like: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-    """The same number for every row."""
+    """Return the same number for every row."""
     return torch.full_like(like, value)

@@ -1,8 +1,8 @@
-"""Estimators that mask tokens at random: one network evaluation a draw.
+"""Estimators that mask tokens at random, with one network evaluation per draw.
 
-All have the same target, the bound: the mean over k of the cross-entropy at k masked tokens, times
-the length. It depends on the network alone, not on the noise schedule, and no end of the time
-interval is dropped (Ou et al. 2024, arXiv:2406.03736, theorem 2). They differ in their variance.
+All estimate the same bound: the mean over k of the cross-entropy at k masked tokens, times the
+length (Ou et al. 2024, arXiv:2406.03736, theorem 2). The bound depends on the network alone, not on
+the noise schedule, and covers the whole time interval. The estimators differ in their variance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from seqdiff.likelihood.estimator import (
 from seqdiff.process import Absorbing, Blockwise, Process, check_block_size, small_times
 from seqdiff.types import Batch
 
-# Both ends that published evaluations cut off: the least time, and what a schedule leaves visible.
+# Published evaluations begin at this time, and leave this fraction visible at t = 1.
 _PUBLISHED_EPS = 1e-3
 # The k of ``SmallK`` have a density like k^(1 / bend - 1) on 1..n.
 _BEND = 2.5
@@ -71,23 +71,23 @@ class _ByMasks(QueryEstimator):
 
 @dataclass(frozen=True)
 class BernoulliTime(_ByMasks):
-    """A random time, each token masked on its own with probability 1 - alpha(t).
+    """A random time, at which each token is masked independently with probability 1 - alpha(t).
 
     In terms of the masked fraction m = 1 - alpha(t) the bound is an integral over m with the weight
-    1/m, whatever the schedule. With m uniform its variance would be infinite: at a fraction m one
-    of n tokens is masked with a probability like n m, at a weight of 1/m. So m is drawn with a
+    1/m, for any schedule. With uniform m the variance would be infinite: one of n tokens is masked
+    with a probability of about n m for small m, and has the weight 1/m. So m is drawn with a
     density that is nearly flat above 2/n and grows like m^(-2/3) below. That makes the variance
-    finite, and the third moment too, without which Student's t covers too little.
+    and the third moment finite; otherwise intervals by Student's t would be too narrow.
 
-    The convention ``mdlm`` is the accounting of published numbers, which is not a bound: times in
+    The convention ``mdlm`` gives numbers as they are published, which are no bound: times in
     [1e-3, 1], a masked fraction of (1 - 1e-3) t and a weight of 1/t, so that a uniform predictor
-    scores 0.999 log K a token. There a sequence gets one draw and times are spread over a batch;
-    here draws are independent, and small times more frequent at a lower weight, with the same
-    expectation. Which tokens count is for the loss mask to say. Source: Sahoo et al. 2024,
+    scores 0.999 log K per token. The published code makes one draw per sequence and spreads times
+    over a batch. Here draws are independent, and small times are more frequent at a lower weight,
+    with the same expectation. The loss mask decides which tokens count. Source: Sahoo et al. 2024,
     arXiv:2406.07524, and the evaluation released with it.
 
     Attributes:
-        evaluations: Draws of a pass.
+        evaluations: Draws per pass.
         convention: ``exact`` or ``mdlm``.
     """
 
@@ -109,8 +109,8 @@ class BernoulliTime(_ByMasks):
             )
 
     @property
+    @override
     def quantity(self) -> str:
-        """See ``Estimator``: what is published is close to the bound, but below it."""
         return "upper bound" if self.convention == "exact" else "as published, not a bound"
 
     @override
@@ -136,12 +136,12 @@ class BernoulliTime(_ByMasks):
 
 @dataclass(frozen=True)
 class ExactK(_ByMasks):
-    """k uniform on 1..n, exactly k tokens masked, weight n/k.
+    """Exactly k of n tokens masked, with k uniform on 1..n and the weight n/k.
 
     Source: Ou et al. 2024, arXiv:2406.03736, theorem 2.
 
     Attributes:
-        evaluations: Draws of a pass.
+        evaluations: Draws per pass.
     """
 
     name: ClassVar[str] = "exact-k"
@@ -167,7 +167,7 @@ class StratifiedK(_ByMasks):
     Each stratum gets two independent draws, whose differences give an unbiased standard error.
 
     Attributes:
-        evaluations: Draws of a pass; even.
+        evaluations: Draws per pass; even.
     """
 
     name: ClassVar[str] = "stratified-k"
@@ -214,11 +214,11 @@ def mask_exactly(
     noise: PassNoise,
     process: Absorbing,
 ) -> Query:
-    """Mask so many of the n tokens that count, weighted by n/k.
+    """Mask exactly k of the n tokens that count, with the weight n/k.
 
     Args:
         batch: The rows.
-        draw: Which of the pass's independent draws, for each row.
+        draw: For each row, the number of the draw within the pass.
         count: k of each row, in 1..n.
         noise: The pass's noise.
         process: Supplies the mask and the schedule.
@@ -231,24 +231,23 @@ def mask_exactly(
 
 
 def _count_at(place: Tensor, num_tokens: Tensor) -> Tensor:
-    """Turn a place in (0, 1) into a k in 1..n."""
+    """Map a number in (0, 1) to a k in 1..n."""
     return (num_tokens * place).long().clamp_max(num_tokens - 1) + 1
 
 
 @dataclass(frozen=True)
 class SmallK(StratifiedK):
-    """``StratifiedK`` with more draws of small k, in strata of whole numbers k.
+    """``StratifiedK`` with more draws of small k, for differences between rows.
 
-    At k masked tokens of n a row is worth n/k times the cost of those: of all tokens alike about
-    the same at every k. The difference of two rows is that of a few positions, which a mask holds
-    with a fraction of k/n and then at a weight of n/k. With k uniform, rare draws of small k would
-    make most of its variance, and a third moment at which Student's t covers too little: 80% to
-    90% where a stratum's draws fall on either side of a step in k. So the strata end at the whole
-    numbers above n (h / H)^2.5, each k belongs to one, and a stratum that would be empty gives its
-    draws to the one before. The target is that of ``StratifiedK``, whatever the strata.
+    Two rows that are compared often differ at a few positions only. With k of n tokens masked, such
+    a position is masked with probability k/n, and its cost has the weight n/k. With uniform k, rare
+    draws of small k would make most of the variance, and the third moment would be so large that
+    95% intervals by Student's t cover 80% to 90%. So the draws have more small k: stratum h of H
+    ends at the first whole number above n (h / H)^2.5. Each k belongs to one stratum, and an empty
+    stratum gives its draws to the one before. The expectation is that of ``StratifiedK``.
 
     Attributes:
-        evaluations: Draws of a pass; even.
+        evaluations: Draws per pass; even.
     """
 
     name: ClassVar[str] = "small-k"
@@ -276,15 +275,15 @@ class SmallK(StratifiedK):
 def strata(
     num_tokens: Int64[Tensor, " B"], number: int, chosen: Int64[Tensor, " B"]
 ) -> tuple[Int64[Tensor, " B"], Int64[Tensor, " B"], Int64[Tensor, " B"]]:
-    """Give the stratum of 1..n that each pair of draws falls into.
+    """Find the stratum of 1..n that each pair of draws falls into.
 
     Args:
         num_tokens: n of each row.
-        number: Pairs of draws of a pass.
-        chosen: Which pair, in ``0..number - 1``.
+        number: Pairs of draws per pass.
+        chosen: The pair of each row, in ``0..number - 1``.
 
     Returns:
-        The k before its first, its last k, and how many pairs share it.
+        One less than the first k of the stratum, its last k, and how many pairs it has.
     """
     bends = torch.from_numpy((np.arange(number + 1) / number) ** _BEND).to(num_tokens.device)
     edges = (num_tokens[:, None] * bends).ceil().long()
@@ -297,15 +296,15 @@ def strata(
 class BlockBound(QueryEstimator):
     """An estimator by masks applied to every block of a row, all blocks in one evaluation.
 
-    The value of an evaluation is the sum over blocks of what the estimator says of each, with noise
-    of its own: the bound of Arriola et al. 2025, arXiv:2503.09573, equation 8, whatever interval of
-    masked fractions the model was trained in. With one token a block exactly that token is masked:
-    the chain rule from left to right, in one evaluation.
+    The value of an evaluation is the sum over blocks, each with its own noise. It estimates the
+    bound of Arriola et al. 2025, arXiv:2503.09573, equation 8, whatever interval of masked
+    fractions the model was trained in. In blocks of one token exactly that token is masked, so the
+    value is the chain rule from left to right.
 
     Attributes:
-        block_size: L', the model's.
-        by_masks: How to estimate the bound of a block.
-        convention: That of ``by_masks``.
+        block_size: L' of the model.
+        by_masks: Estimator of the bound of a block.
+        convention: Convention of ``by_masks``.
     """
 
     name: ClassVar[str] = "block-bound"

@@ -1,9 +1,9 @@
-"""Estimators that reveal tokens one at a time: one network evaluation a token, by the chain rule.
+"""Estimators by the chain rule, which reveal one token after another.
 
-Revealing in an order o is an exact likelihood p_o of a model of its own. Unless the network's
-conditionals fit together, p_o differs from order to order. The mean over orders of -log p_o is the
-bound that the masking estimators have (Ou et al. 2024, arXiv:2406.03736, theorem 2); the
-likelihood of drawing a random order first is the mean of p_o, whose -log is smaller (Jensen).
+Each order o of positions defines a model with an exact likelihood p_o. Unless the conditionals of
+the network are those of one joint distribution, p_o differs between orders. The mean of -log p_o
+over orders is the bound that the estimators by masks have too (Ou et al. 2024, arXiv:2406.03736,
+theorem 2). The likelihood under a random order is the mean of p_o, whose -log is smaller (Jensen).
 """
 
 from __future__ import annotations
@@ -77,12 +77,13 @@ class _Exact(QueryEstimator):
 
 @dataclass(frozen=True)
 class RandomOrderChain(_RandomOrders):
-    """The mean of -log p_o over random orders: the same bound as by masking.
+    """The mean of -log p_o over random orders: the same bound as by masks.
 
-    Without any variance where the conditionals fit together, at n evaluations an order.
+    An order takes n evaluations. The variance is 0 if the conditionals are those of one joint
+    distribution.
 
     Attributes:
-        orders: Independent orders of a pass.
+        orders: Independent orders per pass.
     """
 
     name: ClassVar[str] = "random-order-chain"
@@ -114,12 +115,12 @@ class RandomOrderChain(_RandomOrders):
 
 @dataclass(frozen=True)
 class FixedOrder(_Exact):
-    """-log p_o of one given order: exact, at n evaluations.
+    """-log p_o of one given order: exact, with n evaluations.
 
     Attributes:
-        order: Every position of the rows once, as they are revealed; those that do not count are
-            passed over. ``None`` is left to right, also on a mirrored row: the two strands of DNA
-            then differ, whatever the network.
+        order: All positions in the order in which they are revealed; those that do not count are
+            skipped. ``None`` is left to right, on mirrored rows too, so that the two strands of DNA
+            differ for any network.
     """
 
     name: ClassVar[str] = "fixed-order"
@@ -177,9 +178,9 @@ class FixedOrder(_Exact):
 
 @dataclass(frozen=True)
 class ChainRule(_Exact):
-    """-log p of an autoregressive model, exactly, in one evaluation; for no other model.
+    """The exact -log p of an autoregressive model, in one evaluation.
 
-    Positions that do not count are given to those after them, not to those before.
+    Positions that do not count are context for those after them.
     """
 
     name: ClassVar[str] = "chain-rule"
@@ -210,19 +211,19 @@ class ChainRule(_Exact):
 
 @dataclass(frozen=True)
 class ImportanceWeightedOrders(_RandomOrders):
-    """-log of the mean of p_o over some random orders: a bound that falls as they become more.
+    """-log of the mean of p_o over some random orders: a bound that falls with their number.
 
-    With one order it would be the bound of ``RandomOrderChain``; with ever more it tends to -log of
-    the mean of p_o over all orders, from above. Source: Burda et al. 2016, arXiv:1509.00519,
-    with the order as the latent variable.
+    With one order it is the bound of ``RandomOrderChain``. With more orders it tends from above to
+    -log of the mean of p_o over all orders. Source: Burda et al. 2016, arXiv:1509.00519, with the
+    order as the latent variable.
 
-    The standard error and the interval are about the bound of that many orders, the expectation of
-    -log mean p_o, which the repeats estimate without bias. They say nothing of its distance to
-    -log of the mean over all orders: more orders shrink that, more repeats do not.
+    The standard error and the interval are for the bound with this number of orders, which the
+    repeats estimate without bias. They do not include its distance to the limit, which falls with
+    more orders, not with more repeats.
 
     Attributes:
-        orders: Averaged under one logarithm.
-        repeats: Independent such averages of a pass.
+        orders: Orders that are averaged under one logarithm.
+        repeats: Independent averages per pass.
     """
 
     name: ClassVar[str] = "importance-weighted-orders"
@@ -262,7 +263,7 @@ class ImportanceWeightedOrders(_RandomOrders):
 
 
 def _query(batch: Batch, ranks: Tensor, step: Tensor, process: Absorbing) -> Query:
-    """Show what was revealed before a step, and score what the step reveals."""
+    """Show the tokens revealed before a step, and score those that the step reveals."""
     hidden = batch.loss_mask & (ranks >= step[:, None])
     scored = batch.loss_mask & (ranks == step[:, None])
     alpha = step.double() / batch.num_tokens

@@ -1,4 +1,4 @@
-"""Estimators that draw a time: for every process, also where noisy tokens cannot be told apart."""
+"""Estimators that draw a time, for every process."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from seqdiff.losses import (
 from seqdiff.process import DiscreteProcess, Gaussian
 from seqdiff.types import Batch
 
-# Below this fraction 1 - alpha rounds; what the integral has there is less than 1e-8 nats a token.
+# Below this fraction 1 - alpha is inaccurate; the integral there is less than 1e-8 nats per token.
 _LEAST = 1e-10
 _BEND = 0.3
 
 
 @dataclass(frozen=True)
 class TimeEstimator(Estimator):
-    """Draws times in ``evaluations / 2`` strata, two in each, and decodes z_0 twice more.
+    """Draws two times in each of ``evaluations / 2`` strata, and decodes z_0 twice.
 
-    The two passes at t = 0 estimate the reconstruction term; they are part of the cost, though a
-    model that has no such term is not called for them.
+    The two evaluations at t = 0 estimate the reconstruction term. They count as evaluations, but a
+    model without this term is not called for them.
 
     Attributes:
-        evaluations: Draws of a pass; even.
+        evaluations: Draws per pass; even.
     """
 
     evaluations: int = 64
@@ -95,13 +95,13 @@ class TimeEstimator(Estimator):
         draw: Int64[Tensor, " B"],
         noise: PassNoise,
     ) -> Float[Tensor, "B L"]:
-        """Terms of the bound between its ends, whose mean over u in (0, 1) is the integral.
+        """Terms whose mean over u in (0, 1) is the integral between the ends of the bound.
 
         Args:
             denoiser: The model.
             batch: The rows.
-            u: One a row.
-            draw: Which of the pass's draws of noise, for each row.
+            u: One number per row.
+            draw: For each row, the number of the draw within the pass.
             noise: The pass's noise.
         """
 
@@ -109,7 +109,7 @@ class TimeEstimator(Estimator):
     def ends(
         self, denoiser: Denoiser, batch: Batch, draw: Int64[Tensor, " B"], noise: PassNoise
     ) -> Float[Tensor, "B L"]:
-        """Terms of the bound at t = 1 and t = 0; arguments are those of ``integrand``."""
+        """Terms of the bound at t = 1 and t = 0; for the arguments see ``integrand``."""
 
     @override
     def combine(
@@ -139,11 +139,12 @@ def noise_fraction(
 class DiscreteTimeEstimator(TimeEstimator):
     """A ``TimeEstimator`` of a process on symbols.
 
-    At a noise fraction m one of n tokens is noisy with a probability like n m, and its term is like
-    1/m. So within a stratum the integrand has a standard deviation like m^(-1/2), up to a
-    logarithm. ``noise_fraction`` draws m with a density like m^(-3/4) near 0: the moments up to the
-    fourth are finite, without which Student's t covers too little. Elsewhere its density is nearly
-    flat: a weight that varies adds to the variance where the draws are few.
+    At a small noise fraction m, one of n tokens is noisy with a probability of about n m, and its
+    term is of the order 1/m. So the standard deviation of the integrand within a stratum is of the
+    order m^(-1/2), up to a logarithm. ``noise_fraction`` draws m with a density of the order
+    m^(-3/4) near 0, which makes the moments up to the fourth finite; otherwise intervals by
+    Student's t would be too narrow. Elsewhere the density is nearly flat, because varying weights
+    would add to the variance.
     """
 
     @override
@@ -181,12 +182,12 @@ class DiscreteTimeEstimator(TimeEstimator):
         slope: Float64[Tensor, " B"],
         draws: Float64[Tensor, "B L"],
     ) -> Tensor:
-        """Terms of the bound between its ends, at one time a row.
+        """Terms of the bound between its ends, at one time per row.
 
         Args:
             denoiser: The model.
             batch: The rows.
-            place: How far the noise has come, in (0, 1).
+            place: Fraction of the noise that has been added, in (0, 1).
             slope: One over the density of ``place``.
             draws: Uniforms for the noise.
         """
@@ -196,8 +197,8 @@ class DiscreteTimeEstimator(TimeEstimator):
 class TimeIntegral(DiscreteTimeEstimator):
     """The continuous-time bound of any discrete process: its integral and both end terms.
 
-    It is the only estimator of uniform and hybrid noise and of scores; for masked diffusion
-    ``StratifiedK`` has less variance.
+    It is the only estimator of the continuous-time bound for uniform and hybrid noise and for
+    scores. For masked diffusion ``StratifiedK`` has less variance.
     """
 
     name: ClassVar[str] = "time-integral"
@@ -224,7 +225,7 @@ class DiscreteSteps(DiscreteTimeEstimator):
     """The bound of a chain of ``num_steps`` equal steps, of any discrete process.
 
     Attributes:
-        num_steps: T.
+        num_steps: T, the number of steps.
     """
 
     name: ClassVar[str] = "discrete-steps"
@@ -271,8 +272,7 @@ class DiscreteSteps(DiscreteTimeEstimator):
 class GaussianIntegral(TimeEstimator):
     """The bound of Gaussian diffusion on embeddings: its integral, reconstruction and prior.
 
-    A self-conditioned network is shown its first prediction in every evaluation, which counts as
-    two.
+    A self-conditioned network sees its first prediction in every evaluation, which counts as two.
     """
 
     name: ClassVar[str] = "gaussian-integral"

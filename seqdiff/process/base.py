@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
 from seqdiff.rng import categorical
-from seqdiff.schedules import NoiseSchedule
+from seqdiff.schedules import NoiseSchedule, require
 
 Context = Literal["row", "block", "prefix"]
 
@@ -360,12 +360,6 @@ def small_times(
     """
     t = u * (u * (1 + bend) / (u + bend)) ** 2
     return t, t * (u + 3 * bend) / (u * (u + bend))
-
-
-def require(value: bool, owner: str, requirement: str, got: object, fix: str) -> None:
-    """Raise a ValueError in one line unless an argument is valid."""
-    if not value:
-        raise ValueError(f"{owner} must {requirement}, got {got}; {fix}")
 
 
 @cache

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from seqdiff.process.base import Process, check_vocab_size, require
+from seqdiff.process.base import Process, check_vocab_size
+from seqdiff.schedules import require
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from seqdiff.process.base import (
     check_reserved,
     check_vocab_size,
     drawable,
-    require,
     small_times,
 )
+from seqdiff.schedules import require
 
 # Bend of ``small_times``: the terms of random tokens grow like 1 / t with probability sqrt(t).
 _BEND = 0.1

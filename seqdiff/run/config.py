@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 from argparse import SUPPRESS, ArgumentError
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
@@ -34,14 +34,6 @@ from seqdiff.training import OptimConfig, TrainerConfig
 
 ParsedRun = Namespace
 
-# Arguments of the network and of the process that no configuration sets, and what they follow from.
-_LINKED = {
-    ("backbone", "num_embeddings"): "data.tokenizer",
-    ("backbone", "num_logits"): "data.tokenizer and parameterization",
-    ("backbone", "num_classes"): "data.labels",
-    ("process", "vocab_size"): "data.tokenizer",
-    ("process", "reserved"): "data.tokenizer",
-}
 _TOLD = "backbone.time_conditioned"  # what most presets decide, unless a flag does
 _NO_FLAGS = ("--config", "--base", "--provenance", "--resumed")
 _NOT_FLAGS = {"base", "preset", "provenance", "resumed"}
@@ -154,35 +146,10 @@ def run_parser() -> ArgumentParser:
         parser.add_argument(f"--{name}", type=kind | None, default=None, help=meaning)
     parser.add_class_arguments(RunConfig, sub_configs=True)
     parser.set_defaults({"process": {"class_path": _DEFAULT_PROCESS}})
-    parser.link_arguments(
-        "data", "process.init_args.vocab_size", compute_fn=_num_symbols, apply_on="instantiate"
-    )
-    parser.link_arguments(
-        "data", "process.init_args.reserved", compute_fn=_reserved, apply_on="instantiate"
-    )
-    parser.link_arguments(
-        "data",
-        "backbone.init_args.num_embeddings",
-        compute_fn=_num_embeddings,
-        apply_on="instantiate",
-    )
-    parser.link_arguments(
-        ("process", "parameterization"),
-        "backbone.init_args.num_logits",
-        compute_fn=_num_outputs,
-        apply_on="instantiate",
-    )
-    parser.link_arguments(
-        "data",
-        "backbone.init_args.num_classes",
-        compute_fn=_number_of_labels,
-        apply_on="instantiate",
-    )
+    for (part, argument), (source, compute, _) in _LINKED.items():
+        target = f"{part}.init_args.{argument}"
+        parser.link_arguments(source, target, compute_fn=compute, apply_on="instantiate")
     return parser
-
-
-def _num_symbols(data: SequenceDataModule) -> int:
-    return data.tokenizer.vocab_size
 
 
 def _reserved(data: SequenceDataModule) -> tuple[int, ...] | None:
@@ -191,17 +158,30 @@ def _reserved(data: SequenceDataModule) -> tuple[int, ...] | None:
     return tuple(found) or None
 
 
-def _num_embeddings(data: SequenceDataModule) -> int:
-    """K real symbols, and the unknown one, which is the mask where there is one."""
-    return data.tokenizer.vocab_size + 1
-
-
 def _num_outputs(process: Process, parameterization: Parameterization | None) -> int:
     return (parameterization or usual_parameterization(process)).num_outputs(process)
 
 
-def _number_of_labels(data: SequenceDataModule) -> int | None:
-    return None if data.labels is None else len(data.labels)
+# Arguments that no configuration sets: the keys and the function that they follow from, in words.
+_LINKED: dict[tuple[str, str], tuple[str | tuple[str, ...], Callable[..., object], str]] = {
+    ("process", "vocab_size"): ("data", lambda data: data.tokenizer.vocab_size, "data.tokenizer"),
+    ("process", "reserved"): ("data", _reserved, "data.tokenizer"),
+    ("backbone", "num_embeddings"): (
+        "data",
+        lambda data: data.tokenizer.vocab_size + 1,  # with the unknown symbol or mask
+        "data.tokenizer",
+    ),
+    ("backbone", "num_logits"): (
+        ("process", "parameterization"),
+        _num_outputs,
+        "data.tokenizer and parameterization",
+    ),
+    ("backbone", "num_classes"): (
+        "data",
+        lambda data: None if data.labels is None else len(data.labels),
+        "data.labels",
+    ),
+}
 
 
 def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
@@ -233,7 +213,7 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
     except ArgumentError as error:
         message = one_line(str(error))
         raise ValueError(f"{path}: {message}{_hint([*arguments, *flags])}") from error
-    for (part, linked), origin in _LINKED.items():
+    for (part, linked), (*_, origin) in _LINKED.items():
         value = (parsed[part].get("init_args") or {}).get(linked)
         if value is not None:
             raise ValueError(

@@ -34,10 +34,9 @@ from seqdiff.samplers.guidance import (
     Guidance,
     RelaxedClassifier,
 )
-from seqdiff.samplers.left_to_right import LeftToRightSampler
+from seqdiff.samplers.left_to_right import LeftToRightSampler, SemiAutoregressiveSampler
 from seqdiff.samplers.protocol import Sampler, find_sampler, named_samplers, sampler_name
 from seqdiff.samplers.recorder import Recorder, check_room
-from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import Particles, SMCSampler
 
 __all__ = [

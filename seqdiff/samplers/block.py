@@ -16,8 +16,8 @@ from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.first_hitting import FirstHittingSampler
 from seqdiff.samplers.grid import TauLeapingSampler
+from seqdiff.samplers.left_to_right import SemiAutoregressiveSampler
 from seqdiff.samplers.protocol import Sampler, option, require
-from seqdiff.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from seqdiff.samplers.smc import SMCSampler
 from seqdiff.types import Inputs
 

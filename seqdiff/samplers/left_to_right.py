@@ -1,17 +1,18 @@
-"""Sampling from an autoregressive model: one token after the other."""
+"""Samplers that go from left to right: token by token, or with a sliding window."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from typing_extensions import override
 
 from seqdiff.denoiser import Needs
-from seqdiff.process import LeftToRight
+from seqdiff.process import Absorbing, LeftToRight
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import Decoding
-from seqdiff.samplers.protocol import Sampler
+from seqdiff.samplers.first_hitting import FirstHittingSampler
+from seqdiff.samplers.protocol import Sampler, require
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,51 @@ class LeftToRightSampler(Decoding, Sampler):
             if bool(where.any()):
                 self._draw(part, where, part.log_probs(where, zero))
                 part.end_step()
+
+
+@dataclass(frozen=True)
+class SemiAutoregressiveSampler(Sampler):
+    """Fill a sliding window, move it on by a stride and keep its tokens; any sampler inside.
+
+    The network sees one window at a time, so a row may be longer than the training rows. The first
+    window is drawn as a whole. Each later window sees the tokens that it has in common with the one
+    before it. The last window ends with the row. Source: Sahoo et al. 2024, arXiv:2406.07524.
+
+    Attributes:
+        window: Tokens that the network sees at a time.
+        stride: Tokens that the window moves by, at most ``window``.
+        inner: Fills each window. It has its own temperature and the like.
+    """
+
+    order_dependent = True
+    draws_from = "another"
+    window: int
+    stride: int
+    inner: Sampler = field(default_factory=FirstHittingSampler)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fix = "build one, such as FirstHittingSampler()"
+        require(self, isinstance(self.inner, Sampler), "inner", "be a sampler", fix)
+        if not self.inner.needs.include(Absorbing, "loo"):
+            raise ValueError(
+                "SemiAutoregressiveSampler.inner must be a sampler of masked diffusion, got "
+                f"{type(self.inner).__name__}; choose first_hitting or ancestral"
+            )
+        require(
+            self,
+            1 <= self.stride <= self.window,
+            "stride",
+            f"be in 1..window = {self.window}",
+            "half the window is a good choice",
+        )
+
+    @override
+    def context_length(self, length: int) -> int:
+        return self.inner.context_length(min(length, self.window))
+
+    @override
+    def fill(self, canvas: Canvas) -> None:
+        length = canvas.x_t.shape[1]
+        for start in range(0, max(1, length - self.window + self.stride), self.stride):
+            self.inner.fill(canvas.window(start, min(start + self.window, length)))

@@ -5,7 +5,6 @@ from .clipping import Interval as Interval
 from .clipping import Variances as Variances
 from .config import OptimConfig as OptimConfig
 from .config import TrainerConfig as TrainerConfig
-from .data import loaders as loaders
 from .finetuning import Advance as Advance
 from .finetuning import Batches as Batches
 from .finetuning import Cell as Cell
@@ -23,6 +22,7 @@ from .finetuning import fit as fit
 from .finetuning import run_cells as run_cells
 from .finetuning import write_tables as write_tables
 from .module import DiffusionModule as DiffusionModule
+from .module import loaders as loaders
 from .optim import build_optimizer as build_optimizer
 from .optim import decay_groups as decay_groups
 from .optim import lr_factor as lr_factor

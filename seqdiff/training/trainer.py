@@ -18,8 +18,13 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback, Timer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from seqdiff.files import replacing, write_bytes
-from seqdiff.training.callbacks import EMA, RunCheckpoint, StepBar, Throughput
-from seqdiff.training.clipped_search import ClippedScheduleSearch
+from seqdiff.training.callbacks import (
+    EMA,
+    ClippedScheduleSearch,
+    RunCheckpoint,
+    StepBar,
+    Throughput,
+)
 from seqdiff.training.config import TrainerConfig
 from seqdiff.training.weights import METRICS_HEADER, METRICS_NAME, Progress, rows_before
 

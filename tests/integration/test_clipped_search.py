@@ -15,8 +15,7 @@ from seqdiff.cli.app import main
 from seqdiff.objectives import BlockNELBO, WeightedMLM, validation_objective
 from seqdiff.rng import CounterNoise
 from seqdiff.run import load
-from seqdiff.training.callbacks import EMA, RunCheckpoint
-from seqdiff.training.clipped_search import ClippedScheduleSearch
+from seqdiff.training.callbacks import EMA, ClippedScheduleSearch, RunCheckpoint
 from seqdiff.training.clipping import ClippedEstimates, clipping_grid
 from tests.integration.toy_domain import ToyBlockNet
 

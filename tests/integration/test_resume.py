@@ -105,7 +105,7 @@ def test_a_run_that_forgets_its_position_is_not_identical(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broken twin: the same test fails when the stream starts again at 0."""
-    from seqdiff.training.data import DataLoaders
+    from seqdiff.training.module import DataLoaders
 
     flags = ["--trainer.max_steps", "6", "--checkpoint_every_n_steps", "3"]
     straight, broken = tmp_path / "straight", tmp_path / "broken"
