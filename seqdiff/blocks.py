@@ -15,12 +15,12 @@ def num_blocks(length: int, block_size: int) -> int:
 def cut(
     x: Shaped[Tensor, "B L *rest"], block_size: int, fill: int = 0
 ) -> Shaped[Tensor, "blocks size *rest"]:
-    """Make every block a row of its own: those of the first row first, in order.
+    """Make every block a row, beginning with the blocks of the first row in order.
 
     Args:
         x: Rows.
         block_size: Tokens of a block.
-        fill: What a last block that is shorter is filled up with.
+        fill: Value that fills a shorter last block.
 
     Returns:
         ``[B * num_blocks, block_size, ...]``; a view if no block is shorter.
@@ -36,18 +36,18 @@ def join(blocks: Shaped[Tensor, "blocks size *rest"], length: int) -> Shaped[Ten
 
     Args:
         blocks: From ``cut``.
-        length: Of a row.
+        length: Length of a row.
     """
     count = num_blocks(length, blocks.shape[1])
     return blocks.unflatten(0, (-1, count)).flatten(1, 2)[:, :length]
 
 
 def spread(x: Shaped[Tensor, "B n"], block_size: int, length: int) -> Shaped[Tensor, "B {length}"]:
-    """Give each token what is known of its block.
+    """Repeat the entry of each block for its tokens.
 
     Args:
-        x: One entry a block.
+        x: One entry per block.
         block_size: Tokens of a block.
-        length: Of a row.
+        length: Length of a row.
     """
     return x.repeat_interleave(block_size, dim=1)[:, :length]

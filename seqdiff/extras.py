@@ -11,11 +11,11 @@ def require_extra(module: str, owner: str, extra: str) -> ModuleType:
 
     Args:
         module: Its import name, perhaps dotted.
-        owner: What needs it, for the message.
-        extra: Which extra has it.
+        owner: Name of what needs it, for the message.
+        extra: The extra that installs it.
 
     Raises:
-        ValueError: If it is not installed, with the command that installs it.
+        ValueError: If it is not installed; names the command that installs it.
     """
     try:
         return import_module(module)

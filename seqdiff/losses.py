@@ -1,9 +1,9 @@
-"""Terms of the negative evidence lower bound (NELBO), in nats, unreduced: the only place for them.
+"""Terms of the negative evidence lower bound (NELBO), in nats, unreduced.
 
-The upper half are formulas at single positions, of any leading shape. The lower half asks a
-denoiser about a batch and returns ``[B, L]``, 0 where nothing counts; objectives and estimators
-draw the noise and call it. The bound of a row is the expectation of the sum of its terms; per token
-it is divided by the number of tokens that count, never by the number that happens to be masked.
+The first functions are formulas at single positions, of any leading shape. The others call a
+denoiser on a batch and return terms ``[B, L]``, 0 at positions that do not count; objectives and
+estimators draw the noise and call these. The bound of a row is the expectation of the sum of its
+terms. Per token, it is divided by the number of counted tokens, not of masked ones.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def score_entropy(
     t: Float[Tensor, "*n"],
     process: DiscreteProcess,
 ) -> Float64[Tensor, "*n"]:
-    """The density of the continuous-time NELBO at time t, for scores of any origin.
+    """The density of the continuous-time NELBO at time t, for given scores s.
 
-    sum over y != z of Q_t(y -> z) [s_y - r_y - r_y (log s_y - log r_y)] with the true ratios
-    r_y = q_t(y | x0) / q_t(z | x0). It is never negative, and 0 for s = r. Source: Lou et al. 2024,
-    arXiv:2310.16834, equation 9; Campbell et al. 2022, arXiv:2205.14987.
+    It is the sum over y != z of Q_t(y -> z) [s_y - r_y - r_y (log s_y - log r_y)] with the true
+    ratios r_y = q_t(y | x0) / q_t(z | x0). It is never negative, and 0 for s = r. Source: Lou et
+    al. 2024, arXiv:2310.16834, equation 9; Campbell et al. 2022, arXiv:2205.14987.
 
     Args:
         log_scores: Log-ratios of all states to the present one.
@@ -49,7 +49,7 @@ def score_entropy(
     others = z[..., None] != torch.arange(process.states, device=z.device)
     rates = process.rate_into(z, t).expand(scores.shape)
     counted, possible = others & (rates > 0), ratios > 0
-    # No infinite value may enter the branch of torch.where that is not taken: its gradient is NaN.
+    # Infinite values in the branch of torch.where that is not taken would make gradients NaN.
     difference = torch.where(counted & possible, scores - log_ratios, 0.0)
     # expm1(d) - d keeps its digits where s is close to r; r = 0 leaves the score itself.
     terms = torch.where(
@@ -152,13 +152,13 @@ def mask_column_kl(
 
 
 def _mask_excess(process: Absorbing, time: Tensor, on_mask: Tensor) -> Tensor:
-    """Log of how much likelier a mask is when x0 may itself be the mask; finite at time 0."""
+    """Log factor by which a mask is more likely if x0 may be the mask; finite at time 0."""
     alpha = process.alpha(time)
     odds = torch.where(alpha < 1, alpha / (1 - alpha), 0.0)
     return torch.log1p(odds * on_mask)
 
 
-# What a denoiser pays for a batch
+# Terms of a batch
 
 
 def masked_terms(
@@ -168,18 +168,18 @@ def masked_terms(
     t: Float[Tensor, " B"] | None,
     weight: Weight,
 ) -> Float[Tensor, "B L"]:
-    """Cross-entropy of the masked tokens that count, times a weight: masked diffusion's terms.
+    """Terms of masked diffusion: the weighted cross-entropy of the masked tokens that count.
 
     With k of n positions masked at random, k uniform on 1..n, and weight n/k, the expected sum of a
-    row is its NELBO (Ou et al. 2024, arXiv:2406.03736, theorem 2). Positions that the data itself
-    hides do not count.
+    row is its NELBO (Ou et al. 2024, arXiv:2406.03736, theorem 2). Unknown tokens of the data do
+    not count.
 
     Args:
-        denoiser: Of the absorbing process, or of its blocks.
+        denoiser: A model of the absorbing process, or of its blocks.
         batch: Clean tokens.
         x_t: Corrupted ids.
         t: Times of the rows; ``None`` for a denoiser that does not depend on them.
-        weight: One a row, or one a token.
+        weight: One weight per row, or one per token.
     """
     where = (x_t == denoiser.process.unknown_id) & _counted(denoiser, batch)
     return weighted(denoiser, batch, x_t, t, where, weight)
@@ -193,7 +193,7 @@ def weighted(
     where: Bool[Tensor, "B L"],
     weight: Weight,
 ) -> Float[Tensor, "B L"]:
-    """Cross-entropy of some tokens, times a weight; see ``masked_terms``."""
+    """Weighted cross-entropy of some tokens; see ``masked_terms``."""
     inputs = batch.inputs(x_t, None if t is None else t.float())
     nats = denoiser.nats(inputs, batch.tokens, where)
     return torch.where(where, nats * weight.to(nats.dtype).view(len(nats), -1), 0.0)
@@ -206,13 +206,13 @@ def continuous_terms(
     t: Float[Tensor, " B"],
     weight: Float[Tensor, " B"],
 ) -> Float[Tensor, "B L"]:
-    """Density of the continuous-time bound at the rows' times, times a weight.
+    """Weighted density of the continuous-time bound at the rows' times.
 
-    Masked diffusion takes the cross-entropy of its masked tokens; every other model pays at all
-    positions that count, changed by the noise or not.
+    For masked diffusion it is the cross-entropy of the masked tokens. Every other model has a term
+    at all positions that count, whether the noise changed them or not.
 
     Args:
-        denoiser: Of a process on symbols.
+        denoiser: A model of a discrete process.
         batch: Clean tokens.
         z: Noisy ids.
         t: Times in (0, 1).
@@ -243,17 +243,17 @@ def step_terms(
     weight: Float[Tensor, " B"],
     auxiliary: float = 0.0,
 ) -> Float[Tensor, "B L"]:
-    """A step's terms of the T-step bound, times a weight.
+    """Weighted terms of one step of the T-step bound.
 
     Args:
-        denoiser: Of a process on symbols that predicts the clean token.
+        denoiser: A model of a discrete process that predicts the clean token.
         batch: Clean tokens.
         z: Noisy ids at time t.
         s: Ends of the steps.
         t: Starts of the steps.
-        weight: One a row; T for a step drawn uniformly.
-        auxiliary: Coefficient of D3PM's additional cross-entropy of x0, not weighted; above 0 the
-            sum is no bound.
+        weight: One weight per row; T for a step drawn uniformly.
+        auxiliary: Coefficient of D3PM's additional cross-entropy of x0, without the weight; above 0
+            the sum is no bound.
 
     Raises:
         ValueError: If the denoiser predicts scores.
@@ -286,7 +286,7 @@ def step_terms(
 
 
 def has_reconstruction(denoiser: Denoiser) -> bool:
-    """Whether a model pays for decoding z_0: if noise is left there, or tokens are not copied."""
+    """Whether the bound has a reconstruction term: z_0 is noisy, or tokens are not copied."""
     process = denoiser.process
     if not isinstance(process, DiscreteProcess):
         return isinstance(process, Gaussian)
@@ -296,13 +296,13 @@ def has_reconstruction(denoiser: Denoiser) -> bool:
 def reconstruction_terms(
     denoiser: Denoiser, batch: Batch, z: Int[Tensor, "B L"], weight: Float[Tensor, " B"]
 ) -> Float[Tensor, "B L"]:
-    """-log p(x0 | z_0) of the tokens that count, times a weight.
+    """Weighted -log p(x0 | z_0) of the tokens that count.
 
     Args:
-        denoiser: Of a process on symbols.
+        denoiser: A model of a discrete process.
         batch: Clean tokens.
         z: Noisy ids at time 0.
-        weight: One a row.
+        weight: One weight per row.
     """
     zero = torch.zeros(len(z), dtype=torch.float64, device=z.device)
     if not isinstance(denoiser.process, Absorbing):
@@ -319,14 +319,14 @@ def full_terms(
     t: Float[Tensor, " B"],
     weight: Float[Tensor, " B"],
 ) -> Float[Tensor, "B L"]:
-    """-log p(x0 | z_t) of the tokens that count, times a weight: given all noisy tokens.
+    """Weighted -log p(x0 | z_t) of the tokens that count, given all noisy tokens.
 
     Args:
-        denoiser: Of a process on symbols.
+        denoiser: A model of a discrete process.
         batch: Clean tokens.
         z: Noisy ids.
         t: Times of the rows.
-        weight: One a row.
+        weight: One weight per row.
     """
     where = _counted(denoiser, batch)
     log_probs = denoiser.log_probs(batch.inputs(z, t), where)
@@ -334,7 +334,7 @@ def full_terms(
 
 
 def prior_terms(denoiser: Denoiser, batch: Batch) -> Float64[Tensor, "B L"]:
-    """KL(q_1(. | x0) || prior) of the tokens that count; 0 where nothing of x0 is left at t = 1."""
+    """KL(q_1(. | x0) || prior) of the tokens that count; 0 if nothing of x0 is left at t = 1."""
     where = _counted(denoiser, batch)
     terms = require_discrete(denoiser).prior_kl(batch.tokens[where])
     return _spread(terms, where, terms.new_ones(len(where)))
@@ -388,13 +388,13 @@ def gaussian_terms(
     level: Level,
     weight: Float[Tensor, " B"],
 ) -> Float[Tensor, "B L"]:
-    """Density of the Gaussian bound at the rows' noise levels, times a weight.
+    """Weighted density of the Gaussian bound at the rows' noise levels.
 
     Args:
         denoiser: The model.
         batch: Clean tokens.
         inputs: From ``GaussianDenoiser.corrupt``, at this level.
-        level: Of the rows.
+        level: Noise level of each row.
         weight: One over the density of the times.
     """
     where = inputs.noisy
@@ -406,18 +406,15 @@ def gaussian_terms(
 
 
 def gaussian_reconstruction(
-    denoiser: GaussianDenoiser,
-    batch: Batch,
-    inputs: NoisyEmbeddings,
-    weight: Float[Tensor, " B"],
+    denoiser: GaussianDenoiser, batch: Batch, inputs: NoisyEmbeddings, weight: Float[Tensor, " B"]
 ) -> Float[Tensor, "B L"]:
-    """-log p(x0 | z_0) of the noisy positions, times a weight.
+    """Weighted -log p(x0 | z_0) of the noisy positions.
 
     Args:
         denoiser: The model.
         batch: Clean tokens.
         inputs: From ``GaussianDenoiser.corrupt``, at g(0).
-        weight: One a row.
+        weight: One weight per row.
     """
     where = inputs.noisy
     return _spread(_nats(denoiser(inputs, where), batch, where), where, weight)
@@ -432,10 +429,10 @@ def gaussian_prior(denoiser: GaussianDenoiser, batch: Batch) -> Float64[Tensor, 
 
 
 def require_discrete(denoiser: Denoiser) -> DiscreteProcess:
-    """Give the process of a model whose whole rows are noisy symbols.
+    """Return the process of a model, which must be discrete.
 
     Raises:
-        ValueError: If it is another.
+        ValueError: If it is not.
     """
     process = denoiser.process
     if not isinstance(process, DiscreteProcess):
@@ -455,6 +452,6 @@ def _nats(log_probs: Tensor, batch: Batch, where: Tensor) -> Tensor:
 
 
 def _spread(terms: Tensor, where: Tensor, weight: Tensor) -> Tensor:
-    """Put terms of single positions back in place, times the weights of their rows."""
+    """Write terms of single positions into ``[B, L]``, times the weights of their rows."""
     scaled = terms * weight.to(terms.dtype)[where.nonzero()[:, 0]]
     return scaled.new_zeros(where.shape).masked_scatter(where, scaled)

@@ -1,7 +1,7 @@
 """Counter-based noise and exact categorical draws.
 
-Noise that is a function of its coordinates instead of a hidden state is what makes a run the same
-whatever the batch size, the number of workers or the number of devices.
+Noise is a function of its coordinates instead of a hidden state, so that a run does not depend on
+the batch size, the number of workers or the number of devices.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class CounterNoise:
     """Uniform noise as a pure function of (seed, branch, stream, index, position).
 
     Attributes:
-        seed: In [0, 2^32).
-        branch: Which of 2^32 independent families of streams.
+        seed: Seed in [0, 2^32).
+        branch: Number of one of 2^32 independent families of streams.
     """
 
     seed: int
@@ -90,10 +90,10 @@ class CounterNoise:
         A longer row starts with the values of a shorter one.
 
         Args:
-            index: One non-negative id a row, see ``Batch.index``.
-            length: Draws a row.
-            stream: Which of the independent streams, in [0, 2^32), e.g. ``MASK_STREAM``; one for
-                all rows or one each.
+            index: One non-negative id per row, see ``Batch.index``.
+            length: Draws per row.
+            stream: Number of an independent stream, in [0, 2^32), such as ``MASK_STREAM``; one for
+                all rows or one for each.
         """
         rows = index.to(torch.int64)[:, None]
         pairs = torch.arange((length + 1) // 2, device=index.device)[None]
@@ -110,7 +110,7 @@ class CounterNoise:
         Args:
             index: Non-negative ids of rows.
             position: Places within the rows.
-            stream: Which of the independent streams.
+            stream: Number of an independent stream.
         """
         rows = index.to(torch.int64)
         streams = torch.full_like(rows, stream)
@@ -127,14 +127,14 @@ def standard_normal(uniform: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*sha
 def categorical(
     log_probs: Float[Tensor, "*shape K"], noise: Float64[Tensor, "*shape"]
 ) -> Int64[Tensor, "*shape"]:
-    """Draw exactly from a categorical distribution: invert its distribution function in float64.
+    """Draw exactly from a categorical distribution by inverting its distribution function.
 
-    In float32 this and the Gumbel-argmax truncate the tail, and rare outcomes come too seldom; see
-    Zheng et al. 2024, arXiv:2409.02908.
+    This is done in float64: in float32 this and the Gumbel-argmax truncate the tail, so that rare
+    outcomes are drawn too seldom. Source: Zheng et al. 2024, arXiv:2409.02908.
 
     Args:
         log_probs: Normalised log-probabilities in nats; ``-inf`` is never drawn.
-        noise: Independent uniforms in (0, 1), one a draw.
+        noise: Independent uniforms in (0, 1), one per draw.
     """
     steps = log_probs.double().exp().cumsum(dim=-1)
     total = steps[..., -1]
@@ -150,10 +150,10 @@ def permutation_rank(
 
     Args:
         noise: Independent uniforms.
-        eligible: Positions that take part.
+        eligible: Positions that are ranked.
 
     Returns:
-        Ranks ``0, 1, ...`` at eligible positions; the others come after all of those.
+        Ranks ``0, 1, ...`` at eligible positions, and higher numbers elsewhere.
     """
     order = torch.where(eligible, noise, torch.inf).argsort(dim=-1)
     ranks = torch.empty_like(order)

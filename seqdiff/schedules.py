@@ -22,7 +22,7 @@ class NoiseSchedule(ABC):
 
     @abstractmethod
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """P(token still visible at t)."""
+        """Probability that a token is still visible at time t."""
 
     @abstractmethod
     def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -30,17 +30,17 @@ class NoiseSchedule(ABC):
 
     @abstractmethod
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """The t at which alpha(t) has the given value."""
+        """Time t at which alpha(t) has the given value."""
 
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """The factor -alpha'(t) / (1 - alpha(t)) of the continuous-time bound, per unit time.
+        """Weight -alpha'(t) / (1 - alpha(t)) of the continuous-time bound, per unit time.
 
         Source: Sahoo et al. 2024, arXiv:2406.07524, equation 10.
         """
         return -self.dalpha(t) / (1 - self.alpha(t))
 
     def sigma(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """Total noise -log alpha(t), what SEDD and time embeddings take."""
+        """Total noise -log alpha(t), which SEDD and time embeddings take."""
         return -torch.log(self.alpha(t))
 
     def dsigma(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -86,8 +86,8 @@ class LogLinear(NoiseSchedule):
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return (1 - alpha) / (1 - self.eps)
 
+    @override
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """1/t, whatever eps."""
         return 1 / t
 
 
@@ -119,8 +119,8 @@ class Polynomial(NoiseSchedule):
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return (1 - alpha) ** (1 / self.power)
 
+    @override
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """Equal to power / t."""
         return self.power / t
 
 
@@ -148,21 +148,22 @@ class Cosine(NoiseSchedule):
         """Check eps."""
         require(0 <= self.eps < 1, "Cosine.eps", "be in [0, 1)", self.eps, _COMPLETE)
 
+    @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``; the sine of the complement is exactly 0 at t = 1."""
+        # The sine of the complement is exactly 0 at t = 1.
         return self.eps + (1 - self.eps) * torch.sin(math.pi / 2 * (1 - t))
 
     @override
     def dalpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return (self.eps - 1) * math.pi / 2 * torch.sin(math.pi / 2 * t)
 
+    @override
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``; accurate at both ends through the half angle."""
-        cosine = (alpha - self.eps) / (1 - self.eps)
+        cosine = (alpha - self.eps) / (1 - self.eps)  # the half angle is accurate at both ends
         return 4 / math.pi * torch.atan2(torch.sqrt(1 - cosine), torch.sqrt(1 + cosine))
 
+    @override
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """(pi / 2) cot(pi t / 4), whatever eps."""
         return math.pi / 2 / torch.tan(math.pi / 4 * t)
 
 
@@ -173,8 +174,9 @@ class CosineSquared(NoiseSchedule):
     Source: Sahoo et al. 2024, arXiv:2406.07524, appendix C.1.
     """
 
+    @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``; the sine of the complement is exactly 0 at t = 1."""
+        # The sine of the complement is exactly 0 at t = 1.
         return torch.sin(math.pi / 2 * (1 - t)) ** 2
 
     @override
@@ -185,8 +187,8 @@ class CosineSquared(NoiseSchedule):
     def inverse(self, alpha: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return 2 / math.pi * torch.atan2(torch.sqrt(1 - alpha), torch.sqrt(alpha))
 
+    @override
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """Pi cot(pi t / 2)."""
         return math.pi / torch.tan(math.pi / 2 * t)
 
 
@@ -235,17 +237,19 @@ class Geometric(NoiseSchedule):
         ratio = torch.log(-torch.log(alpha) / self.sigma_min)
         return ratio / math.log(self.sigma_max / self.sigma_min)
 
+    @override
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """Equal to dsigma / (e^sigma - 1)."""
         return self.dsigma(t) / torch.expm1(self.sigma(t))
 
 
 @dataclass(frozen=True)
 class Completed(NoiseSchedule):
-    """Another schedule stretched linearly until alpha(0) = 1 and alpha(1) = 0.
+    """Another schedule, scaled and shifted such that alpha(0) = 1 and alpha(1) = 0.
+
+    Differences of alpha are taken in float64.
 
     Attributes:
-        schedule: What to stretch, e.g. ``Geometric`` or ``LogLinear(eps=1e-3)``.
+        schedule: The other schedule, such as ``Geometric`` or ``LogLinear(eps=1e-3)``.
     """
 
     schedule: NoiseSchedule
@@ -254,8 +258,8 @@ class Completed(NoiseSchedule):
         first, last = self.schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
         return first, last
 
+    @override
     def alpha(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``; differences are taken in float64."""
         first, last = self._ends()
         return ((self.schedule.alpha(t.double()) - last) / (first - last)).to(t.dtype)
 
@@ -269,8 +273,8 @@ class Completed(NoiseSchedule):
         first, last = self._ends()
         return self.schedule.inverse(last + (first - last) * alpha.double()).to(alpha.dtype)
 
+    @override
     def nelbo_weight(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """See ``NoiseSchedule``; differences are taken in float64."""
         first, _ = self._ends()
         time = t.double()
         return (-self.schedule.dalpha(time) / (first - self.schedule.alpha(time))).to(t.dtype)

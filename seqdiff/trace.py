@@ -1,4 +1,4 @@
-"""What a sampler did, step by step, as a file: the first tokens and every change since."""
+"""Traces of samplers, as files: the first tokens, and the changes of every step."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Trace:
 
     Attributes:
         sampler: Name of the sampler.
-        names: Of the sequences, each its own.
-        symbols: What the ids ``0..K`` decode to; the last is the mask's.
-        x_init: Tokens before the first step; beyond a sequence's end, the mask.
-        lengths: Tokens of each sequence.
-        num_steps: Steps that the sampler did on the batch of each sequence.
-        row: Sequence of each change; never falls.
-        step: When each change happened, from 1; never falls within a sequence.
-        position: Where.
-        token: What it became.
+        names: Unique names of the sequences.
+        symbols: Decoded ids ``0..K``; the last is that of the mask.
+        x_init: Tokens before the first step; masks beyond the end of a sequence.
+        lengths: Number of tokens of each sequence.
+        num_steps: Number of steps of the sampler on the batch of each sequence.
+        row: Number of the sequence of each change, in ascending order.
+        step: Step of each change, from 1; in ascending order within a sequence.
+        position: Position of each change.
+        token: New token of each change.
     """
 
     sampler: str
@@ -67,13 +67,13 @@ class Trace:
     def replay(
         self, row: int
     ) -> Iterator[tuple[Integer[np.ndarray, " c"], Integer[np.ndarray, " c"]]]:
-        """Give the changes of a sequence step by step.
+        """Iterate over the steps of a sequence.
 
         Args:
             row: Number of the sequence.
 
         Yields:
-            For each step the positions that changed and what they became.
+            For each step the positions that changed, and their new tokens.
 
         Raises:
             ValueError: If there is no such sequence.
@@ -167,11 +167,7 @@ def _strings(about: object, key: str) -> tuple[str, ...]:
 
 
 def _check(arrays: dict[str, np.ndarray], names: int, symbols: int) -> None:
-    """Refuse arrays that do not fit each other.
-
-    Raises:
-        ValueError: With what is wrong.
-    """
+    """Raise ``ValueError`` with the reason if arrays do not fit each other."""
     count, width = arrays["x_init"].shape
     row, step, position, token = (arrays[name] for name in ("row", "step", "position", "token"))
     lengths, num_steps = arrays["lengths"], arrays["num_steps"]

@@ -1,4 +1,4 @@
-"""The shape legend and the records that cross module borders.
+"""Symbols of tensor shapes, and the records that modules pass to each other.
 
 B batch, L sequence length, K real symbols, V = K + 1 with the mask, D model width, N state width.
 Ids 0..K-1 are real symbols. K stands for an unknown symbol (the N of DNA) and, in processes that
@@ -21,21 +21,21 @@ Rows = Int[Tensor, " b"] | Bool[Tensor, " B"] | slice
 
 @dataclass
 class Batch:
-    """What a data loader yields. Not frozen: Lightning's precision plugins refill its fields.
+    """A batch of a data loader. Not frozen, because Lightning's precision plugins set its fields.
 
     Attributes:
         tokens: Clean ids in ``0..K``; ``K`` (the mask) where the symbol is unknown.
-        loss_mask: True where a position counts. The others are context: never corrupted, never
-            counted.
-        index: Place of each example in the run's stream, ``epoch * len(dataset) + position in the
-            epoch``. All noise is a function of (seed, index), so it does not depend on how the
-            stream is cut into batches, workers or devices.
+        loss_mask: True at positions that count. The others are context: they are never corrupted
+            and not counted.
+        index: Position of each example in the run's stream, ``epoch * len(dataset) + position in
+            the epoch``. All noise is a function of (seed, index), so it does not depend on batches,
+            workers or devices.
         label: Class of each example, ``NO_LABEL`` where it has none; ``None`` if the data has no
             classes.
-        mirrored: True where a row is read from its other end, so that noise over its positions is
-            read backwards; ``None`` if none is.
-        padding: True at positions that hold nothing, after the last token of a shorter row: their
-            id is K, they are not attended to and not counted. ``None`` if every row is full.
+        mirrored: True for rows in reverse order, whose noise over positions is reversed too;
+            ``None`` if there are none.
+        padding: True at positions after the last token of a shorter row: their id is K, and they
+            are not attended to and not counted. ``None`` if every row is full.
     """
 
     tokens: Int[Tensor, "B L"]
@@ -46,28 +46,28 @@ class Batch:
     padding: Bool[Tensor, "B L"] | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """Move to a device; the name and arguments are what Lightning looks for."""
+        """Move to a device; Lightning calls this."""
         return _map(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
-        """Pin for a fast copy to CUDA; the name is what the data loader looks for."""
+        """Pin the memory for fast copies to CUDA; data loaders call this."""
         return _map(self, Tensor.pin_memory)
 
     def take(self, rows: Rows) -> Batch:
         """Choose rows, in any order and number.
 
         Args:
-            rows: What indexes the first dimension of a tensor.
+            rows: Any index of the first dimension of a tensor.
         """
         return _map(self, lambda tensor: tensor[rows])
 
     @property
     def num_tokens(self) -> Int[Tensor, " B"]:
-        """Positions of each row that count."""
+        """Number of positions of each row that count."""
         return self.loss_mask.sum(dim=-1)
 
     def inputs(self, x_t: Int[Tensor, "B L"], t: Float[Tensor, " B"] | None = None) -> Inputs:
-        """Make the record for a network: corrupted tokens with the padding and labels of the batch.
+        """Make the input of a network: corrupted tokens with the padding and labels of the batch.
 
         Args:
             x_t: Ids in ``0..K``.
@@ -78,14 +78,14 @@ class Batch:
 
 @dataclass
 class Inputs:
-    """What a network is given: one record from the batch to the backbone.
+    """Input of a network, from the batch to the backbone.
 
     Attributes:
         tokens: Ids in ``0..K``; ``K`` is the unknown symbol and, where there is one, the mask.
         t: Diffusion time of each row in [0, 1].
         sigma: Noise level -log alpha(t) of each row, infinite where everything is masked;
             ``Denoiser`` sets it for time-conditioned networks only.
-        padding: True at positions that hold nothing; ``None`` if every row is full.
+        padding: True at positions without a token; ``None`` if every row is full.
         label: Class of each row, ``NO_LABEL`` where it has none; ``None`` if no row has one.
     """
 
@@ -114,15 +114,14 @@ def _map(record: Record, function: Callable[[Tensor], Tensor]) -> Record:
 
 
 class SampleOutput(NamedTuple):
-    """What a sampler returns.
+    """Output of a sampler.
 
     Attributes:
         tokens: Ids in ``0..K-1``, and ``K`` beyond a row's ``length``.
-        nfe: Network evaluations really spent on each row.
-        length: Tokens of each row, from a sampler that may end a row early; ``None`` if every row
-            is as long as it was asked for.
+        nfe: Network evaluations spent on each row.
+        length: Tokens of each row, from a sampler that may end rows early; otherwise ``None``.
         clamped: Draws of each row whose probabilities had to be scaled down, from a sampler that
-            may have to; ``None`` from any other.
+            may do so; otherwise ``None``.
     """
 
     tokens: Int[Tensor, "B L"]

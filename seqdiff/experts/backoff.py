@@ -13,18 +13,18 @@ from jaxtyping import Bool, Float64, Int64, Integer
 # Rows of ids, and where they hold a known token.
 Block = tuple[Integer[np.ndarray, "_ _"], Bool[np.ndarray, "_ _"]]
 
-# Beyond, hardly any context of a test sequence has been seen, and those seen are known anyway.
+# Hardly any longer context of a test sequence has been seen, and shorter ones predict those well.
 _LONGEST_ORDER = 24
 _CONCENTRATIONS = tuple(2.0**power for power in range(11))
 
 
 class _Level(NamedTuple):
-    """What the contexts of one order say about the tokens of a block.
+    """Counts of the contexts of one order for the tokens of a block.
 
     Attributes:
-        place: Tokens whose context has been seen, by their number among the known ones.
-        seen: How often the context has been seen.
-        followed: How often the token followed it.
+        place: Tokens whose context has been seen, by their number among the known tokens.
+        seen: Number of times that the context has been seen.
+        followed: Number of times that the token followed it.
     """
 
     place: Int64[np.ndarray, " t"]
@@ -35,10 +35,10 @@ class _Level(NamedTuple):
 class ContextCounts:
     """How often each token followed each context of up to ``order`` tokens.
 
-    A context is a number in base K + 1 whose leading digit is the token next to the one that
-    follows, so that in a sorted list of them all the contexts that end alike lie together, and two
-    binary searches count any context of any order. A second list has the following token in front.
-    This takes 16 bytes per token of training, whatever the order.
+    A context is a number in base K + 1 whose leading digit is its last token. So contexts with the
+    same last tokens are neighbours in a sorted list, and two binary searches count any context of
+    any order. A second list has the following token in front of each context. This takes 16 bytes
+    per token of training, for any order.
 
     Attributes:
         vocab_size: K.
@@ -84,7 +84,7 @@ class ContextCounts:
 
         Args:
             tokens: Rows of ids.
-            known: Where they hold a known token.
+            known: True at known tokens.
 
         Returns:
             An iterator over a ``_Level`` for each order.
@@ -133,16 +133,16 @@ class BackoffModel:
     The probability of a token x after the context c of k tokens is
     ``(count(c x) + m p(x)) / (count(c) + m)``, where p is that of order k - 1, after c without its
     first token; below order 0 it is 1/K. It is the mean under a Dirichlet prior around p with the
-    concentration m. A context that has not been seen leaves p as it is, and where fewer than
-    ``order`` tokens stand before one in its row, or an unknown token does, only those after it are
-    its context. So a row's probabilities are normalised given its known tokens. Source: MacKay and
-    Peto 1995, "A hierarchical Dirichlet language model", Natural Language Engineering 1:289.
+    concentration m. A context that has not been seen leaves p as it is. At the beginning of a row
+    and after an unknown token, the context is shorter. So the probabilities of a row are normalised
+    given which of its tokens are known. Source: MacKay and Peto 1995, "A hierarchical Dirichlet
+    language model", Natural Language Engineering 1:289.
 
     Attributes:
-        counts: Of the training sequence.
+        counts: Counts of the training sequence.
         order: Longest context, at most that of ``counts``.
-        concentration: m, in tokens; towards 0 the longest context seen decides alone, towards
-            infinity all tokens are equally likely.
+        concentration: m, in tokens. Towards 0 only the longest context that has been seen matters;
+            towards infinity all tokens are equally likely.
     """
 
     counts: ContextCounts
@@ -168,14 +168,14 @@ class BackoffModel:
 
     @classmethod
     def choose(cls, counts: ContextCounts, blocks: Iterable[Block]) -> BackoffModel:
-        """Choose the order and the concentration under which held-out rows cost least.
+        """Choose the order and the concentration with the highest likelihood of held-out rows.
 
-        Every order of the counts is tried, each with the concentrations 1, 2, 4, ..., 1024. The
-        shortest order among equals is taken.
+        Every order of the counts is tried with the concentrations 1, 2, 4, ..., 1024. Among equals
+        the lowest order is chosen.
 
         Args:
-            counts: Of the training sequence.
-            blocks: Rows to choose on, held out of training and of what is scored afterwards.
+            counts: Counts of the training sequence.
+            blocks: Rows to choose on, apart from those of training and of later evaluation.
 
         Raises:
             ValueError: If no row holds a known token.
@@ -206,7 +206,7 @@ class BackoffModel:
 
         Args:
             tokens: Ids below K where they are known.
-            known: Where they are.
+            known: True at known tokens.
 
         Raises:
             ValueError: If an id is not below K.
@@ -222,7 +222,7 @@ class BackoffModel:
 
 
 def longest_order(vocab_size: int) -> int:
-    """Longest context that ``ContextCounts`` can count: 24 tokens, or what fits into 63 bits.
+    """Longest context that ``ContextCounts`` can count: 24 tokens, or as many as fit 63 bits.
 
     Args:
         vocab_size: K; (K + 1) ** (order + 1) must not pass 2^63.

@@ -133,12 +133,7 @@ class Estimator(ABC):
 
     @abstractmethod
     def value(
-        self,
-        denoiser: Denoiser,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
+        self, denoiser: Denoiser, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise
     ) -> Float64[Tensor, " B"]:
         """Make one network evaluation of each row, in nats.
 
@@ -172,12 +167,7 @@ class QueryEstimator(Estimator):
 
     @abstractmethod
     def query(
-        self,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
-        process: Process,
+        self, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise, process: Process
     ) -> Query:
         """Prepare one network evaluation of each row.
 
@@ -193,12 +183,7 @@ class QueryEstimator(Estimator):
 
     @override
     def value(
-        self,
-        denoiser: Denoiser,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
+        self, denoiser: Denoiser, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise
     ) -> Float64[Tensor, " B"]:
         query = self.query(batch, evaluation, noise=noise, process=denoiser.process)
         where = query.scored

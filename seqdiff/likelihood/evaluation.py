@@ -30,9 +30,10 @@ from seqdiff.likelihood.time_integral import TimeEstimator
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Batch
 
-# A variance from fewer is often small by luck, and would make the second stage too short.
+# With fewer degrees of freedom a variance is often too small by chance, and the second stage too
+# short.
 _LEAST_DEGREES = 15
-# The degrees of freedom are estimated too; fewer are taken for these, which double the variance.
+# Estimated degrees of freedom below this count as this, which doubles the planned variance.
 _TRUSTED_DEGREES = 4
 
 
@@ -45,15 +46,15 @@ def check_budget(
     per_call: int = 1,
     owner: str = "evaluate",
 ) -> None:
-    """Refuse, before slow work, a budget that ``evaluate`` could not keep.
+    """Check, before slow work, that ``evaluate`` can keep a budget.
 
     Args:
-        estimator: What would be run.
+        estimator: The estimator.
         num_tokens: Counted tokens of the longest sequence; 1 if that is not known yet.
         target_se: See ``evaluate``.
         max_nfe: See ``evaluate``.
         per_call: See ``Denoiser.evaluations_per_call``.
-        owner: Who was given them, for the messages.
+        owner: Function that was given the budget, for the messages.
 
     Raises:
         ValueError: If ``target_se`` is not positive and finite, or one pass takes more than
@@ -75,13 +76,13 @@ def check_budget(
 
 @dataclass
 class Passes:
-    """What the passes of one stage over a row came to."""
+    """Results of the passes of one stage over a row."""
 
     values: list[float] = field(default_factory=list)
     components: list[Float64[np.ndarray, " components"]] = field(default_factory=list)
 
     def add(self, value: float, components: Float64[np.ndarray, " components"]) -> None:
-        """Take in a pass, as ``Estimator.combine`` gives it."""
+        """Add a pass, from ``Estimator.combine``."""
         self.values.append(value)
         self.components.append(components)
 
@@ -96,7 +97,7 @@ class Passes:
         return math.fsum(map(math.fsum, self.components)) / len(self.components)
 
     def __add__(self, other: Passes) -> Passes:
-        """These and those of another stage over the same row."""
+        """Join these and the passes of another stage over the same row."""
         return Passes(self.values + other.values, self.components + other.components)
 
     def degrees(self, estimator: Estimator) -> float:
@@ -109,7 +110,7 @@ class Passes:
 
 
 class Outcome(NamedTuple):
-    """What both stages say of a row: see the attributes of ``Likelihood``."""
+    """The result of both stages for a row: see the attributes of ``Likelihood``."""
 
     nats: float
     standard_error: float
@@ -118,33 +119,32 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """How many passes a row gets, in two stages if there is a target.
+    """Number of passes over each row, in two stages if there is a target.
 
-    The first stage measures the variance, which fixes the length of the second. The estimate is
-    w times the first mean plus 1 - w times the second, where w is the first stage's fraction of all
-    passes that ``max_nfe`` allows, 0 without a limit. So w is fixed before anything is seen, and
-    whatever the length of the second stage, the expectation of its mean is the truth. Where the
-    budget is spent, w makes the plain mean of all passes, and the row has what ``max_nfe`` alone
-    would give it. A weight that followed the length of the second stage would follow the first
-    variance, and with it, in a skewed distribution, the first mean. So would stopping when the
-    error so far looks small: it stops where the values happen to be alike, and in a skewed
-    distribution those are the small ones.
+    The first stage measures the variance, which determines the length of the second. The estimate
+    is w times the first mean plus 1 - w times the second. The weight w is the length of the first
+    stage over the number of passes that ``max_nfe`` allows, or 0 without a limit. Since w is fixed
+    in advance, the estimate is unbiased for any length of the second stage. If the whole budget is
+    spent, the estimate is the plain mean of all passes, as with ``max_nfe`` alone. A weight that
+    depended on the length of the second stage would depend on the first variance, and so, in a
+    skewed distribution, on the first mean. Stopping as soon as the error looks small would be
+    biased likewise: in a skewed distribution, values that happen to be close are small values.
 
-    A variance that is too small by luck makes the second stage too short, and one that is too large
-    does not make up for it: with d degrees of freedom the mean of 1 / variance is d / (d - 2) times
-    the truth's (chi-square). The second stage is planned for a variance larger by this factor, so
-    that the errors come to about the target in root mean square, and to up to a third more where a
-    few rare masks make most of the variance. The standard error that is reported comes
-    from the variance of the second stage, and its square has no bias given the length. It may lie
-    above the target or below. The first stage's would always lie below, and be too small, by a
-    quarter or more where a few rare masks make most of the variance.
+    A variance that is too small by chance makes the second stage too short, and variances that are
+    too large do not make up for that: with d degrees of freedom the mean of 1 / variance is
+    d / (d - 2) times that of the true variance (chi-square). The second stage is planned for a
+    variance larger by this factor. The root mean square of the errors is then about the target, and
+    up to a third above it if a few rare masks make most of the variance. The reported standard
+    error is that of the second stage. Its square is unbiased given the length, and it may be above
+    or below the target. The standard error of the first stage would always be below, and too small
+    by a quarter or more if a few rare masks make most of the variance.
 
     Source: Stein 1945, "A two-sample test for a linear hypothesis whose power is independent of the
-    variance"; there the mean is over both stages, which is free of bias for a normal distribution
-    only, and the error is that of the first stage.
+    variance"; there the mean is over both stages, which is unbiased for normal distributions only,
+    and the error is that of the first stage.
 
     Attributes:
-        estimator: What makes the passes.
+        estimator: The estimator.
         target_se: See ``evaluate``.
         max_nfe: See ``evaluate``.
         per_call: See ``Denoiser.evaluations_per_call``.
@@ -170,7 +170,7 @@ class Budget:
         )
 
     def first(self, cost: int) -> int:
-        """Passes of the first stage; the only one unless ``second`` asks for more.
+        """Number of passes of the first stage.
 
         Args:
             cost: Network evaluations of a pass.
@@ -183,7 +183,7 @@ class Budget:
         return int(min(most, math.ceil(_LEAST_DEGREES / self.estimator.degrees)))
 
     def second(self, first: Passes, cost: int) -> int:
-        """Passes of the second stage; 0 if there is no target, or nothing left to spend.
+        """Number of passes of the second stage; 0 without a target or if the budget is spent.
 
         Args:
             first: The first stage.
@@ -204,11 +204,11 @@ class Budget:
         return int(min(most, max(passes, needed)))
 
     def combine(self, first: Passes, second: Passes, cost: int) -> Outcome:
-        """Put the stages together.
+        """Combine the stages.
 
         Args:
             first: The first stage.
-            second: The second, maybe empty.
+            second: The second stage; may be empty.
             cost: Network evaluations of a pass.
         """
         passes = first + second
@@ -223,7 +223,7 @@ class Budget:
         return Outcome(mean, error, second.degrees(self.estimator))
 
     def _weight(self, first: Passes, cost: int) -> float:
-        """The first stage's fraction of all passes that are allowed."""
+        """Length of the first stage over the number of passes that are allowed."""
         return 0.0 if self.max_nfe is None else len(first.values) / (self.max_nfe // cost)
 
 
@@ -242,35 +242,34 @@ def evaluate(
 ) -> Likelihood:
     """Estimate the negative log-likelihood of every sequence, or a bound on it.
 
-    The estimator makes passes over a sequence, see ``Estimator``: one; or as many as fit into
-    ``max_nfe``; or, if there is a ``target_se``, some that tell how many more it takes, and those,
-    see ``Budget``. Positions outside ``loss_mask`` are given, not counted; sequences without any
-    counted position are left out; what has a label is scored given that label. A sequence's result
-    is a function of its tokens, its label, its ``index``, whether it is ``mirrored``, and the seed:
-    batches do not matter, nor do the others in them. Two that share an ``index`` share their noise.
+    The estimator makes one pass over each sequence, or as many as fit into ``max_nfe``, or as many
+    as ``target_se`` requires, see ``Budget``. Positions outside ``loss_mask`` are context and not
+    counted. Sequences without a counted position are left out. A sequence with a label is scored
+    given its label. The result of a sequence is a function of its tokens, label, ``index``,
+    ``mirrored`` and the seed; it does not depend on the batches. Sequences with the same ``index``
+    have the same noise.
 
     Args:
-        denoiser: In eval mode, on the device of the batches.
-        batches: What to evaluate.
-        estimator: ``None`` is the usual one of such a model, see ``usual_estimator``; a chain of T
-            steps has the bound of continuous time then, so give ``DiscreteSteps(num_steps=T)`` for
-            its own. One by masks works block by block, see ``BlockBound``, for a model of block
-            diffusion.
-        evaluations: Of a pass, if there is no ``estimator`` to say so; its own default by default.
-        target_se: Standard error to aim at, in nats a sequence: about what the errors come to in
-            root mean square. The one that is reported may lie above or below, see ``Budget``.
-        max_nfe: Most network evaluations of a sequence; comes before ``target_se``.
-        rows_per_call: Rows of a network call, which evaluations of one sequence may share; ``None``
-            takes as many as the batch has sequences.
-        seed: Of the draws, in [0, 2^32).
-        progress: Called after each network call with the number of sequences done so far, and the
-            fraction that is done of those under way.
+        denoiser: The model in eval mode, on the device of the batches.
+        batches: Rows to evaluate.
+        estimator: By default ``usual_estimator`` of the model. For a chain of T steps this is the
+            bound of continuous time; give ``DiscreteSteps(num_steps=T)`` for the bound of the
+            chain. For block diffusion an estimator by masks is applied to each block, see
+            ``BlockBound``.
+        evaluations: Evaluations per pass of the default estimator.
+        target_se: Standard error to aim at, in nats per sequence: about the root mean square of the
+            errors. The reported error may be above or below it, see ``Budget``.
+        max_nfe: Most network evaluations per sequence; takes precedence over ``target_se``.
+        rows_per_call: Rows per network call, which may be evaluations of the same sequence; by
+            default as many as the batch has sequences.
+        seed: Seed of the draws, in [0, 2^32).
+        progress: Called after each network call with the number of sequences done so far, a
+            fraction for those in progress.
 
     Raises:
-        ValueError: If an argument is out of range, the estimator is for other models,
-            ``max_nfe`` does not suffice for one pass, an unknown symbol counts, or no position
-            counts at all. What ``max_nfe`` has to suffice for is known before the first network
-            call if ``batches`` is a sequence.
+        ValueError: If an argument is out of range, the estimator does not fit the model,
+            ``max_nfe`` does not allow one pass, an unknown symbol counts, or no position counts. If
+            ``batches`` is a sequence, ``max_nfe`` is checked before the first network call.
     """
     estimator = _choose(denoiser, estimator, evaluations)
     budget = Budget(estimator, target_se, max_nfe, denoiser.evaluations_per_call)
@@ -297,7 +296,7 @@ def evaluate(
 
 
 def _choose(denoiser: Denoiser, estimator: Estimator | None, evaluations: int | None) -> Estimator:
-    """Take the estimator that is given, or the usual one of such a model."""
+    """Return the given estimator, or the usual one of the model."""
     if estimator is None:
         usual = usual_estimator(denoiser)
         if evaluations is None:
@@ -322,7 +321,7 @@ def _counted_rows(batch: Batch, denoiser: Denoiser) -> Batch:
 def _teller(
     progress: Callable[[float], None] | None, done: int, size: int
 ) -> Callable[[float], None]:
-    """Turn the fraction of a batch that is done into a number of sequences."""
+    """Return a callback that reports a fraction of a batch as a number of sequences."""
     if progress is None:
         return lambda fraction: None
     return lambda fraction: progress(done + size * fraction)
@@ -330,7 +329,7 @@ def _teller(
 
 @dataclass
 class _Work:
-    """What every network call needs, and who is told of it."""
+    """Arguments of ``evaluate`` that every network call needs."""
 
     denoiser: Denoiser
     budget: Budget
@@ -340,7 +339,7 @@ class _Work:
 
 
 def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
-    """The columns of ``Likelihood`` for some rows; reports the fraction of them that is done."""
+    """Return the columns of ``Likelihood`` for some rows."""
     budget, num_tokens = work.budget, rows.num_tokens
     budget.check(int(num_tokens.max()))
     cost = budget.estimator.cost(num_tokens).cpu()
@@ -349,7 +348,8 @@ def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
     half = 0.5 if budget.target_se is not None and not budget.estimator.exact else 1.0
     first = _stage(work, rows, cost, plan, begins=0, told=(0.0, half))
     more = [budget.second(passes, c) for passes, c in zip(first, costs, strict=True)]
-    # Rows with a second stage all had the longest first one, so neighbours do not shift its noise.
+    # All rows with a second stage had the longest first stage, so its noise is the same in any
+    # batch.
     second = _stage(work, rows, cost, more, begins=max(plan), told=(half, 1.0))
     found = [budget.combine(*stages) for stages in zip(first, second, costs, strict=True)]
     nats, error, degrees = np.array(found).T
@@ -366,15 +366,15 @@ def _stage(
     begins: int,
     told: tuple[float, float],
 ) -> list[Passes]:
-    """Make as many passes over each row as planned.
+    """Make the planned passes over each row.
 
     Args:
-        work: With what.
+        work: Arguments of ``evaluate``.
         rows: The rows.
         cost: Network evaluations of one pass over each row.
         plan: Passes over each row.
         begins: Number of the first pass.
-        told: The fractions of all work that are done before the stage and after it.
+        told: Fractions of all work that are done before the stage and after it.
     """
     estimator, result = work.budget.estimator, [Passes() for _ in plan]
     total, spent = int((cost * torch.tensor(plan)).sum()), 0

@@ -115,12 +115,7 @@ class BernoulliTime(_ByMasks):
 
     @override
     def query(
-        self,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
-        process: Process,
+        self, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise, process: Process
     ) -> Query:
         assert isinstance(process, Absorbing)  # by ``needs``
         place, slope = small_times(noise.scalar(batch, evaluation), 2 / batch.num_tokens.double())
@@ -148,12 +143,7 @@ class ExactK(_ByMasks):
 
     @override
     def query(
-        self,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
-        process: Process,
+        self, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise, process: Process
     ) -> Query:
         assert isinstance(process, Absorbing)  # by ``needs``
         count = _count_at(noise.scalar(batch, evaluation), batch.num_tokens)
@@ -187,12 +177,7 @@ class StratifiedK(_ByMasks):
 
     @override
     def query(
-        self,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
-        process: Process,
+        self, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise, process: Process
     ) -> Query:
         assert isinstance(process, Absorbing)  # by ``needs``
         place = (evaluation // 2 + noise.scalar(batch, evaluation)) / (self.evaluations // 2)
@@ -254,12 +239,7 @@ class SmallK(StratifiedK):
 
     @override
     def query(
-        self,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
-        process: Process,
+        self, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise, process: Process
     ) -> Query:
         assert isinstance(process, Absorbing)  # by ``needs``
         begin, end, pairs = strata(batch.num_tokens, self.evaluations // 2, evaluation // 2)
@@ -345,12 +325,7 @@ class BlockBound(QueryEstimator):
 
     @override
     def query(
-        self,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
-        process: Process,
+        self, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise, process: Process
     ) -> Query:
         assert isinstance(process, Blockwise)  # by ``needs``
         size, (rows, length) = self.block_size, batch.tokens.shape

@@ -42,12 +42,7 @@ class _RandomOrders(QueryEstimator):
 
     @override
     def query(
-        self,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
-        process: Process,
+        self, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise, process: Process
     ) -> Query:
         assert isinstance(process, Absorbing)  # by ``needs``
         num_tokens = batch.num_tokens
@@ -149,12 +144,7 @@ class FixedOrder(_Exact):
         return num_tokens.clone()
 
     def query(
-        self,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
-        process: Process,
+        self, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise, process: Process
     ) -> Query:
         """Prepare one network evaluation of each row.
 
@@ -197,12 +187,7 @@ class ChainRule(_Exact):
 
     @override
     def query(
-        self,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
-        process: Process,
+        self, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise, process: Process
     ) -> Query:
         del evaluation, noise, process
         ones = torch.ones(len(batch.tokens), dtype=torch.float64, device=batch.tokens.device)

@@ -1,4 +1,4 @@
-"""The likelihoods of a set of sequences, and what they come to per token."""
+"""Likelihoods of a set of sequences, and their means per token with standard errors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.special import stdtrit
 
-# Schmeiser 1982: more than 30 batches hardly make a standard error more precise, and a longer
-# stretch keeps more of what its neighbours have in common inside.
+# Schmeiser 1982: more than 30 batches hardly make a standard error more precise, and longer
+# stretches are less correlated with each other.
 _MOST_STRETCHES = 30
 
 
 @dataclass(frozen=True)
 class RowNats:
-    """What the rows of a set cost under a model, in the order of the set.
+    """Negative log-likelihoods of the rows of a set, in the order of the set.
 
     Attributes:
         nats: Negative log-likelihood of each row, or a bound on it, in nats.
@@ -41,14 +41,14 @@ class RowNats:
 
     @property
     def num_stretches(self) -> int:
-        """Contiguous stretches of rows whose totals ``nats_per_token_error`` compares.
+        """Number of contiguous stretches of rows whose totals ``nats_per_token_error`` compares.
 
-        There are 30, and 2 sqrt(n) of fewer than 225 rows, so that a stretch has more rows the more
-        there are. They are few and long because correlations in real sequences have no length
-        beyond which they vanish: with 114, 57, 32 and 16 stretches of 1 kb windows of human chr20,
-        the error of an order-8 Markov chain is 1.4, 1.7, 1.8 and 2.1 times what independent windows
-        would have. What goes on for longer than a stretch is still missed. The relative error of
-        the standard error itself is about 1 / sqrt(2 (stretches - 1)): 13% with 30.
+        It is 30, or 2 sqrt(n) for fewer than 225 rows. Stretches are few and long, because real
+        sequences are correlated at all distances: with 114, 57, 32 and 16 stretches of 1 kb windows
+        of human chr20, the error of an order-8 Markov chain is 1.4, 1.7, 1.8 and 2.1 times that of
+        independent windows. Correlations beyond the length of a stretch are still missed. The
+        relative error of the standard error itself is about 1 / sqrt(2 (stretches - 1)), 13% with
+        30 stretches.
         """
         return min(_MOST_STRETCHES, len(self.nats), math.isqrt(4 * len(self.nats)))
 
@@ -78,12 +78,12 @@ class RowNats:
         return self.perplexity * self.nats_per_token_error
 
     def minus(self, other: RowNats) -> RowNats:
-        """Subtract what another model takes for the same rows.
+        """Subtract the values of another model for the same rows.
 
-        The error of the difference has none of what makes a row hard for both.
+        The variation between rows that both models have in common cancels in the error.
 
         Args:
-            other: The same rows, in the same order.
+            other: Values of the same rows, in the same order.
 
         Raises:
             ValueError: If the two do not count the same tokens.
@@ -98,7 +98,7 @@ class RowNats:
 
     @property
     def counted(self) -> RowNats:
-        """The rows with at least one counted token, which are those that ``evaluate`` scores."""
+        """The rows with at least one counted token; ``evaluate`` leaves out the others."""
         chosen = self.num_tokens > 0
         return RowNats(self.nats[chosen], self.num_tokens[chosen])
 
@@ -108,10 +108,10 @@ class Likelihood(RowNats):
     """Negative log-likelihoods of a set of sequences, or bounds on them.
 
     Attributes:
-        nats: Estimate for each sequence, in nats; what of is the estimator's ``quantity``.
+        nats: Estimate of the estimator's ``quantity`` for each sequence, in nats.
         num_tokens: Tokens counted in each sequence, at least 1.
-        standard_error: Standard error of each entry of ``nats``, from independent evaluations; its
-            square is unbiased unless a target ended the sequence, see ``Budget``.
+        standard_error: Standard error of each entry of ``nats``, from independent evaluations. Its
+            square is unbiased; with a ``target_se`` see ``Budget``.
         nfe: Network evaluations spent on each sequence.
         degrees: Degrees of freedom of each ``standard_error``, for Student's t; infinite where the
             estimate is exact.
@@ -126,19 +126,19 @@ class Likelihood(RowNats):
     ) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
         """Confidence intervals by Student's t, for the expectation of each entry of ``nats``.
 
-        How often they cover the truth depends on the network. With the estimators' own numbers of
-        evaluations, 93% to 97% of the 95% intervals do so on average over the rows of tables of
-        arbitrary conditionals, whose costs are spread evenly. Where a few rare masks make most of
-        the variance, most draws miss them, and the intervals are too narrow: 91.6% cover for a
-        network that is sure of almost every token given both neighbours but takes 2 nats for every
-        eighth, and 89% if it takes 5 nats for every sixteenth (rows of 64 tokens, ``StratifiedK``;
-        ``ExactK`` covers 95% there, with wider intervals). Fewer evaluations cover less, down to
-        90% on the tables. Of differences, see ``contrast``, 94% to 95% cover in each of twelve
-        joint distributions with ``SmallK``; with ``StratifiedK``, whose draws of few masked tokens
-        are rare, down to 82%.
+        The actual coverage depends on the network. With the default numbers of evaluations, 93% to
+        97% of the 95% intervals cover the truth for tables of arbitrary conditional distributions,
+        averaged over rows. If a few rare masks make most of the variance, most draws miss them and
+        the intervals are too narrow. In rows of 64 tokens with ``StratifiedK``, the coverage is
+        91.6% for a network that is sure of almost every token given both neighbours but takes 2
+        nats for every eighth, and 89% if it takes 5 nats for every sixteenth; ``ExactK`` covers
+        95%, with wider intervals. With fewer evaluations the coverage falls, to 90% on the tables.
+        Intervals of differences, see ``contrast``, cover 94% to 95% in each of twelve joint
+        distributions with ``SmallK``, and as little as 82% with ``StratifiedK``, which rarely draws
+        few masked tokens.
 
         Args:
-            level: How often an interval is to cover, in (0, 1).
+            level: Nominal coverage, in (0, 1).
 
         Returns:
             Lower and upper ends, in nats a sequence.
@@ -154,10 +154,11 @@ class Likelihood(RowNats):
         return self.nats - half, self.nats + half
 
     def mean_of(self, rows: list[int]) -> Likelihood:
-        """Average independent estimates of one thing, or of several ways to read it.
+        """Average independent estimates of one sequence, or of several readings of it.
 
         Args:
-            rows: Which entries; they have equally many tokens. The evaluations are added up.
+            rows: Indices of the entries, which have equally many tokens. Their evaluations are
+                added up.
         """
         variances = self.standard_error[rows] ** 2
         return Likelihood(
@@ -170,7 +171,7 @@ class Likelihood(RowNats):
 
     @property
     def nats_per_token_estimator_error(self) -> float:
-        """Standard error from the estimator's draws alone, for these very sequences."""
+        """Standard error from the estimator's draws alone, with these sequences held fixed."""
         return float(np.sqrt((self.standard_error**2).sum()) / self.num_tokens.sum())
 
     @property
@@ -184,20 +185,21 @@ def ratio_error(
 ) -> float:
     """Standard error of total nats over total tokens, by the method of batch means.
 
-    Rows are cut from consecutive sequence, and neighbours are alike, so that a formula for
-    independent rows makes the error too small. Here neighbours are added up in contiguous stretches
-    of nearly equal numbers of rows, whose totals are nearly independent if they are long. Breaks
-    between records or documents need no care: rows on either side of one are merely less alike.
-    For independent rows the variance has no bias whatever the number of stretches, if a row varies
-    like its number of tokens; as many stretches as rows is the formula for independent rows.
+    Rows are cut from consecutive sequence, and neighbouring rows are correlated, so that the
+    formula for independent rows gives too small an error. Here the rows are added up in contiguous
+    stretches of nearly equal numbers of rows, whose totals are nearly independent if the stretches
+    are long. A stretch may contain the end of a record or document: rows on either side of it are
+    merely less correlated. For independent rows whose variance is proportional to their number of
+    tokens, the estimated variance is unbiased with any number of stretches. With as many stretches
+    as rows this is the formula for independent rows.
 
-    The ratio is linearised: a stretch enters with nats - ratio * tokens. Source: Schmeiser 1982,
-    "Batch size effects in the analysis of simulation output", Operations Research 30:556.
+    The ratio is linearised: the residual of a stretch is nats - ratio * tokens. Source: Schmeiser
+    1982, "Batch size effects in the analysis of simulation output", Operations Research 30:556.
 
     Args:
-        nats: Of each row, in the order of the sequence.
-        num_tokens: Of each row, at least one.
-        stretches: How many; with fewer than 2 the error is infinite.
+        nats: Nats of each row, in the order of the sequence.
+        num_tokens: Tokens of each row, at least one.
+        stretches: Number of stretches; with fewer than 2 the error is infinite.
     """
     if stretches < 2:
         return math.inf
@@ -214,9 +216,9 @@ def half_width(
     """Half of a confidence interval by Student's t.
 
     Args:
-        standard_error: Of an estimate.
+        standard_error: Standard error of an estimate.
         degrees: Its degrees of freedom, above 0.
-        level: In (0, 1).
+        level: Nominal coverage, in (0, 1).
     """
     return stdtrit(degrees, (1 + level) / 2) * standard_error
 
@@ -226,9 +228,9 @@ def effective_degrees(
 ) -> float:
     """Degrees of freedom of a sum of independent estimates of variances (Satterthwaite 1946).
 
-    The sum is as uncertain as chi-square with (sum v)^2 / sum(v^2 / d) degrees of freedom. Squares
-    of estimates are too large by 1 + 2 / d in the mean, which is corrected for: with a single
-    degree of freedom each, it would otherwise come out at a third.
+    The sum is about as uncertain as chi-square with (sum v)^2 / sum(v^2 / d) degrees of freedom.
+    Squares of estimates are too large by a factor of 1 + 2 / d on average, which is corrected for:
+    with one degree of freedom each, the result would otherwise be a third of the true one.
 
     Args:
         variances: The estimates.

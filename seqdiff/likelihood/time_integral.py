@@ -64,12 +64,7 @@ class TimeEstimator(Estimator):
 
     @override
     def value(
-        self,
-        denoiser: Denoiser,
-        batch: Batch,
-        evaluation: Int64[Tensor, " B"],
-        *,
-        noise: PassNoise,
+        self, denoiser: Denoiser, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise
     ) -> Float64[Tensor, " B"]:
         values = torch.zeros(len(batch.tokens), dtype=torch.float64, device=batch.tokens.device)
         at_zero = evaluation >= self.evaluations

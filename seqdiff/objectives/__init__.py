@@ -1,4 +1,4 @@
-"""What training minimises: a loss and the draws it is estimated with."""
+"""Objectives of training: losses, and the draws that estimate them."""
 
 from seqdiff.objectives.base import Objective
 from seqdiff.objectives.bounds import (

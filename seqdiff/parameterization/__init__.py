@@ -1,4 +1,4 @@
-"""What a network's outputs mean: distributions of the clean token, or scores of the noisy one."""
+"""Meanings of a network's outputs: distributions of the clean token, or scores."""
 
 from seqdiff.parameterization.base import (
     Kind,

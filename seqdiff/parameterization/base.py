@@ -1,4 +1,4 @@
-"""What a parameterization promises, and the exact conversions between the three kinds.
+"""The base class of parameterizations, and exact conversions between their kinds.
 
 The kinds differ in what the prediction for a position is conditioned on:
 
@@ -6,10 +6,10 @@ The kinds differ in what the prediction for a position is conditioned on:
 - ``full``: p(x0 | all noisy tokens), the position's own among them;
 - ``score``: p_t(z with y here) / p_t(z) for every state y.
 
-At a masked position the first two agree, because a mask says nothing about x0. Everywhere else they
-do not: the reverse kernel and the bounds of this library take ``loo``, and a ``full`` distribution
-in its place gives plausible and wrong numbers. Source: Austin et al. 2021, arXiv:2107.03006; Lou et
-al. 2024, arXiv:2310.16834; Schiff et al. 2024, arXiv:2412.10193.
+At a masked position the first two are equal, because a mask says nothing about x0; elsewhere they
+are not. The reverse kernel and the bounds of this library take ``loo``. A ``full`` distribution in
+its place would give plausible but wrong numbers. Source: Austin et al. 2021, arXiv:2107.03006; Lou
+et al. 2024, arXiv:2310.16834; Schiff et al. 2024, arXiv:2412.10193.
 """
 
 # No postponed annotations: the configuration parser reads those of a base class in the module of
@@ -34,13 +34,13 @@ class Parameterization(ABC):
     Subclasses are frozen dataclasses.
 
     Attributes:
-        name: In messages and tables.
+        name: Name in messages and tables.
         kind: What ``read`` returns: ``loo`` or ``full`` distributions, or ``score`` ratios. (Guided
             denoisers that give the reverse step alone have ``step``.)
-        processes: Those that it is for.
-        needs_time: Whether it takes a network that is told the noise level, whatever the process.
-        carry_over: Whether visible tokens are copied. Without it, the bound also pays for decoding
-            tokens that were never hidden.
+        processes: The processes that it is for.
+        needs_time: Whether the network needs the noise level as an input with every process.
+        carry_over: Whether visible tokens are copied. Otherwise the bound has a reconstruction term
+            for tokens that were never hidden.
     """
 
     name: ClassVar[str]
@@ -64,9 +64,9 @@ class Parameterization(ABC):
         """Turn outputs into log-probabilities or log-scores.
 
         Args:
-            outputs: Of the network.
+            outputs: Outputs of the network.
             z: Noisy ids at the same positions.
-            t: Times; ``None`` only for what does not depend on them.
+            t: Times; ``None`` if neither the process nor the parameterization needs them.
             process: The process.
 
         Returns:
@@ -93,7 +93,7 @@ def evidence_removed(
 ) -> Float64[Tensor, "*n K"]:
     """Turn a full distribution into the leave-one-out one: divide by q_t(z | x0), normalise.
 
-    Symbols that the token rules out (at t = 0, all but its own) cannot be recovered and stay out.
+    Symbols that the noisy token rules out (at t = 0, all other symbols) keep probability 0.
     """
     evidence = process.log_likelihood(z, t)
     possible = evidence.isfinite()
@@ -106,7 +106,7 @@ def scores_from_distribution(
     t: Float[Tensor, "*n"],
     process: DiscreteProcess,
 ) -> Float64[Tensor, "*n states"]:
-    """Log-scores that a leave-one-out distribution implies: q_t(y | p) / q_t(z | p)."""
+    """Log-scores that follow from a leave-one-out distribution p: q_t(y | p) / q_t(z | p)."""
     marginal = process.log_marginal(log_loo, t)
     return marginal - marginal.gather(-1, z[..., None].long())
 
@@ -119,9 +119,9 @@ def distribution_from_scores(
 ) -> Float64[Tensor, "*n K"]:
     """Leave-one-out distribution whose marginal has the given scores, normalised.
 
-    For a process that mixes data with noise, alpha p(y) = q_t(y) - b_t(y). Scores that belong to
-    no distribution give a negative p(y), which counts as 1e-30: next to nothing, but a template
-    that allows such symbols alone can still be filled.
+    For a process that mixes data with noise, alpha p(y) = q_t(y) - b_t(y). Scores that do not
+    belong to a distribution give a negative p(y), which is replaced by 1e-30, so that a template
+    that allows only such symbols can still be filled.
 
     Raises:
         ValueError: If the process mixes otherwise.
@@ -134,8 +134,7 @@ def distribution_from_scores(
         )
     size = process.vocab_size
     if isinstance(process, Uniform):
-        # Without the 1 that they have in common, scores keep their digits where next to no signal
-        # is left.
+        # Scores minus 1 keep their digits where almost no signal is left.
         noise = process.log_prior(log_scores.device).exp()
         excess = log_scores.double().expm1()
         mean = (excess * noise).sum(dim=-1, keepdim=True)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
+from typing_extensions import override
 
 from seqdiff.parameterization.base import Kind, Parameterization
 from seqdiff.process import Absorbing, DiscreteProcess, Process, Uniform
@@ -29,8 +30,8 @@ class Score(Parameterization):
     processes: ClassVar[tuple[type[Process], ...]] = (Absorbing, Uniform)
     needs_time: ClassVar[bool] = True
 
+    @override
     def num_outputs(self, process: Process) -> int:
-        """See ``Parameterization``: one for every state."""
         assert isinstance(process, DiscreteProcess)
         return process.states
 
@@ -41,7 +42,7 @@ class Score(Parameterization):
         t: Float[Tensor, "*n"] | None,
         process: Process,
     ) -> Float64[Tensor, "*n states"]:
-        """See ``Parameterization``; in float64, since ratios grow without bound towards t = 0."""
+        """Turn outputs into log-scores, in float64 since ratios are unbounded towards t = 0."""
         scores = outputs.double()
         if isinstance(process, Absorbing):
             assert t is not None  # by needs_time
@@ -51,7 +52,7 @@ class Score(Parameterization):
 
 
 def before_the_end(t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-    """Hold times just below 1, where nothing of the data may be left and ratios are 0 / 0."""
+    """Clamp times to just below 1, where nothing of the data may be left and ratios are 0 / 0."""
     return t.double().clamp_max(1 - 1e-9)
 
 

@@ -1,4 +1,4 @@
-"""Forward processes: how clean tokens turn into noise, and what that implies for the way back."""
+"""Forward processes, which turn clean tokens into noise, and their reverse kernels."""
 
 from seqdiff.process.absorbing import Absorbing
 from seqdiff.process.base import Context, DiscreteProcess, Interpolating, Process, small_times

@@ -50,12 +50,7 @@ def check_readable(
 
 
 def embed(
-    run: Trained,
-    rows: Sequence[np.ndarray],
-    *,
-    layer: int | None,
-    pooled: bool,
-    batch_size: int,
+    run: Trained, rows: Sequence[np.ndarray], *, layer: int | None, pooled: bool, batch_size: int
 ) -> list[np.ndarray]:
     """Give one vector for each sequence, or one for each position, under a progress bar.
 

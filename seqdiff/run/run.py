@@ -264,12 +264,7 @@ class Run(Trained):
         return Scores(tuple(found), self.datamodule.token_name, estimator)
 
     def evaluate(
-        self,
-        split: Split = "test",
-        *,
-        given_labels: bool = False,
-        seed: int = 0,
-        **options: Any,
+        self, split: Split = "test", *, given_labels: bool = False, seed: int = 0, **options: Any
     ) -> Evaluation:
         """Estimate the likelihood of a split, beside baselines on the same rows.
 

@@ -503,11 +503,7 @@ class BlockClassifierFree(Denoiser):
         return _combine(parts, self.gamma)
 
     def start(
-        self,
-        batch_size: int,
-        *,
-        window: int | None = None,
-        label: Int[Tensor, " B"] | None = None,
+        self, batch_size: int, *, window: int | None = None, label: Int[Tensor, " B"] | None = None
     ) -> Prefix:
         """Start rows of blocks, see ``Denoiser.start``.
 
