@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,10 +19,10 @@ from genomics.finetune import (
     Strategy,
 )
 from seqdiff.cli.options import Several, check_count
-from seqdiff.files import check_folder, write_bytes
+from seqdiff.files import check_folder
 
 if TYPE_CHECKING:
-    from genomics.finetune import Cell, Grid, LabelledTask, Ledger
+    from genomics.finetune import Grid, LabelledTask
 
 
 def finetune(
@@ -88,9 +89,8 @@ def finetune(
     from rich.console import Console
 
     from genomics.finetune import (
-        NOTES,
+        NOTE,
         Grid,
-        Ledger,
         Reading,
         build_tables,
         cells,
@@ -98,14 +98,11 @@ def finetune(
         list_diverged,
         load_models,
         load_tasks,
-        run_cells,
         summarise,
-        to_json,
-        to_markdown,
     )
     from seqdiff.extras import require_extra
-    from seqdiff.progress import progress
     from seqdiff.run import choose_device
+    from seqdiff.training import Ledger, check_converged, run_cells, write_tables
 
     require_extra("sklearn", "finetune", "genomics")
     tasks = load_tasks(find_tasks(data), Reading(fasta, sequence_column, label_column))
@@ -126,27 +123,18 @@ def finetune(
     todo = list(cells(tasks, networks, grid, place))
     ledger = Ledger(out / "results.jsonl")
     out.mkdir(parents=True, exist_ok=True)
-    total = sum(cell.cost for cell in todo if ledger.find(cell.key) is None)
-    with progress() as bar:
-        row = bar.add_task("fine-tuning", total=total)
-        run_cells(todo, ledger, lambda count: bar.advance(row, count))
-    lines, notes = summarise(todo, ledger), _notes(tasks, grid) + list_diverged(todo, ledger)
-    write_bytes(out / "table.json", to_json(lines, notes).encode())
-    write_bytes(out / "table.md", to_markdown(lines, notes).encode())
-    for table in build_tables(lines):
-        Console().print(table)
-    print("\n".join((" ".join(NOTES), *notes)))
+    run_cells(todo, ledger)
+    lines = summarise(todo, ledger)
+    notes = [NOTE, *_notes(tasks, grid), *list_diverged(todo, ledger)]
+    tables = build_tables(lines)
+    write_tables(out, tables, [asdict(line) for line in lines], notes)
+    for table in tables:
+        Console().print(table.to_rich())
+    print("\n".join(notes))
     print(f"{out}: results.jsonl (a line a run), table.json, table.md")
-    _check_finite(todo, ledger)
-
-
-def _check_finite(todo: list[Cell], ledger: Ledger) -> None:
     found = [ledger.find(cell.key) or {} for cell in todo if "strategy" in cell.key]
-    if found and all("diverged" in result for result in found):
-        raise ValueError(
-            f"finetune.lr must keep a network finite, got {len(found)} runs that all diverged; "
-            f"lower it ({ledger.path.parent / 'table.md'} says which, beside the baselines)"
-        )
+    where = f" ({out / 'table.md'} says which, beside the baselines)"
+    check_converged("finetune.lr", found, where)
 
 
 def _check_names(names: list[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -11,11 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from genomics.finetune.classifier import measure_both
-from genomics.finetune.fitting import check_finite, fit, hold_out, predict, shuffled
 from genomics.finetune.labelled import Labelled, LabelledTask
 from genomics.finetune.protocol import Baseline
+from genomics.finetune.runs import fit_accuracy, hold_out, predict, record, shuffled
 from genomics.sequence import MASK_ID, kmer_fractions
 from seqdiff.extras import require_extra
+from seqdiff.training import Advance, check_finite
 
 KMERS = (3, 4, 5, 6)
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)  # C of scikit-learn: inverse penalties
@@ -71,7 +71,7 @@ def run_baseline(
     epochs: int,
     seed: int,
     device: torch.device,
-    progress: Callable[[int], None] | None = None,
+    progress: Advance | None = None,
 ) -> dict[str, object]:
     """Train a baseline on the same part of the training set as a backbone, and measure it.
 
@@ -163,7 +163,7 @@ def _cnn(
     epochs: int,
     seed: int,
     device: torch.device,
-    progress: Callable[[int], None] | None,
+    progress: Advance | None,
 ) -> Answer:
     """Adam with lr 1e-3 on batches of 64, as published; the best epoch on the validation part."""
     longest = int(max(train.lengths.max(), valid.lengths.max(), task.test.lengths.max()))
@@ -172,7 +172,7 @@ def _cnn(
         torch.manual_seed(seed)
         model = BenchmarkCNN(width, len(task.classes)).to(device)
         adam = torch.optim.Adam(model.parameters(), lr=CNN_LR)
-        fitted = fit(
+        fitted = fit_accuracy(
             model,
             (adam, torch.optim.lr_scheduler.LambdaLR(adam, lambda _: 1.0)),
             epochs,
@@ -183,4 +183,4 @@ def _cnn(
         )
         probs = predict(model, task.test, length, width)
     check_finite(probs, fitted.epoch)
-    return {**fitted.record(), "train_seconds": fitted.train_seconds}, probs
+    return {**record(fitted), "train_seconds": fitted.train_seconds}, probs

@@ -1,29 +1,19 @@
-"""The grid of a benchmark and the ledger of its results.
-
-The grid runs over networks, tasks, learning rates, batch sizes, seeds and baselines. The ledger
-holds one JSON line for each result; a result that is in it is not computed again.
-"""
+"""The grid of a benchmark: networks, tasks, learning rates, batch sizes, seeds and baselines."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool
 
 from genomics.finetune.baselines import CNN_BATCH, CNN_LR, run_baseline
-from genomics.finetune.fitting import DivergedError, hold_out, num_learned
 from genomics.finetune.labelled import LabelledTask, seen_in_task
 from genomics.finetune.models import Pretrained
-from genomics.finetune.plan import Plan, Recipe
-from genomics.finetune.probe import PoolOnce
 from genomics.finetune.protocol import (
     DEFAULT_LENGTH,
     Baseline,
@@ -32,80 +22,8 @@ from genomics.finetune.protocol import (
     Strategy,
     published_length,
 )
-from genomics.finetune.runs import run_backbone
-from seqdiff.files import alone, write_bytes
-
-Key = Mapping[str, object]
-
-
-class Ledger:
-    """Finished cells of a grid, one line each, in a file that is whole after every one of them.
-
-    A cell is known by its key: all that its result follows from. Processes may write to the same
-    file: each adds its line to what is there by then, alone, under a lock file beside it. The file
-    is replaced, not appended to, so that a kill at any moment leaves no torn line.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Read what there is.
-
-        Args:
-            path: The file; it need not exist.
-
-        Raises:
-            ValueError: If a line is not a cell; the message begins with file and line.
-        """
-        self.path = path
-        self._cells = self._read()
-
-    def find(self, key: Key) -> dict[str, object] | None:
-        """Give the result of a cell, if it is finished.
-
-        Args:
-            key: Of the cell.
-        """
-        return self._cells.get(_spell(key))
-
-    def add(self, key: Key, result: Mapping[str, object]) -> None:
-        """Write down a finished cell.
-
-        Args:
-            key: Of the cell.
-            result: What came out, as JSON can hold it.
-
-        Raises:
-            OSError: If the file cannot be written.
-            ValueError: If another process has left a line that is not a cell.
-        """
-        with alone(self.path.with_name(f"{self.path.name}.lock")):
-            self._cells = {**self._read(), _spell(key): dict(result)}
-            lines = (
-                json.dumps({"key": json.loads(spelt), "result": found})
-                for spelt, found in self._cells.items()
-            )
-            write_bytes(self.path, "".join(f"{line}\n" for line in lines).encode())
-
-    def _read(self) -> dict[str, dict[str, object]]:
-        return dict(self._lines()) if self.path.exists() else {}
-
-    def _lines(self) -> Iterator[tuple[str, dict[str, object]]]:
-        text = self.path.read_bytes().decode("utf-8", "replace")
-        for number, line in enumerate(text.splitlines(), start=1):
-            try:
-                cell = json.loads(line)
-                yield _spell(cell["key"]), dict(cell["result"])
-            except (ValueError, TypeError, KeyError) as error:
-                raise ValueError(
-                    f"{self.path}:{number}: must be a finished cell as JSON, got {line[:40]!r}; "
-                    "choose another --out, or remove the line"
-                ) from error
-
-
-def _spell(key: Key) -> str:
-    return json.dumps(key, sort_keys=True)
-
-
-Progress = Callable[[int], None]
+from genomics.finetune.runs import Plan, PoolOnce, Recipe, hold_out, num_learned, run_backbone
+from seqdiff.training import Advance, Cell
 
 
 @dataclass(frozen=True)
@@ -149,20 +67,6 @@ def reading_length(task: LabelledTask, grid: Grid) -> int:
     return published_length(task.name) or min(longest, DEFAULT_LENGTH)
 
 
-class Cell(NamedTuple):
-    """A run of the grid.
-
-    Attributes:
-        key: All that its result follows from.
-        cost: Sequences that pass through a network in training.
-        run: Does it, telling of its progress.
-    """
-
-    key: dict[str, object]
-    cost: int
-    run: Callable[[Progress], dict[str, object]]
-
-
 def cells(
     tasks: Sequence[LabelledTask], models: Sequence[Pretrained], grid: Grid, device: torch.device
 ) -> Iterator[Cell]:
@@ -193,27 +97,6 @@ def cells(
             yield from _model_cells(task, known, on, grid, length, model, pool)
 
 
-def run_cells(todo: Sequence[Cell], ledger: Ledger, progress: Progress) -> None:
-    """Run what is not finished, writing down each when it is; one that diverges is finished too.
-
-    Args:
-        todo: Runs.
-        ledger: Of the results.
-        progress: Called with the number of sequences after each step.
-
-    Raises:
-        ValueError: What a run raises, but for a divergence; the cells before it are written.
-        OSError: If the ledger cannot be written.
-    """
-    for cell in todo:
-        if ledger.find(cell.key) is None:
-            try:
-                result = cell.run(progress)
-            except DivergedError as error:
-                result = {"diverged": error.epochs}
-            ledger.add(cell.key, result)
-
-
 def _baseline_cells(
     task: LabelledTask,
     known: Bool[np.ndarray, " n"],
@@ -234,7 +117,7 @@ def _baseline_cells(
                 key["batch_size"] = CNN_BATCH
 
             def run(
-                progress: Progress, name: Baseline = name, seed: int = seed
+                progress: Advance, name: Baseline = name, seed: int = seed
             ) -> dict[str, object]:
                 options = {"length": length, "epochs": grid.epochs, "seed": seed}
                 return run_baseline(name, task, known, device=device, progress=progress, **options)
@@ -256,7 +139,7 @@ def _model_cells(
         origin = on["data"], model.weights, plan.seed if model.seeded else None
 
         def run(
-            progress: Progress, plan: Plan = plan, origin: tuple[object, ...] = origin
+            progress: Advance, plan: Plan = plan, origin: tuple[object, ...] = origin
         ) -> dict[str, object]:
             shared = partial(pool, origin)
             return run_backbone(model.build(plan.seed), task, known, plan, progress, pool=shared)

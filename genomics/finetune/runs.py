@@ -1,30 +1,377 @@
-"""One run of a backbone on a task: fine-tuned whole, or its head alone."""
+"""Runs of a network on a task: fine-tuned as a whole, or its head alone (a linear probe)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32
-from torch import nn
+from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor, nn
 
-from genomics.finetune.classifier import SequenceClassifier, measure_both
-from genomics.finetune.fitting import (
-    Fitted,
-    check_finite,
-    fit,
-    hold_out,
-    num_learned,
-    predict,
-    shuffled,
-)
-from genomics.finetune.labelled import LabelledTask
-from genomics.finetune.plan import Plan
-from genomics.finetune.probe import Pooled, fit_probe, pool_task
+from genomics.finetune.classifier import SequenceClassifier, batches, measure_both
+from genomics.finetune.labelled import Labelled, LabelledTask
+from genomics.finetune.protocol import WARMUP, WEIGHT_DECAY, Conjoin, Pooling, Strategy
 from genomics.sequence import DNATokenizer
 from seqdiff.backbones import Backbone
+from seqdiff.training import (
+    Advance,
+    Batches,
+    Fitted,
+    OptimConfig,
+    Optimiser,
+    build_optimizer,
+    check_finite,
+    decay_groups,
+    fit,
+    lr_factor,
+)
+
+EVAL_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is fine-tuned: AdamW, a warm-up, then half a cosine down to 0.
+
+    Attributes:
+        lr: Peak learning rate.
+        batch_size: Sequences of a step.
+        epochs: Passes over the training part; the best on the validation part is kept.
+        weight_decay: Of matrices.
+        warmup: Fraction of the steps over which the rate rises.
+    """
+
+    lr: float
+    batch_size: int
+    epochs: int
+    weight_decay: float = WEIGHT_DECAY
+    warmup: float = WARMUP
+
+    def optimiser(self, model: nn.Module, rows: int) -> Optimiser:
+        """Build the optimiser, and what follows its rate from step to step.
+
+        Args:
+            model: What is trained, as far as it requires gradients.
+            rows: Training sequences.
+        """
+        steps = self.epochs * -(-rows // self.batch_size)
+        config = OptimConfig(
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            warmup_steps=round(self.warmup * steps),
+            schedule="cosine",
+        )
+        adam = build_optimizer(model, config, decay_groups(model))
+        rate = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: lr_factor(config, step, steps))
+        return adam, rate
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done with a backbone.
+
+    Attributes:
+        recipe: Of the optimisation.
+        strategy: Train everything, or the head alone on states that stay (linear probe).
+        conjoin: See ``SequenceClassifier``.
+        length: Most bases that are read; longer sequences are cut to their middle.
+        pooling: See ``SequenceClassifier``; ``padded`` fills all rows up to ``length``.
+        seed: Of the split, the head and the order.
+    """
+
+    recipe: Recipe
+    strategy: Strategy
+    conjoin: Conjoin
+    length: int
+    pooling: Pooling
+    seed: int
+
+    @property
+    def width(self) -> int | None:
+        """Of all batches; ``None`` for as much as their longest rows take."""
+        return self.length if self.pooling == "padded" else None
+
+
+def num_learned(task: LabelledTask) -> int:
+    """Say how many sequences ``hold_out`` leaves to learn from.
+
+    Args:
+        task: The task.
+    """
+    num = len(task.train)
+    return num if task.valid is not None else num - max(1, num // 10)
+
+
+def split_rows(
+    task: LabelledTask, seed: int
+) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " m"]]:
+    """Split the rows of the training set 90/10 at random, each part in the order of the file.
+
+    Args:
+        task: A task without a validation set of its own.
+        seed: Of the split.
+
+    Raises:
+        ValueError: If a class is missing from the larger part.
+    """
+    order = np.random.default_rng(seed).permutation(len(task.train))
+    num = num_learned(task)
+    learned, held = np.sort(order[:num]), np.sort(order[num:])
+    if len(np.unique(task.train.labels[learned])) < len(task.classes):
+        raise ValueError(
+            f"{task.name}: nine tenths of train must hold every class, got {num} sequences "
+            "without one; give more of them"
+        )
+    return learned, held
+
+
+def hold_out(task: LabelledTask, seed: int) -> tuple[Labelled, Labelled]:
+    """Give what is learned from and what validates; ``split_rows`` splits where one is lacking.
+
+    Args:
+        task: The task.
+        seed: Of the split.
+
+    Raises:
+        ValueError: See ``split_rows``.
+    """
+    if task.valid is not None:
+        return task.train, task.valid
+    learned, held = split_rows(task, seed)
+    return task.train.select(learned), task.train.select(held)
+
+
+def shuffled(
+    data: Labelled, seed: int, size: int, length: int, width: int | None = None
+) -> Callable[[], Batches]:
+    """Give what yields the batches of one pass after the other, each in a new order.
+
+    Args:
+        data: Training part.
+        seed: Of the orders.
+        size: Sequences of a batch.
+        length: Most bases that are read.
+        width: See ``genomics.finetune.classifier.pad``.
+    """
+    generator = np.random.default_rng(seed)
+
+    def one_pass() -> Iterator[tuple[Tensor, ...]]:
+        yield from batches(data, generator.permutation(len(data)), size, length, width=width)
+
+    return one_pass
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module, data: Labelled, length: int, width: int | None = None
+) -> Float32[np.ndarray, "n C"]:
+    """Give the probability of each class, in the order of the rows.
+
+    Args:
+        model: Maps ids and padding to scores.
+        data: Sequences.
+        length: Most bases that are read.
+        width: See ``genomics.finetune.classifier.pad``.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    order = np.argsort(data.lengths, kind="stable")
+    parts = [
+        model(tokens.to(device), padding.to(device)).float().softmax(dim=-1).cpu()
+        for tokens, padding, _ in batches(data, order, EVAL_BATCH, length, width=width)
+    ]
+    probs = torch.cat(parts)
+    return torch.empty_like(probs).index_copy_(0, torch.from_numpy(order), probs).numpy()
+
+
+def fit_accuracy(
+    model: nn.Module,
+    optimiser: Optimiser,
+    epochs: int,
+    *,
+    one_pass: Callable[[], Batches],
+    valid_probs: Callable[[], Float32[np.ndarray, "n C"]],
+    valid_labels: Int64[np.ndarray, " n"],
+    progress: Advance | None = None,
+) -> Fitted:
+    """Fit a classifier and keep the epoch with the best accuracy on validation.
+
+    Args:
+        model: Classifier.
+        optimiser: See ``seqdiff.training.finetuning.fit``.
+        epochs: Number of passes.
+        one_pass: Yields the batches of the next pass.
+        valid_probs: Predicts the validation part.
+        valid_labels: Its classes.
+        progress: Called with the number of rows after each step.
+
+    Raises:
+        DivergedError: If a probability is not finite.
+    """
+
+    def validate(epochs: int) -> dict[str, float]:
+        probs = valid_probs()
+        check_finite(probs, epochs)
+        return {"accuracy": float((probs.argmax(axis=1) == valid_labels).mean())}
+
+    options = {"one_pass": one_pass, "validate": validate, "progress": progress}
+    return fit(model, optimiser, epochs, metric="accuracy", **options)
+
+
+def record(fitted: Fitted) -> dict[str, object]:
+    """Give the part of a result that says how the epoch was chosen."""
+    accuracies = [found["accuracy"] for found in fitted.metrics]
+    return {"epoch": fitted.epoch, "valid_accuracy": accuracies}
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """States of all sequences of a task, on one strand or on both.
+
+    Attributes:
+        train: Of the training set, before anything is held out, ``[n, S, D]``.
+        valid: Of the validation set, if the task has one.
+        test: Of the test set.
+    """
+
+    train: Float32[Tensor, "n S D"]
+    valid: Float32[Tensor, "v S D"] | None
+    test: Float32[Tensor, "m S D"]
+
+
+@torch.no_grad()
+def pool_task(model: SequenceClassifier, task: LabelledTask, plan: Plan) -> Pooled:
+    """Pool the states of all sequences, on both strands if that is asked for at any time.
+
+    Args:
+        model: What pools; its head is not used.
+        task: The task.
+        plan: How rows are read.
+    """
+    model.eval()
+    device = model.head.weight.device
+
+    def pool(data: Labelled) -> Tensor:
+        order = np.argsort(data.lengths, kind="stable")
+        parts = [
+            model.pool(tokens.to(device), padding.to(device), both=plan.conjoin != "none").float()
+            for tokens, padding, _ in batches(
+                data, order, EVAL_BATCH, plan.length, width=plan.width
+            )
+        ]
+        states = torch.cat(parts).cpu()
+        return torch.empty_like(states).index_copy_(0, torch.from_numpy(order), states)
+
+    valid = None if task.valid is None else pool(task.valid)
+    return Pooled(pool(task.train), valid, pool(task.test))
+
+
+class PoolOnce:
+    """Pools what is new, and keeps the states that were asked for last.
+
+    A grid that asks for all rates, batch sizes and seeds of one network in a row so reads each
+    sequence once, and holds one task's states at a time.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[Hashable, Pooled] | None = None
+
+    def __call__(
+        self, origin: Hashable, model: SequenceClassifier, task: LabelledTask, plan: Plan
+    ) -> Pooled:
+        """See ``pool_task``.
+
+        Args:
+            origin: Names the network's weights and the task's data.
+            model: See ``pool_task``.
+            task: See ``pool_task``.
+            plan: See ``pool_task``.
+        """
+        key = (origin, plan.conjoin, plan.pooling, plan.length)
+        if self._kept is None or self._kept[0] != key:
+            self._kept = None  # Frees the memory before more is asked for.
+            self._kept = key, pool_task(model, task, plan)
+        return self._kept[1]
+
+
+class _Probe(nn.Module):
+    """The head of a classifier on states that were pooled before."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, pooled: Float[Tensor, "B S D"]) -> Float[Tensor, "B C"]:
+        return self.head(pooled).mean(dim=1)
+
+
+def fit_probe(
+    head: nn.Linear,
+    pooled: Pooled,
+    task: LabelledTask,
+    plan: Plan,
+    progress: Advance | None,
+) -> tuple[Fitted, Float32[np.ndarray, "n C"]]:
+    """Fit a head; with ``conjoin`` at test it learns from the given strand alone.
+
+    Args:
+        head: Of the classes.
+        pooled: States of the task.
+        task: The task.
+        plan: What to do.
+        progress: Called with the number of sequences after each step.
+
+    Returns:
+        The fit, and the probability of each class of the test rows.
+
+    Raises:
+        DivergedError: If the scores are no longer finite.
+    """
+    recipe = plan.recipe
+    learned, held, labels, truth = _parts(pooled, task, plan.seed)
+    if plan.conjoin == "test":
+        learned = learned[:, :1]
+    probe = _Probe(head)
+    generator = np.random.default_rng(plan.seed)
+
+    def one_pass() -> Iterator[tuple[Tensor, ...]]:
+        order = torch.from_numpy(generator.permutation(len(labels)))
+        for rows in order.split(recipe.batch_size):
+            yield learned[rows], labels[rows]
+
+    @torch.no_grad()
+    def probs(states: Tensor) -> np.ndarray:
+        return probe(states.to(head.weight.device)).softmax(dim=-1).cpu().numpy()
+
+    fitted = fit_accuracy(
+        probe,
+        recipe.optimiser(probe, len(labels)),
+        recipe.epochs,
+        one_pass=one_pass,
+        valid_probs=lambda: probs(held),
+        valid_labels=truth,
+        progress=progress,
+    )
+    asked = probs(pooled.test)
+    check_finite(asked, fitted.epoch)
+    return fitted, asked
+
+
+def _parts(
+    pooled: Pooled, task: LabelledTask, seed: int
+) -> tuple[Tensor, Tensor, Tensor, np.ndarray]:
+    """States to learn from and to validate on, then their labels."""
+    labels = task.train.labels
+    if task.valid is not None:
+        assert pooled.valid is not None
+        return pooled.train, pooled.valid, torch.from_numpy(labels), task.valid.labels
+    learned, held = split_rows(task, seed)
+    states = pooled.train[torch.from_numpy(learned)], pooled.train[torch.from_numpy(held)]
+    return *states, torch.from_numpy(labels[learned]), labels[held]
+
 
 Pool = Callable[[SequenceClassifier, LabelledTask, Plan], Pooled]
 
@@ -34,7 +381,7 @@ def run_backbone(
     task: LabelledTask,
     seen: Bool[np.ndarray, " n"],
     plan: Plan,
-    progress: Callable[[int], None] | None = None,
+    progress: Advance | None = None,
     *,
     pool: Pool = pool_task,
 ) -> dict[str, object]:
@@ -76,7 +423,7 @@ def run_backbone(
             fitted, probs = _full(model, task, plan, progress)
     speed = {"train_seconds": fitted.train_seconds} if plan.strategy == "full" else {}
     return {
-        **fitted.record(),
+        **record(fitted),
         **measure_both(task.test.labels, probs, seen),
         "num_train": num_learned(task),
         "seconds": round(time.perf_counter() - started, 2),
@@ -88,11 +435,11 @@ def _full(
     model: SequenceClassifier,
     task: LabelledTask,
     plan: Plan,
-    progress: Callable[[int], None] | None,
+    progress: Advance | None,
 ) -> tuple[Fitted, Float32[np.ndarray, "n C"]]:
     recipe = plan.recipe
     train, valid = hold_out(task, plan.seed)
-    fitted = fit(
+    fitted = fit_accuracy(
         model,
         recipe.optimiser(model, len(train)),
         recipe.epochs,

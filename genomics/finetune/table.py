@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
-from genomics.finetune.grid import Cell, Ledger
 from genomics.finetune.protocol import published
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from seqdiff.training import Cell, Ledger, Sheet, choose
 
 METRICS = ("accuracy", "matthews", "auroc")
 _TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logistic", "cnn": "CNN"}
-NOTES = (
-    "Mean over seeds; range is max - min over seeds of the accuracy before it. Each seed has its",
-    "own 90/10 split of train, unless the task has a validation set, where majority, length and",
-    "k-mers have nothing to draw and are run once. Epoch, rate and batch size are chosen on",
-    "validation.",
-    "*: on unseen test rows, on neither strand in train or a validation set of the task, with no",
-    "base of their intervals or, where no coordinates are known, no 50 of their bases in a row.",
-    "seq/s: training sequences learned from in a second, validation and test not counted; none for",
-    "a probe, which reads each sequence once. Published: on the official splits of that data set.",
+NOTE = (
+    "Mean over seeds; range is max - min over seeds of the accuracy before it. Each seed has its "
+    "own 90/10 split of train, unless the task has a validation set, where majority, length and "
+    "k-mers have nothing to draw and are run once. Epoch, rate and batch size are chosen on "
+    "validation. "
+    "*: on unseen test rows, on neither strand in train or a validation set of the task, with no "
+    "base of their intervals or, where no coordinates are known, no 50 of their bases in a row. "
+    "seq/s: training sequences learned from in a second, validation and test not counted; none for "
+    "a probe, which reads each sequence once. Published: on the official splits of that data set."
 )
 
 
@@ -134,20 +129,12 @@ def _choice(key: Mapping[str, object]) -> str:
 
 
 def _line(task: str, method: str, by_choice: dict[str, _Found]) -> Line:
-    finite = {
-        choice: [result for _, result in found]
-        for choice, found in by_choice.items()
-        if not any("diverged" in result for _, result in found)
-    }
-    if not finite:
+    runs = {choice: [result for _, result in found] for choice, found in by_choice.items()}
+    choice = choose(runs, lambda result: max(result["valid_accuracy"]))
+    if choice is None:
         nothing: dict[str, float | None] = dict.fromkeys(METRICS)
         return Line(task, method, nothing, nothing, chosen="diverged")
-
-    def validated(choice: str) -> float:
-        return float(np.mean([max(result["valid_accuracy"]) for result in finite[choice]]))
-
-    choice = max(finite, key=validated)
-    found = finite[choice]
+    found = runs[choice]
     learned = sum(
         key.get("recipe", key)["epochs"] * result["num_train"]
         for key, result in by_choice[choice]
@@ -227,49 +214,11 @@ def _by_task(lines: Sequence[Line]) -> dict[str, list[Line]]:
     return found
 
 
-def build_tables(lines: Sequence[Line]) -> list[Table]:
-    """Lay out the rows for a terminal, a table for each task; its columns are those of Markdown.
+def build_tables(lines: Sequence[Line]) -> list[Sheet]:
+    """Lay out the rows, a table for each task.
 
     Args:
         lines: From ``summarise``.
     """
-    from rich import box
-    from rich.table import Table
-
-    tables = []
-    for title, rows in _by_task(lines).items():
-        table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=0)
-        for place, heading in enumerate(HEADINGS):
-            wide = "left" if place == 0 else "right"
-            width = max(len(_cells(line)[place]) for line in rows)
-            table.add_column(heading, justify=wide, overflow="fold", min_width=place and width)
-        for line in rows:
-            table.add_row(*_cells(line))
-        tables.append(table)
-    return tables
-
-
-def to_markdown(lines: Sequence[Line], notes: Sequence[str]) -> str:
-    """Lay out the rows as Markdown, a table for each task.
-
-    Args:
-        lines: From ``summarise``.
-        notes: Below the tables.
-    """
-    rule = ["---", *["---:"] * (len(HEADINGS) - 1)]
-    parts = []
-    for title, rows in _by_task(lines).items():
-        table = [HEADINGS, rule, *map(_cells, rows)]
-        parts.append(f"**{title}**\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in table))
-    return "\n\n".join((*parts, " ".join(NOTES), *notes)) + "\n"
-
-
-def to_json(lines: Sequence[Line], notes: Sequence[str]) -> str:
-    """Give the rows as JSON.
-
-    Args:
-        lines: From ``summarise``.
-        notes: What a reader must know.
-    """
-    rows = [asdict(line) for line in lines]
-    return json.dumps({"rows": rows, "notes": [*NOTES, *notes]}, indent=1) + "\n"
+    tables = _by_task(lines).items()
+    return [Sheet(title, HEADINGS, [_cells(line) for line in rows]) for title, rows in tables]

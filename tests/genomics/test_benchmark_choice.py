@@ -1,22 +1,14 @@
 """The table by hand: what is chosen, what is averaged, what diverged."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from genomics.finetune.fitting import DivergedError
-from genomics.finetune.grid import Cell, Ledger, Progress, run_cells
-from genomics.finetune.table import (
-    HEADINGS,
-    NOTES,
-    build_tables,
-    list_diverged,
-    summarise,
-    to_json,
-    to_markdown,
-)
+from genomics.finetune.table import HEADINGS, NOTE, Line, build_tables, list_diverged, summarise
+from seqdiff.training import Advance, Cell, DivergedError, Ledger, run_cells, write_tables
 
 CHOICES = ((1e-3, 128), (1e-3, 256), (2e-3, 128))
 # By choice and seed: accuracies after two epochs on validation, on test, on unseen rows.
@@ -52,7 +44,7 @@ def cell(
     key: dict[str, object] = {"task": "demo_human_or_worm", "method": method, "recipe": recipe}
     key |= {"strategy": strategy, "conjoin": "none", "pooling": "real", "seed": seed}
 
-    def run(progress: Progress) -> dict[str, object]:
+    def run(progress: Advance) -> dict[str, object]:
         if isinstance(found, int):
             raise DivergedError(found)
         return found
@@ -71,8 +63,13 @@ def grid(**options: str) -> list[Cell]:
 
 def run(path: Path, todo: list[Cell]) -> Ledger:
     ledger = Ledger(path / "r.jsonl")
-    run_cells(todo, ledger, lambda count: None)
+    run_cells(todo, ledger)
     return ledger
+
+
+def to_markdown(lines: list[Line]) -> str:
+    (table,) = build_tables(lines)
+    return table.to_markdown()
 
 
 def test_rate_and_batch_are_chosen_by_the_best_epochs_on_validation(tmp_path: Path) -> None:
@@ -99,7 +96,7 @@ def test_the_columns_stand_under_their_names(tmp_path: Path) -> None:
     ledger = run(tmp_path, grid())
     lines = summarise(grid(), ledger)
     title, header, _, row, published, *_ = (
-        part for part in to_markdown(lines, ["a note"]).splitlines() if part
+        part for part in to_markdown(lines).splitlines() if part
     )
     assert title == "**demo_human_or_worm: 40 test rows, 30 unseen**"
     names, cells = ([part.strip() for part in text.split("|")[1:-1]] for text in (header, row))
@@ -119,12 +116,14 @@ def test_the_columns_stand_under_their_names(tmp_path: Path) -> None:
         "seq/s": "100",
     }
     assert published.startswith("| published CNN | .942 |  |")
-    assert [column.header for column in build_tables(lines)[0].columns] == names
-    assert not any("±" in text for text in (*names, *NOTES)), "which is a standard error elsewhere"
-    assert any("range is max - min over seeds" in text for text in NOTES)
-    found = json.loads(to_json(lines, ["a note"]))
+    assert [column.header for column in build_tables(lines)[0].to_rich().columns] == names
+    assert not any("±" in text for text in (*names, NOTE)), "which is a standard error elsewhere"
+    assert "range is max - min over seeds" in NOTE
+    write_tables(tmp_path, build_tables(lines), [asdict(line) for line in lines], [NOTE, "a note"])
+    assert (tmp_path / "table.md").read_text() == f"{to_markdown(lines)}\n\n{NOTE}\n\na note\n"
+    found = json.loads((tmp_path / "table.json").read_text())
     assert found["rows"][0]["unseen_spread"] == pytest.approx(0.25)
-    assert found["notes"][-1] == "a note"
+    assert found["notes"] == [NOTE, "a note"]
 
 
 # Divergence
@@ -143,7 +142,7 @@ def test_a_choice_of_which_a_seed_diverged_is_not_made(tmp_path: Path) -> None:
     other = lines[1]
     assert (other.method, other.chosen) == ("other, full", "diverged")
     assert set(other.test.values()) | set(other.unseen.values()) == {None}
-    assert "| other, full |  |  |  |  |  |  |  |  | diverged |  |  |" in to_markdown(lines, [])
+    assert "| other, full |  |  |  |  |  |  |  |  | diverged |  |  |" in to_markdown(lines)
 
 
 def test_what_diverged_is_named(tmp_path: Path) -> None:
@@ -163,14 +162,14 @@ def test_the_grid_goes_on_after_a_divergence_and_does_not_come_back(tmp_path: Pa
     assert ledger.find(todo[0].key) == {"diverged": 3}
     assert ledger.find(todo[1].key) == result([0.5], 0.5, 0.5)
 
-    def never(progress: Progress) -> dict[str, object]:
+    def never(progress: Advance) -> dict[str, object]:
         raise AssertionError("a finished cell was run again")
 
-    run_cells([c._replace(run=never) for c in todo], ledger, lambda count: None)
+    run_cells([c._replace(run=never) for c in todo], ledger)
 
 
 def test_a_task_on_which_all_diverged_has_a_table(tmp_path: Path) -> None:
     todo = [cell(CHOICES[0], 0, 0)]
     lines = summarise(todo, run(tmp_path, todo))
-    assert to_markdown(lines, []).startswith("**demo_human_or_worm**\n")
+    assert to_markdown(lines).startswith("**demo_human_or_worm**\n")
     assert len(build_tables(lines)) == 1

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from genomics.finetune import fitting
-from genomics.finetune.fitting import DivergedError, fit, hold_out, shuffled
 from genomics.finetune.labelled import Labelled, LabelledTask
-from genomics.finetune.plan import Recipe
+from genomics.finetune.runs import Recipe, fit_accuracy, hold_out, record, shuffled
+from seqdiff.training import DivergedError, Fitted, finetuning
 from tests.genomics.toy_tasks import draw, toy
 
 TRUTH = np.array([0, 1, 0, 1])
@@ -34,11 +33,11 @@ class Script:
         self.weights.append(self.model.weight.detach().clone())
         return next(self.told)
 
-    def fit(self, epochs: int) -> fitting.Fitted:
+    def fit(self, epochs: int) -> Fitted:
         sgd = torch.optim.SGD(self.model.parameters(), lr=1.0)
         rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda _: 1.0)
         batch = torch.ones(1, 3), torch.zeros(1, dtype=torch.int64)
-        return fit(
+        return fit_accuracy(
             self.model,
             (sgd, rate),
             epochs,
@@ -52,7 +51,7 @@ def test_the_first_of_the_best_epochs_stays() -> None:
     """Three of four are right after epochs 2 and 3; then it gets worse."""
     script = Script(*map(answers, (2, 3, 3, 1)))
     fitted = script.fit(4)
-    assert (fitted.epoch, fitted.valid_accuracy) == (2, [0.5, 0.75, 0.75, 0.25])
+    assert record(fitted) == {"epoch": 2, "valid_accuracy": [0.5, 0.75, 0.75, 0.25]}
     assert torch.equal(script.model.weight, script.weights[1])
     for other in (0, 2, 3):
         assert not torch.equal(script.weights[other], script.weights[1])
@@ -70,13 +69,13 @@ def test_a_network_that_is_not_finite_says_after_how_many_epochs(bad: float) -> 
 def test_the_seconds_are_those_of_learning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that moves 1 s in a pass and 100 s in a prediction."""
     now = [0.0]
-    monkeypatch.setattr(fitting.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(finetuning.time, "perf_counter", lambda: now[0])
     script = Script(*map(answers, (2, 3)))
 
     def learn(*args: object, **options: object) -> None:
         now[0] += 1
 
-    monkeypatch.setattr(fitting, "learn_pass", learn)
+    monkeypatch.setattr(finetuning, "learn_pass", learn)
     real = script.valid_probs
 
     def slow() -> np.ndarray:

@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from genomics.finetune import grid as benchmark_grid
-from genomics.finetune import probe as benchmark_probe
+from genomics.finetune import runs as benchmark_runs
 from genomics.finetune.classifier import SequenceClassifier
-from genomics.finetune.grid import Cell, Grid, cells, reading_length
+from genomics.finetune.grid import Grid, cells, reading_length
 from genomics.finetune.labelled import Labelled, LabelledTask
 from genomics.finetune.models import Pretrained
-from genomics.finetune.plan import Plan, Recipe
-from genomics.finetune.probe import Pooled
 from genomics.finetune.protocol import BASELINES, Conjoin
-from genomics.finetune.runs import run_backbone
+from genomics.finetune.runs import Plan, Pooled, Recipe, run_backbone
+from seqdiff.training import Cell
 from tests.genomics.toy_tasks import draw, pretrained, small, unseen
 
 GRID = Grid((0.1, 0.2), (32, 64), 2, 3, ("full",), ("test",), "real", None, ())
@@ -136,13 +135,13 @@ def test_states_are_pooled_once_for_each_network(
     seeded: bool, pools: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tasks, two ways to conjoin; each from-scratch seed is a network of its own."""
-    real, calls = benchmark_probe.pool_task, []
+    real, calls = benchmark_runs.pool_task, []
 
     def pool(model: SequenceClassifier, task: LabelledTask, plan: Plan) -> Pooled:
         calls.append((task.name, plan.conjoin))
         return real(model, task, plan)
 
-    monkeypatch.setattr(benchmark_probe, "pool_task", pool)
+    monkeypatch.setattr(benchmark_runs, "pool_task", pool)
     tasks = [small("one"), small("two", 9)]
     grid = replace(GRID, strategies=("probe",), conjoins=("none", "test"))
     for cell in cells(tasks, [pretrained(seeded=seeded)], grid, CPU):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from genomics.finetune.grid import Ledger
 from seqdiff import files
+from seqdiff.training import Ledger
 
 CELLS = 60
 

@@ -9,13 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from genomics.finetune.classifier import SequenceClassifier, pad
-from genomics.finetune.fitting import DivergedError, split_rows
 from genomics.finetune.labelled import LabelledTask
-from genomics.finetune.plan import Plan, Recipe
-from genomics.finetune.probe import Pooled, fit_probe, pool_task
 from genomics.finetune.protocol import Conjoin, Strategy
-from genomics.finetune.runs import run_backbone
+from genomics.finetune.runs import (
+    Plan,
+    Pooled,
+    Recipe,
+    fit_probe,
+    pool_task,
+    run_backbone,
+    split_rows,
+)
 from genomics.sequence.alphabet import DNATokenizer
+from seqdiff.training import DivergedError
 from seqdiff.types import Inputs
 from tests.genomics.toy_tasks import draw, flipped, network, small, toy, unseen
 
@@ -180,7 +186,7 @@ def test_conjoined_at_test_a_probe_learns_from_one_strand() -> None:
     pooled = two_strands(task, other=torch.nan)
     at_test = replace(plan("probe", "test"), recipe=Recipe(0.5, 8, 20))
     fitted, probs = fit_probe(nn.Linear(1, 2), pooled, task, at_test, None)
-    assert fitted.valid_accuracy[-1] == 1.0
+    assert fitted.metrics[-1]["accuracy"] == 1.0
     np.testing.assert_allclose(probs, np.broadcast_to(probs[0], probs.shape), atol=1e-6)
     with pytest.raises(DivergedError):
         fit_probe(nn.Linear(1, 2), pooled, task, plan("probe", "train"), None)

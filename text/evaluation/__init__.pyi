@@ -1,8 +1,7 @@
-from .glue import Outcome as Outcome
 from .glue import Recipe as Recipe
+from .glue import build_table as build_table
+from .glue import cells as cells
 from .glue import encode as encode
-from .glue import fine_tune as fine_tune
-from .glue import summarise as summarise
 from .glue_tasks import TASKS as TASKS
 from .glue_tasks import Example as Example
 from .glue_tasks import Task as Task

@@ -1,6 +1,7 @@
 """GLUE: the published files, the metrics by hand, and fine-tuning that learns what it can."""
 
 import gzip
+import json
 import math
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from transformers import BertTokenizerFast
 from seqdiff.cli.app import main
 from tests.integration.conftest import BASE, override
 from tests.text.pretrained.tiny_bert import SIZE, VOCAB, save_bert
-from text.commands.glue import build_table
+from text.evaluation import glue
 from text.evaluation.glue import (
+    METRICS,
     Classifier,
     Encoded,
-    Outcome,
     Recipe,
     _batches,
+    build_table,
     encode,
     fine_tune,
     measure,
@@ -66,9 +68,9 @@ def test_the_published_files_are_read_whole(real_data: Path, name, file, count, 
 
 @pytest.mark.parametrize(("name", "size"), [("sst2", 872), ("cola", 1043), ("rte", 277)])
 def test_another_dev_set_than_the_published_one_is_said(name: str, size: int) -> None:
-    outcomes = [Outcome(1e-5, np.array([50.0]), {}, [1])]
+    results = {1e-5: [{"dev": [dict.fromkeys(METRICS, 50.0)]}]}
     for count in (size, 527):
-        caption = str(build_table(TASKS[name], outcomes, "t", count).caption)
+        caption = " ".join(build_table(TASKS[name], results, "t", count)[2])
         assert ("does NOT compare" in caption) == (count != size)
         assert (f"dev has 527 examples, the published one {size:,}" in caption) == (count != size)
 
@@ -176,9 +178,9 @@ def test_predictions_do_not_depend_on_the_batch(checkpoint: Path, backbone: Bert
     with torch.no_grad():
         seen = torch.cat([model(*inputs) for *inputs, _ in _batches(data, np.arange(23), 1)])
         model.head.bias.copy_(-seen.median(dim=0).values)
-    alone = predict(model, data, 1)
+    alone = predict(model, data, 1).argmax(axis=-1)
     assert len(alone) == 23 and 0 < alone.mean() < 1
-    assert np.array_equal(predict(model, data, 4), alone)
+    assert np.array_equal(predict(model, data, 4).argmax(axis=-1), alone)
     scores = []
     model.forward = lambda *inputs: scores.append(Classifier.forward(model, *inputs)) or scores[-1]
     predict(model, data, 23)
@@ -192,8 +194,8 @@ def tuned(checkpoint: Path, backbone: BertBackbone, seed: int, shuffled: bool = 
     if shuffled:
         labels = np.random.default_rng(0).permutation(train.labels)
         train = Encoded(train.tokens, train.segments, labels)
-    options = {"lr": 3e-3, "seed": seed, "recipe": Recipe(epochs=4, batch_size=16)}
-    return fine_tune(backbone.encoder, backbone.width, train, dev, **options)
+    recipe = Recipe(3e-3, epochs=4, batch_size=16, seed=seed)
+    return fine_tune(backbone.encoder, backbone.width, train, dev, recipe=recipe)
 
 
 def test_what_can_be_learnt_is(checkpoint: Path, backbone: BertBackbone) -> None:
@@ -251,11 +253,45 @@ def test_a_run_and_a_checkpoint_go_through_the_same_table(
         capsys.readouterr()
         assert main([*command, str(model), *files, *grid]) == 0
         text = " ".join(capsys.readouterr().out.split())
-        assert "on SST-2: 200 train, 60 dev" in text and "published MDLM │ 92.20" in text
+        assert "on SST-2: 200 train, 60 dev" in text and "published MDLM 92.20" in text
         assert "dev has 60 examples, the published one 872: it is another set" in text
         assert "± SE over seeds" in text and "the best is flattered" in text
-        best = [part.strip() for part in text.partition("0.003 *")[2].split("│")[1:4]]
+        best = text.partition("0.003 *")[2].split()[:3]
         assert float(best[0]) > 90 and best[2] == "2", "the better rate is marked"
+
+
+def test_a_folder_of_results_is_continued(
+    checkpoint: Path, tmp_path: Path, command: list[str], files: list[str], monkeypatch
+) -> None:
+    out = tmp_path / "results"
+    grid = ["--seeds", "2", "--epochs", "1", "--max-length", "24", "--out", str(out)]
+    call = [*command, str(checkpoint), *files, *grid, "--lr"]
+    assert main([*call, "1e-3"]) == 0
+    lines = (out / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["key"]["seed"] for line in lines] == [0, 1]
+    ran = []
+    real = glue.fine_tune
+    monkeypatch.setattr(glue, "fine_tune", lambda *a, **k: ran.append(k["recipe"]) or real(*a, **k))
+    assert main([*call, "1e-3", "2e-3"]) == 0
+    assert [recipe.lr for recipe in ran] == [2e-3, 2e-3], "finished runs are not run again"
+    assert (out / "results.jsonl").read_text().splitlines()[:2] == lines
+    rows = json.loads((out / "table.json").read_text())["rows"]
+    assert [row["lr"] for row in rows] == [1e-3, 2e-3] and sum(row["chosen"] for row in rows) == 1
+    assert (out / "table.md").read_text().count("| published MDLM |") == 1
+    path = Path(files[files.index("--dev") + 1])
+    path.write_text(path.read_text() + "a good film\t1\n")
+    assert main([*call, "1e-3"]) == 0
+    assert len(ran) == 4, "another dev set is another result"
+
+
+def test_rates_that_diverge_are_named(
+    checkpoint: Path, command: list[str], files: list[str], fails, capsys
+) -> None:
+    grid = ["--seeds", "1", "--epochs", "1", "--max-length", "24", "--lr"]
+    said = fails([*command, str(checkpoint), *files, *grid, "1e30"])
+    assert "glue.lr must keep a network finite, got 1 runs that all diverged; lower it" in said
+    assert main([*command, str(checkpoint), *files, *grid, "1e30", "1e-3"]) == 0
+    assert "1e+30 diverged" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
