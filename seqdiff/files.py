@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the cache of what is derived from files."""
+"""Atomic writing of files, checks of paths before slow work, and the cache folder."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pathlib import Path
 
 
 def names_files(value: str) -> bool:
-    """Whether there is a file or a folder of that name, or a glob matches some."""
+    """Whether a file or a folder of that name exists, or a glob matches one."""
     plain = Path(value).expanduser()
     return plain.exists() or (has_magic(value) and bool(glob(str(plain), recursive=True)))
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` that takes its place when the block succeeds.
+    """Yield a temporary path beside ``path`` that replaces it if the block succeeds.
 
-    If the block fails, ``path`` is as it was and the temporary file is gone. What a link points to
-    is written, and the link stays.
+    If the block fails, ``path`` is not changed and the temporary file is removed. A link is kept,
+    and its target is replaced.
 
     Args:
-        path: What to write; the temporary path has its suffix, so that writers may look at it.
+        path: The file to write; the temporary path has the same suffix.
 
     Raises:
-        OSError: With the name of ``path`` if it cannot be written, for example on a full disk.
+        OSError: If the file cannot be written, for example on a full disk; names ``path``.
     """
     target = _behind_links(path)
     temporary = _beside(target, path.suffix)
@@ -54,12 +54,12 @@ def _behind_links(path: Path) -> Path:
 
 
 def _beside(path: Path, suffix: str) -> Path:
-    """A short name of its own: one made from a name as long as may be would be too long."""
+    """Return a unique short path in the same folder; a longer name than the file's may not fit."""
     return path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}{suffix}")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing.
+    """Write a file atomically.
 
     Raises:
         OSError: If the file cannot be written.
@@ -70,13 +70,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextmanager
 def alone(lock: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Wait until no other process is in a block of the same lock; one that dies lets go.
+    """Run the block while no other process runs a block with the same lock.
 
-    Where the system has no locks, the block is entered at once.
+    A process that dies releases the lock. On systems without file locks there is no waiting.
 
     Args:
-        lock: A file that is made, and stays.
-        waiting: Called if another process has it.
+        lock: The lock file, which is created and kept.
+        waiting: Called if another process holds the lock.
     """
     try:
         import fcntl
@@ -94,17 +94,17 @@ def alone(lock: Path, waiting: Callable[[], None] | None = None) -> Iterator[Non
 
 
 def check_parent(owner: str, path: Path) -> None:
-    """Refuse, before slow work, a file that cannot be written.
+    """Check, before slow work, that a file can be written.
 
     Args:
-        owner: Who was given the path, for the message.
-        path: Where something will be written.
+        owner: Name of the argument, for the message.
+        path: The file to write.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
         IsADirectoryError: If the path is a folder itself.
         ValueError: If the path is a pipe, a device or a socket.
-        OSError: If there can be no file of that name, or the folder takes no new file.
+        OSError: If the name is invalid, or no file can be created in the folder.
     """
     target = _behind_links(path)
     if not target.parent.is_dir():
@@ -130,15 +130,15 @@ def check_parent(owner: str, path: Path) -> None:
 
 
 def check_apart(owner: str, path: Path, others: Mapping[str, Path | None]) -> None:
-    """Refuse, before slow work, a file that is also read, or written for something else.
+    """Check, before slow work, that a file to write is none of the other files.
 
     Args:
-        owner: Who was given the path, for the message.
-        path: Where something will be written.
-        others: The other files by their flags, as far as they are given.
+        owner: Name of the argument, for the message.
+        path: The file to write.
+        others: The other files by their flags; ``None`` for flags that are not given.
 
     Raises:
-        ValueError: If two are one file, whatever links lead there.
+        ValueError: If two paths lead to the same file, with or without links.
     """
     for flag, other in others.items():
         if other is not None and os.path.realpath(path) == os.path.realpath(other):
@@ -146,15 +146,15 @@ def check_apart(owner: str, path: Path, others: Mapping[str, Path | None]) -> No
 
 
 def check_folder(owner: str, path: Path) -> None:
-    """Refuse, before slow work, a folder that cannot be made or written to.
+    """Check, before slow work, that a folder can be created and written to.
 
     Args:
-        owner: Who was given the path, for the message.
-        path: The folder; neither it nor those above need exist.
+        owner: Name of the argument, for the message.
+        path: The folder; neither it nor its parents need to exist.
 
     Raises:
-        NotADirectoryError: If it or something above is a file, or a link to nothing.
-        OSError: If the nearest folder that exists takes no new file.
+        NotADirectoryError: If it or a parent is a file or a broken link.
+        OSError: If no file can be created in the nearest existing folder.
     """
     places = (path, *path.absolute().parents)
     nearest = next(place for place in places if place.exists() or place.is_symlink())
@@ -182,7 +182,7 @@ _SETTLED_NS = 2_000_000_000
 
 
 def cache_folder() -> Path:
-    """Say where derived files go: ``SEQDIFF_CACHE``, or else the platform's cache folder."""
+    """Return the folder for derived files: ``SEQDIFF_CACHE``, or the platform's cache folder."""
     chosen = os.environ.get("SEQDIFF_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -211,11 +211,11 @@ def make_cache_folder() -> Path:
 
 
 def content_digest(path: Path, folder: Path) -> str:
-    """Hash a file's content, remembering the result for as long as the file is not touched.
+    """Hash a file's content, and keep the result until the file changes.
 
     Args:
         path: The file.
-        folder: Where results are remembered, by path, size, inode and modification time.
+        folder: Folder of the results, by path, size, inode and modification time.
 
     Raises:
         OSError: If the result cannot be written.
@@ -229,7 +229,7 @@ def content_digest(path: Path, folder: Path) -> str:
             return digest
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "blake2b").hexdigest()[:40]
-    # A file younger than the clock's grain could change again without a new modification time.
+    # A very new file could change again without a new modification time.
     if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
         write_bytes(memo, "\n".join([*map(str, key), digest]).encode())
     return digest

@@ -1,7 +1,7 @@
-"""A run's configuration: typed constructors are the schema, YAML and flags fill them in.
+"""A run's configuration: typed constructors are the schema of YAML files and flags.
 
-Later wins: a default in code, a base file, an experiment file, a flag. An experiment names its base
-with the top-level key ``base``, relative to itself.
+Flags override an experiment file, which overrides its base file, which overrides defaults. An
+experiment file names its base with the top-level key ``base``, relative to itself.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ _DEFAULT_OBJECTIVE = "seqdiff.objectives.ContinuousNELBO"
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that a run is made of.
+    """The configuration of a run.
 
     Attributes:
-        output: The run directory, made by the run.
-        data: What to train on and how it is tokenised.
+        output: The run directory, which the run creates.
+        data: Data and tokenizer.
         backbone: The network.
-        process: How tokens turn into noise.
-        seed: Of the weights, the order of the data and all noise; in [0, 2^32).
-        parameterization: What the outputs of the network mean; null is the usual choice for the
-            process.
-        objective: What is minimised.
-        block_size: Tokens of a block, each of which runs the process on its own given the clean
-            blocks before it; null runs it on whole rows.
+        process: The forward process.
+        seed: Seed of the weights, the order of the data and all noise; in [0, 2^32).
+        parameterization: Meaning of the network's outputs; null is the usual one for the process.
+        objective: The loss.
+        block_size: Tokens of a block for block diffusion, where the process runs on each block
+            given the clean blocks before it; null runs it on whole rows.
         start_from: A run directory whose weights the network starts with, of the same names and
-            shapes and for the same tokenizer; null draws them from the seed.
-        optim: Optimiser and learning rate.
+            shapes and for the same tokenizer; null draws weights from the seed.
+        optim: Optimizer and learning rate.
         label_dropout: Fraction of training examples whose label is dropped, so that the network can
             be guided towards a label later; without effect on data without labels.
-        ema_decay: Of the averaged weights that are validated and exported; null exports the last.
-        checkpoint_every_n_steps: Optimiser steps between two savings.
+        ema_decay: Decay of the averaged weights, which are validated and exported; null exports the
+            last weights.
+        checkpoint_every_n_steps: Optimizer steps between two checkpoints.
         trainer: Arguments of Lightning's Trainer.
     """
 
@@ -82,14 +82,13 @@ class RunConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
 
     def __post_init__(self) -> None:
-        """Check what the types cannot say.
+        """Check what types cannot express.
 
         Raises:
             TypeError: If the backbone is not a ``Backbone``.
             ValueError: If the seed does not fit in 32 bits, a block holds no token, the backbone
-                cannot be told the labels of the data, the fraction of hidden labels is none, or
-                sharded weights are to be
-                averaged, clipped or searched with.
+                does not take the labels of the data, the label dropout is out of range, or sharded
+                weights would be averaged, clipped or used in a search.
         """
         if not isinstance(self.backbone, Backbone):
             raise TypeError(
@@ -189,7 +188,7 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
 
     Raises:
         ValueError: In one line, if a key does not exist, a value does not fit (with the choices),
-            the tokenizer alone decides it, or only a file may hold it.
+            it follows from the tokenizer, or only a file may hold it.
     """
     for flag in flags:
         if re.split("[=.+]", flag)[0] in _NO_FLAGS:
@@ -230,7 +229,7 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
 
 
 def _from_preset(contents: list[Content]) -> list[Content]:
-    """The last file that names a preset, and those that come after it."""
+    """Return the last file that names a preset, and the files after it."""
     named = [number for number, content in enumerate(contents) if content.preset is not None]
     return contents[named[-1] :] if named else []
 
@@ -242,7 +241,7 @@ def _says(flags: Sequence[str], key: str) -> bool:
 
 
 def _take_preset(flags: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Part the last ``--preset`` from the other flags."""
+    """Separate the last ``--preset`` from the other flags."""
     name, others, words = None, [], list(flags)
     while words:
         word = words.pop(0)
@@ -257,10 +256,10 @@ def _take_preset(flags: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _tell_noise_level(parsed: ParsedRun, preset: str) -> None:
-    """Build the network of a preset time-conditioned.
+    """Make the network of a preset time-conditioned.
 
     Raises:
-        ValueError: If it cannot be.
+        ValueError: If it does not have this option.
     """
     chosen = parsed["backbone"]["class_path"]
     if "time_conditioned" not in inspect.signature(_imported(chosen)).parameters:
@@ -290,14 +289,14 @@ def _instantiate(parsed: ParsedRun) -> Namespace:
     try:
         return run_parser().instantiate(parsed)
     except ValueError as error:
-        # What a tokenizer says of its files, without what the parser says of a link.
+        # Only the tokenizer's error about its files, without the parser's text about the link.
         if isinstance(error.__cause__, (OSError, ValueError)) and "compute_fn" in str(error):
             raise error.__cause__ from None
         raise
 
 
 def dump(parsed: ParsedRun) -> str:
-    """Write a parsed configuration as YAML that ``parse_run`` reads back to the same."""
+    """Write a parsed configuration as YAML, from which ``parse_run`` reads the same."""
     return run_parser().dump(parsed, skip_unset=False)
 
 
@@ -307,7 +306,7 @@ def _subclasses(base: type) -> list[type]:
 
 
 def _paths(classes: Iterable[type]) -> list[str]:
-    """Import paths of those of some classes that can be built."""
+    """List the import paths of public classes that are not abstract."""
     public = [cls for cls in classes if not cls.__name__.startswith("_")]
     return sorted({_shortest_path(cls) for cls in public if not inspect.isabstract(cls)})
 
@@ -344,10 +343,10 @@ def _imported(path: str) -> type:
 
 
 def _hint(arguments: Sequence[str]) -> str:
-    """List what would have been valid in place of the first key or class that does not exist.
+    """List the valid choices in place of the first key or class that does not exist.
 
     Args:
-        arguments: What the parser was given.
+        arguments: Arguments of the parser.
     """
     merged: dict[str, Any] = {"process": _DEFAULT_PROCESS, "objective": _DEFAULT_OBJECTIVE}
     for key, text in _pairs(arguments):
@@ -398,7 +397,7 @@ def _read(value: Any, folder: Path) -> Any:
 
 
 def _flat(value: Any) -> Any:
-    """Put the arguments of classes beside ``class_path``, where flags may write them."""
+    """Move ``init_args`` to the level of ``class_path``, where flags may write them."""
     if not isinstance(value, dict):
         return value
     value = {**value, **(value.get("init_args") or {})}

@@ -1,4 +1,4 @@
-"""Configuration files: the files they build on, and what older versions called keys and classes."""
+"""Configuration files: their bases, and the names of keys and classes in older versions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import yaml
 from jsonargparse import Namespace
 
 _PROCESS, _OLD_OBJECTIVES = "seqdiff.process", "seqdiff.training."
-# What only older files hold: options, and objectives that said which process a run has.
+# Only older files have these options, and objectives that determine the process.
 _OLD_OPTIONS = {"block_size", "share"}
 _WITH_A_PROCESS = ("Autoregressive", "BlockWeightedMLM")
-# Modules whose classes older files name, and where those classes are now.
+# Modules of classes in older files, and their present modules.
 _MOVED = {
     "genomics.alphabet": "genomics.sequence",
     "genomics.datamodules": "genomics.data",
@@ -29,7 +29,7 @@ _MOVED = {
     "text.datamodule": "text.corpora",
     "text.subwords": "text.tokenizers",
 }
-# Rooms whose classes may be named by the module inside that defines them, or did.
+# Packages whose classes may be named by a module inside, which may have moved.
 _ROOMS = ("seqdiff.objectives", "seqdiff.parameterization", "seqdiff.process")
 _QUOTED = re.compile(r"""(["'])([\[{].*[\]}])\1""")
 
@@ -66,12 +66,12 @@ def config_files(path: Path) -> list[Path]:
 
 
 class Content(NamedTuple):
-    """What a configuration file gives the parser.
+    """A configuration file for the parser.
 
     Attributes:
-        argument: Its path; or JSON, of a file that is older than the keys of today.
-        preset: That it names.
-        says_time: Whether it says if the network has a time input.
+        argument: The path of the file, or JSON for a file of an older version.
+        preset: The preset that it names.
+        says_time: Whether it sets ``time_conditioned`` of the backbone.
     """
 
     argument: str
@@ -80,7 +80,7 @@ class Content(NamedTuple):
 
 
 def read_config(path: Path) -> Content:
-    """Read a configuration file, and bring one of an older version up to date.
+    """Read a configuration file, and convert one of an older version.
 
     Args:
         path: From ``config_files``.
@@ -98,7 +98,7 @@ def read_config(path: Path) -> Content:
 
 
 def _says_time(content: dict[str, object]) -> bool:
-    """Whether a file says if the network has a time input."""
+    """Whether a file sets ``time_conditioned`` of the backbone."""
     return "time_conditioned" in _options_of(content.get("backbone"))
 
 
@@ -117,7 +117,7 @@ def _moved(value: Any) -> Any:
 
 
 def _is_old(content: dict[str, object]) -> bool:
-    """Whether a file has keys from before runs named a process."""
+    """Whether a file is of a version in which runs named no process."""
     objective = content.get("objective")
     name, options = _class_of(objective), _options_of(objective)
     if "schedule" in content or name.startswith(_OLD_OBJECTIVES) or _OLD_OPTIONS & options.keys():
@@ -135,7 +135,7 @@ def _options_of(value: object) -> dict[str, object]:
 
 
 def _modern(content: dict[str, object]) -> dict[str, object]:
-    """Spell the keys of an older version: an objective made the process there.
+    """Convert the keys of an older version, where the objective determined the process.
 
     Raises:
         ValueError: If a file mixes old and new keys.
@@ -169,10 +169,10 @@ def _modern(content: dict[str, object]) -> dict[str, object]:
 
 
 def unquote(parsed: Namespace) -> None:
-    """Take the second pair of quotes off strings such as ``"[CLS]"``, which keeps them from lists.
+    """Remove the second quotes of strings such as ``'"[CLS]"'``, which are no lists.
 
     Args:
-        parsed: A configuration; changed.
+        parsed: A configuration, changed in place.
     """
     for key, value in vars(parsed).items():
         if isinstance(value, Namespace):
@@ -192,20 +192,20 @@ class Located(Protocol):
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """Whether a value of an argument is looked for as a file, a folder or a glob.
+        """Whether a value of an argument is the name of a file, a folder or a glob.
 
         Args:
-            argument: Of the constructor.
-            value: Perhaps a name of something else, say on a hub.
+            argument: Name of an argument of the constructor.
+            value: Its value, perhaps a name on a hub.
         """
         ...
 
 
 def make_absolute(parsed: Namespace) -> None:
-    """Replace relative names of files that are there by absolute ones, wherever a class has some.
+    """Replace relative names of existing files by absolute ones.
 
     Args:
-        parsed: A configuration; changed.
+        parsed: A configuration, changed in place.
     """
     for value in vars(parsed).values():
         if not isinstance(value, Namespace):

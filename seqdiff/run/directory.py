@@ -1,7 +1,7 @@
-"""The run directory and what it holds.
+"""The run directory and its model.
 
-``run.yaml``: the resolved configuration with its provenance; ``model.safetensors``: the weights to
-use; ``last.ckpt``: what resuming needs; ``metrics.csv`` and ``tensorboard/``: logs.
+``run.yaml`` is the resolved configuration with its provenance, ``model.safetensors`` the exported
+weights, ``last.ckpt`` the checkpoint to resume from; ``metrics.csv`` and ``tensorboard/`` are logs.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Trained:
     """A model with the configuration of its run.
 
     Attributes:
-        directory: Where it lies.
-        config: What it was made of.
-        denoiser: The network with the exported weights, in eval mode.
-        digest: Of the exported weights; what wraps the network does not change it.
+        directory: The run directory.
+        config: The configuration.
+        denoiser: The model with the exported weights, in eval mode.
+        digest: Hash of the exported weights, whatever the network is wrapped in.
     """
 
     directory: Path
@@ -53,20 +53,19 @@ class Trained:
 
     @property
     def datamodule(self) -> SequenceDataModule:
-        """The run's data; no file is opened before a split is."""
+        """The run's data; files are opened when a split is read."""
         return self.config.data
 
     def row_seeds(self, num: int, seed: int) -> Int64[Tensor, " {num}"]:
-        """Give the seeds of the sequences that a command draws from this run.
+        """Derive the seeds of sequences from a seed, the weights and the tokenizer.
 
-        They follow from the seed, the weights and the tokenizer. With the seed alone the sequences
-        of two similar models would have the same noise and be near-copies of each other, which
-        makes a comparison look more certain than it is. Wherever a copy of the run lies, it has the
-        same seeds; the first seeds of more sequences are those of fewer.
+        With the seed alone, the sequences of two similar models would have the same noise and be
+        nearly equal, which would make a comparison look more certain than it is. A copy of the run
+        has the same seeds. The first n seeds do not depend on ``num``.
 
         Args:
-            num: Sequences.
-            seed: Not negative.
+            num: Number of sequences.
+            seed: A number that is not negative.
         """
         key = f"{seed} {self.digest} {self.tokenizer.fingerprint}"
         mixed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4])
@@ -74,7 +73,7 @@ class Trained:
 
     @property
     def max_length(self) -> int | None:
-        """Most tokens of a row that the network can take; ``None`` without a bound."""
+        """Most tokens of a row that the network takes; ``None`` if there is no limit."""
         return self.denoiser.backbone.max_length
 
 
@@ -83,7 +82,7 @@ def load_trained(directory: Path | str, *, device: torch.device | str = "cpu") -
 
     Args:
         directory: A run directory.
-        device: Where the network goes.
+        device: Device of the network.
 
     Raises:
         FileNotFoundError: If it is no run directory, or nothing has been saved yet.
@@ -98,10 +97,10 @@ def load_trained(directory: Path | str, *, device: torch.device | str = "cpu") -
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Turn the name of a device into the device.
+    """Find a device by its name.
 
     Args:
-        name: As torch spells it; ``None`` takes a GPU if there is one.
+        name: Name in torch; ``None`` chooses a GPU if there is one.
 
     Raises:
         ValueError: If there is no such device.
@@ -120,11 +119,11 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def open_config(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, RunConfig]:
-    """Parse and build run.yaml, and check that the tokenizer is still the one it was.
+    """Parse and build run.yaml, and check that the tokenizer has not changed.
 
     Raises:
         FileNotFoundError: If the directory has no run.yaml.
-        ValueError: If the tokenizer is another one.
+        ValueError: If the tokenizer has changed.
     """
     path = directory / CONFIG_NAME
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Draw sequences from a run: the sampler, what is given, labels and guidance."""
+"""Drawing of sequences from a run: samplers, templates, labels and guidance."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ AnyRun = TypeVar("AnyRun", bound=Trained)
 
 
 def fit_sampler(sampler: Sampler, run: Trained, *, stop: str | None, extrapolate: bool) -> Sampler:
-    """Let a block sampler look back as far as the run has learnt to, and stop at a symbol.
+    """Set the window of a block sampler to the context of the run, and its stop symbol.
 
     Args:
-        sampler: Any; another than a ``BlockSampler`` stays as it is.
+        sampler: Any sampler; only a ``BlockSampler`` is changed.
         run: The run.
-        stop: The symbol, as text.
-        extrapolate: Whether to look back further than the run has learnt to.
+        stop: The stop symbol, as text.
+        extrapolate: Whether the window may be longer than the context of training.
 
     Raises:
-        ValueError: If the sampler does not fit the run, or there is a symbol to stop at and the
-            sampler or the tokenizer does not know what to do with it.
+        ValueError: If the sampler does not fit the run, or the sampler or the tokenizer does not
+            support the stop symbol.
     """
     if not isinstance(sampler, BlockSampler):
         if stop is not None:
@@ -68,14 +68,14 @@ def fit_sampler(sampler: Sampler, run: Trained, *, stop: str | None, extrapolate
 
 
 def find_symbol(text: str, tokenizer: Tokenizer) -> int:
-    """Find the id of a single symbol: one that it encodes to, or that decodes to it.
+    """Find the id of a single symbol, by decoding every id or by encoding the text.
 
     Args:
         text: The symbol.
-        tokenizer: Of a run; special symbols of some are not encoded from their names.
+        tokenizer: A tokenizer; some do not encode special symbols from their names.
 
     Raises:
-        ValueError: If it is no single symbol.
+        ValueError: If the text is not a single symbol.
     """
     every = range(tokenizer.vocab_size) if text else ()
     known = [i for i in every if tokenizer.decode(np.array([i])) == text]
@@ -88,10 +88,8 @@ def find_symbol(text: str, tokenizer: Tokenizer) -> int:
     )
 
 
-# A token's id and, for two symbols, their probabilities and noise: what any sampler holds at least.
+# Least memory of any sampler: a token's id and, for two symbols, their probabilities and noise.
 _BYTES_PER_TOKEN = 64
-
-
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
@@ -101,11 +99,11 @@ def choose_batch(run: Trained, length: int, batch_size: int | None = None) -> in
     Args:
         run: The run.
         length: Tokens of the longest sequence.
-        batch_size: What the user asked for; ``None`` chooses 32 on a CPU and 256 on a GPU, fewer if
-            the tokens alone would not fit.
+        batch_size: Requested number; ``None`` chooses 32 on a CPU and 256 on a GPU, or fewer if the
+            tokens alone would not fit.
 
     Raises:
-        ValueError: If there is not even room for the tokens; the network needs more on top.
+        ValueError: If the tokens alone do not fit in memory.
     """
     device = next(run.denoiser.parameters()).device
     if batch_size is not None:
@@ -123,15 +121,15 @@ def choose_batch(run: Trained, length: int, batch_size: int | None = None) -> in
 
 
 def check_memory(sequences: int, length: int, device: torch.device) -> None:
-    """Refuse, before slow work, sequences that cannot fit; the network needs more on top.
+    """Check, before slow work, that the tokens fit in memory; the network needs more.
 
     Args:
-        sequences: Drawn at a time.
+        sequences: Number of sequences drawn at a time.
         length: Tokens in each.
-        device: Where.
+        device: The device.
 
     Raises:
-        ValueError: If there is not even room for the tokens.
+        ValueError: If the tokens alone do not fit in memory.
     """
     try:
         torch.empty((sequences, length, _BYTES_PER_TOKEN), dtype=torch.uint8, device=device)
@@ -143,13 +141,13 @@ def check_memory(sequences: int, length: int, device: torch.device) -> None:
 
 
 class Drawn(NamedTuple):
-    """What was drawn.
+    """Drawn sequences.
 
     Attributes:
-        sequences: Decoded.
-        lengths: Tokens of each.
+        sequences: The decoded sequences.
+        lengths: Number of tokens of each.
         clamped: Draws whose probabilities had to be scaled down, from a sampler that counts them.
-        sampler: What drew them.
+        sampler: The sampler.
     """
 
     sequences: list[str]
@@ -167,17 +165,17 @@ def draw(
     batch_size: int,
     recorder: Recorder | None = None,
 ) -> Drawn:
-    """Draw decoded sequences under a progress bar.
+    """Draw and decode sequences, with a progress bar.
 
-    Only sequences of one length share a batch, so none is padded.
+    Only sequences of equal length share a batch, so none is padded.
 
     Args:
         run: The run.
-        sampler: How to draw.
-        templates: What is given of each sequence.
-        seed: Of the sequences; the seed of each follows from it, see ``Run.row_seeds``.
-        batch_size: Drawn at a time; the sequences do not depend on it.
-        recorder: Keeps every step.
+        sampler: The sampler.
+        templates: The given tokens of each sequence.
+        seed: Seed from which that of each sequence follows, see ``Run.row_seeds``.
+        batch_size: Sequences drawn at a time; the sequences do not depend on it.
+        recorder: Records every step.
     """
     num = len(templates.names)
     seeds = run.row_seeds(num, seed)
@@ -185,7 +183,7 @@ def draw(
     done, clamped = 0, None
     steps = getattr(sampler, "num_steps", None)
     reached = 0.0  # never falls, though a sampler may remask tokens
-    due = 0.0  # looking at all tokens after each step would take time like their number squared
+    due = 0.0  # counting after every step would take time quadratic in the number of tokens
 
     def show(step: int, x_t: Int[Tensor, "B L"]) -> None:
         nonlocal reached, due
@@ -226,7 +224,7 @@ def draw(
 
 
 def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
-    """Cut the numbers of sequences into batches of one length."""
+    """Divide the numbers of sequences into batches of equal length."""
     order = sorted(range(len(lengths)), key=lambda number: lengths[number])
     for _, group in groupby(order, key=lambda number: lengths[number]):
         alike = list(group)
@@ -256,11 +254,11 @@ def open_sampler(run: Trained, sampler: str | None, flags: Sequence[str]) -> Sam
 
     Args:
         run: The run.
-        sampler: Its name.
-        flags: The sampler's options, ``--key=value``.
+        sampler: Name of the sampler.
+        flags: Options of the sampler, ``--key=value``.
 
     Raises:
-        ValueError: See ``build_sampler``; or if the sampler is not for the run.
+        ValueError: If there is no such sampler or option, or the sampler does not fit the run.
     """
     chosen = build_sampler(usual_sampler(run) if sampler is None else sampler, flags)
     chosen.check_fit(run.denoiser)
@@ -271,13 +269,14 @@ def check_sampler(directory: Path, sampler: str | None, flags: Sequence[str]) ->
     """Check the options of a sampler before a run is loaded.
 
     Args:
-        directory: Of the run.
-        sampler: Its name; ``None`` is the usual one, which the run decides.
-        flags: The sampler's options.
+        directory: The run directory.
+        sampler: Name of the sampler; ``None`` for the usual one of the run.
+        flags: Options of the sampler.
 
     Raises:
-        FileNotFoundError: See ``load_trained``.
-        ValueError: If no sampler that could be meant takes the options.
+        FileNotFoundError: If it is no run directory, or nothing has been saved yet.
+        ValueError: If the sampler does not take the options; without a name, if none of the usual
+            samplers does.
     """
     try:
         _first_fit(_DEFAULT if sampler is None else [sampler], flags)
@@ -288,16 +287,16 @@ def check_sampler(directory: Path, sampler: str | None, flags: Sequence[str]) ->
 
 
 def usual_sampler(run: Trained) -> str:
-    """Name the default sampler of such a run."""
+    """Return the name of the default sampler of a run."""
     return next(n for n in _DEFAULT if choose_sampler(n).needs.met_by(run.denoiser))
 
 
 def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
-    """Build the first of some samplers that takes the options; which it will be, the run decides.
+    """Build the first of some samplers that takes the options.
 
     Raises:
-        ValueError: If none does: what the first one says that has all of these options, or else
-            what the first one says.
+        ValueError: If none does: the error of the first sampler that has all of these options, or
+            else of the first sampler.
     """
     given = {flag.removeprefix("--").partition("=")[0].partition(".")[0] for flag in flags}
     complaints = []
@@ -310,16 +309,16 @@ def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
 
 
 def guide(command: str, run: AnyRun, label: str | None, gamma: float | None = None) -> AnyRun:
-    """Give the run as a model of the sequences of a label.
+    """Return the run with a model that is guided to a label.
 
     Args:
-        command: Who asks, for the messages.
+        command: Name of the command, for the messages.
         run: The run.
-        label: Name of the label; ``None`` samples without one.
-        gamma: Strength of classifier-free guidance; ``None`` means 1, no more than the label.
+        label: Name of the label; ``None`` for none.
+        gamma: Strength of classifier-free guidance; ``None`` means 1, the model given the label.
 
     Raises:
-        ValueError: If the run has no such label, or was not trained for what is asked.
+        ValueError: If the run has no such label, or was not trained for this guidance.
     """
     known = run.datamodule.labels
     if label is not None and known is None:
@@ -364,15 +363,15 @@ def choose_labels(command: str, run: Trained, *, given: bool) -> bool | None:
     """Decide whether the rows of a split are evaluated given their labels.
 
     Args:
-        command: Who asks, for the messages.
+        command: Name of the command, for the messages.
         run: The run.
-        given: Whether that is asked for.
+        given: Whether the user asks for labels.
 
     Returns:
-        ``None`` for a run without labels.
+        The decision; ``None`` for a run without labels.
 
     Raises:
-        ValueError: If the run has no labels to give, or cannot do without them.
+        ValueError: If the user asks for labels and the run has none, or the run needs labels.
     """
     if run.datamodule.labels is None:
         if given:
@@ -393,14 +392,14 @@ def choose_labels(command: str, run: Trained, *, given: bool) -> bool | None:
 def check_context(
     owner: str, length: int, run: Trained, sampler: Sampler, *, extrapolate: bool
 ) -> None:
-    """Check that the network can read a sequence, and was trained on rows as long.
+    """Check that a sequence is not longer than the network takes and the rows of training.
 
     Args:
-        owner: What has that length, for the message.
-        length: Tokens of the sequence; a sampler that slides a window shows fewer at a time.
+        owner: Name of the sequence, for the message.
+        length: Tokens of the sequence; with a sliding window the network sees fewer at a time.
         run: The run.
-        sampler: How it will be drawn.
-        extrapolate: Whether to go beyond the length of the training rows.
+        sampler: The sampler.
+        extrapolate: Whether the sequence may be longer than the rows of training.
 
     Raises:
         ValueError: If it is too long.
@@ -430,14 +429,14 @@ def check_context(
 def save_trace(
     path: Path, recorder: Recorder, sampler: Sampler, names: list[str], tokenizer: Tokenizer
 ) -> None:
-    """Write what a recorder kept.
+    """Write the trace of a recorder.
 
     Args:
-        path: Where to.
-        recorder: Saw all sequences.
-        sampler: What drew them.
-        names: Of the sequences.
-        tokenizer: Says what each id decodes to.
+        path: The file.
+        recorder: Recorder of all sequences.
+        sampler: The sampler.
+        names: Names of the sequences.
+        tokenizer: Tokenizer that decodes each id.
 
     Raises:
         OSError: If the file cannot be written.

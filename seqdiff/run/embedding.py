@@ -21,14 +21,14 @@ def check_readable(
     """Check that a network can read sequences, before slow work.
 
     Args:
-        owner: What asks, for the messages.
+        owner: Name of the caller, for the messages.
         run: The run.
-        rows: Ids by name.
+        rows: Ids of each sequence, by name.
         pooled: Whether states are averaged over known positions.
 
     Raises:
-        ValueError: If the network reads vectors, a sequence is too long, or it has no known
-            position to average over.
+        ValueError: If the network reads vectors, or a sequence is too long or has no known position
+            to average over.
     """
     if run.denoiser.reads_embeddings:
         raise ValueError(
@@ -52,16 +52,19 @@ def check_readable(
 def embed(
     run: Trained, rows: Sequence[np.ndarray], *, layer: int | None, pooled: bool, batch_size: int
 ) -> list[np.ndarray]:
-    """Give one vector for each sequence, or one for each position, under a progress bar.
+    """Compute one vector for each sequence, or one for each position, with a progress bar.
 
-    Only sequences of one length share a network call, so none is padded.
+    Only sequences of equal length share a network call, so none is padded.
 
     Args:
         run: The run.
         rows: Ids of each sequence.
-        layer: States after that many layers; ``None`` is what the head reads.
+        layer: Number of layers after which states are taken; ``None`` for the input of the head.
         pooled: Whether states are averaged over known positions.
         batch_size: Most rows of a network call.
+
+    Returns:
+        The vectors of each sequence, ``[D]`` or ``[L, D]``.
 
     Raises:
         ValueError: If there is no such layer.
@@ -93,13 +96,13 @@ def states(
     complement: Sequence[int] | None,
     layer: int | None = None,
 ) -> Float32[np.ndarray, "B L D"]:
-    """Give one vector for each position; of sequences with two strands, the mean over both.
+    """Compute one vector for each position; for sequences with two strands, the mean over both.
 
-    A network that reads both strands itself, such as Caduceus-PS, runs once. Any other runs on the
-    reverse complement too, whose states are read backwards, so that both belong to one position.
+    A network that reads both strands itself, such as Caduceus-PS, is called once. Any other network
+    is also called on the reverse complement, and the order of its states is reversed.
 
     Args:
-        backbone: In eval mode.
+        backbone: The network, in eval mode.
         rows: Ids in ``0..K``.
         complement: The id of each symbol on the other strand; ``None`` for one strand.
         layer: See ``Backbone.hidden``.

@@ -1,4 +1,4 @@
-"""Options that choose how a likelihood is estimated. Importing this file imports nothing slow."""
+"""Options of likelihood estimation. Importing this module imports nothing slow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from seqdiff.likelihood import Estimator
     from seqdiff.run.directory import Trained
 
-# Spelled out, so that --help imports nothing slow; a test compares them with the classes.
+# Written out, so that --help imports nothing slow; a test compares them with the classes.
 BY_MASKS = ("bernoulli-time", "exact-k", "stratified-k")
 BY_ORDERS = ("random-order-chain", "importance-weighted-orders")
 BY_TIMES = ("time-integral", "discrete-steps", "gaussian-integral")
@@ -29,7 +29,7 @@ EstimatorName = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatorOptions:
-    """How a likelihood is estimated.
+    """Options of likelihood estimation.
 
     Attributes:
         estimator: Name of an estimator; by default stratified-k for masked and block diffusion,
@@ -39,10 +39,10 @@ class EstimatorOptions:
         evaluations: Network passes per sequence of an estimator by masks or times; by default 32,
             and 64 for bernoulli-time and the estimators by times.
         steps: Steps of discrete-steps; by default those of training.
-        orders: Orders of an estimator by orders, each one network pass per token; by default 8, and
-            4, twelve times over, for importance-weighted-orders.
-        target_se: Standard error to aim at, in nats. A first stage measures the variance, a second
-            one has the length that the target requires, and only the second is reported.
+        orders: Orders of an estimator by orders, with one network pass per token each; by default
+            8, and 12 times 4 for importance-weighted-orders.
+        target_se: Standard error to aim at, in nats. A first stage measures the variance, and a
+            second one has the length that the target requires.
         max_nfe: Most network passes per sequence.
     """
 
@@ -61,14 +61,14 @@ class EstimatorOptions:
 
 
 def choose_estimator(owner: str, args: EstimatorOptions) -> Estimator:
-    """Make the estimator that the options ask for.
+    """Build the estimator of some options.
 
     Args:
         owner: The subcommand, for messages.
         args: The options.
 
     Raises:
-        ValueError: If the arguments do not go together, or a number is out of range.
+        ValueError: If the options contradict each other, or a number is out of range.
     """
     published = args.convention == "mdlm"
     usual = "stratified-k" if args.steps is None else "discrete-steps"
@@ -110,16 +110,16 @@ def choose_estimator(owner: str, args: EstimatorOptions) -> Estimator:
 
 
 def suit(owner: str, estimator: Estimator, args: EstimatorOptions, run: Trained) -> Estimator:
-    """Make the estimator one for the run: block by block, or exact where the run allows it.
+    """Adapt an estimator to a run: by default the usual one of its model.
 
     Args:
         owner: The subcommand, for messages.
         estimator: From ``choose_estimator``.
         args: The options of that call.
-        run: What is to be estimated.
+        run: The run to evaluate.
 
     Raises:
-        ValueError: If the arguments ask for an estimator that cannot be the run's.
+        ValueError: If the estimator or an option does not fit the run.
     """
     from seqdiff.likelihood import DiscreteSteps, TimeEstimator, fit, usual_estimator
     from seqdiff.objectives import DiscreteNELBO
@@ -141,11 +141,7 @@ def suit(owner: str, estimator: Estimator, args: EstimatorOptions, run: Trained)
 
 
 def _check_takes(owner: str, args: EstimatorOptions, run: Trained) -> None:
-    """Check that options without an estimator are for the usual one of such a run.
-
-    Raises:
-        ValueError: If one is not, before it is blamed on an estimator that nobody named.
-    """
+    """Raise ``ValueError`` if an option does not fit the usual estimator of a run."""
     from seqdiff.likelihood import TimeEstimator, usual_estimator
 
     usual, by_masks = usual_estimator(run.denoiser), run.denoiser.any_order

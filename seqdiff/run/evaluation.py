@@ -1,4 +1,4 @@
-"""Estimate the likelihood of a split and lay it out beside baselines."""
+"""The likelihood of a split, compared with baselines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FITTED_ON: dict[Split, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; an error is ``None`` where a single sequence gives none."""
+    """One line of the table; errors are ``None`` for a single sequence."""
 
     name: str
     bits_per_token: float
@@ -54,11 +54,11 @@ class Comparison:
     """A model beside baselines on the same sequences.
 
     Attributes:
-        model: The model's line, by ``estimator``.
-        baselines: A line for each.
-        difference: The model minus the best of them; ``None`` without any.
+        model: The model's line.
+        baselines: The lines of the baselines.
+        difference: The model minus the best baseline; ``None`` without baselines.
         degrees: Degrees of freedom of the errors over the choice of sequences.
-        estimator: What estimated the model's line.
+        estimator: The estimator of the model's line.
         labels: See ``estimate``.
     """
 
@@ -80,13 +80,13 @@ def estimate(
     max_nfe: int | None = None,
     labels: bool | None = None,
 ) -> Likelihood:
-    """Estimate the likelihood of a split under a progress bar.
+    """Estimate the likelihood of a split, with a progress bar.
 
     Args:
         run: The run.
-        split: Which split of its data.
-        estimator: How.
-        seed: Of the draws.
+        split: Split of its data.
+        estimator: The estimator.
+        seed: Seed of the draws.
         target_se: Standard error of a sequence to aim at, in nats.
         max_nfe: Most network evaluations of a sequence.
         labels: Whether each row's label is given; ``None`` for data without any.
@@ -116,15 +116,15 @@ def estimate_batches(
     target_se: float | None = None,
     max_nfe: int | None = None,
 ) -> Likelihood:
-    """Estimate the likelihood of any rows under a progress bar.
+    """Estimate the likelihood of any rows, with a progress bar.
 
     Args:
         run: The run.
         batches: The rows.
-        total: How many there are.
-        title: Of the bar.
-        estimator: How.
-        seed: Of the draws.
+        total: Number of rows.
+        title: Title of the bar.
+        estimator: The estimator.
+        seed: Seed of the draws.
         target_se: Standard error of a sequence to aim at, in nats.
         max_nfe: Most network evaluations of a sequence.
     """
@@ -143,7 +143,7 @@ def estimate_batches(
 
 
 def _check_longest(run: Trained, split: Split, estimator: Estimator, max_nfe: int) -> None:
-    """Read all rows once, to refuse before the first network call what a later one would."""
+    """Read all rows, to raise the error of a too small budget before the first network call."""
     rows = run.datamodule.evaluation_loader(split)
     counts = torch.cat([batch.loss_mask.sum(dim=-1) for batch in rows])
     longest = int(counts.argmax())
@@ -160,16 +160,16 @@ def compare(
     baselines: dict[str, RowNats],
     labels: bool | None = None,
 ) -> Comparison:
-    """Put a model beside baselines.
+    """Compare a model with baselines.
 
     Args:
         result: From ``estimate``.
-        estimator: What estimated it.
-        baselines: Of the same split, by name.
+        estimator: Its estimator.
+        baselines: Likelihoods of the same split under baselines, by name.
         labels: See ``estimate``.
 
     Raises:
-        ValueError: If a baseline does not count the tokens that the model counts.
+        ValueError: If a baseline counts other tokens than the model.
     """
     name = f"model, {estimator.quantity}" + (", given each row's label" if labels else "")
     scored = {name: rows.counted for name, rows in baselines.items()}
@@ -216,10 +216,10 @@ def _finite(error: float) -> float | None:
 
 
 def counted(unit: str, labels: bool | None = None) -> str:
-    """Say which tokens an estimate is over, and what it is given.
+    """Describe in words which tokens count, and what they are conditioned on.
 
     Args:
-        unit: What a token is called, e.g. ``base``.
+        unit: Name of a token, such as ``base``.
         labels: See ``estimate``.
     """
     if labels:
@@ -229,13 +229,13 @@ def counted(unit: str, labels: bool | None = None) -> str:
 
 
 def build_table(found: Comparison, title: str, data: SequenceDataModule, split: Split) -> Table:
-    """Lay a comparison out for a terminal.
+    """Build the table of a comparison for a terminal.
 
     Args:
         found: From ``compare``.
-        title: Above the table.
-        data: Of the run: what a token is called and how rows are cut.
-        split: What is compared on.
+        title: Title above the table.
+        data: Data of the run.
+        split: The split.
     """
     unit, model, estimator = data.token_name, found.model, found.estimator
     title = f"{title}: {model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
@@ -271,9 +271,9 @@ class Evaluation:
 
     Attributes:
         comparison: The numbers.
-        run: The run's name.
-        data: Of the run.
-        split: What was evaluated.
+        run: Name of the run.
+        data: Data of the run.
+        split: The split.
     """
 
     comparison: Comparison
@@ -293,7 +293,7 @@ class Evaluation:
         return build_table(self.comparison, title, self.data, self.split)
 
     def content(self) -> dict[str, object]:
-        """Give what a JSON file says of it."""
+        """Return the content of a JSON file."""
         found = self.comparison
         return {
             "run": self.run,
@@ -316,7 +316,7 @@ class Evaluation:
 
 
 def _interval_note(degrees: int) -> tuple[str, ...]:
-    """Say how wide a 95% interval is."""
+    """Return a note on the width of a 95% interval."""
     if degrees < 1:
         return ()
     width = float(stdtrit(degrees, 0.975))

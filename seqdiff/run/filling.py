@@ -31,7 +31,7 @@ class FillTable:
     probabilities: Float[np.ndarray, "n K"]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give a data frame with a row for each position and a column for each symbol."""
+        """Return a data frame with a row for each position and a column for each symbol."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -41,7 +41,7 @@ class FillTable:
         )
 
     def __repr__(self) -> str:
-        """Spell the table, with the 8 most likely symbols of a larger vocabulary."""
+        """Format the table, with the 8 most likely symbols if there are more."""
         lines = []
         for position, row in zip(self.positions, self.probabilities, strict=True):
             columns = range(len(row)) if len(row) <= 8 else np.argsort(-row)[:8]
@@ -51,15 +51,15 @@ class FillTable:
 
 
 def fill_table(run: Trained, template: str) -> FillTable:
-    """Ask the network once about all unknown positions.
+    """Predict all unknown positions by one network call.
 
     Args:
         run: The run.
         template: A string with unknown symbols.
 
     Raises:
-        ValueError: If the process is not masked diffusion, nothing is unknown, or the template is
-            longer than the network takes.
+        ValueError: If the process is not masked diffusion, no symbol is unknown, or the template is
+            too long for the network.
     """
     model = run.denoiser
     if not model.any_order:

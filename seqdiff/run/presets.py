@@ -1,8 +1,8 @@
 """The systems of the papers: a process, a parameterization and an objective under one name.
 
-``seqdiff train CONFIG --preset NAME``, or the key ``preset`` of a configuration file. A preset
-comes before the other keys of the file that names it, so that those can change it. It says nothing
-about the network, but that one which needs to be told the noise level is built so.
+A preset is chosen by ``seqdiff train CONFIG --preset NAME``, or by the key ``preset`` of a
+configuration file, whose other keys override it. It makes the network time-conditioned where that
+is needed, and leaves it as it is otherwise.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ class Preset(NamedTuple):
     """A named system.
 
     Attributes:
-        about: One line, with the source.
-        keys: Of the configuration.
-        time_conditioned: Whether the network is told the noise level.
+        about: Description in one line, with the source.
+        keys: Keys of the configuration.
+        time_conditioned: Whether the network takes the noise level as an input.
     """
 
     about: str
@@ -128,10 +128,10 @@ PRESETS: dict[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """Choose a preset by its name, with dashes or underscores.
+    """Find a preset by its name, with dashes or underscores.
 
     Raises:
-        ValueError: If there is none; with those there are.
+        ValueError: If there is none; lists the names.
     """
     found = PRESETS.get(name.replace("-", "_"))
     if found is None:

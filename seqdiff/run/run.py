@@ -1,4 +1,4 @@
-"""A run in use: everything that the command line does with it is a method."""
+"""Trained runs: every command that uses a run is a method."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Run(Trained):
     the seed, the weights and the tokenizer, not on the batch size.
 
     Attributes:
-        directory: Where it lies.
-        config: What it was made of.
-        denoiser: The network with the exported weights, in eval mode.
-        digest: Of the exported weights; what wraps the network does not change it.
+        directory: The run directory.
+        config: The configuration.
+        denoiser: The model with the exported weights, in eval mode.
+        digest: Hash of the exported weights, whatever the network is wrapped in.
     """
 
     def __repr__(self) -> str:
-        """One line: what it is and where."""
+        """Describe the run in one line."""
         size = sum(parameter.numel() for parameter in self.denoiser.parameters())
         return (
             f"Run({str(self.directory)!r}: {self.denoiser.description}, "
@@ -66,7 +66,7 @@ class Run(Trained):
         """Move the network.
 
         Args:
-            device: As torch spells it, for example ``"cuda"``.
+            device: A device of torch, for example ``"cuda"``.
 
         Returns:
             This run.
@@ -93,18 +93,18 @@ class Run(Trained):
 
         Args:
             num: Number of sequences.
-            length: Tokens in each; ``None`` is the length of the training rows.
-            seed: Of the draws, in [0, 2^32).
-            sampler: Name of a sampler, or a sampler; ``None`` is the usual one for the process.
+            length: Tokens in each; by default the length of the training rows.
+            seed: Seed of the draws, in [0, 2^32).
+            sampler: Name of a sampler, or a sampler; by default the usual one for the process.
             motifs: ``PATTERN`` or ``PATTERN@START``, counted from 0: tokens that occur in every
                 sequence.
             label: Class to draw, for a run with labels.
-            guidance: Strength of classifier-free guidance; ``None`` means 1, the model's
-                distribution given the label.
+            guidance: Strength of classifier-free guidance; by default 1, the model's distribution
+                given the label.
             stop: A symbol that ends a sequence, for runs of block diffusion.
             extrapolate: Whether sequences may be longer than the rows of training.
-            batch_size: Sequences drawn at a time; ``None`` chooses.
-            options: Of the sampler, for example ``temperature=0.9``.
+            batch_size: Sequences drawn at a time; chosen by default.
+            options: Options of the sampler, for example ``temperature=0.9``.
 
         Returns:
             The sequences, decoded.
@@ -190,17 +190,16 @@ class Run(Trained):
         """Draw a sequence for each template, under a progress bar.
 
         Args:
-            templates: What is given of each sequence.
-            sampler: How to draw.
+            templates: The given tokens of each sequence.
+            sampler: The sampler.
             seed: See ``sample``.
             label: See ``sample``.
             guidance: See ``sample``.
             stop: See ``sample``.
             extrapolate: See ``sample``.
             batch_size: See ``sample``.
-            modify: Changes the model before it is guided, for example so that it reads both
-                strands.
-            recorder: Keeps every step.
+            modify: Changes the model before it is guided, for example to read both strands.
+            recorder: Records every step.
 
         Raises:
             ValueError: If an argument does not fit the run or the sampler.
@@ -233,11 +232,11 @@ class Run(Trained):
         """Estimate the likelihood of sequences.
 
         Args:
-            sequences: Strings, or records of a reader. Unknown symbols are given, not counted.
-            names: Of the sequences; ``None`` counts them from 0.
-            label: Class to score as, for a run with labels.
-            seed: Of the draws.
-            batch_size: Rows of a network call.
+            sequences: Strings, or records of a reader. Unknown symbols are context, not counted.
+            names: Names of the sequences; by default their numbers from 0.
+            label: Class that the scores are conditioned on, for a run with labels.
+            seed: Seed of the draws.
+            batch_size: Rows per network call.
             options: Fields of ``EstimatorOptions``, for example ``estimator="fixed-order"`` or
                 ``target_se=0.5``.
 
@@ -266,12 +265,12 @@ class Run(Trained):
     def evaluate(
         self, split: Split = "test", *, given_labels: bool = False, seed: int = 0, **options: Any
     ) -> Evaluation:
-        """Estimate the likelihood of a split, beside baselines on the same rows.
+        """Estimate the likelihood of a split, and compare it with baselines on the same rows.
 
         Args:
-            split: Which split.
+            split: The split.
             given_labels: Whether each row is evaluated given its label.
-            seed: Of the draws.
+            seed: Seed of the draws.
             options: Fields of ``EstimatorOptions``, for example ``evaluations=4``.
 
         Raises:
@@ -297,53 +296,54 @@ class Run(Trained):
 
         Args:
             sequences: Strings.
-            layer: States after that many layers; ``None`` is what the head reads.
-            batch_size: Rows of a network call.
+            layer: Number of layers after which states are taken; by default the input of the head.
+            batch_size: Rows per network call.
 
         Returns:
             One vector for each sequence.
 
         Raises:
-            ValueError: If the network reads no tokens, there is no such layer, or a sequence is too
-                long or has no known position.
+            ValueError: If the network does not read tokens, there is no such layer, or a sequence
+                is too long or has no known position.
         """
         rows = [self.tokenizer.encode(sequence) for sequence in sequences]
         check_readable("embed", self, {str(i): row for i, row in enumerate(rows)}, pooled=True)
         return np.stack(embed(self, rows, layer=layer, pooled=True, batch_size=batch_size))
 
     def fill_probabilities(self, template: str) -> FillTable:
-        """Give p(token | known tokens) for every unknown position of a template.
+        """Predict p(token | known tokens) for every unknown position of a template.
 
         Args:
             template: A string with unknown symbols, such as N in DNA.
 
         Raises:
-            ValueError: If the process is not masked diffusion, or nothing is unknown.
+            ValueError: If the process is not masked diffusion, or no symbol is unknown.
         """
         return fill_table(self, template)
 
     def usual_length(self, owner: str) -> int:
-        """Tokens of a training row.
+        """Return the number of tokens of a training row.
 
         Args:
-            owner: What asks, for the message.
+            owner: Name of the caller, for the message.
 
         Raises:
-            ValueError: If training rows have no one length.
+            ValueError: If training rows differ in length.
         """
         length = self.datamodule.context_length
         if length is None:
             raise ValueError(
-                f"{owner} must be given for {self.directory}, whose training rows have no one "
+                f"{owner} must be given for {self.directory}, whose training rows differ in "
                 "length, got none; add it, for example 100"
             )
         return length
 
     def _sampler(self, sampler: str | Sampler | None, options: dict[str, Any]) -> Sampler:
-        """Build the sampler of keyword arguments.
+        """Build a sampler from keyword arguments.
 
         Raises:
-            ValueError: If there are options beside a sampler, or one that it does not take.
+            ValueError: If options are given with a sampler object, or the sampler does not take
+                one.
         """
         if isinstance(sampler, Sampler):
             if options:
@@ -365,7 +365,7 @@ def load(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
     Args:
         directory: A run directory; or a folder with ``config.json`` and ``model.safetensors`` of a
             Caduceus, an MDLM or a BD3-LM.
-        device: Where the network goes.
+        device: Device of the network.
 
     Raises:
         FileNotFoundError: If it is neither, or nothing has been saved yet.
@@ -380,10 +380,10 @@ def load(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
 
 
 def _load_hub(directory: Path, device: torch.device | str) -> Trained:
-    """Load a published network; a domain knows its tokens.
+    """Load a published network with the tokenizer that its domain registers.
 
     Raises:
-        ValueError: If no installed domain knows such networks.
+        ValueError: If no installed domain registers such networks.
     """
     kind = str(read_json(directory / CONFIG_FILE).get("model_type"))
     known = {entry.name: entry for entry in entry_points(group="seqdiff.hubs")}

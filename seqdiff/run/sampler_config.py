@@ -1,4 +1,4 @@
-"""Build a sampler from its name and flags, and say what flags it takes: its constructor tells."""
+"""Samplers from their names and flags, which are the arguments of their constructors."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _KINDS: dict[object, str] = {
 
 @dataclass(frozen=True)
 class Option:
-    """What a user should know of an option.
+    """Description of an option for users.
 
     Attributes:
-        flag: As it is typed.
-        kind: What it takes, in words.
-        meaning: From the docstring of the sampler, or of a class that it is derived from.
-        default: As it would be typed; ``None`` if the option must be given.
+        flag: The flag as it is typed.
+        kind: Type of the values, in words.
+        meaning: Description from the docstring of the sampler or of a base class.
+        default: The default as it would be typed; ``None`` if the option is required.
     """
 
     flag: str
@@ -70,8 +70,8 @@ def build_sampler(name: str, flags: Sequence[str] = ()) -> Sampler:
     """Build a sampler.
 
     Args:
-        name: As ``seqdiff samplers`` lists it, or an import path.
-        flags: Its options, ``--key value`` or ``--key=value``; a sampler within it by its name.
+        name: Name as ``seqdiff samplers`` lists it, or an import path.
+        flags: Options, ``--key value`` or ``--key=value``; an inner sampler is given by its name.
 
     Raises:
         ValueError: In one line, if there is no such sampler or option (with the choices), or a
@@ -118,7 +118,7 @@ def _parser(cls: type[Sampler]) -> ArgumentParser:
 
 
 def _kind(hint: object) -> str:
-    """Say in words what an option takes."""
+    """Describe the type of an option in words."""
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
@@ -157,7 +157,7 @@ def _inner_class(cls: type[Sampler], option: str) -> type[Sampler] | None:
 
 
 def _misfit(hint: object, value: str) -> str | None:
-    """Say why a value does not fit a type; ``None`` if it fits."""
+    """Return why a value does not fit a type; ``None`` if it fits."""
     kinds = get_args(hint) if get_origin(hint) is not Literal else (hint,)
     for kind in kinds or (hint,):
         if kind is NoneType and value in ("null", "none", "None"):
@@ -199,7 +199,7 @@ def _pairs(flags: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _options(cls: type[Sampler]) -> str:
-    """List a sampler's options, and how those of a sampler within it are spelled."""
+    """List a sampler's options, and how the options of an inner sampler are written."""
     hints = get_type_hints(cls.__init__)
     inner = [name for name, hint in hints.items() if hint is Sampler]
     within = [f"those of its {name} sampler as in --{name}.temperature" for name in inner]
@@ -207,7 +207,7 @@ def _options(cls: type[Sampler]) -> str:
 
 
 def _import_path(part: str) -> str:
-    """Spell the name of a sampler so that the parser can import it."""
+    """Replace the name of a sampler by its import path, for the parser."""
     key, equals, value = part.rpartition("=")
     cls = named_samplers().get(value.replace("-", "_"))
     return part if cls is None else f"{key}{equals}{cls.__module__}.{cls.__qualname__}"

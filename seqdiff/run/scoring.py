@@ -1,4 +1,4 @@
-"""Score sequences one by one, and lay the scores out as a table."""
+"""Scores of single sequences, as a table."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from seqdiff.types import Batch
 if TYPE_CHECKING:
     import pandas as pd
 
-# What R and pandas read as a missing value.
+# R and pandas read this as a missing value.
 MISSING = "NA"
 
 
 @dataclass(frozen=True)
 class Score:
-    """One line of the table; what is ``None`` cannot be said, for want of a known token.
+    """One line of the table; estimates are ``None`` for a record without a known token.
 
     Attributes:
-        record: Its name.
-        length: Its tokens.
-        nats: The estimate, the mean over its readings.
-        standard_error: Of ``nats``, from the estimator's draws.
+        record: Name of the record.
+        length: Number of tokens.
+        nats: The estimate, the mean over the readings of the record.
+        standard_error: Standard error of ``nats``, from the estimator's draws.
         low: Lower end of the 95% interval around ``nats``.
-        high: Its upper end.
-        counted: Tokens that ``nats`` is over: the known ones.
-        nfe: Network evaluations spent, over all readings.
+        high: Upper end of the interval.
+        counted: Number of known tokens, over which ``nats`` is the sum.
+        nfe: Network evaluations, over all readings.
     """
 
     record: str
@@ -54,13 +54,13 @@ class Score:
 
     @property
     def bits_per_token(self) -> float | None:
-        """Bits over counted tokens."""
+        """Bits per counted token."""
         return None if self.nats is None else self.nats / self.counted / math.log(2)
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """One way to read a record; ``index`` fixes its noise."""
+    """One way to read a record, for example one strand; ``index`` determines its noise."""
 
     record: str
     tokens: np.ndarray
@@ -79,23 +79,22 @@ def score_records(
     target_se: float | None = None,
     max_nfe: int | None = None,
 ) -> list[Score]:
-    """Score every record under a progress bar.
+    """Score every record, with a progress bar.
 
-    Only sequences of one length share a network call, so none is padded. The readings of a record
-    have noise of their own, and so independent errors. A record without a known token is not
-    scored.
+    Only sequences of equal length share a network call, so none is padded. The readings of a record
+    have different noise, and so independent errors. A record without a known token is not scored.
 
     Args:
         run: The run.
-        records: What to score.
-        estimator: How.
-        seed: Of the draws; a record's score is a function of it and of the record's content.
+        records: The records.
+        estimator: The estimator.
+        seed: Seed of the draws; a score is a function of the seed and the content of the record.
         batch_size: Most rows of a network call.
         target_se: Standard error of a reading to aim at, in nats.
         max_nfe: Most network evaluations of a reading.
 
     Raises:
-        ValueError: If no token is known at all, a record is longer than the network takes, or one
+        ValueError: If no record has a known token, a record is too long for the network, or one
             pass over the longest takes more than ``max_nfe``.
     """
     readings = [_read(record, run.process.unknown_id) for record in records]
@@ -130,7 +129,7 @@ def score_records(
 
 
 def _read(record: Record, unknown_id: int) -> list[_Reading]:
-    """The readings of a record, each with noise of its own."""
+    """Return the readings of a record, each with its own noise."""
     content = record.readings[0] if record.content is None else record.content
     digest = hashlib.blake2b(content.astype("<i8").tobytes(), digest_size=8)
     readings = []
@@ -144,14 +143,14 @@ def _read(record: Record, unknown_id: int) -> list[_Reading]:
 
 
 def _check_lengths(readings: list[_Reading], run: Trained) -> None:
-    """Refuse what the network cannot take; say how many are beyond what it has learnt to see.
+    """Check that the network takes the longest reading, and warn about extrapolation.
 
     Args:
-        readings: Sorted by length.
+        readings: The readings, sorted by length.
         run: The run.
 
     Raises:
-        ValueError: If the longest has more tokens than the network takes.
+        ValueError: If the longest reading has more tokens than the network takes.
     """
     longest, unit = readings[-1], run.datamodule.token_name
     length, most, learnt = len(longest.tokens), run.max_length, run.datamodule.context_length
@@ -177,11 +176,7 @@ def _check_longest(
     max_nfe: int | None,
     per_call: int,
 ) -> None:
-    """Refuse a budget too small for the longest record.
-
-    Raises:
-        ValueError: See ``check_budget``.
-    """
+    """Raise ``ValueError`` if the budget is too small for the longest record."""
     longest = max(readings, key=lambda r: int(r.known.sum()))
     tokens = int(longest.known.sum())
     try:
@@ -192,7 +187,7 @@ def _check_longest(
 
 
 def _batches(readings: list[_Reading], batch_size: int) -> Iterator[Batch]:
-    """Cut readings that are sorted by length into batches of one length."""
+    """Divide readings that are sorted by length into batches of equal length."""
     for _, group in groupby(readings, key=lambda r: len(r.tokens)):
         alike = list(group)
         for first in range(0, len(alike), batch_size):
@@ -229,9 +224,9 @@ class Scores(Sequence[Score]):
     """Scores of sequences; prints as a table.
 
     Attributes:
-        rows: One for each sequence, in order.
-        unit: What a token is called, e.g. ``base``.
-        estimator: What estimated them.
+        rows: The score of each sequence, in order.
+        unit: Name of a token, such as ``base``.
+        estimator: The estimator.
     """
 
     rows: tuple[Score, ...]
@@ -239,7 +234,7 @@ class Scores(Sequence[Score]):
     estimator: Estimator
 
     def __len__(self) -> int:
-        """Count the sequences."""
+        """Number of sequences."""
         return len(self.rows)
 
     @overload
@@ -247,29 +242,29 @@ class Scores(Sequence[Score]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Score, ...]: ...
     def __getitem__(self, index: int | slice) -> Score | tuple[Score, ...]:
-        """Give one score, or some."""
+        """Return one score, or some."""
         return self.rows[index]
 
     @property
     def heading(self) -> tuple[str, ...]:
-        """Names of the columns; nats are over the counted tokens, and so is the interval."""
+        """Names of the columns."""
         estimates = ("nats", f"bits/{self.unit}", "standard_error", "low", "high")
         return ("record", "length", *estimates, "counted", "nfe")
 
     def cells(self, score: Score) -> tuple[object, ...]:
-        """Give the values of a line."""
+        """Return the values of a line."""
         s = score
         numbers = (s.nats, s.bits_per_token, s.standard_error, s.low, s.high)
         return (s.record, s.length, *numbers, s.counted, s.nfe)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give a data frame with a row for each sequence."""
+        """Return a data frame with a row for each sequence."""
         import pandas as pd
 
         return pd.DataFrame([self.cells(score) for score in self], columns=pd.Index(self.heading))
 
     def to_tsv(self) -> str:
-        """Spell the table, tab-separated, with a line of headings."""
+        """Format the table as tab-separated values with a header."""
         text = io.StringIO()
         table = csv.writer(text, delimiter="\t", lineterminator="\n")
         table.writerow(self.heading)
@@ -282,7 +277,7 @@ class Scores(Sequence[Score]):
         return text.getvalue()
 
     def __repr__(self) -> str:
-        """Lay the table out for a terminal."""
+        """Format the table for a terminal."""
         lines = [
             [
                 MISSING if cell is None else f"{cell:.3f}" if isinstance(cell, float) else str(cell)

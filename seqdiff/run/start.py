@@ -1,4 +1,4 @@
-"""Starting and resuming a run: everything that needs Lightning."""
+"""Starting and resuming runs, which needs Lightning."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _NOISE = (
 
 
 def start_run(parsed: ParsedRun) -> Path:
-    """Train from the beginning; with ``max_steps`` 0, keep the network as it is built.
+    """Train from the beginning; with ``max_steps`` 0, save the network without training.
 
-    Files are written down by absolute names, so that the run can be used from any folder.
+    Names of files are saved as absolute paths, so that the run can be used from any folder.
 
     Args:
         parsed: From ``parse_run``.
@@ -56,8 +56,8 @@ def start_run(parsed: ParsedRun) -> Path:
         The run directory.
 
     Raises:
-        FileExistsError: If the run directory already holds a checkpoint or weights. What a run left
-            that saved neither is overwritten.
+        FileExistsError: If the run directory already holds a checkpoint or weights. Other files of
+            a run are overwritten.
         OSError: If the run directory cannot be made or written to.
         ValueError: If the configuration does not fit together, names no run directory, or starts
             from weights that do not fit.
@@ -103,9 +103,9 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
         flags: Overrides, for example a larger ``--trainer.max_steps``.
 
     Raises:
-        FileNotFoundError: If there is nothing to go on from.
-        ValueError: If the checkpoint does not fit, the run is already finished, or a flag would
-            move it elsewhere.
+        FileNotFoundError: If there is no checkpoint.
+        ValueError: If the checkpoint does not fit, the run is already finished, or a flag changes
+            the run directory or ``start_from``.
     """
     parsed, config = open_config(directory, flags)
     written = parse_run(directory / CONFIG_NAME)
@@ -119,7 +119,7 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
 
 
 def _check_tokens(config: RunConfig) -> None:
-    """Compare a published network with the tokenizer."""
+    """Check that a published network fits the tokenizer."""
     if isinstance(config.backbone, TokenizedBackbone):
         tokenizer = config.data.tokenizer
         name = f"{type(tokenizer).__name__} of fingerprint {tokenizer.fingerprint[:12]}"
@@ -129,7 +129,7 @@ def _check_tokens(config: RunConfig) -> None:
 
 
 def _begin(config: RunConfig) -> Denoiser:
-    """Compose with the weights that the run starts with."""
+    """Build the model with its first weights."""
     denoiser = compose(config)
     if config.start_from is not None:
         start_weights(config.start_from, denoiser, config.data.tokenizer)
@@ -137,7 +137,7 @@ def _begin(config: RunConfig) -> Denoiser:
 
 
 def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
-    """Write a run that has not been trained, and cannot be resumed."""
+    """Write a run without training; it cannot be resumed."""
     denoiser = _begin(config)
     _sign(parsed, config.data.tokenizer, None)
     if is_first_process():
@@ -188,7 +188,7 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
 
 
 def _check_length(backbone: Backbone, dataset: SequenceDataset) -> None:
-    """Look at one row before anything is written; all are equally long."""
+    """Check the length of the first row, before anything is written; all are equally long."""
     most = backbone.max_length
     if most is None or len(dataset) == 0:
         return
@@ -206,7 +206,7 @@ def _write_config(directory: Path, text: str) -> None:
 
 
 def _sign(parsed: ParsedRun, tokenizer: Tokenizer, resumed_at: int | None) -> None:
-    """Put into a configuration what makes the run, after what made it before."""
+    """Add the versions that make the run to its configuration."""
     made_by = {name: version(name) for name in ("seqdiff", "torch", "lightning")}
     revision = git_revision(Path(__file__).parent)
     if revision is not None:
@@ -241,17 +241,17 @@ def git_revision(package: Path) -> str | None:
 
 
 def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> None:
-    """Fill a new network with what another run exported, all of it.
+    """Load the weights that another run exported into a new model.
 
     Args:
         directory: The other run; it is not needed afterwards.
-        denoiser: The new network.
-        tokenizer: The new run's.
+        denoiser: The new model.
+        tokenizer: Tokenizer of the new run.
 
     Raises:
         FileNotFoundError: If there is no run directory, or nothing has been saved in it.
-        ValueError: If it is a published network, was trained on other tokens, its outputs mean
-            something else, or it does not fit, by the first name.
+        ValueError: If it is a published network, has another tokenizer, its outputs have another
+            meaning, or its weights do not fit (names the first).
     """
     path = directory / CONFIG_NAME
     if not path.is_file():
@@ -280,7 +280,7 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
 
 
 def quieten_lightning() -> None:
-    """Silence what Lightning tells developers of a Trainer; its warnings to users stay."""
+    """Silence messages of Lightning that are not meant for users of seqdiff."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for message in _NOISE:
         warnings.filterwarnings("ignore", message=message, module="lightning")

@@ -1,4 +1,4 @@
-"""Evaluate a run on the sets of a suite and lay them out beside published numbers."""
+"""Evaluation of a run on the sets of a suite, beside published numbers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from seqdiff.run.evaluation import estimate_batches
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """One line of the table; ``num_rows`` and ``num_tokens`` are those that were evaluated.
+    """One line of the table; ``num_rows`` and ``num_tokens`` count what was evaluated.
 
-    Its numbers are the ``quantity`` of the estimator: an upper bound, unless it says otherwise.
+    The numbers are estimates of ``quantity``, for example an upper bound.
     """
 
     name: str
@@ -46,12 +46,12 @@ def open_sets(
 
     Args:
         suite: The suite.
-        run: What is to be evaluated.
+        run: The run to evaluate.
         folder: See ``Suite.find``.
 
     Raises:
-        FileNotFoundError: If no set is at hand, or there is no such folder.
-        ValueError: If the run can spell none of them; see ``Suite.find`` too.
+        FileNotFoundError: If no set is available, or the folder does not exist.
+        ValueError: If the tokenizer of the run can encode none of them; see ``Suite.find`` too.
     """
     if folder is not None and not folder.is_dir():
         raise FileNotFoundError(
@@ -87,9 +87,9 @@ def evaluate_set(
     Args:
         run: The run.
         found: The set.
-        limit: Rows to take at most, evenly spaced; what each is worth does not depend on it.
-        estimator: How.
-        seed: Of the draws.
+        limit: Most rows to evaluate, evenly spaced; the value of a row does not depend on it.
+        estimator: The estimator.
+        seed: Seed of the draws.
         target_se: Standard error of a row to aim at, in nats.
         max_nfe: Most network evaluations of a row.
     """
@@ -121,7 +121,7 @@ def evaluate_set(
 
 
 def describe_row(row: SuiteRow) -> str:
-    """Say in a line what a set came to, before the whole table is there."""
+    """Describe the result of a set in one line, before the table is complete."""
     error = "" if math.isinf(row.perplexity_error) else f" ± {_short(row.perplexity_error)} SE"
     return (
         f"{row.name}, {row.quantity}: {row.num_tokens:,} tokens, {row.nats_per_token:.4f} "
@@ -130,7 +130,7 @@ def describe_row(row: SuiteRow) -> str:
 
 
 def describe_unfit(one: UnfitSet) -> str:
-    """Say in a line why a set is not evaluated."""
+    """Describe in one line why a set is not evaluated."""
     return f"{one.name}: not evaluable, {one.reason}"
 
 
@@ -141,14 +141,14 @@ def build_suite_table(
     title: str,
     notes: Sequence[str],
 ) -> Table:
-    """Lay the rows out for a terminal of 80 columns.
+    """Build the table for a terminal of 80 columns.
 
     Args:
-        rows: From ``evaluate_set``, and the sets that are not evaluable, which have no numbers.
-        suite: Whose sets they are.
-        estimator: What estimated them.
-        title: Above the table.
-        notes: Below it.
+        rows: From ``evaluate_set``, and the sets that cannot be evaluated.
+        suite: The suite.
+        estimator: The estimator.
+        title: Title above the table.
+        notes: Lines below the table.
     """
     caption = (
         f"{estimator.quantity}; lower is better; ± SE is over the choice of rows, neighbours "
@@ -191,11 +191,11 @@ def _short(number: float) -> str:
 
 
 def lines_below(rows: Sequence[SuiteRow | UnfitSet], missing: Sequence[MissingSet]) -> list[str]:
-    """Say where each set came from, and which are not evaluable or missing.
+    """Describe where each set came from, and which sets cannot be evaluated or are missing.
 
     Args:
-        rows: What was at hand.
-        missing: What was not.
+        rows: The available sets.
+        missing: The missing sets.
     """
     found: list[str] = []
     for row in rows:

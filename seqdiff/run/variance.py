@@ -30,13 +30,13 @@ from seqdiff.training import (
 
 @dataclass(frozen=True)
 class Report:
-    """Variances and what they are of.
+    """Variances of the training loss or its gradient.
 
     Attributes:
         what: ``loss`` or ``gradient``.
         found: The variances.
-        in_use: The interval that the run trained in at last; ``None`` if in none.
-        since: From which step on.
+        in_use: The last interval of training; ``None`` if the run was trained without intervals.
+        since: First training step with this interval.
         block_size: Tokens of a block.
         batch_size: Rows of a batch.
     """
@@ -50,17 +50,17 @@ class Report:
 
     @property
     def unit(self) -> str:
-        """Of the variances."""
+        """Unit of the variances."""
         return "nats² per token²" if self.what == "loss" else "squared norm, nats² per token²"
 
     @property
     def title(self) -> str:
-        """What was measured on how much."""
+        """Title of the table."""
         batches = f"{self.found.num_batches} batches of {self.batch_size} rows"
         return f"variance of the training {self.what}, blocks of {self.block_size}, {batches}"
 
     def content(self) -> dict[str, object]:
-        """Give what a JSON file says of it."""
+        """Return the content of a JSON file."""
         errors = self.found.standard_errors
         rows = [
             {
@@ -83,11 +83,11 @@ class Report:
 
 
 def build_grid(report: Report, title: str) -> Table:
-    """Lay the variances out for a terminal: a row for each beta, a column for each width.
+    """Build a table for a terminal, with a row for each beta and a column for each width.
 
     Args:
-        report: Of a run.
-        title: Above the table.
+        report: Variances of a run.
+        title: Title above the table.
     """
     found = report.found
     above, below = Text(f"{title}\n{report.title}"), Text("\n".join(_notes(report)))
@@ -107,7 +107,7 @@ def build_grid(report: Report, title: str) -> Table:
 
 
 def _scale(found: Variances) -> int:
-    """The power of ten of the least, so that cells are short."""
+    """Return the power of ten of the least variance, the unit of the cells."""
     least = float(found.values[found.least])
     return math.floor(math.log10(least)) if least > 0 else 0
 
@@ -148,8 +148,8 @@ def measure_variance(
 
     Args:
         run: A run of block diffusion.
-        split: Whose batches are read.
-        batches: How many, each as large as in training on one device; at least 2.
+        split: Split of the batches.
+        batches: Number of batches, each as large as in training on one device; at least 2.
         gradient: Measure the variance of the gradient instead.
 
     Raises:
@@ -164,7 +164,7 @@ def measure_variance(
 
 
 def _estimates(run: Trained) -> ClippedEstimates:
-    """Build what training estimates.
+    """Build the loss of training for any interval.
 
     Raises:
         ValueError: If it is not a run of block diffusion.
@@ -182,7 +182,7 @@ def _estimates(run: Trained) -> ClippedEstimates:
 
 
 def _in_use(run: Trained) -> tuple[Interval | None, int]:
-    """The interval that the run trained in at last, if in any, and from which step on."""
+    """Return the last interval of training, if any, and its first step."""
     objective = run.config.objective
     if not isinstance(objective, BlockNELBO):
         return None, 0

@@ -259,11 +259,11 @@ class RunCheckpoint(BatchCallback, Checkpoint):
 class ClippedScheduleSearch(Callback):
     """Switches, after each validation, to the interval under which the loss varies least.
 
-    It compares the 35 clipped intervals and the whole one by the variance of the training loss,
-    nats per counted token of a batch over all devices. The batches are those of a training stream
-    over the validation split, the same at every search. The weights are those that validation uses,
-    and dropout is off. A search takes one forward pass per batch and interval, without gradients,
-    on every device. Validation and evaluation are not clipped.
+    It compares the 35 clipped intervals and [0, 1] by the variance of the training loss, in nats
+    per counted token of a batch over all devices. All searches use the same batches, a training
+    stream over the validation split, with the weights of validation and without dropout. A search
+    takes one forward pass per batch and interval on every device. Validation and evaluation are not
+    clipped.
 
     It runs before the first step that follows a validation, so that a run that is resumed there
     searches as well, and continues as the uninterrupted one. Each search logs the interval, and the
@@ -282,7 +282,7 @@ class ClippedScheduleSearch(Callback):
         Args:
             num_batches: Batches per search.
             every_n_batches: Training batches between two validations.
-            ema: Whose weights are validated; ``None`` for the parameters themselves.
+            ema: The average whose weights are validated; ``None`` for the parameters themselves.
 
         Raises:
             ValueError: If the run never validates.

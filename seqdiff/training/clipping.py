@@ -86,11 +86,11 @@ class Variances:
 class ClippedEstimates:
     """The loss of a training step under any interval, with the same draws for all.
 
-    The terms are those of the objective, and noise is a function of a row's position in its stream.
-    Intervals therefore differ only by the map from draws to mask fractions (common random numbers).
-    With beta = 0 the variance over all draws is infinite: a masked token has the weight 1 / f for a
-    mask fraction f, and the expected square contains the integral of 1 / f. The variance over a
-    finite number of batches is finite, and grows with the number.
+    Noise is a function of a row's position in its stream, so that intervals differ only in the map
+    from draws to mask fractions (common random numbers). With beta = 0 the true variance is
+    infinite: a masked token has the weight 1 / f for a mask fraction f, and the expected square
+    contains the integral of 1 / f. The variance over a finite number of batches is finite, and
+    grows with the number.
 
     Attributes:
         objective: The objective, with any interval.
@@ -137,7 +137,7 @@ class ClippedEstimates:
         arXiv:2503.09573, equation 10. Takes a forward and a backward pass per batch and interval.
 
         Args:
-            batches: At least two; read once for each interval.
+            batches: At least two batches; read once for each interval.
         """
         parameters = [p for p in self.denoiser.parameters() if p.requires_grad]
         for interval in self.intervals:

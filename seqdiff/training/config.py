@@ -1,4 +1,4 @@
-"""The parts of a configuration that training owns: the optimizer and the Trainer."""
+"""Configuration of the optimizer and of Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OptimConfig:
         eps: AdamW's epsilon.
         warmup_steps: Optimizer steps of linear warm-up; the first step already moves.
         schedule: After the warm-up, ``constant`` or half a ``cosine`` down to ``min_lr``.
-        min_lr: Where the cosine ends, at the run's last step.
+        min_lr: Learning rate at the last step, with the cosine schedule.
     """
 
     lr: float = 3e-4
@@ -69,15 +69,15 @@ class TrainerConfig:
     """Arguments of ``lightning.pytorch.Trainer``, passed on unchanged.
 
     Attributes:
-        max_steps: Optimizer steps of the run; 0 opens no data and keeps the network as it is
-            built, which makes a run of a published one.
-        max_time: Wall-clock limit, ``DD:HH:MM:SS``, over a run and its resumptions since it was
-            first set.
+        max_steps: Optimizer steps of the run; 0 saves the network without training or opening data,
+            which turns a published network into a run.
+        max_time: Wall-clock limit, ``DD:HH:MM:SS``, of a run including its resumptions, counted
+            since a limit was first set.
         accelerator: ``cpu``, ``gpu``, ``auto``, ...
         devices: Number of devices, their indices, or ``auto``.
         num_nodes: Number of machines.
         strategy: ``auto``, ``ddp``, ``fsdp``, ...
-        precision: Of the backbone; losses are in float32 or better.
+        precision: Precision of the backbone; losses are in float32 or better.
         accumulate_grad_batches: Batches per device and optimizer step.
         gradient_clip_val: Largest gradient norm; null does not clip.
         val_check_interval: Training batches between two validations; null never validates.
@@ -103,7 +103,7 @@ class TrainerConfig:
     enable_progress_bar: bool = True
 
     def __post_init__(self) -> None:
-        """Check what Lightning would only report late.
+        """Check what Lightning would report later.
 
         Raises:
             ValueError: If a value is outside its range.

@@ -1,4 +1,4 @@
-"""What Lightning trains and reads: the module with its loss, and the data at their position."""
+"""Lightning's module, with the loss, and its data module, with the position in the stream."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class DiffusionModule(LightningModule):
     """Trains a denoiser by an objective.
 
     The loss is the sum of the objective's terms over the number of counted tokens in the batch of
-    *all* devices, scaled so that averaging gradients over devices gives exactly the gradient that
-    one device would compute for the same batch. Accumulated batches have equal weights. Validation
-    always estimates the negative log-likelihood, see ``validation_objective``, with the same noise,
-    so that its values are comparable over time and between objectives.
+    *all* devices. It is scaled so that averaging gradients over devices gives exactly the gradient
+    of one device with the same batch. Accumulated batches have equal weights. Validation always
+    estimates the negative log-likelihood, see ``validation_objective``, with the same noise, so
+    that its values are comparable over time and between objectives.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class DiffusionModule(LightningModule):
             denoiser: Model to train.
             objective: Loss to minimise.
             optim: Optimizer and learning rate.
-            seed: In [0, 2^32); all corruption and dropout noise follows from it.
+            seed: Seed of all corruption and dropout noise, in [0, 2^32).
             max_steps: Length of the run in optimizer steps.
             log_every_n_steps: Optimizer steps between two log rows.
             label_dropout: Fraction of training examples whose label is hidden from the network.
 
         Raises:
-            ValueError: If the objective does not support the denoiser.
+            ValueError: If the objective does not fit the denoiser.
         """
         super().__init__()
         objective.check(denoiser)
@@ -78,7 +78,7 @@ class DiffusionModule(LightningModule):
         self._window_start = 0
 
     def _totals(self, nats: Tensor, batch: Batch) -> Tensor:
-        """Nats and counted tokens of the batch over all devices."""
+        """Add up the nats and counted tokens of the batch over all devices."""
         local = torch.stack((nats.detach().double(), batch.loss_mask.sum().double()))
         total = self.trainer.strategy.reduce(local, reduce_op="sum")
         assert isinstance(total, Tensor)
@@ -149,7 +149,7 @@ class DiffusionModule(LightningModule):
     def check_finite(self) -> None:
         """Stop after a loss that is not finite.
 
-        It checks the previous step, which the device has finished, so that nothing waits.
+        It checks the previous step, which the device has finished, so that there is no waiting.
 
         Raises:
             FloatingPointError: If the last loss was not finite.
@@ -221,7 +221,7 @@ class DataLoaders(LightningDataModule):
         self.data.prepare()
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Read the training stream from where the run stands."""
+        """Read the training stream from the present position."""
         assert self.trainer is not None
         self._start, self._start_step = self.position, self.trainer.global_step
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
@@ -234,7 +234,7 @@ class DataLoaders(LightningDataModule):
         return self.data.evaluation_loader("valid", rank=rank, world_size=world_size)
 
     def state_dict(self) -> dict[str, int]:
-        """Give the position, for a checkpoint."""
+        """Return the position, for a checkpoint."""
         return {"position": self.position}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
@@ -243,6 +243,6 @@ class DataLoaders(LightningDataModule):
 
 
 def loaders(data: SequenceDataModule) -> DataLoaders:
-    """Wrap a data module in a class of its name, the key of its position in checkpoints."""
+    """Wrap a data module in a class of the same name, the key of its position in checkpoints."""
     name = type(data).__qualname__
     return type(name, (DataLoaders,), {"__qualname__": name})(data)

@@ -1,4 +1,4 @@
-"""The Trainer of a run, its metrics file and its checkpoint files."""
+"""The Trainer of a run, with its metrics and checkpoint files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MetricsFile(Logger):
 
         Args:
             path: The file; it is not opened for writing before the first row.
-            first_step: Rows of this step and later are dropped; a run that stopped after its last
+            first_step: Rows from this step on are dropped; a run that stopped after its last
                 checkpoint leaves such rows.
 
         Raises:

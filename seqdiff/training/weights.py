@@ -26,12 +26,12 @@ CHECKPOINT_NAME, WEIGHTS_NAME, METRICS_NAME = "last.ckpt", "model.safetensors", 
 METRICS_HEADER = ["step", "name", "value"]
 AVERAGE_PREFIX = "average."
 MODEL = "model"  # a key of checkpoints, and of the metadata of weights
-# The key of that in the metadata of safetensors: two keys would be written in a random order.
+# The metadata of safetensors have this one key: several keys would be written in random order.
 _FOR, _TOKENIZER = "seqdiff", "tokenizer"
 
 _STEPS = ("loops", "fit_loop", "epoch_loop.automatic_optimization.optim_progress")
 _STEPS += ("optimizer", "step", "total", "completed")
-# What resuming reads from a checkpoint: its place and its type. No number is negative.
+# Places and types of what resuming reads from a checkpoint. No number is negative.
 _NEEDED: dict[tuple[str | int, ...], type] = {
     ("global_step",): int,
     ("pytorch-lightning_version",): str,
@@ -60,7 +60,7 @@ def encode_weights(weights: dict[str, Tensor], tokenizer: str, model: str) -> by
     """Serialise weights as safetensors; tied weights are stored under each name.
 
     Args:
-        weights: By name.
+        weights: The weights by name.
         tokenizer: Fingerprint of the tokenizer.
         model: ``Denoiser.description``, the meaning of the outputs.
     """
@@ -72,7 +72,7 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
     """Hash tensors with their names, types and shapes.
 
     Args:
-        weights: By name, on the CPU.
+        weights: The weights by name, on the CPU.
     """
     digest = hashlib.sha256()
     for name, weight in sorted(weights.items()):
@@ -107,7 +107,7 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
 
 
 def read_purpose(path: Path) -> dict[str, object]:
-    """Read the metadata of weights: tokenizer and kind of model; early files lack the latter.
+    """Read the metadata of weights: tokenizer and kind of model, which early files lack.
 
     Args:
         path: A safetensors file.
@@ -128,11 +128,7 @@ def read_purpose(path: Path) -> dict[str, object]:
 
 
 def _check_model(path: Path, denoiser: Denoiser, written: object) -> None:
-    """Check that weights are used by the kind of model that was trained.
-
-    Raises:
-        ValueError: If not; files without this metadata pass.
-    """
+    """Raise ``ValueError`` if weights are of another kind of model; files without one pass."""
     if written not in (None, denoiser.description):
         raise ValueError(
             f"{path} must be of the {denoiser.description}, as run.yaml and the flags say, got one "
@@ -141,10 +137,11 @@ def _check_model(path: Path, denoiser: Denoiser, written: object) -> None:
 
 
 def check_prediction(owner: str, denoiser: Denoiser, written: object) -> None:
-    """Check that the outputs of weights mean the same in a model as in the trained one.
+    """Check that a network's outputs have the same meaning in a new model as in the trained one.
 
-    Both must predict the clean token from the other positions, or from all of them, or scores (see
-    ``Parameterization``). The process may differ: block diffusion starts from masked diffusion.
+    Both must predict the clean token from the other positions, or from all positions, or scores
+    (see ``Parameterization``). The process may differ: block diffusion may start from masked
+    diffusion.
 
     Args:
         owner: Path of the weights, for the message.
@@ -152,7 +149,7 @@ def check_prediction(owner: str, denoiser: Denoiser, written: object) -> None:
         written: ``Denoiser.description`` of the model of the weights; ``None`` if it is not known.
 
     Raises:
-        ValueError: If the two predict different things.
+        ValueError: If the meanings differ.
     """
     kinds = {one.name: one.kind for one in Parameterization.__subclasses__()}
     kind = kinds.get(str(written).rpartition(" ")[2])
@@ -190,7 +187,7 @@ class Progress:
 
     Attributes:
         step: Optimizer steps done.
-        seconds: Training time, counted since a time limit was first set.
+        seconds: Training time since a time limit was first set.
     """
 
     step: int = 0
@@ -302,7 +299,7 @@ def check_weights(
         owner: Path or name of the tensors, for the message.
         expected: Tensors of the required names and shapes.
         weights: The tensors.
-        to_fit: What they must fit, for the message.
+        to_fit: Name of what they must fit, for the message.
         fix: Advice, for the message.
 
     Raises:

@@ -145,7 +145,7 @@ def test_a_published_caduceus_is_a_run(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, exact.detach().numpy(), rtol=1e-4)
     with pytest.raises(ValueError, match="must have a test split, got a published network without"):
         run.evaluate()
-    with pytest.raises(ValueError, match="whose training rows have no one length"):
+    with pytest.raises(ValueError, match="whose training rows differ in length"):
         run.sample(1, seed=0)
 
 
