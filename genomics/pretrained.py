@@ -128,9 +128,6 @@ class PublishedCaduceus(Backbone):
 def open_hub(directory: Path) -> tuple[SequenceDataModule, Backbone, int | None]:
     """Open the folder of a published Caduceus for ``seqdiff.load``.
 
-    Args:
-        directory: Holds config.json and model.safetensors.
-
     Returns:
         The tokens of DNA without data, the network, and no block size.
 

@@ -229,10 +229,6 @@ class HoldOut:
     def regions(self, genome: Genome, length: int) -> dict[Split, Regions]:
         """Divide the training file into disjoint regions for the splits without their own file.
 
-        Args:
-            genome: The training file.
-            length: Bases of a window.
-
         Raises:
             FileNotFoundError: If the BED file does not exist.
             ValueError: If the BED file is not valid, or a record is not in the genome.

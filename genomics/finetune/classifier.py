@@ -20,12 +20,7 @@ from seqdiff.types import Inputs
 
 
 def crop(ids: UInt8[np.ndarray, " L"], length: int) -> UInt8[np.ndarray, " l"]:
-    """Keep the middle of what is longer; of an odd number of bases too many, one more goes last.
-
-    Args:
-        ids: Bases.
-        length: Most that are kept.
-    """
+    """Keep the middle of what is longer; of an odd number of bases too many, one more goes last."""
     first = max(0, len(ids) - length) // 2
     return ids[first : first + length]
 

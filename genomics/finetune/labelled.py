@@ -106,21 +106,12 @@ class LabelledTask:
 
 
 def number_classes(parts: Sequence[Sequence[Row]]) -> tuple[str, ...]:
-    """Sort the names of the classes of all splits.
-
-    Args:
-        parts: Rows of each split.
-    """
+    """Sort the names of the classes of all splits."""
     return tuple(sorted({row.label for part in parts for row in part}))
 
 
 def gather(rows: Sequence[Row], classes: Sequence[str]) -> Labelled:
-    """Put rows into a record.
-
-    Args:
-        rows: What a reader found.
-        classes: Names of all classes, in the order of their numbers.
-    """
+    """Put rows into a record."""
     number = {name: place for place, name in enumerate(classes)}
     labels = np.array([number[row.label] for row in rows], dtype=np.int64)
     intervals = tuple(row.interval for row in rows if row.interval is not None)
@@ -134,20 +125,12 @@ SHARED_BASES = 50
 
 
 def either_strand(ids: UInt8[np.ndarray, " L"]) -> bytes:
-    """Give one key to a sequence and its reverse complement.
-
-    Args:
-        ids: Bases.
-    """
+    """Give one key to a sequence and its reverse complement."""
     return min(ids.tobytes(), reverse_complement(ids).tobytes())
 
 
 def seen_in_task(task: LabelledTask) -> Bool[np.ndarray, " n"]:
-    """Find the rows of a task's test set that are seen in train or in its own validation set.
-
-    Args:
-        task: The task.
-    """
+    """Find the rows of a task's test set that are seen in train or in its own validation set."""
     found = seen(task.train, task.test)
     return found if task.valid is None else found | seen(task.valid, task.test)
 
@@ -159,10 +142,6 @@ def seen(train: Labelled, test: Labelled) -> Bool[np.ndarray, " n"]:
     base. Where both say where they were cut from, a row is also seen if it shares a base with an
     interval of the other; elsewhere, if ``SHARED_BASES`` in a row of it stand in a sequence of the
     other, on either strand, as those of neighbouring windows and of long repeats do.
-
-    Args:
-        train: What is learned from, or chosen by.
-        test: What is measured on.
     """
     known = {either_strand(ids) for ids in train.ids}
     found = np.array([either_strand(ids) in known for ids in test.ids], dtype=bool)

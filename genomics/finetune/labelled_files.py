@@ -22,19 +22,12 @@ _LONGEST = (1 << 31) - 1  # bases of a cell
 
 
 def table_stem(path: Path) -> str:
-    """Give the name of a table without its ending; '' for what is no table.
-
-    Args:
-        path: The file.
-    """
+    """Give the name of a table without its ending; '' for what is no table."""
     return next((path.name.removesuffix(s) for s in TABLES if path.name.endswith(s)), "")
 
 
 def check_link(path: Path) -> None:
     """Refuse a link to nothing, which would be taken for nothing at all.
-
-    Args:
-        path: Of the data.
 
     Raises:
         FileNotFoundError: If it is one.
@@ -113,10 +106,6 @@ def read_intervals(path: Path, label: str, genome: ClassGenome) -> list[Row]:
 
 def read_class_folder(path: Path, label: str) -> list[Row]:
     """Read the files of one class, one sequence a file, in the order of their names.
-
-    Args:
-        path: Folder of .txt files.
-        label: The class.
 
     Raises:
         FileNotFoundError: If a file is a link to nothing.

@@ -47,9 +47,6 @@ class ClassGenome:
     def __init__(self, path: Path) -> None:
         """Open a genome.
 
-        Args:
-            path: FASTA file.
-
         Raises:
             FileNotFoundError: If there is no such file.
             OSError: If its index cannot be written.
@@ -61,9 +58,6 @@ class ClassGenome:
 
     def record(self, region: str) -> str:
         """Find the record that a region names.
-
-        Args:
-            region: Name in an interval.
 
         Returns:
             The name of the record; that of the region if there is none.
@@ -77,9 +71,6 @@ class ClassGenome:
 
     def cut(self, interval: Interval) -> tuple[str, Interval]:
         """Read an interval.
-
-        Args:
-            interval: With the region for its chromosome.
 
         Returns:
             Its bases, and the interval with ``genome:record`` for its chromosome, since two
@@ -117,9 +108,6 @@ def _other_names(records: Iterable[str]) -> dict[str, str | None]:
 
 def read_metadata(path: Path) -> dict[str, ClassSource]:
     """Read the classes that a ``metadata.yaml`` names, and where it names them.
-
-    Args:
-        path: The file.
 
     Raises:
         ValueError: If it is no YAML of classes; the message begins with the file, and the line

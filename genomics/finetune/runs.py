@@ -96,11 +96,7 @@ class Plan:
 
 
 def num_learned(task: LabelledTask) -> int:
-    """Say how many sequences ``hold_out`` leaves to learn from.
-
-    Args:
-        task: The task.
-    """
+    """Say how many sequences ``hold_out`` leaves to learn from."""
     num = len(task.train)
     return num if task.valid is not None else num - max(1, num // 10)
 
@@ -130,10 +126,6 @@ def split_rows(
 
 def hold_out(task: LabelledTask, seed: int) -> tuple[Labelled, Labelled]:
     """Give what is learned from and what validates; ``split_rows`` splits where one is lacking.
-
-    Args:
-        task: The task.
-        seed: Of the split.
 
     Raises:
         ValueError: See ``split_rows``.

@@ -58,11 +58,6 @@ class Refusal(NamedTuple):
 def refusal(variant: Variant, genome: Genome, window: int) -> Refusal | None:
     """Return why an allele cannot be scored, or ``None`` if it can.
 
-    Args:
-        variant: The allele.
-        genome: The genome to compare REF with.
-        window: Maximum bases of a window.
-
     Raises:
         ValueError: If the chromosome is not in the genome.
     """

@@ -111,11 +111,6 @@ def write_folder(
 def require_names(path: Path, missing: Sequence[str], unexpected: Sequence[str]) -> None:
     """Check that a file of weights has the tensors of the configuration beside it.
 
-    Args:
-        path: The file.
-        missing: Names of tensors that the file lacks.
-        unexpected: Names of tensors that the network lacks.
-
     Raises:
         ValueError: If there are any.
     """
@@ -197,9 +192,6 @@ _LISTS = ("vocab.json", "encoder.json")
 
 def read_tokens(folder: Path) -> tuple[Path, dict[int, str]] | None:
     """Read which token has which id from the tokenizer files beside a network, if there are any.
-
-    Args:
-        folder: Of the network; tokenizer.json, vocab.txt, vocab.json and encoder.json are known.
 
     Returns:
         The file, and the tokens by id.

@@ -180,11 +180,7 @@ class BiMamba(nn.Module):
         self.rev = SelectiveSSM(d_inner, rank, config, backend)
 
     def initialise_projections(self, n_layer: int) -> None:
-        """Zero the biases and shrink the output weights for a residual stream this deep.
-
-        Args:
-            n_layer: Blocks that add to the stream; weights are divided by its square root.
-        """
+        """Zero the biases and shrink the output weights for a residual stream this deep."""
         outputs = [p for p in (self.out_proj, self.out_proj_rev) if p is not None]
         inputs = [p for p in (self.in_proj, self.in_proj_rev) if p is not None]
         initialise_projections(inputs, outputs, n_layer)

@@ -97,11 +97,7 @@ class TemplateReader(Protocol):
 
 
 def command_line(*arguments: str | Path) -> str:
-    """Spell a command that works when pasted where this one ran.
-
-    Args:
-        arguments: What follows the program's name, unquoted.
-    """
+    """Spell a command that works when pasted where this one ran."""
     called = Path(sys.argv[0])
     program = [sys.executable, "-m", "seqdiff.cli"]
     if called.name == "seqdiff":

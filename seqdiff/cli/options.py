@@ -22,11 +22,7 @@ FlatOptions = Parameter(name="*")
 
 
 def respell(flags: Sequence[str]) -> list[str]:
-    """Write the keys of options with underscores; values stay.
-
-    Args:
-        flags: As typed.
-    """
+    """Write the keys of options with underscores; values stay."""
     words = []
     for word in flags:
         key, equals, value = word.partition("=")

@@ -210,14 +210,7 @@ class EvaluationBatches(Sampler[list[int]]):
     def __init__(
         self, num_examples: int, batch_size: int, *, rank: int = 0, world_size: int = 1
     ) -> None:
-        """Describe the part.
-
-        Args:
-            num_examples: Examples in the split.
-            batch_size: Most examples in a batch.
-            rank: This device.
-            world_size: Number of devices.
-        """
+        """Describe the part."""
         rounds = -(-num_examples // (batch_size * world_size))
         pieces = rounds * world_size
         cuts = [num_examples * piece // max(pieces, 1) for piece in range(pieces + 1)]

@@ -30,11 +30,7 @@ class Template:
 
     @classmethod
     def within(cls, allowed: Bool[np.ndarray, "L K"]) -> Template:
-        """Make a template from the symbols that each position may take; a single one is visible.
-
-        Args:
-            allowed: At least one symbol at every position.
-        """
+        """Make a template from the symbols that each position may take; a single one is visible."""
         number = allowed.sum(axis=1)
         assert (number > 0).all()  # checked by the caller
         unknown_id = allowed.shape[1]

@@ -26,15 +26,7 @@ def launch(
     arguments: list[object],
     options: dict[str, object],
 ) -> None:
-    """Run a kernel on the device of a tensor.
-
-    Args:
-        kernel: A Triton kernel.
-        grid: Its programs.
-        like: A tensor on the device.
-        arguments: Its arguments in order.
-        options: Its compile-time arguments.
-    """
+    """Run a kernel on the device of a tensor."""
     with torch.cuda.device_of(like):
         kernel[grid](*arguments, **options)  # pyright: ignore
 

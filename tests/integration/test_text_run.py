@@ -154,7 +154,7 @@ def test_the_tokenizer_stands_in_the_run(corpus: Path, tmp_path: Path, fails) ->
 
 @pytest.mark.usefixtures("toy_writer")
 def test_text_is_not_scored_by_a_model_of_something_else(trained: Path, tmp_path: Path) -> None:
-    from text.corpora.readers import TextReader
+    from text.corpora.documents import TextReader
 
     (tmp_path / "a.txt").write_text("abc\n")
     run = load(trained)

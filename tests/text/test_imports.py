@@ -9,14 +9,14 @@ CODE = """
 import sys
 import seqdiff.data.datamodule  # Lightning brings some of them along where they are installed
 before = set(sys.modules)
-import text.corpora.datamodule, text.corpora.readers, text.corpora.samples
+import text.corpora.datamodule, text.corpora.samples
 import text.corpora.published, text.tokenizers.subwords
 extra = {"tokenizers", "datasets", "pyarrow", "transformers", "huggingface_hub"}
 print(sorted(extra & (set(sys.modules) - before)))
 """
 FAST = """
 import sys
-import text.corpora.readers, text.corpora.samples
+import text.corpora.documents, text.corpora.samples
 print(sorted({"torch", "numpy"} & set(sys.modules)))
 """
 

@@ -1,4 +1,7 @@
-"""Documents streamed from .txt, .jsonl and .parquet files, plain or gzip."""
+"""Documents streamed from .txt, .jsonl and .parquet files, plain or gzip.
+
+``TextReader`` and ``JSONLinesReader`` are ``seqdiff score --text`` and ``--jsonl``.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal, NamedTuple
 
-from text.extra import require
+from seqdiff.data import Record
+from seqdiff.extras import require_extra
+
+if TYPE_CHECKING:
+    from seqdiff.data import Tokenizer
 
 Unit = Literal["file", "line", "paragraph"]
 Edges = Literal["kept", "trimmed", "line"]
@@ -173,8 +180,8 @@ def _checked(text: str, where: str) -> str:
 
 
 def _read_parquet(path: Path, reading: Reading) -> Iterator[Document]:
-    parquet = require("pyarrow.parquet", "text.corpora.documents")
-    arrow = require("pyarrow", "text.corpora.documents")
+    parquet = require_extra("pyarrow.parquet", "text.corpora.documents", "text")
+    arrow = require_extra("pyarrow", "text.corpora.documents", "text")
     try:
         file = parquet.ParquetFile(path)
         if reading.field not in file.schema_arrow.names:
@@ -232,3 +239,74 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
             raise ValueError(
                 f"{path}: the gzip file is damaged ({error}); fetch it again"
             ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextReader:
+    """A ``seqdiff.data.Reader`` of .txt files.
+
+    Attributes:
+        text: .txt file, plain or gzip.
+        document: What is scored as one sequence of a .txt file.
+    """
+
+    text: Path | None = None
+    document: Literal["file", "line", "paragraph"] = "line"
+    suffixes: ClassVar = ("txt",)
+
+    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
+        """Read the documents.
+
+        Raises:
+            ValueError: If the model is not one of text, the file is not sound, or it holds no text.
+        """
+        return _read_records("text", ".txt", path, Reading(document=self.document), tokenizer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JSONLinesReader:
+    """A ``seqdiff.data.Reader`` of .jsonl files.
+
+    Attributes:
+        jsonl: .jsonl file, plain or gzip.
+        field: Field of a .jsonl line that holds the text.
+    """
+
+    jsonl: Path | None = None
+    field: str = "text"
+    suffixes: ClassVar = ("jsonl",)
+
+    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
+        """Read the documents.
+
+        Raises:
+            ValueError: If the model is not one of text, the file is not sound, or it holds no text.
+        """
+        return _read_records("jsonl", ".jsonl", path, Reading(field=self.field), tokenizer)
+
+
+def _read_records(
+    flag: str, suffix: str, path: Path, reading: Reading, tokenizer: Tokenizer
+) -> list[Record]:
+    import numpy as np
+
+    from text.tokenizers import TextTokenizer
+
+    if not isinstance(tokenizer, TextTokenizer):
+        raise ValueError(
+            f"score.{flag} must be scored by a model of text, got a run whose tokenizer "
+            f"is {type(tokenizer).__name__}; choose another run"
+        )
+    if kind(path) != suffix:
+        raise ValueError(
+            f"score.{flag} must end in {suffix}, perhaps with .gz, got {path}; rename it"
+        )
+    records = []
+    for number, document in enumerate(read_named(path, reading), start=1):
+        ids = tokenizer.encode(document.text)
+        if tokenizer.frame is not None:
+            ids = np.concatenate([[tokenizer.frame[0]], ids, [tokenizer.frame[1]]])
+        records.append(Record(document.name or f"document_{number}", (ids,)))
+    if not records:
+        raise ValueError(f"{path}: must hold a document with text, got none; check the file")
+    return records

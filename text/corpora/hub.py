@@ -18,9 +18,6 @@ def open_hub(directory: Path) -> tuple[SequenceDataModule, Backbone, int | None]
     The tokenizer is GPT-2's or BERT's, by the size of the vocabulary; its files are read from the
     folder if they are there, or else as those of ``GPT2Tokenizer`` and ``BertTokenizer``.
 
-    Args:
-        directory: Holds config.json and model.safetensors.
-
     Returns:
         The tokens without data, the network, and the tokens of a block of a BD3-LM.
 

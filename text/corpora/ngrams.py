@@ -73,9 +73,6 @@ class NGramModel:
     ) -> tuple[Float64[np.ndarray, "orders n"], Int64[np.ndarray, " n"]]:
         """Score rows with this model and with each of its lower orders.
 
-        Args:
-            blocks: As for the constructor.
-
         Returns:
             Nats of each row under each of the orders 0, 1, ..., and the symbols counted in it.
         """

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqdiff.data import Split
+from seqdiff.extras import require_extra
 from seqdiff.files import cache_folder
 from text.corpora.documents import Edges, mend_edges
-from text.extra import require
 from text.pretrained import only_what_is_here, short, why_offline
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def load_from_hub(name: str, split: Split) -> Dataset:
             would have been used; or it has no such column.
     """
     facts, place = PUBLISHED[name], local_copy(name)
-    datasets = require("datasets", f"corpus {name}")
+    datasets = require_extra("datasets", f"corpus {name}", "text")
     reason = None if Path(facts.hub).is_dir() else why_offline()
     datasets.disable_progress_bars()
     try:

@@ -58,14 +58,7 @@ class Layout:
 def describe_rows(
     tokenizer: TextTokenizer, length: int, *, wrap: bool, split: bool
 ) -> tuple[str, str]:
-    """Say how rows are cut and which positions count.
-
-    Args:
-        tokenizer: Of the run.
-        length: Tokens of a row.
-        wrap: Whether documents lie end to end.
-        split: Whether a document longer than a row has several.
-    """
+    """Say how rows are cut and which positions count."""
     if wrap:
         name = tokenizer.separator_name
         between = "" if name is None else f" with a separator, {name}, after each"

@@ -88,10 +88,6 @@ class Shard:
 def open_shard(path: Path, *, check: bool) -> Shard:
     """Open a shard.
 
-    Args:
-        path: The file.
-        check: Read the whole of it and compare with its checksum; the size is always compared.
-
     Raises:
         ValueError: If it is damaged or was cut short.
     """

@@ -60,9 +60,6 @@ def _mix(x: np.ndarray) -> np.ndarray:
 def check_sources(parts: Mapping[Split, Part]) -> None:
     """Refuse a file in two splits, under whatever name, before anything slow.
 
-    Args:
-        parts: Of the splits with a source of their own.
-
     Raises:
         OSError: If the cache cannot be written.
         ValueError: If two splits share a file's content, or are the same part of a source.

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor, nn
 
+from seqdiff.extras import require_extra
 from seqdiff.training import (
     Advance,
     Cell,
@@ -25,14 +26,13 @@ from seqdiff.training import (
     weights_digest,
 )
 from text.evaluation.glue_tasks import Example, Task
-from text.extra import require
 
 METRICS = ("accuracy", "matthews", "f1")
 
 
 def measure(truth: Int64[np.ndarray, " n"], found: Int64[np.ndarray, " n"]) -> dict[str, float]:
     """Compute every metric by scikit-learn, times 100; F1 is that of class 1."""
-    metrics = require("sklearn.metrics", "glue")
+    metrics = require_extra("sklearn.metrics", "glue", "text")
     return {
         "accuracy": 100 * float(metrics.accuracy_score(truth, found)),
         "matthews": 100 * float(metrics.matthews_corrcoef(truth, found)),

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from text.extra import require
+from seqdiff.extras import require_extra
 
 _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
@@ -34,7 +34,10 @@ def why_offline() -> str | None:
 @contextmanager
 def only_what_is_here(owner: str) -> Iterator[None]:
     """Keep the hub's clients from asking it, as HF_HUB_OFFLINE does where it is set in time."""
-    places = [require("huggingface_hub.constants", owner), require("datasets.config", owner)]
+    places = [
+        require_extra("huggingface_hub.constants", owner, "text"),
+        require_extra("datasets.config", owner, "text"),
+    ]
     before = [place.HF_HUB_OFFLINE for place in places]
     try:
         for place in places:
@@ -69,7 +72,7 @@ def load_model(owner: str, name: str, auto_class: str, *, beside: tuple[str, ...
         ValueError: If transformers is not installed, there is no such model, or the weights do not
             fit the configuration, both ways.
     """
-    transformers = require("transformers", owner)
+    transformers = require_extra("transformers", owner, "text")
     _check_weights(owner, Path(name))
     loader = getattr(transformers, auto_class)
     found = _fetch(
@@ -106,7 +109,7 @@ def build_model(owner: str, config: object, model_class: str):
     Raises:
         ValueError: If transformers is not installed.
     """
-    loader = getattr(require("transformers", owner), model_class)
+    loader = getattr(require_extra("transformers", owner, "text"), model_class)
     return loader(loader.config_class.from_dict(config))
 
 
@@ -121,7 +124,7 @@ def load_tokenizer(owner: str, name: str):
         OSError: If a folder is no model's.
         ValueError: If transformers is not installed, or there is none.
     """
-    loader = require("transformers", owner).AutoTokenizer
+    loader = require_extra("transformers", owner, "text").AutoTokenizer
     return _fetch(
         owner,
         name,
@@ -142,7 +145,7 @@ def load_config(owner: str, name: str):
         OSError: If a folder is no model's.
         ValueError: If transformers is not installed, or there is none.
     """
-    loader = require("transformers", owner).AutoConfig
+    loader = require_extra("transformers", owner, "text").AutoConfig
     return _fetch(
         owner,
         name,
@@ -176,7 +179,7 @@ def _check_weights(owner: str, folder: Path) -> None:
 def _fetch(owner: str, name: str, load):
     """Try without the network, then, for a name on the hub, with it; say little."""
     _check_name(owner, name)
-    logging_of = require("transformers", owner).utils.logging
+    logging_of = require_extra("transformers", owner, "text").utils.logging
     logging_of.set_verbosity_error()
     logging_of.disable_progress_bar()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
@@ -197,7 +200,7 @@ def _fetch(owner: str, name: str, load):
 
 
 def _absent(owner: str, name: str, reason: str) -> ValueError:
-    cache = require("huggingface_hub", owner).constants.HF_HUB_CACHE
+    cache = require_extra("huggingface_hub", owner, "text").constants.HF_HUB_CACHE
     return ValueError(
         f"{owner} must be a model's folder, or a name on the hub that can be reached, got {name!r} "
         f"({reason}); {cache} does not hold it either: fetch it elsewhere and give its folder"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Integer
 
+from seqdiff.extras import require_extra
 from seqdiff.files import cache_folder
-from text.extra import require
 from text.pretrained import short, why_offline
 from text.tokenizers.characters import TextTokenizer, digest
 
@@ -77,7 +77,7 @@ def _is_hub_name(name: str) -> bool:
 
 
 def _fetch(owner: str, name: str, layout: Layout, choices: str) -> list[Path]:
-    hub = require("huggingface_hub", owner)
+    hub = require_extra("huggingface_hub", owner, "text")
     found = [hub.try_to_load_from_cache(name, file) for file in layout]
     if all(isinstance(file, str) for file in found):
         return [Path(file) for file in found]
@@ -268,7 +268,7 @@ class GPT2Tokenizer(SubwordTokenizer):
                 f"{merges_file}: must hold merges of two tokens of {ids_file}, got others; "
                 "take both files from one vocabulary"
             )
-        tokenizers = require("tokenizers", owner)
+        tokenizers = require_extra("tokenizers", owner, "text")
         engine = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
         engine.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         engine.decoder = tokenizers.decoders.ByteLevel()
@@ -310,7 +310,7 @@ class BertTokenizer(SubwordTokenizer):
                 f"{file}: must list different tokens, one a line, [UNK] among them, got "
                 f"{len(ids)} different of {len(tokens)}; fetch the file again"
             )
-        tokenizers = require("tokenizers", owner)
+        tokenizers = require_extra("tokenizers", owner, "text")
         engine = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
         engine.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=self.lowercase)
         engine.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
@@ -352,7 +352,7 @@ class JSONTokenizer(SubwordTokenizer):
         content |= {"truncation": None, "padding": None}
         text = json.dumps(content, sort_keys=True, ensure_ascii=False)
         try:
-            engine = require("tokenizers", owner).Tokenizer.from_str(text)
+            engine = require_extra("tokenizers", owner, "text").Tokenizer.from_str(text)
         except Exception as error:  # the library raises plain Exception
             raise ValueError(
                 f"{file}: must be a tokenizer.json, got one that the library refuses ({error}); "

@@ -21,12 +21,7 @@ from seqdiff.types import Inputs
 
 
 def begin(layer: CaduceusBlock, batch: int) -> Borders:
-    """Return the border before the first token of a row.
-
-    Args:
-        layer: Norm and mixer.
-        batch: Rows.
-    """
+    """Return the border before the first token of a row."""
     fwd = layer.mixer.fwd
     return no_borders(batch, fwd.conv_weight, fwd.A_log)
 
@@ -124,14 +119,7 @@ class StateCache:
     def empty(
         cls, network: BlockMamba, batch_size: int, block_size: int, label: Tensor | None
     ) -> StateCache:
-        """Make a cache without tokens.
-
-        Args:
-            network: The network.
-            batch_size: Number of rows.
-            block_size: Tokens of a block.
-            label: Class of each row.
-        """
+        """Make a cache without tokens."""
         borders = [begin(layer, batch_size) for layer in network.stack]
         return cls(network, block_size, label, borders)
 
@@ -182,11 +170,7 @@ class StateCache:
         self.borders = passed
 
     def take(self, rows: Int[Tensor, " b"]) -> StateCache:
-        """Make a cache of some rows, in this order; a row may occur more than once.
-
-        Args:
-            rows: Row numbers.
-        """
+        """Make a cache of some rows, in this order; a row may occur more than once."""
         borders = [Borders(*(part[rows] for part in layer)) for layer in self.borders]
         label = None if self.label is None else self.label[rows]
         return StateCache(self.network, self.block_size, label, borders, self.length)

@@ -69,9 +69,6 @@ _SSM_WITHOUT_EFFECT = {"dt_init", "dt_scale", "use_fast_path"}
 def read_config(directory: str | Path) -> CaduceusConfig:
     """Read config.json; every id is both embedded and scored.
 
-    Args:
-        directory: Folder of the file.
-
     Raises:
         FileNotFoundError: If the file is not there.
         ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or has a

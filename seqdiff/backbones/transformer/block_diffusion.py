@@ -29,12 +29,7 @@ _attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_ba
 
 
 def clean_length(length: int, block_size: int) -> int:
-    """Count the clean tokens that some query reads: those of all blocks but the last.
-
-    Args:
-        length: Length of a row.
-        block_size: Tokens of a block.
-    """
+    """Count the clean tokens that some query reads: those of all blocks but the last."""
     return max(0, length - 1) // block_size * block_size
 
 
@@ -293,11 +288,7 @@ Pass = Callable[[Layers, Pair], Tensor]
 
 
 def choose_pass(pair: Pair) -> Pass:
-    """Choose the fastest pass for the device and the block size.
-
-    Args:
-        pair: The rows.
-    """
+    """Choose the fastest pass for the device and the block size."""
     device = pair.x_t.device.type
     if pair.block_size >= pair.x_t.shape[1]:
         return plain_pass

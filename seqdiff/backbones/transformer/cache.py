@@ -85,9 +85,6 @@ class TransformerCache:
     def append(self, x0: Int[Tensor, "B l"]) -> None:
         """Append clean tokens: one or several whole blocks.
 
-        Args:
-            x0: Ids.
-
         Raises:
             ValueError: If there is another number of rows, or the last block is cut short.
         """
@@ -106,11 +103,7 @@ class TransformerCache:
 
     @torch.no_grad()
     def take(self, rows: Int[Tensor, " b"]) -> TransformerCache:
-        """Make a cache of some rows, in this order; a row may occur more than once.
-
-        Args:
-            rows: Their numbers.
-        """
+        """Make a cache of some rows, in this order; a row may occur more than once."""
         taken = copy.copy(self)
         taken._batch_size = len(rows)
         taken._kept = [(keys[rows], values[rows]) for keys, values in self._kept]

@@ -89,9 +89,6 @@ def read_config(
 ) -> tuple[TransformerConfig, BlockDiffusionFields | None]:
     """Read config.json; every id is both embedded and scored.
 
-    Args:
-        directory: Folder of the file.
-
     Returns:
         The network's sizes and, of a BD3-LM, the other fields.
 

@@ -21,13 +21,7 @@ Rotary = tuple[Tensor, Tensor]
 def rotary_frequencies(
     head_dim: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None
 ) -> Float[Tensor, " half"]:
-    """Compute the rotation of each pair of channels from one position to the next, in radians.
-
-    Args:
-        head_dim: Channels of a head.
-        dtype: Dtype of the result.
-        device: Device of the result.
-    """
+    """Compute the rotation of each pair of channels from one position to the next, in radians."""
     return BASE ** -(torch.arange(0, head_dim, 2, dtype=dtype, device=device) / head_dim)
 
 
@@ -281,23 +275,14 @@ class AdaptiveHead(Head):
 
 
 def zeroed(linear: nn.Linear) -> nn.Linear:
-    """Set the weight and the bias of a layer to zero, and return it.
-
-    Args:
-        linear: Layer with a bias.
-    """
+    """Set the weight and the bias of a layer to zero, and return it."""
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear
 
 
 def token_embedding(num_embeddings: int, d_model: int) -> nn.Embedding:
-    """Embed ids by vectors drawn uniformly within ``1 / sqrt(d_model)``, as published networks do.
-
-    Args:
-        num_embeddings: Number of ids.
-        d_model: Channels.
-    """
+    """Embed ids by vectors uniform within ``1 / sqrt(d_model)``, as published networks do."""
     embedding = nn.Embedding(num_embeddings, d_model)
     nn.init.kaiming_uniform_(embedding.weight, a=math.sqrt(5))
     return embedding

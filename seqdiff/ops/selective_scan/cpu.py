@@ -23,9 +23,6 @@ from seqdiff.ops.selective_scan.operator import register_scan
 def selective_scan_cpu(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     """Run the scan on the CPU.
 
-    Args:
-        inputs: Checked arguments, on the CPU.
-
     Returns:
         The output in u's dtype and the last state in the compute dtype.
     """

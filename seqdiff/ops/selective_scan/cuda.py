@@ -58,10 +58,6 @@ def choose_for_cuda(index: int | None, plain: bool) -> str:
 def require_triton(owner: str, tensor: Tensor) -> None:
     """Check that Triton is there and can read a tensor, before its kernels are loaded.
 
-    Args:
-        owner: The function to name.
-        tensor: One of its inputs.
-
     Raises:
         ImportError: Triton is not installed.
         ValueError: The tensor is not on a CUDA device and Triton's interpreter is off.
@@ -95,9 +91,6 @@ def _installed(name: str) -> bool:
 
 def selective_scan_mamba_ssm(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     """Run mamba_ssm's kernel; the reverse direction flips its sequences and flips back.
-
-    Args:
-        inputs: Checked arguments, on a CUDA device.
 
     Returns:
         The output in u's dtype and the last state in float32.

@@ -18,9 +18,6 @@ def selective_scan_reference(
     ``h_l = exp(delta_l A) h_{l-1} + delta_l B_l u_l`` and ``y_l = C_l h_l + D u_l``, gated by
     ``silu(z_l)``.
 
-    Args:
-        inputs: Checked arguments.
-
     Returns:
         The output in u's dtype and the last state in the compute dtype.
     """

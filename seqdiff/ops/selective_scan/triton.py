@@ -30,9 +30,6 @@ MAX_STATES = 64
 def selective_scan_triton(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     """Run the scan on a CUDA device; nothing of the size of all states is ever held.
 
-    Args:
-        inputs: Checked arguments.
-
     Returns:
         The output in u's dtype and the last state in the compute dtype.
 

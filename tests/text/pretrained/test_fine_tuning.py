@@ -28,7 +28,7 @@ def test_weights_decay_and_the_rate_rises_then_falls() -> None:
     layer = torch.nn.Linear(2, 2, bias=False)
     layer.weight.grad = torch.zeros(2, 2)
     before = layer.weight.detach().clone()
-    adam, rate = Recipe(weight_decay=0.5).optimiser(layer, 0.1, 100)
+    adam, rate = Recipe(0.1, epochs=2, batch_size=2, weight_decay=0.5).optimiser(layer, 100)
     rates = []
     for _ in range(100):
         rates.append(adam.param_groups[0]["lr"])
@@ -57,7 +57,6 @@ def test_gradients_are_clipped(checkpoint: Path, backbone: BertBackbone) -> None
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
     train, dev = (encode(tokenizer, sentences(n, s), 24) for n, s in ((200, 2), (60, 3)))
     for clip, still in ((1e-30, True), (1.0, False)):
-        recipe = Recipe(epochs=3, batch_size=16, weight_decay=0.0, clip=clip)
-        options = {"lr": 3e-3, "seed": 0, "recipe": recipe}
-        found = fine_tune(backbone.encoder, backbone.width, train, dev, **options)
+        recipe = Recipe(3e-3, epochs=3, batch_size=16, weight_decay=0.0, clip=clip)
+        found = fine_tune(backbone.encoder, backbone.width, train, dev, recipe=recipe)
         assert (found[0] == found[1] == found[2]) == still
