@@ -12,14 +12,14 @@ from .drawing import fit_sampler as fit_sampler
 from .drawing import guide as guide
 from .drawing import open_sampler as open_sampler
 from .drawing import save_trace as save_trace
-from .embedding import check_readable as check_readable
-from .embedding import embed as embed
-from .embedding import states as states
 from .estimators import EstimatorOptions as EstimatorOptions
 from .estimators import choose_estimator as choose_estimator
 from .estimators import suit as suit
 from .evaluation import Evaluation as Evaluation
 from .evaluation import estimate as estimate
+from .prediction import check_readable as check_readable
+from .prediction import embed as embed
+from .prediction import states as states
 from .presets import PRESETS as PRESETS
 from .run import Run as Run
 from .run import draw_seed as draw_seed

@@ -27,7 +27,15 @@ from seqdiff.denoiser import usual_parameterization
 from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective, TimeSampler
 from seqdiff.parameterization import Parameterization
 from seqdiff.process import Blockwise, Process, check_block_size
-from seqdiff.run.config_files import Content, config_files, one_line, read_config, unquote
+from seqdiff.run.config_files import (
+    Content,
+    config_files,
+    import_path,
+    one_line,
+    read_config,
+    read_flags,
+    unquote,
+)
 from seqdiff.run.presets import PRESETS, find_preset
 from seqdiff.schedules import NoiseSchedule
 from seqdiff.training import OptimConfig, TrainerConfig
@@ -262,7 +270,7 @@ def _tell_noise_level(parsed: ParsedRun, preset: str) -> None:
         ValueError: If it does not have this option.
     """
     chosen = parsed["backbone"]["class_path"]
-    if "time_conditioned" not in inspect.signature(_imported(chosen)).parameters:
+    if "time_conditioned" not in inspect.signature(import_path(chosen)).parameters:
         raise ValueError(
             f"train.preset {preset} must go with a backbone that can be told the noise level, got "
             f"{chosen}; choose seqdiff.backbones.Caduceus or seqdiff.backbones.Transformer"
@@ -337,11 +345,6 @@ def _choices(key: str) -> list[str]:
     return _paths(cls for cls in _subclasses(_CHOICES[key]) if cls is not Blockwise)
 
 
-def _imported(path: str) -> type:
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
-
-
 def _hint(arguments: Sequence[str]) -> str:
     """List the valid choices in place of the first key or class that does not exist.
 
@@ -349,7 +352,7 @@ def _hint(arguments: Sequence[str]) -> str:
         arguments: Arguments of the parser.
     """
     merged: dict[str, Any] = {"process": _DEFAULT_PROCESS, "objective": _DEFAULT_OBJECTIVE}
-    for key, text in _pairs(arguments):
+    for key, text in read_flags(arguments):
         if key == "config":
             content, folder = _read(text, Path()), Path(text).parent
             content = {part: _read(value, folder) for part, value in content.items()}
@@ -371,17 +374,6 @@ def _hint(arguments: Sequence[str]) -> str:
         if found:
             return found
     return ""
-
-
-def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Read ``--key=value`` and ``--key value``."""
-    found, words = [], list(arguments)
-    while words:
-        key, equals, value = words.pop(0).partition("=")
-        if not equals and words and not words[0].startswith("--"):
-            value = words.pop(0)
-        found.append((key.removeprefix("--"), value))
-    return found
 
 
 def _read(value: Any, folder: Path) -> Any:
@@ -430,7 +422,7 @@ def _hint_of_class(base: type, value: object, linked: str = "", more: str = "") 
     choices = _paths(cls for cls in _subclasses(base) if cls is not Blockwise)
     short = [path for path in choices if path.rpartition(".")[2] == named]
     try:
-        cls = _imported(short[0] if short else str(named))
+        cls = import_path(short[0] if short else str(named))
     except (ImportError, AttributeError, ValueError):
         cls = None
     if not (isinstance(cls, type) and issubclass(cls, base)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from os.path import abspath
 from pathlib import Path
@@ -186,6 +187,29 @@ def one_line(message: str) -> str:
     return re.sub(r"\s*\n[\s-]*", " ", message.strip()).replace(": ;", ":")
 
 
+def read_flags(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Read flags, ``--key=value`` or ``--key value``; returns keys without dashes and values."""
+    found, words = [], list(arguments)
+    while words:
+        key, equals, value = words.pop(0).partition("=")
+        if not equals and words and not words[0].startswith("--"):
+            value = words.pop(0)
+        found.append((key.removeprefix("--"), value))
+    return found
+
+
+def import_path(path: str) -> Any:
+    """Import an object by its path, ``module.name``.
+
+    Raises:
+        AttributeError: If the module has no such name.
+        ImportError: If there is no such module.
+        ValueError: If the path has no module.
+    """
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
 @runtime_checkable
 class Located(Protocol):
     """A class that a configuration names, some of whose arguments name files."""
@@ -212,8 +236,7 @@ def make_absolute(parsed: Namespace) -> None:
             continue
         options = vars(value).get("init_args")
         if isinstance(options, Namespace):
-            module, _, name = value["class_path"].rpartition(".")
-            owner = getattr(import_module(module), name)
+            owner = import_path(value["class_path"])
             for argument, given in vars(options).items():
                 if isinstance(owner, Located):
                     options[argument] = _absolute(owner, argument, given)

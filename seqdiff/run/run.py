@@ -30,10 +30,9 @@ from seqdiff.run.drawing import (
     guide,
     usual_sampler,
 )
-from seqdiff.run.embedding import check_readable, embed
 from seqdiff.run.estimators import EstimatorOptions, choose_estimator, suit
 from seqdiff.run.evaluation import Evaluation, compare, estimate
-from seqdiff.run.filling import FillTable, fill_table
+from seqdiff.run.prediction import FillTable, check_readable, embed, fill_table
 from seqdiff.run.sampler_config import choose_sampler
 from seqdiff.run.scoring import Scores, score_records
 from seqdiff.samplers import Recorder, Sampler

@@ -6,13 +6,12 @@ import inspect
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from types import NoneType
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentParser
 
-from seqdiff.run.config_files import one_line
+from seqdiff.run.config_files import import_path, one_line, read_flags
 from seqdiff.samplers import Sampler, find_sampler, named_samplers, sampler_name
 
 _KINDS: dict[object, str] = {
@@ -49,11 +48,10 @@ def choose_sampler(name: str) -> type[Sampler]:
     Raises:
         ValueError: If there is none.
     """
-    module, _, attribute = name.rpartition(".")
-    if not module:
+    if "." not in name:
         return find_sampler(name)
     try:
-        cls = getattr(import_module(module), attribute)
+        cls = import_path(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"sample.sampler must be importable, got {name!r}: {one_line(str(error))}; "
@@ -128,8 +126,8 @@ def _kind(hint: object) -> str:
 def _complaint(cls: type[Sampler], flags: Sequence[str]) -> str:
     """Name the first option that does not exist or has a wrong value; "" if there is none."""
     within: dict[str, type[Sampler]] = {}
-    for key, value in _pairs(flags):
-        inner, dot, option = key.removeprefix("--").rpartition(".")
+    for name, value in read_flags(flags):
+        key, (inner, dot, option) = f"--{name}", name.rpartition(".")
         owner = within.get(inner) if dot else cls
         if owner is None:
             owner = _inner_class(cls, inner)
@@ -173,9 +171,8 @@ def _misfit(hint: object, value: str) -> str | None:
         if get_origin(kind) is Literal and value in map(str, get_args(kind)):
             return None
         if kind is Callable or get_origin(kind) is Callable:
-            module, _, name = value.rpartition(".")
             try:
-                return None if callable(getattr(import_module(module), name)) else ""
+                return None if callable(import_path(value)) else ""
             except (ImportError, AttributeError, ValueError) as error:
                 return f" ({one_line(str(error))}; PYTHONPATH=. finds what lies in this folder)"
         if kind is Sampler:
@@ -187,15 +184,6 @@ def _misfit(hint: object, value: str) -> str | None:
         if kind in (str, object):
             return None
     return ""
-
-
-def _pairs(flags: Sequence[str]) -> list[tuple[str, str]]:
-    """Read ``--key=value`` and ``--key value``."""
-    found = []
-    for flag, following in zip(flags, [*flags, ""][1:], strict=True):
-        key, equals, value = flag.partition("=")
-        found.append((key, value if equals else following))
-    return found
 
 
 def _options(cls: type[Sampler]) -> str:

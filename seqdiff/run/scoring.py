@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from seqdiff.data import Record
-from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
-from seqdiff.progress import progress
+from seqdiff.likelihood import Estimator, Likelihood, check_budget
 from seqdiff.run.directory import Trained
+from seqdiff.run.evaluation import estimate_batches
 from seqdiff.types import Batch
 
 if TYPE_CHECKING:
@@ -108,19 +108,17 @@ def score_records(
         )
     _check_longest(scored, estimator, target_se, max_nfe, run.denoiser.evaluations_per_call)
     _check_lengths(scored, run)
-    device = next(run.denoiser.parameters()).device
-    with progress() as bar:
-        task = bar.add_task("scoring", total=len(scored))
-        result = evaluate(
-            run.denoiser,
-            (batch.to(device) for batch in _batches(scored, batch_size)),
-            estimator=estimator,
-            target_se=target_se,
-            max_nfe=max_nfe,
-            rows_per_call=batch_size,
-            seed=seed,
-            progress=lambda done: bar.update(task, completed=done),
-        )
+    result = estimate_batches(
+        run,
+        _batches(scored, batch_size),
+        len(scored),
+        "scoring",
+        estimator=estimator,
+        seed=seed,
+        target_se=target_se,
+        max_nfe=max_nfe,
+        rows_per_call=batch_size,
+    )
     place = {id(reading): number for number, reading in enumerate(scored)}
     return [
         _score(record, result, [place[id(r)] for r in ways if r.known.any()])

@@ -20,11 +20,18 @@ UNMASK_STEPS = ("be at least 1", "leave it out to unmask one token at a time")
 def draw_queue(
     canvas: Canvas, num_steps: int | None
 ) -> tuple[Float64[Tensor, "B L"], Int64[Tensor, "B L"]]:
-    """Draw the unmask time of each masked position, and the step that it falls into."""
+    """Draw the unmask time of each masked position, and the step that it falls into.
+
+    The positions of a row are split into at most ``num_steps`` steps of sizes as equal as possible,
+    or into one step for each position.
+    """
     masked = canvas.masked
     times = canvas.draws.unmask_times(masked)
     rank = permutation_rank(1 - times, masked)
-    return times, split_queue(rank, masked.sum(dim=-1), num_steps)
+    if num_steps is None:
+        return times, rank
+    count = masked.sum(dim=-1)[:, None]
+    return times, rank * count.clamp_max(num_steps) // count.clamp_min(1)
 
 
 def count_steps(unmasked_in: Int64[Tensor, "B L"], masked: Bool[Tensor, "B L"]) -> int:
@@ -38,21 +45,6 @@ def step_time(
     """Return the time of a step: that of the first position that it unmasks."""
     fraction = torch.where(where, times, 0.0).amax(dim=-1)
     return canvas.absorbing.schedule.inverse(1 - fraction)
-
-
-def split_queue(
-    rank: Int64[Tensor, "B L"], count: Int64[Tensor, " B"], num_steps: int | None
-) -> Int64[Tensor, "B L"]:
-    """Split the queue of positions of each row into steps of sizes as equal as possible.
-
-    Args:
-        rank: Place of each position in the queue, from 0.
-        count: Length of each queue.
-        num_steps: Steps at most; ``None`` takes one for each position.
-    """
-    if num_steps is None:
-        return rank
-    return rank * count.clamp_max(num_steps)[:, None] // count.clamp_min(1)[:, None]
 
 
 @dataclass(frozen=True)

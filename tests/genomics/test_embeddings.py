@@ -7,7 +7,7 @@ from torch import nn
 
 from genomics.sequence.alphabet import encode, reverse_complement
 from seqdiff.backbones import AutoregressiveTransformer, Backbone, BlockMamba, Caduceus, Transformer
-from seqdiff.run.embedding import states
+from seqdiff.run.prediction import states
 
 SIZES = {"num_embeddings": 5, "num_logits": 4}
 DNA = torch.tensor((3, 2, 1, 0, 4))
