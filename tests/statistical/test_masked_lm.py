@@ -13,7 +13,7 @@ import torch
 from scipy.stats import norm
 
 from seqdiff.denoiser.discrete import Denoiser
-from seqdiff.objectives import MaskedLM, WeightedMLM, masked_lm, validation_objective
+from seqdiff.objectives import MaskedLM, WeightedMLM, cross_entropy, validation_objective
 from seqdiff.process import Absorbing
 from seqdiff.rng import CounterNoise
 from seqdiff.schedules import Linear
@@ -151,8 +151,8 @@ def test_every_sequence_has_its_own_exact_number(n: int, count: int) -> None:
 def test_a_collater_that_never_masks_one_token_would_be_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = masked_lm.permutation_rank
-    monkeypatch.setattr(masked_lm, "permutation_rank", lambda *a: (real(*a) - 1).clamp_min(0))
+    real = cross_entropy.permutation_rank
+    monkeypatch.setattr(cross_entropy, "permutation_rank", lambda *a: (real(*a) - 1).clamp_min(0))
     with pytest.raises(AssertionError):
         test_every_sequence_has_its_own_exact_number(9, 1)
     assert abs(z_score(MaskedLM(), X0, 1)) > 2 * SIGMAS
