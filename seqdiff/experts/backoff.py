@@ -86,15 +86,13 @@ class ContextCounts:
             tokens: Rows of ids.
             known: True at known tokens.
 
-        Returns:
-            An iterator over a ``_Level`` for each order.
+        Yields:
+            A ``_Level`` for each order.
 
         Raises:
             ValueError: If an id is not below K.
         """
-        return self._levels(*self._encode(tokens, known))
-
-    def _levels(self, context: np.ndarray, token: np.ndarray) -> Iterator[_Level]:
+        context, token = self._encode(tokens, known)
         # Equal and near words one after the other: equal ones are searched for once.
         place = np.argsort(token * self._base**self.order + context)
         for k in range(self.order + 1):

@@ -26,22 +26,34 @@ ESTIMATORS: tuple[type[Estimator], ...] = (
 )
 
 
-def usual_estimator(denoiser: Denoiser, num_steps: int | None = None) -> Estimator:
+def usual_estimator(
+    denoiser: Denoiser, num_steps: int | None = None, evaluations: int | None = None
+) -> Estimator:
     """Choose the estimator of least variance for a model.
 
     Args:
         denoiser: The model.
         num_steps: T if the model was trained as a chain of T steps; ``None`` for continuous time.
+        evaluations: Evaluations per pass, if not the default of the estimator.
+
+    Raises:
+        ValueError: If no estimator fits the model, or the number of evaluations.
     """
+    number = {} if evaluations is None else {"evaluations": evaluations}
     if denoiser.any_order:
-        return fit(StratifiedK(), denoiser)
+        return fit(StratifiedK(**number), denoiser)
     if ChainRule.needs.met_by(denoiser):
+        if evaluations is not None:
+            raise ValueError(
+                f"evaluate.evaluations must be left out for the {denoiser.description}, got "
+                f"{evaluations}; {ChainRule.name} takes one"
+            )
         return ChainRule()
     if GaussianIntegral.needs.met_by(denoiser):
-        return GaussianIntegral()
+        return GaussianIntegral(**number)
     if num_steps is not None and DiscreteSteps.needs.met_by(denoiser):
-        return DiscreteSteps(num_steps=num_steps)
-    return fit(TimeIntegral(), denoiser)
+        return DiscreteSteps(**number, num_steps=num_steps)
+    return fit(TimeIntegral(**number), denoiser)
 
 
 def usual_contrast(denoiser: Denoiser) -> Estimator:

@@ -24,9 +24,7 @@ from seqdiff.likelihood.estimator import (
     require_known,
     run_pass,
 )
-from seqdiff.likelihood.masks import StratifiedK
 from seqdiff.likelihood.result import Likelihood, effective_degrees
-from seqdiff.likelihood.time_integral import TimeEstimator
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Batch
 
@@ -271,7 +269,15 @@ def evaluate(
             ``max_nfe`` does not allow one pass, an unknown symbol counts, or no position counts. If
             ``batches`` is a sequence, ``max_nfe`` is checked before the first network call.
     """
-    estimator = _choose(denoiser, estimator, evaluations)
+    if estimator is None:
+        estimator = usual_estimator(denoiser, evaluations=evaluations)
+    elif evaluations is not None:
+        raise ValueError(
+            f"evaluate.evaluations must be left to the estimator if there is one, got {evaluations}"
+            f" beside {estimator}; set it there"
+        )
+    else:
+        estimator = fit(estimator, denoiser)
     budget = Budget(estimator, target_se, max_nfe, denoiser.evaluations_per_call)
     if rows_per_call is not None:
         require_at_least("evaluate.rows_per_call", rows_per_call, 1, "None is the batch's rows")
@@ -293,23 +299,6 @@ def evaluate(
             "check the split and that the sequences are not all unknown symbols"
         )
     return Likelihood(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _choose(denoiser: Denoiser, estimator: Estimator | None, evaluations: int | None) -> Estimator:
-    """Return the given estimator, or the usual one of the model."""
-    if estimator is None:
-        usual = usual_estimator(denoiser)
-        if evaluations is None:
-            return usual
-        estimator = StratifiedK(evaluations)
-        if isinstance(usual, TimeEstimator):
-            estimator = replace(usual, evaluations=evaluations)
-    elif evaluations is not None:
-        raise ValueError(
-            f"evaluate.evaluations must be left to the estimator if there is one, got {evaluations}"
-            f" beside {estimator}; set it there"
-        )
-    return fit(estimator, denoiser)
 
 
 def _counted_rows(batch: Batch, denoiser: Denoiser) -> Batch:

@@ -141,7 +141,7 @@ class Likelihood(RowNats):
             level: Nominal coverage, in (0, 1).
 
         Returns:
-            Lower and upper ends, in nats a sequence.
+            Lower and upper ends, in nats per sequence.
 
         Raises:
             ValueError: If ``level`` is not in (0, 1).

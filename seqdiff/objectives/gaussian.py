@@ -61,7 +61,7 @@ class _SquaredLoss:
     """Hook that turns gradients of the rows' nats into those of half their square per token.
 
     The gradient of a squared estimate is 2 x estimate x gradient, so that the schedule's shape
-    needs no backward pass of its own.
+    needs no separate backward pass.
     """
 
     nats_per_token: Tensor

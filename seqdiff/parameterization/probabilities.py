@@ -28,7 +28,7 @@ def log_softmax(outputs: Float[Tensor, "*n K"]) -> Float[Tensor, "*n K"]:
 
 
 class _Normalised:
-    """Reads outputs as logits, whatever the noisy token and the time."""
+    """Reads outputs as logits; the noisy token and the time do not matter."""
 
     def read(
         self,

@@ -173,7 +173,7 @@ class DiscreteProcess(Process):
 
         Args:
             x0: Clean ids in ``0..K``; K (unknown) stays as it is.
-            t: Times in [0, 1], one a row or one a token.
+            t: Times in [0, 1], one per row or one per token.
             keep: Positions that stay as they are.
             noise: Independent uniforms in (0, 1).
         """

@@ -33,7 +33,7 @@ class Trained:
         directory: The run directory.
         config: The configuration.
         denoiser: The model with the exported weights, in eval mode.
-        digest: Hash of the exported weights, whatever the network is wrapped in.
+        digest: Hash of the exported weights; wrapping the network does not change it.
     """
 
     directory: Path

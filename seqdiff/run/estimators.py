@@ -121,7 +121,7 @@ def suit(owner: str, estimator: Estimator, args: EstimatorOptions, run: Trained)
     Raises:
         ValueError: If the estimator or an option does not fit the run.
     """
-    from seqdiff.likelihood import DiscreteSteps, TimeEstimator, fit, usual_estimator
+    from seqdiff.likelihood import DiscreteSteps, fit, usual_estimator
     from seqdiff.objectives import DiscreteNELBO
 
     if args.estimator is None:
@@ -132,12 +132,7 @@ def suit(owner: str, estimator: Estimator, args: EstimatorOptions, run: Trained)
         if isinstance(estimator, DiscreteSteps) and args.steps is None and num_steps is not None:
             estimator = replace(estimator, num_steps=num_steps)
         return fit(estimator, run.denoiser, owner)
-    usual = usual_estimator(run.denoiser, num_steps)
-    if args.evaluations is None:
-        return usual
-    if isinstance(usual, TimeEstimator):
-        return replace(usual, evaluations=args.evaluations)
-    return fit(estimator, run.denoiser, owner)
+    return usual_estimator(run.denoiser, num_steps, args.evaluations)
 
 
 def _check_takes(owner: str, args: EstimatorOptions, run: Trained) -> None:

@@ -79,7 +79,7 @@ def start_run(parsed: ParsedRun) -> Path:
     if is_first_process() and (directory / WEIGHTS_NAME).exists():
         raise FileExistsError(
             f"RunConfig.output must not hold weights already, got {directory / WEIGHTS_NAME} "
-            f"without a {CHECKPOINT_NAME} to go on from; choose another --output"
+            f"without a {CHECKPOINT_NAME} to resume from; choose another --output"
         )
     _check_tokens(config)
     if isinstance(config.backbone, PublishedBackbone):

@@ -100,7 +100,7 @@ class ConfidenceSampler(AdaptiveSampler):
     Source: Chang et al. 2022, arXiv:2202.04200, where the probability of the drawn symbol counts.
 
     Attributes:
-        num_steps: Evaluations a row at most; the default unmasks one token at a time.
+        num_steps: Most evaluations per row; the default unmasks one token at a time.
     """
 
     num_steps: int | None = option(None, lambda value: value >= 1, *UNMASK_STEPS)
@@ -115,7 +115,7 @@ class MarginSampler(AdaptiveSampler):
     Source: Kim et al. 2025, arXiv:2502.06768, "top-K probability margin".
 
     Attributes:
-        num_steps: Evaluations a row at most; the default unmasks one token at a time.
+        num_steps: Most evaluations per row; the default unmasks one token at a time.
     """
 
     certainty = staticmethod(margin)
@@ -129,7 +129,7 @@ class EntropySampler(AdaptiveSampler):
     """Lowest entropy of the token first; not the model's distribution.
 
     Attributes:
-        num_steps: Evaluations a row at most; the default unmasks one token at a time.
+        num_steps: Most evaluations per row; the default unmasks one token at a time.
     """
 
     certainty = staticmethod(negative_entropy)

@@ -98,7 +98,7 @@ class Growth:
         return bool(self.open[self.rows, block].any())
 
     def catch_up(self, block: int) -> None:
-        """Let the network read all blocks before one that it has not read, in one call."""
+        """Let the network read all unread blocks before one, in one call."""
         if self.known < block:
             x0 = self.canvas.x_t[self.rows, self.known * self.size : block * self.size]
             self.prefix.append(x0)
@@ -173,17 +173,17 @@ def real_tokens(canvas: Canvas) -> Int64[Tensor, " B"]:
 class BlockSampler(Sampler):
     """For block diffusion: fills block after block given the clean ones before; any sampler inside.
 
-    Of finished blocks the network keeps a state, or the tokens in its window. Every block therefore
-    costs the same, and so does the work of the sampler itself. Visible tokens may be anywhere: a
-    prompt of any length, which may differ between rows, or gaps to fill. A block does not see the
-    tokens to its right, so with visible tokens there, each block follows the model's distribution
-    given the tokens before it, not given all visible tokens. A row without masks leaves the batch.
+    The network keeps a state of finished blocks, or the tokens in its window, so that every block
+    costs the same. Visible tokens may be anywhere: a prompt of any length, which may differ between
+    rows, or tokens between gaps. A block does not see the tokens to its right, so each block
+    follows the model's distribution given the tokens before it, not given all visible tokens. A row
+    without masks leaves the batch.
     Source: Arriola et al. 2025, arXiv:2503.09573, section 3.
 
-    A row may end before it is full; ``SampleOutput.length`` says where. It ends with the first stop
-    symbol that was drawn, which stays its last token, or after a block that leaves its end
-    monotonous. It never ends before its last visible token, nor with a stop symbol in the first
-    position, because some texts begin with that symbol.
+    A row may end before it is full; ``SampleOutput.length`` is its length. It ends with the first
+    stop symbol that was drawn, which stays its last token, or after a block with which its last
+    tokens become monotonous (``min_entropy``). It never ends before its last visible token, nor
+    with a stop symbol in the first position, because some texts begin with that symbol.
 
     Network evaluations are counted in blocks. A block is evaluated as often as the inner sampler
     needs, and once more, clean, when the network reads it. A block of a prompt is only read, and
@@ -192,13 +192,13 @@ class BlockSampler(Sampler):
     Attributes:
         inner: Fills each block. It has its own temperature and the like.
         window: Tokens that the network sees at a time, including those of the block; those further
-            back are forgotten. A row may be longer, by any amount. By default the network decides.
+            back are forgotten. Rows may be longer than the window. By default the network decides.
             A network that keeps a state does not use it.
         stop_id: The symbol that ends a row.
         min_entropy: A row ends after a block that leaves the unigram entropy of its last
             ``entropy_window`` tokens, including those of a prompt, below this number of nats. For
             text in subwords 4 is published; natural text must lie well above it.
-        entropy_window: See ``min_entropy``; rows that are shorter go on.
+        entropy_window: See ``min_entropy``; shorter rows do not end by it.
     """
 
     needs = Needs((Blockwise,), any_order=True)

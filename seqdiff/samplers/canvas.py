@@ -51,7 +51,7 @@ class Memory:
         self.tokens[rows] = x_t[rows]
 
     def stale(self, x_t: Int[Tensor, "B L"]) -> Bool[Tensor, " B"]:
-        """Tell which rows have changed since their last evaluation; compares integers."""
+        """Return which rows have changed since their last evaluation."""
         return (x_t != self.tokens).any(dim=-1)
 
 
@@ -148,7 +148,7 @@ class Canvas:
 
     @property
     def time(self) -> Float64[Tensor, " B"]:
-        """The time at which the expected masked fraction of each row is its present one."""
+        """The time of each row at which the expected masked fraction is the present one."""
         fraction = self.masked.sum(dim=-1).double() / self.real.sum(dim=-1).clamp_min(1)
         return self.absorbing.schedule.inverse(1 - fraction)
 
@@ -378,7 +378,7 @@ class Canvas:
         Args:
             rows: The rows.
             start: End of the prefix.
-            end: At most a block later; none of the positions is padding.
+            end: End of the block; none of the positions is padding.
             prefix: The prefix of these rows.
             fill: Fills the canvas of the block.
         """

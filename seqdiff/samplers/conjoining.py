@@ -45,15 +45,15 @@ def _mirror(ids: Tensor, padding: Tensor | None) -> Tensor:
 class Conjoined(DerivedDenoiser):
     """The mean of a denoiser's predictions for a row and for its other strand.
 
-    ``p(. | x_t)`` becomes half of it and half of ``RC p(. | RC x_t)``, where RC reads a row
-    backwards with every symbol exchanged. So samplers that are not ``order_dependent`` draw x and
+    ``p(. | x_t)`` becomes the mean of itself and ``RC p(. | RC x_t)``, where RC is the reverse
+    complement. So samplers that are not ``order_dependent`` draw x and
     RC x with the same probability (up to ties in top-k and the nucleus). An equivariant network is
     not changed. Source of the name, there for classifiers: Schiff et al. 2024, arXiv:2403.03234,
     section 4.
 
-    Probabilities are averaged, not logits. The result is normalised, it is the prediction of a
-    strand chosen by a fair coin, and a symbol that is impossible on one strand only stays possible.
-    By Jensen's inequality its bound is at most the mean of those of the two strands.
+    Probabilities are averaged, not logits. So the result is normalised: it is the prediction of a
+    strand chosen by a fair coin. A symbol that is impossible on one strand only stays possible. By
+    Jensen's inequality the bound is at most the mean of the bounds of the two strands.
 
     Every call takes twice the evaluations of the denoiser.
 

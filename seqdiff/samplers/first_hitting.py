@@ -49,7 +49,7 @@ def step_time(
 
 @dataclass(frozen=True)
 class FirstHittingSampler(Decoding, Sampler):
-    """The model's own distribution exactly, one evaluation a token; approximate with num_steps.
+    """The model's own distribution exactly, one evaluation per token; approximate with num_steps.
 
     The reverse process unmasks the tokens of a row one at a time, in a uniformly random order, at
     the times where 1 - alpha(t) equals the largest, second largest, ... of as many independent
@@ -58,7 +58,7 @@ class FirstHittingSampler(Decoding, Sampler):
     t <- t u^(1/n), which is the next smaller of n uniforms.
 
     Attributes:
-        num_steps: Evaluations a row at most. With fewer than there are masks, several tokens are
+        num_steps: Most evaluations per row. With fewer than there are masks, several tokens are
             drawn from one prediction, in steps of equal size. The default unmasks one at a time.
     """
 

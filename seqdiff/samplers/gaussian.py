@@ -19,13 +19,13 @@ from seqdiff.samplers.protocol import option
 
 @dataclass(frozen=True)
 class GaussianSampler(GridSampler):
-    """Ancestral steps of Gaussian diffusion, one evaluation a step; off by O(1/steps).
+    """Ancestral steps of Gaussian diffusion, one evaluation per step; off by O(1/steps).
 
     Each step draws z_s given z_t with the predicted mean embedding in place of the true one. The
     last evaluation decodes z_0. Steps are equal in the learned time, in which all parts of the
     bound have equal weight. Given tokens are shown without noise throughout, which is approximate
     unless the model was trained on rows with given tokens. Temperature, top-k and nucleus reshape
-    every prediction of the clean token. A self-conditioned network is evaluated twice a step.
+    every prediction of the clean token. A self-conditioned network is evaluated twice per step.
     Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619; Kingma et al. 2021, arXiv:2107.00630,
     appendix A.4.
 

@@ -61,9 +61,8 @@ class GridSampler(Decoding, Sampler, ABC):
             self._fill_at_unmask_times(canvas)
             return
         self.start(canvas)
-        draw = (
-            2 if self.corrector_steps else 1
-        )  # the numbering of the first versions, so that a seed still gives the same rows
+        # The numbering of the first versions, so that a seed still gives the same rows.
+        draw = 2 if self.corrector_steps else 1
         for t, s in pairwise(self.times(canvas.x_t.device)):
             self.advance(canvas, s, t, draw)
             draw += 1
@@ -161,7 +160,7 @@ class GridSampler(Decoding, Sampler, ABC):
 
 @dataclass(frozen=True)
 class AncestralSampler(GridSampler):
-    """The exact posterior step by step, one network evaluation a step; off by O(1/steps).
+    """The exact posterior step by step, one network evaluation per step; off by O(1/steps).
 
     ``num_steps`` equal steps from t = 1 to t = 0, each an exact draw from q(z_s | z_t, x0) with the
     prediction in the place of x0. With masks, a position is unmasked in the step that holds its
@@ -190,7 +189,7 @@ class CachedAncestralSampler(GridSampler):
 
 @dataclass(frozen=True)
 class TweedieSampler(GridSampler):
-    """The analytic steps of SEDD from scores, one evaluation a step; off by O(1/steps).
+    """The analytic steps of SEDD from scores, one evaluation per step; off by O(1/steps).
 
     A step at one position is exact if the scores are; positions are drawn independently. Models
     that predict the clean token give scores too, and with those the sampler is ancestral. Source:
@@ -202,7 +201,7 @@ class TweedieSampler(GridSampler):
 
 @dataclass(frozen=True)
 class TauLeapingSampler(GridSampler):
-    """Euler steps of the reverse jump process, one evaluation a step; off by O(1/steps).
+    """Euler steps of the reverse jump process, one evaluation per step; off by O(1/steps).
 
     In a step a token jumps to y with probability (t - s) Q_t(y -> z) s_y, all tokens at once.
     Probabilities that add up to more than 1 are scaled down; ``SampleOutput.clamped`` counts such
@@ -248,8 +247,8 @@ class PredictorCorrectorSampler(GridSampler):
     A corrector step at time s runs the forward process to the time r with alpha_r = (1 - renoise)
     alpha_s, at most 1, and goes back to s by the posterior. Tokens that the independent draws of
     the predictor got wrong are thereby drawn again given the rest. There is no corrector step at
-    s = 0, where nothing would follow it. A corrector step has an error of its own, of the order of
-    ``renoise`` squared, so the distribution tends to the model's own only if ``renoise`` falls as
+    s = 0, where nothing would follow it. A corrector step adds an error of the order of ``renoise``
+    squared, so the distribution tends to the model's own only if ``renoise`` falls as
     ``num_steps`` grows, for example as 1 / num_steps. Source of the idea: Campbell et al. 2022,
     arXiv:2205.14987.
 
@@ -330,7 +329,7 @@ class Remasking:
         spread: Distributes the mean over the positions that may be remasked, given those positions
             ``[B, L]`` and the model's probability of each token when it was drawn; by default
             evenly.
-        clock: Gives the times of the process at those of the grid; by default they are the same.
+        clock: Maps the times of the grid to those of the process; by default they are the same.
     """
 
     sigma: Callable[[Tensor, Tensor], Tensor]

@@ -124,7 +124,7 @@ class Guidance(DerivedDenoiser, ABC):
 
     @property
     def kind(self) -> Kind:
-        """What is predicted: ``step`` where only the reverse step is guided."""
+        """The kind of prediction: ``step`` if only the reverse step is guided."""
         return self.denoiser.kind if self._masks or self._plain else "step"
 
     @property
@@ -388,7 +388,7 @@ class ExactClassifierBased(ClassifierBased):
         row, position = asked.nonzero(as_tuple=True)
         states = like.shape[-1]
         change = torch.arange(len(row) * states, device=row.device)
-        worth = [
+        scores = [
             self._ask(inputs, row[place], position[place], symbol)
             for place, symbol in zip(
                 (change // states).split(self.batch_size),
@@ -396,9 +396,9 @@ class ExactClassifierBased(ClassifierBased):
                 strict=True,
             )
         ]
-        if not worth:
+        if not scores:
             return torch.empty((0, states), device=row.device)
-        return self.gamma * torch.cat(worth).view(-1, states)
+        return self.gamma * torch.cat(scores).view(-1, states)
 
     def _ask(self, inputs: Inputs, row: Tensor, position: Tensor, symbol: Tensor) -> Tensor:
         """Score rows with one position changed."""

@@ -17,7 +17,7 @@ from seqdiff.samplers.protocol import Sampler, require
 
 @dataclass(frozen=True)
 class LeftToRightSampler(Decoding, Sampler):
-    """An autoregressive model's own distribution, one evaluation a token; for no other model.
+    """An autoregressive model's own distribution, one evaluation per token.
 
     Visible tokens must come before all masked ones: a prompt. The network reads the row again for
     each token, up to that token. ``allowed`` restricts each token given those before it, which is

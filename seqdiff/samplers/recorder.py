@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seqdiff.trace import Trace
 
-# Each position changes at least once: its row, its place, the step and the token.
+# Bytes of one change, of which each position has at least one: row, position, step and token.
 _BYTES_PER_TOKEN = 16
 
 
@@ -36,7 +36,7 @@ def check_room(sequences: int, length: int) -> None:
 
 
 class Recorder:
-    """Keeps every state of every row: pass it to ``Sampler.sample`` as the callback.
+    """Records every state of every row; pass it to ``Sampler.sample`` as the callback.
 
     Call ``start`` before each batch, and ``trace`` after the last. Steps that a sampler replaces
     are removed: of ``SMCSampler`` the steps of the samples are kept, not of other particles.
@@ -77,7 +77,7 @@ class Recorder:
         Args:
             sampler: Name of the sampler.
             names: Names of all sequences, in order.
-            symbols: What the ids ``0..K`` decode to, including that of the mask.
+            symbols: Decoded ids ``0..K``, including that of the mask.
         """
         assert sum(len(b.rows) for b in self._batches) == len(names)  # or ``start`` was forgotten
         width = max(batch.x_init.shape[1] for batch in self._batches)

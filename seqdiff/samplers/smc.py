@@ -21,7 +21,7 @@ from seqdiff.samplers.first_hitting import (
 )
 from seqdiff.samplers.protocol import option, require
 
-_WANTED = "take ids [n, L] and give a tensor with one number a row, [n]"
+_WANTED = "take ids [n, L] and give a tensor with one number per row, [n]"
 _FIX = "write a function like lambda ids: (ids == 0).double().mean(dim=-1)"
 
 
@@ -224,7 +224,7 @@ class SMCSampler(FirstHittingSampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         wanted = "be a function of ids [n, L]"
-        require(self, callable(self.reward), "reward", wanted, "give one number a row")
+        require(self, callable(self.reward), "reward", wanted, "give one number per row")
         choices = get_args(Resampling)
         wanted = f"be one of {', '.join(choices)}"
         require(self, self.resampling in choices, "resampling", wanted, "systematic is usual")
@@ -244,7 +244,7 @@ class SMCSampler(FirstHittingSampler):
             canvas: From ``Canvas.open``.
 
         Raises:
-            ValueError: If the reward does not take rows of ids or does not give one number a row
+            ValueError: If the reward does not take rows of ids or does not give one number per row
                 (before the network is called), or gives NaN or infinity, or ``-inf`` for all
                 particles of a row.
         """

@@ -35,7 +35,7 @@ def test_a_reward_that_gives_bad_numbers(bad, message: str) -> None:
 
 
 TAKES = (
-    r"^SMCSampler\.reward must take ids \[n, L\] and give a tensor with one number a row, \[n\], "
+    r"^SMCSampler\.reward must take ids \[n, L\] and give a tensor with one number per row, \[n\], "
 )
 
 
