@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from seqdiff.cli.options import check_count
+from seqdiff.checks import check_count
 from seqdiff.extras import require_extra
 from seqdiff.files import check_apart, check_parent, replacing
 

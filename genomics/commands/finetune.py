@@ -18,7 +18,8 @@ from genomics.finetune import (
     Pooling,
     Strategy,
 )
-from seqdiff.cli.options import Several, check_count
+from seqdiff.checks import check_count
+from seqdiff.cli.options import Several
 from seqdiff.files import check_folder
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from seqdiff.cli.options import check_count
+from seqdiff.checks import check_count
 from seqdiff.files import check_apart, check_parent
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqdiff.cli.options import check_count, check_seed
+from seqdiff.checks import check_count, check_seed
 from seqdiff.files import check_apart, check_parent, replacing
 
 if TYPE_CHECKING:

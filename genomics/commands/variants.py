@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
-from seqdiff.cli.options import check_count, check_seed
+from seqdiff.checks import check_count, check_seed
 from seqdiff.files import check_apart, check_parent
 
 if TYPE_CHECKING:

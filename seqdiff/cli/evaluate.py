@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from seqdiff.cli.options import FlatOptions, check_count, check_seed
+from seqdiff.checks import check_count, check_seed
+from seqdiff.cli.options import FlatOptions
 from seqdiff.files import check_parent, write_bytes
 from seqdiff.run import EstimatorOptions, choose_estimator, suit
 

@@ -92,34 +92,6 @@ def extend(function: Callable[..., Any], options: Mapping[str, type]) -> Callabl
     return function
 
 
-def check_count(owner: str, count: int) -> None:
-    """Check that a number of things is positive.
-
-    Args:
-        owner: The option, for the message.
-        count: The number.
-
-    Raises:
-        ValueError: If it is less than 1.
-    """
-    if count < 1:
-        raise ValueError(f"{owner} must be at least 1, got {count}; raise it")
-
-
-def check_seed(owner: str, seed: int | None) -> None:
-    """Check that a seed fits in 32 bits.
-
-    Args:
-        owner: The option, for the message.
-        seed: The seed; ``None`` is drawn later.
-
-    Raises:
-        ValueError: If it is not in [0, 2^32).
-    """
-    if seed is not None and not 0 <= seed < 2**32:
-        raise ValueError(f"{owner} must be in [0, 2^32), got {seed}; choose one, such as 0")
-
-
 def check_guidance(owner: str, strength: float | None) -> None:
     """Check the strength of guidance.
 

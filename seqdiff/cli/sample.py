@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.extensions import SampleOptions, find_template_reader, find_writer
-from seqdiff.cli.options import RunAndFlags, check_count, check_guidance, check_seed, extend, part
+from seqdiff.cli.options import RunAndFlags, check_guidance, extend, part
 from seqdiff.files import check_apart, check_parent, replacing
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from seqdiff.cli.options import FlatOptions, check_count, check_seed, extend
+from seqdiff.checks import check_count, check_seed
+from seqdiff.cli.options import FlatOptions, extend
 from seqdiff.data import Reader, find_readers
 from seqdiff.files import check_apart, check_parent, write_bytes
 from seqdiff.run import EstimatorOptions, choose_estimator

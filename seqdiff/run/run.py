@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 
 from seqdiff.backbones import CONFIG_FILE, read_json
+from seqdiff.checks import check_count, check_list, check_options, check_seed
 from seqdiff.data import Blanks, Motif, Record, Records, Scaffolds, Split, Templates
 from seqdiff.likelihood import check_budget
 from seqdiff.process import Absorbing
@@ -69,8 +70,14 @@ class Run(Trained):
 
         Returns:
             This run.
+
+        Raises:
+            ValueError: If there is no such device.
         """
-        self.denoiser.to(device)
+        try:
+            self.denoiser.to(device)
+        except (RuntimeError, AssertionError) as error:  # torch raises either
+            raise ValueError(f"Run.to.device must be there, got {device}: {error}") from error
         return self
 
     def sample(
@@ -112,6 +119,9 @@ class Run(Trained):
             ValueError: If an argument does not fit the run or the sampler.
         """
         length = self.usual_length("sample.length") if length is None else length
+        check_count("sample.num", num)
+        check_count("sample.length", length)
+        check_list("sample.motifs", motifs)
         templates: Templates = Blanks(num, length, self.process.unknown_id)
         if motifs:
             parsed = [Motif.parse(text) for text in motifs]
@@ -160,6 +170,7 @@ class Run(Trained):
         Raises:
             ValueError: If an argument does not fit the run or the sampler.
         """
+        check_count("infill.num", num)
         rows = [templates] if isinstance(templates, str) else list(templates)
         records = Records([(str(i), row) for i, row in enumerate(rows)], num, self.tokenizer)
         return self.draw(
@@ -203,6 +214,9 @@ class Run(Trained):
         Raises:
             ValueError: If an argument does not fit the run or the sampler.
         """
+        check_seed("sample.seed", seed)
+        if batch_size is not None:
+            check_count("sample.batch_size", batch_size)
         sampler.check_fit(self.denoiser)
         run = self if modify is None else modify(self, sampler)
         run = guide("sample", run, label, guidance)
@@ -245,6 +259,10 @@ class Run(Trained):
         Raises:
             ValueError: If an option does not fit the run, or a sequence is too long.
         """
+        check_list("score.sequences", sequences)
+        check_seed("score.seed", seed)
+        check_count("score.batch_size", batch_size)
+        check_options("score", options, EstimatorOptions)
         chosen = EstimatorOptions(**options)
         estimator = choose_estimator("score", chosen)
         check_budget(estimator, num_tokens=1, **chosen.budget, owner="score")
@@ -275,6 +293,8 @@ class Run(Trained):
         Raises:
             ValueError: If an option does not fit the run.
         """
+        check_seed("evaluate.seed", seed)
+        check_options("evaluate", options, EstimatorOptions)
         chosen = EstimatorOptions(**options)
         estimator = choose_estimator("evaluate", chosen)
         check_budget(estimator, num_tokens=1, **chosen.budget)
@@ -305,6 +325,10 @@ class Run(Trained):
             ValueError: If the network does not read tokens, there is no such layer, or a sequence
                 is too long or has no known position.
         """
+        check_list("embed.sequences", sequences)
+        if not sequences:
+            raise ValueError("embed.sequences must hold a sequence, got none; add one")
+        check_count("embed.batch_size", batch_size)
         rows = [self.tokenizer.encode(sequence) for sequence in sequences]
         check_readable("embed", self, {str(i): row for i, row in enumerate(rows)}, pooled=True)
         return np.stack(embed(self, rows, layer=layer, pooled=True, batch_size=batch_size))
@@ -352,9 +376,11 @@ class Run(Trained):
                 )
             return sampler
         name = usual_sampler(self) if sampler is None else sampler
+        kind = choose_sampler(name)
+        check_options(f"sample.sampler {name}", options, kind)
         try:
-            return choose_sampler(name)(**options)
-        except TypeError as error:
+            return kind(**options)
+        except TypeError as error:  # a required option is missing
             raise ValueError(f"sample.sampler {name}: {error}") from error
 
 

@@ -129,6 +129,30 @@ def test_wrong_arguments_are_named(trained: Path) -> None:
     assert run.to("cpu") is run and "ToyNet" in repr(run)
 
 
+@pytest.mark.parametrize(
+    ("method", "arguments", "options", "said"),
+    [
+        ("sample", [0], {}, "sample.num must be at least 1, got 0"),
+        ("sample", [2], {"length": 0}, "sample.length must be at least 1, got 0"),
+        ("sample", [2], {"seed": -1}, r"sample.seed must be in \[0, 2\^32\), got -1"),
+        ("sample", [2], {"batch_size": 0}, "sample.batch_size must be at least 1"),
+        ("sample", [2], {"motifs": "AC"}, "sample.motifs must be a list, got the string 'AC'"),
+        ("sample", [2], {"heat": 1}, "first_hitting: heat is no option; choose from temperature"),
+        ("score", ["AC"], {}, "score.sequences must be a list, got the string 'AC'"),
+        ("score", [["AC"]], {"passes": 2}, "score: passes is no option; choose from estimator"),
+        ("evaluate", [], {"seed": 2**32}, r"evaluate.seed must be in \[0, 2\^32\)"),
+        ("embed", ["AC"], {}, "embed.sequences must be a list, got the string 'AC'"),
+        ("embed", [[]], {}, "embed.sequences must hold a sequence, got none"),
+        ("to", ["xpu:99"], {}, "Run.to.device must be there, got xpu:99"),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    trained: Path, method: str, arguments: list, options: dict, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        getattr(seqdiff.load(trained), method)(*arguments, **options)
+
+
 def test_a_published_caduceus_is_a_run(tmp_path: Path) -> None:
     complement = (0, 1, 2, 3, 4, 5, 6, 10, 9, 8, 7, 11, 12, 13, 14, 15)
     network = Caduceus(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from seqdiff.cli.options import check_count, check_seed, part
+from seqdiff.checks import check_count, check_seed
+from seqdiff.cli.options import part
 
 if TYPE_CHECKING:
     from rich.table import Table

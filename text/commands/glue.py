@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from seqdiff.cli.options import Several, check_count
+from seqdiff.checks import check_count
+from seqdiff.cli.options import Several
 from seqdiff.files import check_folder
 
 if TYPE_CHECKING:
