@@ -8,10 +8,11 @@ import re
 import select
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib.metadata import entry_points, version
 from typing import Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnknownCommandError
 
 from seqdiff.cli.extensions import Command
 
@@ -126,6 +127,13 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundAr
         function, bound, _ = build_app(name).parse_args(
             list(arguments), exit_on_error=False, print_error=False
         )
+    except UnknownCommandError as error:
+        close = get_close_matches(arguments[0], commands(), 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(
+            f"seqdiff must be given a command, got {arguments[0]!r}; {hint}"
+            "seqdiff --help lists the commands"
+        ) from error
     except CycloptsError as error:
         where = "" if name is None else f" {name}"
         raise ValueError(f"{str(error).rstrip('.')}; see: seqdiff{where} --help") from error

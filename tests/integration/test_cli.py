@@ -75,6 +75,12 @@ def test_options_take_dashes_for_underscores(spelled: str, fails) -> None:
     assert "Unknown option: --given-label" in fails(["evaluate", "r", "--given-label"])
 
 
+@pytest.mark.parametrize(("word", "hint"), [("trian", "did you mean train? "), ("fly", "")])
+def test_an_unknown_command_is_one_line(word: str, hint: str, fails) -> None:
+    wanted = f"seqdiff must be given a command, got '{word}'; {hint}seqdiff --help lists the"
+    assert wanted in fails([word, "x"])
+
+
 def test_keys_are_listed(capsys) -> None:
     assert main(["train", "--keys"]) == 0
     text = capsys.readouterr().out

@@ -199,8 +199,44 @@ def _advance_pieces(cuts, span, maps, n, at, h, constant_B, constant_C, room, bo
     return h
 
 
+@njit
+def _load_borders(borders, span, number, state, at, states):
+    """Fill in a tile's states before a cut, which begin at ``at``."""
+    for n in range(states):
+        k = at + n * LANES
+        store(state, k, _load_border(borders, span, number, n, load(state, k)))
+
+
+@njit
+def _store_borders(borders, span, number, state, at, states):
+    for n in range(states):
+        _store_border(borders, span, number, n, load(state, at + n * LANES))
+
+
+@njit(forceinline=True)
+def _advance_whole(scan, cuts, span, maps, tile, room, state, borders):
+    """Move a tile's states over a chunk in which no two cuts meet."""
+    states, together = scan.A.shape[1], count_together(scan)
+    fixed, begin = (scan.constant_B, scan.constant_C), tile * states * LANES
+    steps, driven, y = room
+    _, _, opens, closes = find_piece(cuts, span, span.number)
+    if opens and (span.number == 0 or not cuts.through):
+        _load_borders(borders, span, span.number, state, begin, states)
+    for n in range(0, together, WIDE):
+        at = begin + n * LANES
+        h = load_wide(state, at)
+        store(state, at, advance(maps, n, at, h, False, False, steps, driven, 0, span.size, y))
+    for n in range(together, states):
+        at = begin + n * LANES
+        h = load(state, at)
+        store(state, at, advance(maps, n, at, h, *fixed, steps, driven, 0, span.size, y))
+    if closes and cuts.through and borders.size:
+        _store_borders(borders, span, span.number + 1, state, begin, states)
+
+
 @njit(forceinline=True)
 def _advance_tile(scan, cuts, span, maps, tile, room, state, borders):
+    """Move a tile's states over a chunk of several cuts."""
     states, together = scan.A.shape[1], count_together(scan)
     fixed = (scan.constant_B, scan.constant_C)
     for n in range(0, together, WIDE):
@@ -232,7 +268,10 @@ def _forward_row(scan, block, row, cuts, maps, room, state, borders, out, accumu
                 width = min(LANES, block.end - channel)
                 span = Span(b, channel, width, first, count, length, number, last)
                 open_tile(scan, block, tile, first, count, ahead, maps, room)
-                _advance_tile(scan, cuts, span, maps, tile, room, state, borders)
+                if number == last:  # a loop over cuts would cost a plain row a tenth of its time
+                    _advance_whole(scan, cuts, span, maps, tile, room, state, borders)
+                else:
+                    _advance_tile(scan, cuts, span, maps, tile, room, state, borders)
                 if out.size:
                     close_tile(scan, block, tile, first, count, ahead, out, accumulate, room)
 
@@ -446,6 +485,49 @@ def _pieces_back(
 
 
 @njit(forceinline=True)
+def _both_ways(maps, n, at, h, width, constant_B, constant_C, gated, tile, count, sums):
+    """Take ``width`` states forth over a chunk and their gradients back."""
+    fixed = (constant_B, constant_C)
+    replay(maps, n, at, h, width, *fixed, gated, tile, 0, count)
+    carry = load_like(sums.carry, at, h)
+    carry = reverse(maps, n, at, h, carry, width, *fixed, tile, 0, count, sums)
+    store(sums.carry, at, carry)
+    add_all_products(width, *fixed, count, n, at, tile, sums)
+
+
+@njit(forceinline=True)
+def _whole_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
+    """Take a tile's gradients back over a chunk in which no two cuts meet."""
+    states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
+    fixed, first = (scan.constant_B, scan.constant_C), number * states * LANES
+    _, _, opens, closes = find_piece(cuts, span, span.number)
+    if opens:
+        _load_borders(borders, span, span.number, state, first, states)
+    if closes:
+        for n in range(states):
+            k = first + n * LANES
+            carry = load(sums.carry, k)
+            if cuts.through:
+                carry = add(carry, _load_border(flows, span, span.number + 1, n, carry))
+            else:
+                carry = full_like(carry, 0.0)
+            store(sums.carry, k, carry)
+    for n in range(0, together, WIDE):
+        at = first + n * LANES
+        h = load_wide(state, at)
+        _both_ways(maps, n, at, h, WIDE, False, False, gated, tile, span.size, sums)
+    for n in range(together, states):
+        at = first + n * LANES
+        _both_ways(maps, n, at, load(state, at), 1, *fixed, gated, tile, span.size, sums)
+    if opens and cuts.through and span.number == 0:
+        for n in range(states):
+            carry = load(sums.carry, first + n * LANES)
+            _store_border(flows, span, 0, n, add(carry, _load_border(flows, span, 0, n, carry)))
+    if opens and not cuts.through and flows.size:
+        _store_borders(flows, span, span.number, sums.carry, first, states)
+
+
+@njit
 def _tile_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
     states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
     fixed = (scan.constant_B, scan.constant_C)
@@ -477,7 +559,10 @@ def _chunk_back(
         width = min(LANES, block.end - channel)
         own = Span(span.batch, channel, width, first, count, span.length, span.number, span.last)
         open_tile_back(scan, block, k, first, count, maps, d_out, tile)
-        _tile_back(scan, cuts, own, maps, k, state, borders, flows, tile, sums)
+        if span.number == span.last:  # as in the forward
+            _whole_back(scan, cuts, own, maps, k, state, borders, flows, tile, sums)
+        else:
+            _tile_back(scan, cuts, own, maps, k, state, borders, flows, tile, sums)
         close_tile_back(scan, block, k, first, count, maps, sums, tile, grads, accumulate)
     write_maps(scan, block, first, count, sums, grads)
 
