@@ -59,15 +59,16 @@ def contrast(
             f"contrast.estimator must be linear in its evaluations, got {chosen.name}, whose "
             f"differences mean nothing; use {SmallK.name}"
         )
-    ours, theirs = _rows("first", first, denoiser), _rows("second", second, denoiser)
-    _check_pairs(ours, theirs)
-    cost = chosen.cost(ours.num_tokens)
-    if not torch.equal(cost, chosen.cost(theirs.num_tokens)):
+    _check_rows("first", first, denoiser)
+    _check_rows("second", second, denoiser)
+    _check_pairs(first, second)
+    cost = chosen.cost(first.num_tokens)
+    if not torch.equal(cost, chosen.cost(second.num_tokens)):
         raise ValueError(
             f"contrast.estimator must make as many evaluations of a row as of its partner, got "
-            f"{chosen.name} and rows that count differently many tokens; use {SmallK.name}"
+            f"{chosen.name} and rows with different numbers of counted tokens; use {SmallK.name}"
         )
-    rows, place = _distinct(_stack(ours, theirs))
+    rows, place = _distinct(_stack(first, second))
     costs = chosen.cost(rows.num_tokens).cpu()
     calls = run_pass(
         chosen,
@@ -81,30 +82,29 @@ def contrast(
     mine, other = place.chunk(2)
     differences = [values[a] - values[b] for a, b in zip(mine, other, strict=True)]
     per_pair = 2 * denoiser.evaluations_per_call
-    return _summarise(chosen, differences, ours.num_tokens.cpu().numpy(), per_pair)
+    return _summarise(chosen, differences, first.num_tokens.cpu().numpy(), per_pair)
 
 
-def _rows(name: str, batch: Batch, denoiser: Denoiser) -> Batch:
-    """Check that every row of a batch counts at least one token, and known tokens only."""
+def _check_rows(name: str, batch: Batch, denoiser: Denoiser) -> None:
+    """Raise ``ValueError`` if a row of a batch counts no token, or an unknown one."""
     if not bool(batch.loss_mask.any(dim=-1).all()):
         raise ValueError(
             f"contrast.{name} must count at least one position of every row, got a row without any;"
             " leave it out"
         )
     require_known(f"contrast.{name}", batch, denoiser)
-    return batch
 
 
-def _check_pairs(ours: Batch, theirs: Batch) -> None:
+def _check_pairs(first: Batch, second: Batch) -> None:
     """Raise ``ValueError`` if batches differ in shape, or a row and its partner in their noise."""
-    shapes = [tuple(rows.tokens.shape) for rows in (ours, theirs)]
+    shapes = [tuple(rows.tokens.shape) for rows in (first, second)]
     if shapes[0] != shapes[1]:
         raise ValueError(
             f"contrast.second must have the shape of first, {shapes[0]}, got {shapes[1]}; pair "
             "rows of equal length"
         )
     for name in ("index", "label", "mirrored", "padding"):
-        mine, other = getattr(ours, name), getattr(theirs, name)
+        mine, other = getattr(first, name), getattr(second, name)
         if (mine is None) != (other is None) or (mine is not None and not torch.equal(mine, other)):
             raise ValueError(
                 f"contrast.second must have the {name} of first, so that a row and its partner "
