@@ -129,10 +129,9 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundAr
         )
     except UnknownCommandError as error:
         close = get_close_matches(arguments[0], commands(), 1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        hint = f", did you mean {close[0]}?" if close else ""
         raise ValueError(
-            f"seqdiff must be given a command, got {arguments[0]!r}; {hint}"
-            "seqdiff --help lists the commands"
+            f"seqdiff must be given a command, got {arguments[0]!r}{hint}; see: seqdiff --help"
         ) from error
     except CycloptsError as error:
         where = "" if name is None else f" {name}"

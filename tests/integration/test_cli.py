@@ -75,9 +75,9 @@ def test_options_take_dashes_for_underscores(spelled: str, fails) -> None:
     assert "Unknown option: --given-label" in fails(["evaluate", "r", "--given-label"])
 
 
-@pytest.mark.parametrize(("word", "hint"), [("trian", "did you mean train? "), ("fly", "")])
+@pytest.mark.parametrize(("word", "hint"), [("trian", ", did you mean train?"), ("fly", "")])
 def test_an_unknown_command_is_one_line(word: str, hint: str, fails) -> None:
-    wanted = f"seqdiff must be given a command, got '{word}'; {hint}seqdiff --help lists the"
+    wanted = f"seqdiff must be given a command, got '{word}'{hint}; see: seqdiff --help"
     assert wanted in fails([word, "x"])
 
 
