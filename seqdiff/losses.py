@@ -132,7 +132,7 @@ def mask_column_kl(
     Austin et al. 2021, arXiv:2107.03006, with q(z_s | z_t, x0 := p).
 
     Args:
-        log_probs: Of x0 over the K symbols and, last, the mask; or over the K symbols.
+        log_probs: Distribution of x0 over the K symbols and, last, the mask; or without the mask.
         x0: Clean ids below K.
         s: The step's end, in [0, t).
         t: The step's start, in (0, 1].

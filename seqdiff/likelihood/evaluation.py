@@ -158,7 +158,7 @@ class Budget:
         self.check(1)
 
     def check(self, num_tokens: int) -> None:
-        """See ``check_budget``."""
+        """Check that the budget allows one pass over so many tokens; see ``check_budget``."""
         check_budget(
             self.estimator,
             num_tokens=num_tokens,

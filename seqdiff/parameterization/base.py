@@ -35,8 +35,8 @@ class Parameterization(ABC):
 
     Attributes:
         name: Name in messages and tables.
-        kind: What ``read`` returns: ``loo`` or ``full`` distributions, or ``score`` ratios. (Guided
-            denoisers that give the reverse step alone have ``step``.)
+        kind: Kind of the output of ``read``: ``loo`` or ``full`` distributions, or ``score``
+            ratios. (Guided denoisers that give the reverse step alone have ``step``.)
         processes: The processes that it is for.
         needs_time: Whether the network needs the noise level as an input with every process.
         carry_over: Whether visible tokens are copied. Otherwise the bound has a reconstruction term

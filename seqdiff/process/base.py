@@ -32,8 +32,8 @@ class Process(ABC):
 
     Attributes:
         name: Name in messages and tables.
-        context: What the distribution of a token is conditioned on: the whole noisy ``row``; its
-            noisy ``block`` and the clean blocks before it; or the clean ``prefix`` alone.
+        context: Tokens that the distribution of a token is conditioned on: the whole noisy ``row``;
+            its noisy ``block`` and the clean blocks before it; or the clean ``prefix`` alone.
         needs_time: Whether a network needs the noise level as an input, because noisy tokens do not
             show it.
         vocab_size: K, the number of real symbols, with ids ``0..K-1``.

@@ -39,7 +39,7 @@ class Growth:
     Attributes:
         canvas: The rows.
         size: Tokens of a block.
-        open: Which blocks hold masks.
+        open: True for blocks that hold masks.
         until: Number of blocks up to the last that holds masks.
         end: Tokens of each row.
         earliest: Smallest allowed end of each row, after its last visible token.

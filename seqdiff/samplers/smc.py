@@ -202,7 +202,7 @@ class SMCSampler(FirstHittingSampler):
     Attributes:
         reward: Scores rows of ids ``[n, L]`` with one number each, ``[n]``. Higher is more likely,
             and ``-inf`` is impossible. Padding is as in ``x_init``.
-        reward_temperature: In units of the reward; the lower, the stronger the tilt.
+        reward_temperature: Divides the reward; lower values tilt more.
         num_particles: N, for each row.
         ess_threshold: Fraction of N in [0, 1] below which particles are resampled; 0 never
             resamples.
