@@ -213,10 +213,6 @@ def make_cache_folder() -> Path:
 def content_digest(path: Path, folder: Path) -> str:
     """Hash a file's content, and keep the result until the file changes.
 
-    Args:
-        path: The file.
-        folder: Folder of the results, by path, size, inode and modification time.
-
     Raises:
         OSError: If the result cannot be written.
     """

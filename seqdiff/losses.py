@@ -352,11 +352,6 @@ def gaussian_nelbo(
     Source: Kingma et al. 2021, arXiv:2107.00630, equation 17; Gulrajani and Hashimoto 2023,
     arXiv:2305.18619, section 2.
 
-    Args:
-        predicted: Mean embeddings given z_t.
-        clean: Embeddings of the clean tokens.
-        level: Noise level of each position.
-
     Returns:
         Nats per unit time.
     """

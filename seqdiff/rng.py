@@ -105,13 +105,7 @@ class CounterNoise:
     def uniform_at(
         self, index: Int[Tensor, " n"], position: Int[Tensor, " n"], *, stream: int
     ) -> Float64[Tensor, " n"]:
-        """Draw single values of ``uniform``: that of row ``index[i]`` at ``position[i]``.
-
-        Args:
-            index: Non-negative ids of rows.
-            position: Places within the rows.
-            stream: Number of an independent stream.
-        """
+        """Draw single values of ``uniform``: that of row ``index[i]`` at ``position[i]``."""
         rows = index.to(torch.int64)
         streams = torch.full_like(rows, stream)
         w0, w1, w2, w3 = philox((position // 2, streams, rows & _WORD, rows >> 32), self._key)
@@ -147,10 +141,6 @@ def permutation_rank(
     noise: Float64[Tensor, "B L"], eligible: Bool[Tensor, "B L"]
 ) -> Int64[Tensor, "B L"]:
     """Rank the eligible positions of each row in a uniformly random order.
-
-    Args:
-        noise: Independent uniforms.
-        eligible: Positions that are ranked.
 
     Returns:
         Ranks ``0, 1, ...`` at eligible positions, and higher numbers elsewhere.

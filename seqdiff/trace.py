@@ -69,9 +69,6 @@ class Trace:
     ) -> Iterator[tuple[Integer[np.ndarray, " c"], Integer[np.ndarray, " c"]]]:
         """Iterate over the steps of a sequence.
 
-        Args:
-            row: Number of the sequence.
-
         Yields:
             For each step the positions that changed, and their new tokens.
 
@@ -90,9 +87,6 @@ class Trace:
 
     def states(self, row: int) -> Integer[np.ndarray, "S L"]:
         """Tokens of a sequence before the first step and after each.
-
-        Args:
-            row: Number of the sequence.
 
         Raises:
             ValueError: If there is no such sequence.

@@ -565,10 +565,6 @@ def first_leak(backbone: Backbone, vocab_size: int) -> tuple[int, int] | None:
     The network is tried with random weights in place of its own, since a head that starts at zero
     would hide what it sees.
 
-    Args:
-        backbone: The network; it stays as it is.
-        vocab_size: K.
-
     Returns:
         The position, from 0, and the token; ``None`` if there is none.
     """

@@ -235,16 +235,7 @@ def run_pass(
     noise: PassNoise,
     rows_per_call: int,
 ) -> Iterator[Float64[np.ndarray, " n"]]:
-    """Yield the values of one pass, one network call at a time: all of the first row, and so on.
-
-    Args:
-        estimator: The estimator.
-        denoiser: The model.
-        rows: The rows.
-        cost: Network evaluations of each row, on the CPU.
-        noise: The pass's noise.
-        rows_per_call: Evaluations that share a network call.
-    """
+    """Yield the values of one pass, one network call at a time: all of the first row, and so on."""
     owner = torch.arange(len(cost)).repeat_interleave(cost)
     first = (cost.cumsum(dim=0) - cost).repeat_interleave(cost)
     number, device = torch.arange(len(owner)) - first, rows.tokens.device

@@ -168,11 +168,7 @@ class Budget:
         )
 
     def first(self, cost: int) -> int:
-        """Number of passes of the first stage.
-
-        Args:
-            cost: Network evaluations of a pass.
-        """
+        """Number of passes of the first stage."""
         most = math.inf if self.max_nfe is None else self.max_nfe // cost
         if self.estimator.exact or (self.target_se is None and self.max_nfe is None):
             return 1

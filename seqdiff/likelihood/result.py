@@ -231,10 +231,6 @@ def effective_degrees(
     The sum is about as uncertain as chi-square with (sum v)^2 / sum(v^2 / d) degrees of freedom.
     Squares of estimates are too large by a factor of 1 + 2 / d on average, which is corrected for:
     with one degree of freedom each, the result would otherwise be a third of the true one.
-
-    Args:
-        variances: The estimates.
-        degrees: Degrees of freedom of all of them, or of each.
     """
     each = np.broadcast_to(degrees, variances.shape)
     if not variances.any():

@@ -101,14 +101,7 @@ def add_on_some_rows(
     noise: CounterNoise,
     decode: Callable[[Batch, Tensor], Tensor],
 ) -> Float[Tensor, "B L"]:
-    """Add a reconstruction term to some of the rows, see ``add_ends``.
-
-    Args:
-        terms: Terms of all rows.
-        batch: The rows.
-        noise: Noise that chooses the rows.
-        decode: Returns the reconstruction terms of a batch, given a weight for each row.
-    """
+    """Add a reconstruction term to some of the rows, see ``add_ends``."""
     chosen = noise.uniform(batch.index, 1, stream=RECONSTRUCTION_STREAM)[:, 0] < _RECONSTRUCTED
     rows = chosen.nonzero().squeeze(-1)
     if not len(rows):

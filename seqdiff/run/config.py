@@ -346,11 +346,7 @@ def _choices(key: str) -> list[str]:
 
 
 def _hint(arguments: Sequence[str]) -> str:
-    """List the valid choices in place of the first key or class that does not exist.
-
-    Args:
-        arguments: Arguments of the parser.
-    """
+    """List the valid choices in place of the first key or class that does not exist."""
     merged: dict[str, Any] = {"process": _DEFAULT_PROCESS, "objective": _DEFAULT_OBJECTIVE}
     for key, text in read_flags(arguments):
         if key == "config":

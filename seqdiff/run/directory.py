@@ -80,10 +80,6 @@ class Trained:
 def load_trained(directory: Path | str, *, device: torch.device | str = "cpu") -> Trained:
     """Load a run directory. Nothing is unpickled.
 
-    Args:
-        directory: A run directory.
-        device: Device of the network.
-
     Raises:
         FileNotFoundError: If it is no run directory, or nothing has been saved yet.
         ValueError: If the tokenizer or the weights do not fit the configuration.

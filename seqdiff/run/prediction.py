@@ -167,10 +167,6 @@ class FillTable:
 def fill_table(run: Trained, template: str) -> FillTable:
     """Predict all unknown positions by one network call.
 
-    Args:
-        run: The run.
-        template: A string with unknown symbols.
-
     Raises:
         ValueError: If the process is not masked diffusion, no symbol is unknown, or the template is
             too long for the network.

@@ -221,9 +221,6 @@ def _sign(parsed: ParsedRun, tokenizer: Tokenizer, resumed_at: int | None) -> No
 def git_revision(package: Path) -> str | None:
     """Find the revision of the checkout that a package is imported from.
 
-    Args:
-        package: Its folder.
-
     Returns:
         The commit, with a ``+`` if tracked files have changed since; ``None`` if the package is not
         part of a checkout, even if it is installed inside one.

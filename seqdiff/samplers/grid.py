@@ -83,14 +83,7 @@ class GridSampler(Decoding, Sampler, ABC):
     def advance(
         self, canvas: Canvas, s: Float64[Tensor, ""], t: Float64[Tensor, ""], draw: int
     ) -> None:
-        """Draw z_s given z_t.
-
-        Args:
-            canvas: The rows, at time t.
-            s: Earlier time.
-            t: Present time.
-            draw: Distinguishes the draws of a position.
-        """
+        """Draw z_s given z_t."""
         if canvas.denoiser.any_order and self.keeps_unmask_times:  # predict what is unmasked only
             masked = canvas.masked
             unmask = canvas.absorbing.unmask_probability(s, t).expand(masked.shape)
@@ -113,14 +106,7 @@ class GridSampler(Decoding, Sampler, ABC):
         s: Float64[Tensor, ""],
         t: Float64[Tensor, ""],
     ) -> Float64[Tensor, "N states"]:
-        """Return the distribution of z_s given z_t at some positions, by default the posterior.
-
-        Args:
-            canvas: The rows, at time t.
-            where: The positions.
-            s: Earlier time.
-            t: Present time.
-        """
+        """Return the distribution of z_s given z_t at some positions, by default the posterior."""
         return canvas.reverse(where, s, t, self.shape)
 
     def correct(self, canvas: Canvas, s: Float64[Tensor, ""], draw: int) -> None:

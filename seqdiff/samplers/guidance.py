@@ -330,13 +330,7 @@ class ClassifierBased(Guidance, ABC):
     def _log_wanted(
         self, inputs: Inputs, asked: Bool[Tensor, "B L"], like: Float[Tensor, "M states"]
     ) -> Float[Tensor, "N states"]:
-        """Return gamma log p(wanted | the row with state k at a position), up to a constant.
-
-        Args:
-            inputs: The rows.
-            asked: The positions.
-            like: The distributions to tilt; fixes the number of states and the precision.
-        """
+        """Return gamma log p(wanted | the row with state k at a position), up to a constant."""
 
 
 class ExactClassifierBased(ClassifierBased):

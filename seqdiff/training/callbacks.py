@@ -326,12 +326,7 @@ class ClippedScheduleSearch(Callback):
             logger.log_metrics(row, step=trainer.global_step)
 
     def search(self, trainer: Trainer, module: DiffusionModule) -> Variances:
-        """Measure the variances, which are the same on all devices.
-
-        Args:
-            trainer: The Trainer.
-            module: The module, with the weights to use.
-        """
+        """Measure the variances, which are the same on all devices."""
         objective = module.objective
         assert isinstance(objective, BlockNELBO)
         estimates = ClippedEstimates(objective, module.denoiser, module.noise, module.label_dropout)
@@ -412,11 +407,7 @@ class StepBar(BatchCallback, ProgressBar):
     """Shows steps, losses in bits per token, speed and the time left, on standard error."""
 
     def __init__(self, every_n_steps: int) -> None:
-        """Make a bar that is not yet shown.
-
-        Args:
-            every_n_steps: Optimizer steps between two updates of the metrics.
-        """
+        """Make a bar that is not yet shown."""
         super().__init__()
         self._every_n_steps = every_n_steps
         self._progress: Bar | None = None

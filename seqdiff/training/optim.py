@@ -61,9 +61,6 @@ def decay_groups(module: nn.Module) -> tuple[list[str], list[str]]:
 def lr_scales(module: nn.Module) -> dict[str, float]:
     """List the parameters with a learning rate of their own, marked by ``_lr_scale``.
 
-    Args:
-        module: The network.
-
     Returns:
         By name, the factor by which the learning rate is multiplied.
     """

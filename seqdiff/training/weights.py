@@ -348,10 +348,6 @@ def rows_before(step: int, path: Path) -> list[list[str]]:
 
     Blank lines are dropped, and so is a last line that a killed process did not finish.
 
-    Args:
-        step: Rows of this step and later are left out.
-        path: The file.
-
     Raises:
         ValueError: If the file is no metrics file.
     """
