@@ -189,9 +189,10 @@ def test_what_does_not_go_together_raises_before_any_call() -> None:
     ahead = torch.tensor([[0, K, K, K], [0, K, 2, K]])
     with pytest.raises(ValueError, match="got token 2 after a mask at row 1, position 2"):
         sample(LeftToRightSampler(), MODEL, ahead)
-    for options in ({"estimator": StratifiedK()}, {"evaluations": 4}):
-        with pytest.raises(ValueError, match=r"must be chain-rule for the process left-to-r"):
-            evaluate(MODEL, [batch(ROWS)], **options)
+    with pytest.raises(ValueError, match=r"must be chain-rule for the process left-to-r"):
+        evaluate(MODEL, [batch(ROWS)], estimator=StratifiedK())
+    with pytest.raises(ValueError, match=r"evaluations must be left out for the process left-to-r"):
+        evaluate(MODEL, [batch(ROWS)], evaluations=4)
     with pytest.raises(ValueError, match=r"must be .* for the process absorbing .* got chain-rule"):
         evaluate(subs, [batch(ROWS)], estimator=ChainRule())
     for objective, model, others in (
