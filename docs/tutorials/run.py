@@ -19,7 +19,9 @@ def run(path: Path) -> nbformat.NotebookNode:
     """
     notebook = nbformat.read(path, as_version=4)
     folder = {"metadata": {"path": str(path.parent)}}
-    client = NotebookClient(notebook, timeout=600, record_timing=False, resources=folder)
+    client = NotebookClient(
+        notebook, timeout=600, record_timing=False, coalesce_streams=True, resources=folder
+    )
     commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     client.execute(env=os.environ | {"PATH": commands})
     for cell in notebook.cells:
