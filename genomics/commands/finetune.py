@@ -124,7 +124,7 @@ def finetune(
     todo = list(cells(tasks, networks, grid, place))
     ledger = Ledger(out / "results.jsonl")
     out.mkdir(parents=True, exist_ok=True)
-    run_cells(todo, ledger)
+    results = run_cells(todo, ledger)
     lines = summarise(todo, ledger)
     notes = [NOTE, *_notes(tasks, grid), *list_diverged(todo, ledger)]
     tables = build_tables(lines)
@@ -133,9 +133,9 @@ def finetune(
         Console().print(table.to_rich())
     print("\n".join(notes))
     print(f"{out}: results.jsonl (a line a run), table.json, table.md")
-    found = [ledger.find(cell.key) or {} for cell in todo if "strategy" in cell.key]
+    networks_only = [r for cell, r in zip(todo, results, strict=True) if "strategy" in cell.key]
     where = f" ({out / 'table.md'} says which, beside the baselines)"
-    check_converged("finetune.lr", found, where)
+    check_converged("finetune.lr", networks_only, where)
 
 
 def _check_names(names: list[str]) -> None:

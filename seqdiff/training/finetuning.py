@@ -228,7 +228,7 @@ def _spell(key: Key) -> str:
     return json.dumps(key, sort_keys=True)
 
 
-def run_cells(todo: Sequence[Cell], ledger: Ledger) -> None:
+def run_cells(todo: Sequence[Cell], ledger: Ledger) -> list[Result]:
     """Run the cells that are not finished, under a progress bar, and keep each result at once.
 
     The result of a run that diverges is ``{"diverged": epochs}``.
@@ -236,6 +236,9 @@ def run_cells(todo: Sequence[Cell], ledger: Ledger) -> None:
     Args:
         todo: Runs.
         ledger: Their results.
+
+    Returns:
+        The result of each cell, in order.
 
     Raises:
         ValueError: If a run raises it; the results before it are kept.
@@ -252,6 +255,7 @@ def run_cells(todo: Sequence[Cell], ledger: Ledger) -> None:
             except DivergedError as error:
                 result = {"diverged": error.epochs}
             ledger.add(cell.key, result)
+    return [result for cell in todo if (result := ledger.find(cell.key)) is not None]
 
 
 def choose(runs: Mapping[Name, Sequence[Result]], score: Callable[[Result], float]) -> Name | None:

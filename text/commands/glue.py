@@ -82,10 +82,10 @@ def glue(
     ledger = Ledger(None if out is None else out / "results.jsonl")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    run_cells(todo, ledger)
+    results = run_cells(todo, ledger)
     by_rate: dict[float, list[dict]] = {rate: [] for rate in rates}
-    for recipe, cell in zip(recipes, todo, strict=True):
-        by_rate[recipe.lr].append(ledger.find(cell.key) or {})
+    for recipe, result in zip(recipes, results, strict=True):
+        by_rate[recipe.lr].append(result)
     title = f"{model} on {chosen.title}: {len(examples[0]):,} train, {len(examples[1]):,} dev"
     table, rows, notes = build_table(chosen, by_rate, title, len(examples[1]))
     Console().print(table.to_rich())
@@ -93,7 +93,7 @@ def glue(
     if out is not None:
         write_tables(out, [table], rows, notes)
         print(f"{out}: results.jsonl (a line a run), table.json, table.md")
-    check_converged("glue.lr", [result for found in by_rate.values() for result in found])
+    check_converged("glue.lr", results)
 
 
 def _backbone(name: str) -> BertBackbone:
