@@ -27,10 +27,9 @@ def log_softmax(outputs: Float[Tensor, "*n K"]) -> Float[Tensor, "*n K"]:
     return outputs.log_softmax(dim=-1, dtype=torch.promote_types(outputs.dtype, torch.float32))
 
 
-class _Normalised(Parameterization):
+class _Normalised:
     """Reads outputs as logits; the noisy token and the time do not matter."""
 
-    @override
     def read(
         self,
         outputs: Float[Tensor, "*n columns"],
@@ -38,6 +37,7 @@ class _Normalised(Parameterization):
         t: Float[Tensor, "*n"] | None,
         process: Process,
     ) -> Float[Tensor, "*n columns"]:
+        """Normalise the outputs over their last axis; see ``Parameterization.read``."""
         del z, t, process
         return log_softmax(outputs)
 
@@ -78,7 +78,7 @@ class Subs(Parameterization):
 
 
 @dataclass(frozen=True)
-class MaskColumn(_Normalised):
+class MaskColumn(_Normalised, Parameterization):
     """D3PM with an absorbing state: logits of the K symbols and, last, of the mask.
 
     Probability mu on the mask delays unmasking. In continuous time this is SEDD with scores
@@ -101,7 +101,7 @@ class MaskColumn(_Normalised):
 
 
 @dataclass(frozen=True)
-class LeaveOneOut(_Normalised):
+class LeaveOneOut(_Normalised, Parameterization):
     """Logits of p(x0 | the other positions), at every position.
 
     The objectives of D3PM, UDLM, Duo and GIDD teach a network this distribution, although it sees
@@ -115,7 +115,7 @@ class LeaveOneOut(_Normalised):
 
 
 @dataclass(frozen=True)
-class Full(_Normalised):
+class Full(_Normalised, Parameterization):
     """Logits of p(x0 | all positions), the own noisy token included.
 
     Where a kernel or a bound needs the leave-one-out distribution, ``Denoiser`` divides by the
@@ -129,7 +129,7 @@ class Full(_Normalised):
 
 
 @dataclass(frozen=True)
-class Categorical(_Normalised):
+class Categorical(_Normalised, Parameterization):
     """Plaid: logits of p(x0 | all noisy embeddings); their mean embedding predicts e(x0).
 
     The prediction lies within the hull of the embeddings, and the same distribution at t = 0
