@@ -30,6 +30,7 @@ from seqdiff.process import Blockwise, Process, check_block_size
 from seqdiff.run.config_files import (
     Content,
     config_files,
+    convert_flags,
     import_path,
     one_line,
     read_config,
@@ -205,7 +206,7 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
                 "may hold it"
             )
     contents = [read_config(file) for file in config_files(path)]
-    own, flags = _take_preset(flags)
+    own, flags = _take_preset(convert_flags(flags))
     named = [content.preset for content in contents if content.preset is not None]
     name = own or (named[-1] if named else None)
     arguments: list[str] = []

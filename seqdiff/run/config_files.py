@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from os.path import abspath
 from pathlib import Path
@@ -87,13 +88,14 @@ def read_config(path: Path) -> Content:
         path: From ``config_files``.
     """
     written = yaml.safe_load(path.read_text())
-    content = _moved(written)
+    parts = {key: value for key, value in written.items() if key != "base"}
+    content = written | {key: _moved(value, path.parent) for key, value in parts.items()}
     preset = content.get("preset")
     if not _is_old(content) and content == written:
         return Content(str(path), preset, _says_time(content))
-    for key in ("backbone", "data"):
-        if isinstance(content.get(key), str) and (path.parent / content[key]).is_file():
-            content[key] = str((path.parent / content[key]).resolve())
+    for key, value in content.items():
+        if isinstance(value, str) and _is_yaml(path.parent / value):
+            content[key] = str((path.parent / value).resolve())
     modern = _modern(content) if _is_old(content) else content
     return Content(json.dumps(modern), preset, _says_time(content))
 
@@ -103,18 +105,47 @@ def _says_time(content: dict[str, object]) -> bool:
     return "time_conditioned" in _options_of(content.get("backbone"))
 
 
-def _moved(value: Any) -> Any:
-    """Replace the class paths of classes that have moved."""
+def convert_flags(flags: Sequence[str]) -> list[str]:
+    """Replace the class paths of classes that have moved, also in YAML files that flags name."""
+    converted = []
+    for flag in flags:
+        key, equals, value = flag.partition("=") if flag.startswith("--") else ("", "", flag)
+        with suppress(yaml.YAMLError):
+            written = yaml.safe_load(value) if value.startswith(("{", "[")) else value
+            content = _moved(written, Path())
+            if content != written:
+                value = content if isinstance(content, str) else json.dumps(content)
+        converted.append(key + equals + value)
+    return converted
+
+
+def _is_yaml(path: Path) -> bool:
+    return path.suffix in {".yaml", ".yml"} and path.is_file()
+
+
+def _moved(value: Any, folder: Path | None = None) -> Any:
+    """Replace the class paths of classes that have moved.
+
+    Args:
+        value: A value of a configuration.
+        folder: Folder of the YAML file that the value may name. A file that names such a class is
+            replaced by its content.
+    """
     if isinstance(value, list):
         return [_moved(one) for one in value]
-    if not isinstance(value, dict):
+    if isinstance(value, dict):
+        return {key: _moved(one) for key, one in value.items()}
+    if not isinstance(value, str):
         return value
-    new = {key: _moved(one) for key, one in value.items()}
-    module, _, name = _class_of(value).rpartition(".")
+    if folder is not None and _is_yaml(folder / value):
+        written = yaml.safe_load((folder / value).read_text())
+        content = _moved(written)
+        return value if content == written else content
+    module, _, name = value.rpartition(".")
     room = module.rpartition(".")[0]
-    if module in _MOVED or room in _ROOMS:
-        new["class_path"] = f"{_MOVED.get(module, room)}.{name}"
-    return new
+    if name[:1].isupper() and (module in _MOVED or room in _ROOMS):
+        return f"{_MOVED.get(module, room)}.{name}"
+    return value
 
 
 def _is_old(content: dict[str, object]) -> bool:

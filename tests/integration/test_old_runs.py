@@ -26,6 +26,7 @@ from seqdiff.objectives import (
 )
 from seqdiff.process import Absorbing, Blockwise, LeftToRight, Process
 from seqdiff.run import load
+from seqdiff.run.config import parse_run
 from seqdiff.run.config_files import read_config
 from seqdiff.samplers import AncestralSampler, BlockSampler
 from seqdiff.schedules import LogLinear
@@ -169,3 +170,37 @@ def test_classes_that_moved_are_found_by_their_old_paths(old: str, tmp_path: Pat
     assert path == MOVED[old]
     module, _, name = path.rpartition(".")
     assert isinstance(getattr(import_module(module), name), type)
+
+
+@pytest.mark.parametrize(
+    "named", ["base.yaml", "data.yaml in the file", "data.yaml in a flag", "flags", "JSON"]
+)
+def test_old_class_paths_are_found_wherever_they_are_written(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {"class_path": "genomics.datamodules.SyntheticDataModule", "init_args": {"length": 8}}
+    network = {"d_model": 8, "n_layer": 1, "n_heads": 1}
+    content = {
+        "output": str(tmp_path / "run"),
+        "backbone": {"class_path": "seqdiff.backbones.Transformer", "init_args": network},
+    }
+    flags: list[str] = []
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "data.yaml").write_text(yaml.safe_dump(data))
+    if named == "base.yaml":
+        (folder / "base.yaml").write_text(yaml.safe_dump({"data": data}))
+        content["base"] = "base.yaml"
+    elif named == "data.yaml in the file":
+        content["data"] = "data.yaml"
+    elif named == "data.yaml in a flag":
+        monkeypatch.chdir(folder)
+        flags = ["--data", "data.yaml", "--process=seqdiff.process.absorbing.Absorbing"]
+    elif named == "flags":
+        flags = ["--data", data["class_path"], "--data.length=8"]
+    else:
+        flags = [f"--data={json.dumps(data)}"]
+    (folder / "old.yaml").write_text(yaml.safe_dump(content))
+    written = parse_run(folder / "old.yaml", flags)
+    assert written["data"]["class_path"] == "genomics.data.SyntheticDataModule"
+    assert written["process"]["class_path"] == "seqdiff.process.Absorbing"
