@@ -7,9 +7,8 @@ tail, which is given or zero. A row that is not cut is one block.
 
 from __future__ import annotations
 
-from numba import njit
-
 from seqdiff.ops.cpu_simd.cuts import Cuts, count_cuts, find_cut
+from seqdiff.ops.cpu_simd.jit import inlined, inner
 from seqdiff.ops.cpu_simd.tiles import (
     buffer,
     put_tile,
@@ -40,14 +39,14 @@ from seqdiff.ops.cpu_simd.vectors import (
 CHUNK = 64
 
 
-@njit(forceinline=True)
+@inlined
 def _tail_place(tails, b, number, row, channel):
     size = tails.itemsize
     place = b * tails.strides[0] + number * tails.strides[1] + row * tails.strides[2]
     return place // size + channel
 
 
-@njit(forceinline=True)
+@inlined
 def _read_window(x, tails, b, number, channel, width, begin, first, count, taps, window):
     """Load a chunk and the ``taps - 1`` positions before it, of which the tail holds some."""
     before = min(first - begin, taps - 1)
@@ -62,7 +61,7 @@ def _read_window(x, tails, b, number, channel, width, begin, first, count, taps,
     read_tile(x, b, channel, width, first - before, count + before, rest)
 
 
-@njit(forceinline=True)
+@inlined
 def filter_at(window, weights, bias, taps, i):
     """The filtered value at the chunk's position i."""
     value = load(bias, 0)
@@ -109,7 +108,7 @@ def conv_forward(counter, x, weight, bias, silu, period, lead, tails, out):
                 write_tile(out, b, channel, width, first, count, result)
 
 
-@njit(forceinline=True)
+@inlined
 def through_silu(window, weights, bias, taps, count, slopes):
     """Multiply the output's gradients by SiLU's slope, in place."""
     for i in range(count):
@@ -118,7 +117,7 @@ def through_silu(window, weights, bias, taps, count, slopes):
         store(slopes, i * LANES, mul(load(slopes, i * LANES), silu_slope(value, s)))
 
 
-@njit(forceinline=True)
+@inlined
 def gather(slopes, weights, taps, count, window, dx, d_weights, d_bias):
     """From gradients before the activation to those of x, the filter and the bias."""
     sum_bias = load(d_bias, 0)
@@ -139,7 +138,7 @@ def gather(slopes, weights, taps, count, window, dx, d_weights, d_bias):
         store(d_weights, w * LANES, sum_weight)
 
 
-@njit
+@inner
 def _write_tail(d_tails, b, number, channel, width, slopes, weights, taps):
     """The gradient of a block's tail, from those before the activation at its first positions."""
     for row in range(taps - 1):

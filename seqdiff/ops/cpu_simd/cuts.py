@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import njit
-
 from seqdiff.blocks import num_blocks
+from seqdiff.ops.cpu_simd.jit import inlined, inner
 
 
 class Cut(NamedTuple):
@@ -39,13 +38,13 @@ class Cuts(NamedTuple):
     through: bool
 
 
-@njit
+@inner
 def count_cuts(cuts, length):
     """Count the cuts of a row."""
     return 1 + -(-max(0, length - cuts.lead) // cuts.period)
 
 
-@njit(forceinline=True)
+@inlined
 def find_cut(cuts, length, number):
     """First position of a cut and the one after its last."""
     first = 0 if number == 0 else cuts.lead + (number - 1) * cuts.period

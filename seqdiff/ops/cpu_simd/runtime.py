@@ -14,10 +14,12 @@ import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numba import from_dtype, njit, types
 from torch import Tensor
 
@@ -70,19 +72,26 @@ def _type(argument: object) -> types.Type:
 def _compile(
     function: Callable[..., None], dtype: torch.dtype, arguments: tuple[object, ...]
 ) -> Callable[..., None]:
-    """Compile a kernel, or load it from Numba's cache on disk; say so when it takes a while."""
+    """Compile a kernel, or load it from Numba's cache on disk; say so when it takes a while.
+
+    Of several processes that need a kernel, one compiles it and the others wait for the cache.
+    """
     name = f"{function.__name__}_{_digest()}_{str(dtype).removeprefix('torch.')}"
     function.__qualname__ = name
     keep_freed_memory()
-    try:
-        kernel = njit(nogil=True, cache=True)(function)
-        folder = Path(kernel.stats.cache_path or ".")
-        if not any(folder.glob(f"*{name}*.nbi")):
-            _say_once(f"once on this machine; they are kept in {folder}")
-    except RuntimeError:
-        kernel = njit(nogil=True)(function)
-        _say_once("in every run, since no cache folder is writable; set NUMBA_CACHE_DIR to one")
-    kernel.compile(tuple(map(_type, arguments)))
+    with ExitStack() as stack:
+        try:
+            kernel = njit(nogil=True, cache=True)(function)
+            folder = Path(kernel.stats.cache_path or ".")
+            if not any(folder.glob(f"*{name}*.nbi")):
+                _say_once(f"once on this machine; they are kept in {folder}")
+                folder.mkdir(parents=True, exist_ok=True)
+                with suppress(NotImplementedError):  # a file system without locks
+                    stack.enter_context(FileLock(folder / f"{name}.lock"))
+        except RuntimeError:
+            kernel = njit(nogil=True)(function)
+            _say_once("in every run, since no cache folder is writable; set NUMBA_CACHE_DIR to one")
+        kernel.compile(tuple(map(_type, arguments)))
     kernel.disable_compile()
     return kernel
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from seqdiff.ops.cpu_simd.jit import inlined, inner
 from seqdiff.ops.cpu_simd.math import exp2, log1p
 from seqdiff.ops.cpu_simd.vectors import (
     LANES,
@@ -37,7 +37,7 @@ from seqdiff.ops.cpu_simd.vectors import (
 LOG2E = math.log2(math.e)
 
 
-@njit
+@inner
 def buffer(vectors, like):
     """Room for some vectors, on a cache line's border: straddling loads and stores are slow."""
     raw = np.empty(vectors * LANES + LANES, like.dtype)
@@ -47,7 +47,7 @@ def buffer(vectors, like):
     return room
 
 
-@njit(forceinline=True)
+@inlined
 def read_tile(source, batch, channel, width, first, count, tile):
     """Copy ``source[batch, channel : channel + width, first : first + count]`` into a buffer."""
     size = source.itemsize
@@ -68,7 +68,7 @@ def read_tile(source, batch, channel, width, first, count, tile):
             tile[i * LANES + lane] = 0.0
 
 
-@njit(forceinline=True)
+@inlined
 def write_tile(target, batch, channel, width, first, count, tile):
     """Copy a buffer to ``target[batch, channel : channel + width, first : first + count]``."""
     size = target.itemsize
@@ -87,7 +87,7 @@ def write_tile(target, batch, channel, width, first, count, tile):
             target[batch, channel + lane, first + i] = tile[i * LANES + lane]
 
 
-@njit(forceinline=True)
+@inlined
 def put_tile(target, batch, channel, width, first, count, tile, accumulate, scratch):
     """`write_tile`, or add to what is there; ``scratch`` is then overwritten."""
     if accumulate:
@@ -97,7 +97,7 @@ def put_tile(target, batch, channel, width, first, count, tile, accumulate, scra
     write_tile(target, batch, channel, width, first, count, tile)
 
 
-@njit(forceinline=True)
+@inlined
 def expect_tile(array, batch, channel, first, count):
     """Start to fetch what `read_tile` or `write_tile` will touch soon, if channels are adjacent.
 
@@ -111,7 +111,7 @@ def expect_tile(array, batch, channel, first, count):
             prefetch(array, base + i * rows)
 
 
-@njit(forceinline=True)
+@inlined
 def copy_rows(source, source_at, target, target_at, rows, columns):
     """Copy elements between two arrays' memory.
 
@@ -125,7 +125,7 @@ def copy_rows(source, source_at, target, target_at, rows, columns):
             poke(target, other + i * target_at[2], peek(source, begin + i * source_at[2]))
 
 
-@njit
+@inner
 def read_matrix(source, channel, width, buffer, start):
     """Copy ``source[channel : channel + width]`` so that its columns become vectors."""
     for n in range(source.shape[1]):
@@ -134,7 +134,7 @@ def read_matrix(source, channel, width, buffer, start):
             buffer[start + n * LANES + lane] = value
 
 
-@njit
+@inner
 def write_matrix(target, channel, width, buffer, start):
     """Copy vectors back into the columns of ``target[channel : channel + width]``."""
     for n in range(target.shape[1]):
@@ -142,20 +142,20 @@ def write_matrix(target, channel, width, buffer, start):
             target[channel + lane, n] = buffer[start + n * LANES + lane]
 
 
-@njit(forceinline=True)
+@inlined
 def sigmoid(x):
     """``1 / (1 + exp(-x))``."""
     one = full_like(x, 1.0)
     return div(one, add(one, exp2(mul(x, full_like(x, -LOG2E)))))
 
 
-@njit(forceinline=True)
+@inlined
 def silu_slope(x, s):
     """The derivative of ``x * s``, where s is ``sigmoid(x)``."""
     return fma(mul(x, s), sub(full_like(s, 1.0), s), s)
 
 
-@njit(forceinline=True)
+@inlined
 def softplus(x):
     """``log(1 + exp(x))`` without overflow."""
     zero = full_like(x, 0.0)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from seqdiff.ops.cpu_simd.jit import inlined
 from seqdiff.ops.cpu_simd.tiles import buffer
 from seqdiff.ops.cpu_simd.vectors import (
     LANES,
@@ -32,13 +31,13 @@ from seqdiff.ops.cpu_simd.vectors import (
 ROWS = 64
 
 
-@njit(forceinline=True)
+@inlined
 def _read(array, at, left):
     """The channels from ``at`` on, zero past the last of the ``left`` ones."""
     return load(array, at) if left >= LANES else load_first(array, at, left)
 
 
-@njit(forceinline=True)
+@inlined
 def _write(array, at, left, value):
     if left >= LANES:
         store(array, at, value)

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from seqdiff.ops.cpu_simd.cuts import Cuts
+from seqdiff.ops.cpu_simd.jit import inlined, inner
 from seqdiff.ops.cpu_simd.math import exp2
 from seqdiff.ops.cpu_simd.tiles import (
     buffer,
@@ -88,7 +87,7 @@ from seqdiff.ops.selective_scan.cpu_parts import (
 _LN2 = math.log(2.0)
 
 
-@njit(forceinline=True)
+@inlined
 def make_steps(delta, bias, start, count, use_softplus, steps):
     """Add the bias to raw deltas in place, and fill in the step sizes."""
     offset = load(bias, start)
@@ -98,7 +97,7 @@ def make_steps(delta, bias, start, count, use_softplus, steps):
         store(steps, i * LANES, softplus(x) if use_softplus else x)
 
 
-@njit(forceinline=True)
+@inlined
 def enter(u, steps, skip, start, count, driven, y):
     """Fill in ``step * u`` and the skip's part of the output."""
     weight = load(skip, start)
@@ -108,7 +107,7 @@ def enter(u, steps, skip, start, count, driven, y):
         store(y, i * LANES, mul(weight, value))
 
 
-@njit(forceinline=True)
+@inlined
 def advance(maps, n, at, h, constant_B, constant_C, steps, driven, begin, end, y):
     """Move states n, n + 1, ... (as many as h holds) over positions; add what they emit to y."""
     rate = load_like(maps.rates, at, h)
@@ -123,7 +122,7 @@ def advance(maps, n, at, h, constant_B, constant_C, steps, driven, begin, end, y
     return h
 
 
-@njit(forceinline=True)
+@inlined
 def _gate(z, count, y):
     """Multiply y by silu(z)."""
     for i in range(count):
@@ -131,20 +130,20 @@ def _gate(z, count, y):
         store(y, i * LANES, mul(load(y, i * LANES), mul(x, sigmoid(x))))
 
 
-@njit
+@inner
 def copy_vectors(source, vectors, target):
     """Copy between contiguous buffers."""
     for k in range(0, vectors * LANES, LANES):
         store(target, k, load(source, k))
 
 
-@njit
+@inner
 def make_room(u):
     """Steps, inputs and outputs of one tile over one chunk."""
     return buffer(CHUNK, u), buffer(CHUNK, u), buffer(CHUNK, u)
 
 
-@njit(forceinline=True)
+@inlined
 def open_tile(scan, block, tile, first, count, ahead, maps, room):
     """Fill in a tile's steps, driven inputs and skipped outputs; expect the next chunk's."""
     steps, inputs, y = room
@@ -157,7 +156,7 @@ def open_tile(scan, block, tile, first, count, ahead, maps, room):
     enter(inputs, steps, maps.skip, tile * LANES, count, inputs, y)
 
 
-@njit(forceinline=True)
+@inlined
 def close_tile(scan, block, tile, first, count, ahead, out, accumulate, room):
     """Gate a tile's outputs and write them, or add them."""
     _, inputs, y = room
@@ -170,7 +169,7 @@ def close_tile(scan, block, tile, first, count, ahead, out, accumulate, room):
     put_tile(out, block.batch, channel, width, first, count, y, accumulate, inputs)
 
 
-@njit(forceinline=True)
+@inlined
 def _load_border(borders, span, number, n, like):
     """As many states as ``like`` has, from n on, before a cut; zeros where there are no borders."""
     if not borders.size:
@@ -179,13 +178,13 @@ def _load_border(borders, span, number, n, like):
     return load_rows(borders, at, stride, span.width, like)
 
 
-@njit(forceinline=True)
+@inlined
 def _store_border(borders, span, number, n, value):
     at, stride = border_at(borders, span, number, n)
     store_rows(borders, at, stride, span.width, value)
 
 
-@njit(forceinline=True)
+@inlined
 def _advance_pieces(cuts, span, maps, n, at, h, constant_B, constant_C, room, borders):
     """Move some states over a chunk, taking or leaving them at borders."""
     steps, driven, y = room
@@ -199,7 +198,7 @@ def _advance_pieces(cuts, span, maps, n, at, h, constant_B, constant_C, room, bo
     return h
 
 
-@njit
+@inner
 def _load_borders(borders, span, number, state, at, states):
     """Fill in a tile's states before a cut, which begin at ``at``."""
     for n in range(states):
@@ -207,13 +206,13 @@ def _load_borders(borders, span, number, state, at, states):
         store(state, k, _load_border(borders, span, number, n, load(state, k)))
 
 
-@njit
+@inner
 def _store_borders(borders, span, number, state, at, states):
     for n in range(states):
         _store_border(borders, span, number, n, load(state, at + n * LANES))
 
 
-@njit(forceinline=True)
+@inlined
 def _advance_whole(scan, cuts, span, maps, tile, room, state, borders):
     """Move a tile's states over a chunk in which no two cuts meet."""
     states, together = scan.A.shape[1], count_together(scan)
@@ -234,7 +233,7 @@ def _advance_whole(scan, cuts, span, maps, tile, room, state, borders):
         _store_borders(borders, span, span.number + 1, state, begin, states)
 
 
-@njit(forceinline=True)
+@inlined
 def _advance_tile(scan, cuts, span, maps, tile, room, state, borders):
     """Move a tile's states over a chunk of several cuts."""
     states, together = scan.A.shape[1], count_together(scan)
@@ -250,7 +249,7 @@ def _advance_tile(scan, cuts, span, maps, tile, room, state, borders):
         store(state, at, h)
 
 
-@njit
+@inner
 def _forward_row(scan, block, row, cuts, maps, room, state, borders, out, accumulate, saved):
     """Walk one task along its row. ``row`` is its place in ``saved``."""
     length, b = scan.u.shape[2], block.batch
@@ -304,7 +303,7 @@ def scan_forward(
         _forward_row(scan, block, row, cuts, maps, room, state, borders, out, accumulate, saved)
 
 
-@njit(forceinline=True)
+@inlined
 def replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, begin, end):
     """Recompute ``width`` states over positions: decays, values after each and their part of y."""
     rate = load_like(maps.rates, at, h)
@@ -322,7 +321,7 @@ def replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, begin, en
     return h
 
 
-@njit(forceinline=True)
+@inlined
 def reverse(maps, n, at, start, carry, width, constant_B, constant_C, tile, begin, end, sums):
     """Send ``width`` states' gradients G back through positions that begin with states ``start``.
 
@@ -350,7 +349,7 @@ def reverse(maps, n, at, start, carry, width, constant_B, constant_C, tile, begi
     return carry
 
 
-@njit(forceinline=True)
+@inlined
 def _add_products(products, start, width, constant, count, n, at, maps, fixed):
     """Add what `reverse` left of ``width`` states to the gradient of their map."""
     if width == WIDE:
@@ -368,7 +367,7 @@ def _add_products(products, start, width, constant, count, n, at, maps, fixed):
             store(maps, n * CHUNK + i, add(load(maps, n * CHUNK + i), lanes))
 
 
-@njit(forceinline=True)
+@inlined
 def add_all_products(width, constant_B, constant_C, count, n, at, tile, sums):
     """Add what `reverse` left of ``width`` states over a whole chunk to B's and C's gradients."""
     _add_products(tile.decays, 0, width, constant_B, count, n, at, sums.B, sums.fixed_B)
@@ -376,7 +375,7 @@ def add_all_products(width, constant_B, constant_C, count, n, at, tile, sums):
     _add_products(tile.states, start, width, constant_C, count, n, at, sums.C, sums.fixed_C)
 
 
-@njit(forceinline=True)
+@inlined
 def _prepare(scan, maps, number, tile, count):
     """From raw inputs and the output's gradient (in dy) to what the recurrence needs."""
     make_steps(tile.delta, maps.bias, number * LANES, count, scan.softplus, tile.steps)
@@ -393,7 +392,7 @@ def _prepare(scan, maps, number, tile, count):
             store(tile.dy, k, mul(d_out, mul(gate, s)))
 
 
-@njit(forceinline=True)
+@inlined
 def _finish(scan, maps, number, tile, count, sums):
     """Leave the gradient of u in ``driven``, of delta in ``delta`` and of z in ``gate``."""
     at = number * LANES
@@ -415,7 +414,7 @@ def _finish(scan, maps, number, tile, count, sums):
     store(sums.bias, at, d_bias)
 
 
-@njit(forceinline=True)
+@inlined
 def open_tile_back(scan, block, number, first, count, maps, d_out, tile):
     """Fill in what the recurrence of a tile needs; an absent ``d_out`` counts as zero."""
     b, channel = block.batch, block.begin + number * LANES
@@ -431,7 +430,7 @@ def open_tile_back(scan, block, number, first, count, maps, d_out, tile):
     _prepare(scan, maps, number, tile, count)
 
 
-@njit(forceinline=True)
+@inlined
 def close_tile_back(scan, block, number, first, count, maps, sums, tile, grads, accumulate):
     """Write a tile's gradients; the gate's may be added."""
     b, channel = block.batch, block.begin + number * LANES
@@ -443,7 +442,7 @@ def close_tile_back(scan, block, number, first, count, maps, sums, tile, grads, 
         put_tile(grads.z, b, channel, width, first, count, tile.gate, accumulate, tile.y)
 
 
-@njit(forceinline=True)
+@inlined
 def _pieces_back(
     cuts,
     span,
@@ -484,7 +483,7 @@ def _pieces_back(
     add_all_products(width, *fixed, span.size, n, at, tile, sums)
 
 
-@njit(forceinline=True)
+@inlined
 def _both_ways(maps, n, at, h, width, constant_B, constant_C, gated, tile, count, sums):
     """Take ``width`` states forth over a chunk and their gradients back."""
     fixed = (constant_B, constant_C)
@@ -495,7 +494,7 @@ def _both_ways(maps, n, at, h, width, constant_B, constant_C, gated, tile, count
     add_all_products(width, *fixed, count, n, at, tile, sums)
 
 
-@njit(forceinline=True)
+@inlined
 def _whole_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
     """Take a tile's gradients back over a chunk in which no two cuts meet."""
     states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
@@ -527,7 +526,7 @@ def _whole_back(scan, cuts, span, maps, number, state, borders, flows, tile, sum
         _store_borders(flows, span, span.number, sums.carry, first, states)
 
 
-@njit
+@inner
 def _tile_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
     states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
     fixed = (scan.constant_B, scan.constant_C)
@@ -545,7 +544,7 @@ def _tile_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums
         )
 
 
-@njit
+@inner
 def _chunk_back(
     scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads, accumulate
 ):
@@ -567,7 +566,7 @@ def _chunk_back(
     write_maps(scan, block, first, count, sums, grads)
 
 
-@njit
+@inner
 def _backward_row(
     scan, block, row, cuts, maps, borders, saved, d_out, flows, sums, tile, state, grads, accumulate
 ):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from seqdiff.ops.cpu_simd.cuts import count_cuts, find_cut
+from seqdiff.ops.cpu_simd.jit import inlined, inner
 from seqdiff.ops.cpu_simd.tiles import (
     LOG2E,
     buffer,
@@ -70,7 +70,7 @@ class Maps(NamedTuple):
     C: np.ndarray
 
 
-@njit
+@inner
 def count_groups(scan):
     """Groups of channels that share B and C."""
     by_B = 1 if scan.constant_B else scan.B.shape[1]
@@ -78,13 +78,13 @@ def count_groups(scan):
     return max(by_B, by_C)
 
 
-@njit
+@inner
 def count_blocks(channels, groups):
     """Count the blocks of channels of one group."""
     return -(-(channels // groups) // (LANES * TILES))
 
 
-@njit
+@inner
 def place(task, channels, groups):
     """The block of a task's number."""
     per_group = channels // groups
@@ -96,14 +96,14 @@ def place(task, channels, groups):
     return Block(task // (groups * blocks), group, index, begin, end, tiles)
 
 
-@njit
+@inner
 def count_together(scan):
     """How many states go `WIDE` at a time; the rest, all where B or C is constant, one by one."""
     states = scan.A.shape[1]
     return 0 if scan.constant_B or scan.constant_C else states - states % WIDE
 
 
-@njit
+@inner
 def make_maps(u, states):
     """Room for the maps of any block."""
     return Maps(
@@ -117,7 +117,7 @@ def make_maps(u, states):
     )
 
 
-@njit
+@inner
 def read_maps(scan, block, maps):
     """Load what does not change along the sequence."""
     states = scan.A.shape[1]
@@ -139,7 +139,7 @@ def read_maps(scan, block, maps):
         store(maps.rates, k * LANES, mul(rate, full_like(rate, LOG2E)))
 
 
-@njit(forceinline=True)
+@inlined
 def map_place(array, index, first):
     """Where `copy_rows` finds ``array[index]``, (N, L), from a position on."""
     size, axes = array.itemsize, len(index)
@@ -149,7 +149,7 @@ def map_place(array, index, first):
     return start // size, array.strides[axes] // size, array.strides[axes + 1] // size
 
 
-@njit(forceinline=True)
+@inlined
 def read_chunk(scan, block, first, count, maps):
     """Load the B and C of one chunk, states outermost."""
     index, place, states = (block.batch, block.group), (0, CHUNK, 1), scan.A.shape[1]
@@ -159,7 +159,7 @@ def read_chunk(scan, block, first, count, maps):
         copy_rows(scan.C, map_place(scan.C, index, first), maps.C, place, states, count)
 
 
-@njit(forceinline=True)
+@inlined
 def expect_inputs(scan, batch, channel, first, count):
     """Start to fetch a tile of each input that another chunk will read."""
     expect_tile(scan.delta, batch, channel, first, count)
@@ -181,13 +181,13 @@ class Span(NamedTuple):
     last: int
 
 
-@njit
+@inner
 def count_groups_of_cuts(cuts, length):
     """Count the groups of cuts: a group is one long cut, or the short ones that share a chunk."""
     return -(-count_cuts(cuts, length) // max(1, CHUNK // cuts.period))
 
 
-@njit
+@inner
 def find_group_of_cuts(cuts, length, group):
     """First and last cut of a group, and where they begin and end."""
     together = max(1, CHUNK // cuts.period)
@@ -196,13 +196,13 @@ def find_group_of_cuts(cuts, length, group):
     return number, last, find_cut(cuts, length, number)[0], find_cut(cuts, length, last)[1]
 
 
-@njit
+@inner
 def saved_place(cuts, group, chunk):
     """Where the state before a chunk inside a long cut is kept."""
     return group * ((cuts.period - 1) // CHUNK) + chunk - 1
 
 
-@njit(forceinline=True)
+@inlined
 def find_piece(cuts, span, number):
     """A cut's positions in a chunk, from and to, and whether it begins there and ends there."""
     begin, end = find_cut(cuts, span.length, number)
@@ -215,7 +215,7 @@ def find_piece(cuts, span, number):
     )
 
 
-@njit(forceinline=True)
+@inlined
 def border_at(borders, span, number, n):
     """Where a tile's state n before a cut lies, channels being adjacent, and how far n + 1 is."""
     size = borders.itemsize
@@ -273,7 +273,7 @@ class Tile(NamedTuple):
     states: np.ndarray
 
 
-@njit
+@inner
 def make_sums(u, states):
     """Room for the sums of any block."""
     return Sums(
@@ -288,7 +288,7 @@ def make_sums(u, states):
     )
 
 
-@njit
+@inner
 def make_tile(u):
     """Room for any tile."""
     return Tile(
@@ -306,7 +306,7 @@ def make_tile(u):
     )
 
 
-@njit
+@inner
 def write_maps(scan, block, first, count, sums, grads):
     """Write the present chunk's gradients of B and C."""
     index, place = (block.batch, block.group, block.place), (0, CHUNK, 1)
@@ -317,7 +317,7 @@ def write_maps(scan, block, first, count, sums, grads):
         copy_rows(sums.C, place, grads.C, map_place(grads.C, index, first), states, count)
 
 
-@njit
+@inner
 def write_sums(scan, block, sums, grads):
     """Write a block's gradients that are sums over the sequence."""
     states, b = scan.A.shape[1], block.batch
