@@ -484,50 +484,73 @@ def _pieces_back(
 
 
 @inlined
-def _both_ways(maps, n, at, h, width, constant_B, constant_C, gated, tile, count, sums):
+def _both_ways(maps, n, at, h, carry, width, constant_B, constant_C, gated, tile, count, sums):
     """Take ``width`` states forth over a chunk and their gradients back."""
     fixed = (constant_B, constant_C)
     replay(maps, n, at, h, width, *fixed, gated, tile, 0, count)
-    carry = load_like(sums.carry, at, h)
     carry = reverse(maps, n, at, h, carry, width, *fixed, tile, 0, count, sums)
     store(sums.carry, at, carry)
     add_all_products(width, *fixed, count, n, at, tile, sums)
 
 
 @inlined
-def _whole_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
-    """Take a tile's gradients back over a chunk in which no two cuts meet."""
+def _tile_both_ways(scan, maps, number, state, tile, count, sums):
+    """Take all states of a tile forth over a chunk and their gradients back."""
     states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
-    fixed, first = (scan.constant_B, scan.constant_C), number * states * LANES
-    _, _, opens, closes = find_piece(cuts, span, span.number)
-    if opens:
-        _load_borders(borders, span, span.number, state, first, states)
-    if closes:
-        for n in range(states):
-            k = first + n * LANES
-            carry = load(sums.carry, k)
-            if cuts.through:
-                carry = add(carry, _load_border(flows, span, span.number + 1, n, carry))
-            else:
-                carry = full_like(carry, 0.0)
-            store(sums.carry, k, carry)
+    fixed = (scan.constant_B, scan.constant_C)
     for n in range(0, together, WIDE):
-        at = first + n * LANES
-        h = load_wide(state, at)
-        _both_ways(maps, n, at, h, WIDE, False, False, gated, tile, span.size, sums)
+        at = (number * states + n) * LANES
+        h, carry = load_wide(state, at), load_wide(sums.carry, at)
+        _both_ways(maps, n, at, h, carry, WIDE, False, False, gated, tile, count, sums)
     for n in range(together, states):
-        at = first + n * LANES
-        _both_ways(maps, n, at, load(state, at), 1, *fixed, gated, tile, span.size, sums)
-    if opens and cuts.through and span.number == 0:
-        for n in range(states):
-            carry = load(sums.carry, first + n * LANES)
-            _store_border(flows, span, 0, n, add(carry, _load_border(flows, span, 0, n, carry)))
-    if opens and not cuts.through and flows.size:
-        _store_borders(flows, span, span.number, sums.carry, first, states)
+        at = (number * states + n) * LANES
+        h, carry = load(state, at), load(sums.carry, at)
+        _both_ways(maps, n, at, h, carry, 1, *fixed, gated, tile, count, sums)
+
+
+@inlined
+def _tile_span(block, span, k):
+    """Return the span of a block's tile."""
+    channel = block.begin + k * LANES
+    width = min(LANES, block.end - channel)
+    return Span(
+        span.batch, channel, width, span.first, span.size, span.length, span.number, span.last
+    )
 
 
 @inner
-def _tile_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
+def _open_back(scan, block, span, cuts, borders, flows, sums, state):
+    """Begin a chunk in which no two cuts meet: states before it and gradients behind it."""
+    states, (_, _, opens, closes) = scan.A.shape[1], find_piece(cuts, span, span.number)
+    for k in range(block.tiles):
+        own, first = _tile_span(block, span, k), k * states * LANES
+        if opens:
+            _load_borders(borders, own, own.number, state, first, states)
+        for n in range(states if closes else 0):
+            carry = load(sums.carry, first + n * LANES)
+            if cuts.through:
+                carry = add(carry, _load_border(flows, own, own.number + 1, n, carry))
+            else:
+                carry = full_like(carry, 0.0)
+            store(sums.carry, first + n * LANES, carry)
+
+
+@inner
+def _close_back(scan, block, span, cuts, flows, sums):
+    """End such a chunk: gradients of the states before it."""
+    states, (_, _, opens, _) = scan.A.shape[1], find_piece(cuts, span, span.number)
+    for k in range(block.tiles if opens else 0):
+        own, first = _tile_span(block, span, k), k * states * LANES
+        if not cuts.through and flows.size:
+            _store_borders(flows, own, own.number, sums.carry, first, states)
+        for n in range(states if cuts.through and own.number == 0 else 0):
+            carry = load(sums.carry, first + n * LANES)
+            _store_border(flows, own, 0, n, add(carry, _load_border(flows, own, 0, n, carry)))
+
+
+@inlined
+def _tile_pieces_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
+    """Take all states of a tile forth and back over a chunk in which cuts meet, by pieces."""
     states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
     fixed = (scan.constant_B, scan.constant_C)
     for n in range(0, together, WIDE):
@@ -545,6 +568,19 @@ def _tile_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums
 
 
 @inner
+def _chunk_pieces_back(
+    scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads, accumulate
+):
+    """Walk one task back over a chunk in which cuts meet."""
+    first, count = span.first, span.size
+    for k in range(block.tiles):
+        own = _tile_span(block, span, k)
+        open_tile_back(scan, block, k, first, count, maps, d_out, tile)
+        _tile_pieces_back(scan, cuts, own, maps, k, state, borders, flows, tile, sums)
+        close_tile_back(scan, block, k, first, count, maps, sums, tile, grads, accumulate)
+
+
+@inner
 def _chunk_back(
     scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads, accumulate
 ):
@@ -553,16 +589,18 @@ def _chunk_back(
     read_chunk(scan, block, first, count, maps)
     sums.B[:] = 0.0
     sums.C[:] = 0.0
-    for k in range(block.tiles):
-        channel = block.begin + k * LANES
-        width = min(LANES, block.end - channel)
-        own = Span(span.batch, channel, width, first, count, span.length, span.number, span.last)
-        open_tile_back(scan, block, k, first, count, maps, d_out, tile)
-        if span.number == span.last:  # as in the forward
-            _whole_back(scan, cuts, own, maps, k, state, borders, flows, tile, sums)
-        else:
-            _tile_back(scan, cuts, own, maps, k, state, borders, flows, tile, sums)
-        close_tile_back(scan, block, k, first, count, maps, sums, tile, grads, accumulate)
+    if span.number == span.last:  # as in the forward
+        _open_back(scan, block, span, cuts, borders, flows, sums, state)
+        for k in range(block.tiles):
+            open_tile_back(scan, block, k, first, count, maps, d_out, tile)
+            _tile_both_ways(scan, maps, k, state, tile, count, sums)
+            close_tile_back(scan, block, k, first, count, maps, sums, tile, grads, accumulate)
+        _close_back(scan, block, span, cuts, flows, sums)
+    else:
+        _chunk_pieces_back(
+            scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads,
+            accumulate,
+        )  # fmt: skip
     write_maps(scan, block, first, count, sums, grads)
 
 
