@@ -175,7 +175,7 @@ BAD = [
         "a.txt",
         b"x" * 40 + b"\ny\n",
         ("--data.wrap=false", "--data.split=[1, 0, 0]"),
-        "must hold every document, 32 of 32 tokens being for text, got 1 longer ones in",
+        "must fit every document (32 of 32 tokens are for text), got 1 longer ones in",
     ),
     ("a.txt", b"x" * 9, ("--data.split=[1, 0, 0]",), "the train split holds no row of 32 tokens"),
     ("a.txt", b"x", ("--data.train=wikitext-103",), "corpora/wikitext-103"),
@@ -203,7 +203,12 @@ BAD = [
     ("a.txt", b"x", ("--data.document=page",), "page"),
     ("a.txt", b"x", ("--data.detokenizer=x",), "data.detokenizer must be one of none, wikitext"),
     ("a.txt", b"x", ("--data.length=2",), "TextDataModule.length must be at least 3, got 2"),
-    ("a.txt", b"x", ("--data.valid={file}",), "data.valid must hold other text than data.train"),
+    (
+        "a.txt",
+        b"x",
+        ("--data.valid={file}",),
+        "data.valid must hold different text from data.train",
+    ),
 ]
 
 

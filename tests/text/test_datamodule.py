@@ -78,7 +78,7 @@ def test_files_for_each_split(lines, write) -> None:
 def test_one_file_in_two_splits_is_refused(lines, tmp_path) -> None:
     again = str(tmp_path / "." / "lines.txt")
     with pytest.raises(
-        ValueError, match=r"data.test must hold other text than data.train, got .*li"
+        ValueError, match=r"data.test must hold different text from data.train, got .*li"
     ):
         module(lines, test=again).dataset("train")
     with pytest.raises(ValueError, match="in both; name other files, or leave"):
@@ -161,7 +161,7 @@ def test_a_document_a_row(bert, write) -> None:
     ]
     assert torch.equal(batch.loss_mask, ~batch.padding)
     with pytest.raises(
-        ValueError, match=r"must hold every document, 2 of 4 tokens being for text"
+        ValueError, match=r"must fit every document \(2 of 4 tokens are for text\)"
     ) as e:
         module(path, length=4, **options).dataset("train")
     assert "got 1 longer ones in" in str(e.value) and "the longest of 3 tokens; raise" in str(

@@ -176,7 +176,7 @@ def test_a_damaged_shard_is_noticed_and_made_anew(lines, cache, harm) -> None:
         path.unlink()
     else:
         path.write_bytes(harm(path.read_bytes()))
-        with pytest.raises(ValueError, match="the cache file is damaged or was cut short; delete"):
+        with pytest.raises(ValueError, match="the cache file is damaged or truncated; delete"):
             open_shard(path, check=True)
     assert texts(prepare(source(lines), ByteTokenizer())) == LINES
     assert shards(cache) == whole

@@ -48,7 +48,7 @@ def generative_perplexity(
         sampler: Name of a sampler; default: that of seqdiff sample for such a run.
         seed: Seed of the draws; default: 0.
         model: Folder or hub name of an autoregressive model of transformers, with safetensors.
-        batch_size: Windows of a call, and samples drawn at a time.
+        batch_size: Windows per call of the model, and samples drawn at a time.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
@@ -119,7 +119,7 @@ def _plan(
     *,
     extrapolate: bool,
 ) -> tuple[Sampler, Blanks]:
-    """Choose what is drawn from a run, and check it before the judge is loaded.
+    """Choose and check the samples to draw from a run, before the judge is loaded.
 
     Raises:
         ValueError: If the run is not on text, or cannot draw samples of that length.
@@ -145,12 +145,12 @@ def _read(samples: Path, options: list[str], drawing: dict[str, object]) -> list
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is not sound, or an option of a run was given.
+        ValueError: If the file is invalid, or an option of a run was given.
     """
     if not samples.exists():
         raise FileNotFoundError(
             f"{_OWNER}.samples must be a run directory or a file, got {samples}, "
-            "which is neither; check the path"
+            "which does not exist; check the path"
         )
     from text.corpora import read_samples
 
@@ -170,32 +170,32 @@ def _read(samples: Path, options: list[str], drawing: dict[str, object]) -> list
 
 
 def conventions(bos_name: str | None, context: int | None) -> tuple[str, ...]:
-    """Say how samples were read.
+    """Describe in words how samples were read.
 
     Args:
-        bos_name: Spelling of the token before each sample, if there is one.
+        bos_name: Name of the token before each sample, if there is one.
         context: Most tokens that the model reads at once.
     """
     first = f"predicted after {bos_name}" if bos_name else "given, not counted"
     span = (
         "whole samples are read at once"
         if context is None
-        else f"read {context:,} tokens at once, moved on by {max(1, context // 2):,} if longer"
+        else f"read {context:,} tokens at once, with stride {max(1, context // 2):,} if longer"
     )
     return (
-        "tokenised anew by the model's tokenizer; entropy is of these tokens within a sample",
+        "tokenized by the model's own tokenizer; entropy is of these tokens within a sample",
         f"first token of a sample: {first}; {span}",
         "± SE is over samples; low perplexity with little entropy is a failure, not a success",
     )
 
 
 def build_table(result: GenerativePerplexity, title: str, notes: tuple[str, ...]) -> Table:
-    """Lay the numbers out for a terminal, the entropy always among them.
+    """Build the table for a terminal; it always includes the entropy.
 
     Args:
         result: The numbers.
-        title: Above the table.
-        notes: Below it.
+        title: Title above the table.
+        notes: Lines below it.
     """
     from rich.table import Table
 

@@ -38,9 +38,9 @@ def glue(
         dev: Table of the dev examples, .tsv.
         lr: Learning rates.
         seeds: Seeds for each learning rate.
-        epochs: Epochs, of which the best on dev counts.
-        batch_size: Examples of a step.
-        max_length: Tokens of an example; longer ones are cut.
+        epochs: Epochs; the result is that of the best epoch on dev.
+        batch_size: Examples per step.
+        max_length: Most tokens of an example; longer ones are truncated.
         out: Folder of the results; with it, the same command continues after an interruption.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
@@ -92,12 +92,12 @@ def glue(
     print("\n".join(notes))
     if out is not None:
         write_tables(out, [table], rows, notes)
-        print(f"{out}: results.jsonl (a line a run), table.json, table.md")
+        print(f"{out}: results.jsonl (a line per run), table.json, table.md")
     check_converged("glue.lr", results)
 
 
 def _backbone(name: str) -> BertBackbone:
-    """Take the BERT out of a run, or load a checkpoint as it is."""
+    """Load the BERT of a run, or a checkpoint."""
     from text.pretrained import BertBackbone, load_config
 
     if not (Path(name) / "run.yaml").is_file():

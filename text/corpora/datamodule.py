@@ -35,14 +35,15 @@ _CHARACTERS = 512
 class TextDataModule(SequenceDataModule):
     """Rows of text from local files or a published corpus.
 
-    Wrapped, documents lie end to end with the tokenizer's separator after each and are cut into
-    rows, ``[BOS] L-2 tokens [EOS]`` where the tokenizer has such a frame; all L positions count.
-    Unwrapped, a row is ``[BOS] document [EOS]`` and padding, which is neither attended to nor
-    counted. Training lays the documents in a new order in every epoch. An evaluation reads every
-    token: the last wrapped row is padded.
+    With ``wrap``, documents are concatenated, each followed by the tokenizer's separator, and cut
+    into rows, ``[BOS] L-2 tokens [EOS]`` if the tokenizer has such a frame; all L positions count.
+    Without it, a row is ``[BOS] document [EOS]`` and padding, which is neither attended to nor
+    counted. Training shuffles the documents in every epoch. An evaluation reads every token: the
+    last wrapped row is padded.
 
-    A split that is not given is the one of the published corpus that ``train`` names, or else it is
-    dealt from the documents of ``train``, equal documents always to one split.
+    If ``train`` names a published corpus, splits that are not given are those of that corpus.
+    Otherwise they are drawn from the documents of ``train``; equal documents always get the same
+    split.
 
     Args:
         tokenizer: Maps strings to ids and back.
@@ -51,19 +52,19 @@ class TextDataModule(SequenceDataModule):
             published corpus such as ``wikitext-103``, see ``text.corpora.published``.
         valid: The same, to validate on.
         test: The same, to test on.
-        split: Fractions of train, valid and test in the documents of ``train``; 0 does without that
+        split: Fractions of train, valid and test in the documents of ``train``; 0 leaves out that
             split. The fraction of a split that has files of its own is added to training.
-        split_seed: Chooses which documents go where; part of what the data is, so it does not
-            follow the run's seed.
-        wrap: Lay documents end to end; or else give each a row.
-        long_documents: What becomes of an unwrapped document longer than a row: refused, cut, or
-            split into as many rows as it takes.
-        document: What a document of a .txt file is: ``file``, ``line``, or ``paragraph``, which an
-            empty line ends.
+        split_seed: Seed of the split; independent of the run's seed, because it defines the data.
+        wrap: Whether documents are concatenated; otherwise each gets a row of its own.
+        long_documents: How to treat an unwrapped document longer than a row: raise an error,
+            truncate it, or split it into several rows.
+        document: Unit of text in a .txt file: ``file``, ``line``, or ``paragraph`` (paragraphs
+            are separated by empty lines).
         field: Field of a .jsonl line, or column of a .parquet file, that holds the text.
-        detokenizer: Mends the text of a word-era corpus: ``wikitext``, ``ptb``, ``lm1b``,
-            ``lambada``, ``scientific_papers`` or ``none``; null is that of the published corpus.
-        num_processes: That tokenise at a time; null is one for each core.
+        detokenizer: Rules that undo the tokenization of an older corpus: ``wikitext``, ``ptb``,
+            ``lm1b``, ``lambada``, ``scientific_papers`` or ``none``; null means that of the
+            published corpus.
+        num_processes: Processes that tokenize in parallel; null means one for each core.
         batch_size: Training examples per device and forward pass.
         eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
         num_workers: Loader processes per device.
@@ -142,13 +143,13 @@ class TextDataModule(SequenceDataModule):
         self._build()
 
     def dataset(self, split: Split) -> WrappedRows | DocumentRows:
-        """Open a split; the corpora are read, and every split is dealt, at the first call.
+        """Open a split; the first call reads the corpora and assigns documents to all splits.
 
         Raises:
             FileNotFoundError: If a file is missing.
             OSError: If the cache cannot be written.
-            ValueError: If a file is not sound, there is no such split, or any split that was asked
-                for holds no row.
+            ValueError: If a file is invalid, there is no such split, or a requested split holds
+                no row.
         """
         if split not in SPLITS:
             raise ValueError(
@@ -168,9 +169,9 @@ class TextDataModule(SequenceDataModule):
         """Fit n-gram models to the training rows and score a split, row by row.
 
         Orders 0 to 4 for bytes and characters, 0 and 1 for larger vocabularies, and
-        ``BackoffModel``, whose order and concentration are chosen on the validation split; a run
-        without one has no such model. They learn from at most 2^22 training tokens, 2^24 for
-        ``BackoffModel``, in rows that are evenly spaced; 2^20 tokens are chosen on.
+        ``BackoffModel``, whose order and concentration are chosen on 2^20 tokens of the validation
+        split; without a validation split there is no such model. They are fitted to evenly spaced
+        rows with at most 2^22 training tokens, 2^24 for ``BackoffModel``.
         """
         train, scored = self.dataset("train"), self.dataset(split)
         vocab_size = self.tokenizer.vocab_size
@@ -233,7 +234,7 @@ class TextDataModule(SequenceDataModule):
         chosen: dict[Split, tuple[Part, Int64[np.ndarray, " _"]]],
         stores: dict[tuple[Source, str], TokenStore],
     ) -> None:
-        """Give splits without a source of their own a fraction of the training documents."""
+        """Assign fractions of the training documents to splits without a source of their own."""
         part, documents = chosen["train"]
         fractions = [
             0.0 if split in chosen else fraction
@@ -277,15 +278,15 @@ class TextDataModule(SequenceDataModule):
         if self.long_documents == "refuse" and len(lengths) and lengths.max() > layout.body:
             longest = int(np.argmax(lengths))
             raise ValueError(
-                f"TextDataModule.length must hold every document, {layout.body} of {self.length} "
-                f"tokens being for text, got {int((lengths > layout.body).sum()):,} longer ones in "
+                f"TextDataModule.length must fit every document ({layout.body} of {self.length} "
+                f"tokens are for text), got {int((lengths > layout.body).sum()):,} longer ones in "
                 f"{part.source.name}, the longest of {int(lengths[longest]):,} tokens; raise "
                 "data.length, set data.long_documents to split or truncate, or data.wrap to true"
             )
 
 
 def _blocks(dataset: WrappedRows | DocumentRows, most: int | None = None) -> Iterator[Block]:
-    """Read rows in blocks: all, or evenly spaced ones with so many tokens."""
+    """Read rows in blocks: all, or evenly spaced ones with about ``most`` tokens."""
     step = 1 if most is None else -(-len(dataset) * dataset.layout.length // most)
     chosen = np.arange(0, len(dataset), max(1, step))
     for first in range(0, len(chosen), _BLOCK_ROWS):

@@ -1,9 +1,8 @@
-"""Undo the spaces and signs that corpora of the word era put into their text.
+"""Remove the spaces and signs that word-level tokenization left in older corpora.
 
-Published zero-shot perplexities are of text mended like this (Sahoo et al. 2024, arXiv:2406.07524,
+Published zero-shot perplexities are of detokenized text (Sahoo et al. 2024, arXiv:2406.07524,
 section 5.1; Radford et al. 2019, section 3.1). Each function takes one document. The rules of a
-corpus are applied in order, each to what the one before left: a blank that one rule keeps is there
-for the next.
+corpus are applied in order, each to the output of the one before.
 """
 
 from __future__ import annotations
@@ -81,32 +80,32 @@ _LM1B = _rules(
 
 
 def wikitext(text: str) -> str:
-    """Mend WikiText: "@-@" and its like, punctuation, brackets, quotes, headings."""
+    """Detokenize WikiText: "@-@" and its like, punctuation, brackets, quotes, headings."""
     return _apply(_WIKITEXT, text)
 
 
 def ptb(text: str) -> str:
-    """Mend the Penn Treebank: contractions, "N" for numbers, "<unk>"."""
+    """Detokenize the Penn Treebank: contractions, "N" for numbers, "<unk>"."""
     return _apply(_PTB, text)
 
 
 def lm1b(text: str) -> str:
-    """Mend the One Billion Word benchmark: contractions, punctuation, quotes, brackets."""
+    """Detokenize the One Billion Word benchmark: contractions, punctuation, quotes, brackets."""
     return _apply(_LM1B, text)
 
 
 def lambada(text: str) -> str:
-    """Mend LAMBADA: straight quotes, and a line break before the passage."""
+    """Detokenize LAMBADA: straight quotes, and a line break before the passage."""
     return "\n" + re.sub("[“”]", '"', text).strip()
 
 
 def scientific_papers(text: str) -> str:
-    """Mend arXiv and PubMed: the rules of WikiText, then those of the One Billion Word set."""
+    """Detokenize arXiv and PubMed: the rules of WikiText, then of One Billion Word."""
     return lm1b(wikitext(text))
 
 
 def identity(text: str) -> str:
-    """Leave a text as it is."""
+    """Return the text unchanged."""
     return text
 
 
@@ -118,4 +117,4 @@ DETOKENIZERS: dict[str, Callable[[str], str]] = {
     "lambada": lambada,
     "scientific_papers": scientific_papers,
 }
-VERSION = 2  # part of the key of what is prepared; raise it when a rule changes
+VERSION = 2  # part of the cache key of tokenized corpora; raise it when a rule changes

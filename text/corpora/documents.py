@@ -31,13 +31,13 @@ _ROWS = 1024
 
 @dataclass(frozen=True)
 class Reading:
-    """How files become documents.
+    """How documents are read from files.
 
     Attributes:
-        document: What a document of a .txt file is: the file, a line, or a paragraph, which an
-            empty line ends.
+        document: Unit of text in a .txt file: the file, a line, or a paragraph (paragraphs are
+            separated by empty lines).
         field: The field of a .jsonl line, or the column of a .parquet file, that holds the text.
-        edges: What becomes of the ends of a text, see ``mend_edges``.
+        edges: How to normalise the white space at the ends of a text, see ``mend_edges``.
     """
 
     document: Unit = "line"
@@ -46,11 +46,11 @@ class Reading:
 
 
 class Document(NamedTuple):
-    """A document as a file has it.
+    """A document of a file.
 
     Attributes:
-        text: What it says.
-        name: ``name`` or else ``id`` of a .jsonl line, as a line of text; ``None`` without any.
+        text: The text.
+        name: ``name`` or else ``id`` of a .jsonl line, on one line; ``None`` if there is none.
     """
 
     text: str
@@ -58,10 +58,10 @@ class Document(NamedTuple):
 
 
 def kind(path: Path) -> str:
-    """Give the suffix that says what a file is, ``.gz`` set aside.
+    """Return the suffix that tells the format of a file, without ``.gz``.
 
     Raises:
-        ValueError: If it is none of those known.
+        ValueError: If the format is unknown.
     """
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
     if suffixes and suffixes[-1] in SUFFIXES:
@@ -72,9 +72,10 @@ def kind(path: Path) -> str:
 
 
 def read_documents(path: Path, reading: Reading) -> Iterator[str]:
-    """Stream the documents of a file, those without a visible character left out.
+    """Stream the documents of a file, except those without a visible character.
 
-    Lines lose their line break. A byte order mark at the start of a file is dropped.
+    Line breaks at the ends of lines are removed. A byte order mark at the start of a file is
+    dropped.
 
     Args:
         path: An existing file.
@@ -89,19 +90,19 @@ def read_documents(path: Path, reading: Reading) -> Iterator[str]:
 
 
 def read_named(path: Path, reading: Reading) -> Iterator[Document]:
-    """Stream what ``read_documents`` does, with names where there are any."""
+    """Stream the documents of a file as ``read_documents`` does, with their names."""
     for document in _read(path, reading):
         if document.text.strip():
             yield document._replace(text=mend_edges(document.text, reading.edges))
 
 
 def mend_edges(text: str, edges: Edges) -> str:
-    """Make the ends of a text the same whatever file it comes from.
+    """Normalise the white space at the ends of a text, so that all file formats agree.
 
     Args:
         text: A document with a visible character.
-        edges: ``kept`` as they are, ``trimmed`` of white space, or those of a ``line``: one line
-            feed at the end, and the blanks before.
+        edges: ``kept`` leaves the text unchanged, ``trimmed`` removes white space, and ``line``
+            ends the text with one line feed and keeps the blanks before it.
     """
     if edges == "line":
         return text.rstrip("\r\n") + "\n"
@@ -168,7 +169,7 @@ def _name(record: dict[str, object], reading: Reading) -> str | None:
 
 
 def _checked(text: str, where: str) -> str:
-    """Refuse half a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    """Check that there is no half of a surrogate pair, which UTF-8 cannot hold."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -206,7 +207,7 @@ def _read_parquet(path: Path, reading: Reading) -> Iterator[Document]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and decode lines; their breaks stay."""
+    """Decode lines and number them; line breaks are kept."""
     offset = 0
     for number, line in enumerate(_raw_lines(path), start=1):
         skipped = len(_BOM) if number == 1 and line.startswith(_BOM) else 0
@@ -247,7 +248,7 @@ class TextReader:
 
     Attributes:
         text: .txt file, plain or gzip.
-        document: What is scored as one sequence of a .txt file.
+        document: Unit of a .txt file that is scored as one sequence.
     """
 
     text: Path | None = None
@@ -258,7 +259,7 @@ class TextReader:
         """Read the documents.
 
         Raises:
-            ValueError: If the model is not one of text, the file is not sound, or it holds no text.
+            ValueError: If the model is not one of text, the file is invalid, or it holds no text.
         """
         return _read_records("text", ".txt", path, Reading(document=self.document), tokenizer)
 
@@ -280,7 +281,7 @@ class JSONLinesReader:
         """Read the documents.
 
         Raises:
-            ValueError: If the model is not one of text, the file is not sound, or it holds no text.
+            ValueError: If the model is not one of text, the file is invalid, or it holds no text.
         """
         return _read_records("jsonl", ".jsonl", path, Reading(field=self.field), tokenizer)
 

@@ -8,18 +8,18 @@ from seqdiff.backbones import CONFIG_FILE, Backbone, PublishedTransformer, read_
 from seqdiff.data import NoData, SequenceDataModule
 from text.tokenizers import BertTokenizer, GPT2Tokenizer
 
-# By the number of embedded ids: the vocabulary and the mask.
+# The tokenizer by the number of embeddings: the vocabulary and the mask.
 _TOKENIZERS = {50258: (GPT2Tokenizer, "gpt2"), 30523: (BertTokenizer, "bert-base-uncased")}
 
 
 def open_hub(directory: Path) -> tuple[SequenceDataModule, Backbone, int | None]:
     """Open the folder of a published MDLM or BD3-LM.
 
-    The tokenizer is GPT-2's or BERT's, by the size of the vocabulary; its files are read from the
-    folder if they are there, or else as those of ``GPT2Tokenizer`` and ``BertTokenizer``.
+    The tokenizer is GPT-2's or BERT's, by the size of the vocabulary. Its files are read from the
+    folder if they are there, and otherwise found as ``GPT2Tokenizer`` and ``BertTokenizer`` do.
 
     Returns:
-        The tokens without data, the network, and the tokens of a block of a BD3-LM.
+        A data module without data, the network, and the block size of a BD3-LM.
 
     Raises:
         ValueError: If the folder holds neither, or the vocabulary has another size.

@@ -1,4 +1,4 @@
-"""Character n-gram models fitted by counting: floors beside which a likelihood means something."""
+"""Character n-gram models fitted by counting, as baselines for likelihoods."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ class NGramModel:
 
     The probability of a symbol x after a context c is ``(count(c x) + d(c) p(x)) / (count(c) +
     d(c))``. Here d(c) is the number of different symbols that follow c, and p the distribution of
-    the next lower order, uniform below order 0. Where fewer symbols stand before one in its row,
-    only those are its context. Source: Witten and Bell 1991, IEEE Trans. Inf. Theory 37:1085,
-    method C.
+    the next lower order, uniform below order 0. At the start of a row, the context is shorter.
+    Source: Witten and Bell 1991, IEEE Trans. Inf. Theory 37:1085, method C.
 
     Attributes:
         vocab_size: K.
@@ -25,10 +24,10 @@ class NGramModel:
     """
 
     def __init__(self, blocks: Iterable[Block], vocab_size: int, order: int) -> None:
-        """Count words.
+        """Count the words (n-grams) of rows.
 
         Args:
-            blocks: Rows of ids, and where they hold something; padding comes last in a row.
+            blocks: Rows of ids, and which positions are no padding; padding comes last in a row.
             vocab_size: K.
             order: Longest context; ``(K + 1) ** (order + 1)`` must lie below 2^63.
 
@@ -49,7 +48,7 @@ class NGramModel:
         self._contexts = [self._count_contexts(*counted) for counted in self._counts]
 
     def _count_contexts(self, words: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, ...]:
-        """List contexts with how often, and by how many symbols, they are followed."""
+        """Return the contexts, their counts, and how many different symbols follow each."""
         contexts, place = np.unique(words // self.vocab_size, return_inverse=True)
         total = np.bincount(place, counts, len(contexts))
         return contexts, total, np.bincount(place, minlength=len(contexts)).astype(float)
@@ -57,7 +56,7 @@ class NGramModel:
     def _words(
         self, tokens: np.ndarray, held: np.ndarray
     ) -> Iterable[tuple[Int64[np.ndarray, "n L"], Bool[np.ndarray, "n L"]]]:
-        """Codes of the words of 1, 2, ... symbols that end at each place, and where they are."""
+        """Yield codes of the words of 1, 2, ... symbols that end at each position, and a mask."""
         tokens_held = np.where(held, tokens, 0).astype(np.int64)
         codes, known = tokens_held.copy(), held.copy()
         yield codes, known
@@ -103,7 +102,7 @@ def _count(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Values of keys, 0 where there is no such key."""
+    """Look up values by key; a missing key gives 0."""
     if not len(keys):
         return np.zeros(len(wanted))
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

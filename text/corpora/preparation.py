@@ -1,6 +1,6 @@
-"""Tokenise a corpus once, in parallel, into shards that are found again by the corpus's content.
+"""Tokenize a corpus once, in parallel, into shards in a cache keyed by the corpus's content.
 
-The shards of an interrupted preparation stay, and the next preparation makes the missing ones. One
+An interrupted preparation leaves its finished shards, and the next one makes the missing ones. One
 process at a time prepares a corpus; others wait for it and use its shards.
 """
 
@@ -32,7 +32,7 @@ from text.tokenizers import TextTokenizer, digest
 
 
 class UnspellableError(ValueError):
-    """A document that a tokenizer does not encode, which another would."""
+    """A document that a tokenizer cannot encode."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Block:
     """Consecutive documents of a corpus.
 
     Attributes:
-        source: What messages call the corpus.
+        source: Name of the corpus in messages.
         first: Number of the first document.
         documents: Their texts.
         characters: Their total length.
@@ -54,22 +54,22 @@ class Block:
 
 @dataclass(frozen=True)
 class Encoder:
-    """What is done to a document.
+    """How documents are detokenized and encoded.
 
     Attributes:
-        tokenizer: What encodes it.
-        detokenizer: What mends it before, a key of ``DETOKENIZERS``.
+        tokenizer: Encodes the document.
+        detokenizer: Key of ``DETOKENIZERS``, applied first.
     """
 
     tokenizer: TextTokenizer
     detokenizer: str
 
     def write(self, path: Path, block: Block) -> int:
-        """Encode a block into a shard; give its size in characters.
+        """Encode a block into a shard; return its size in characters.
 
         Raises:
             OSError: If the shard cannot be written.
-            UnspellableError: If a document does not encode.
+            UnspellableError: If a document cannot be encoded.
         """
         mend = DETOKENIZERS[self.detokenizer]
         texts = [mend(document) for document in block.documents]
@@ -90,7 +90,7 @@ class Encoder:
         return block.characters
 
     def _blame(self, block: Block, texts: list[str], error: ValueError) -> ValueError:
-        """Name the document that does not encode."""
+        """Return an error that names the document that cannot be encoded."""
         for place, text in enumerate(texts):
             try:
                 self.tokenizer.encode(text)
@@ -103,25 +103,25 @@ class Encoder:
 def encode_blocks(
     encoder: Encoder, jobs: Iterable[tuple[Path, Block]], num_processes: int
 ) -> Iterator[int]:
-    """Encode blocks, few of them in memory at a time.
+    """Encode blocks in parallel, with a bounded number of them in memory.
 
     Args:
-        encoder: What is done to them.
-        jobs: Where to, and what.
-        num_processes: 1 works in this process.
+        encoder: Encodes each block.
+        jobs: Pairs of the path of a shard and its block.
+        num_processes: Worker processes; with 1, this process does the work.
 
     Yields:
-        The characters of each block that is done.
+        The number of characters of each finished block.
 
     Raises:
         OSError: If a shard cannot be written, or a process was killed.
-        UnspellableError: If a document does not encode.
+        UnspellableError: If a document cannot be encoded.
     """
     if num_processes <= 1:
         for path, block in jobs:
             yield encoder.write(path, block)
         return
-    # Not by fork: this process has threads.
+    # Forking is unsafe, because this process has threads.
     pool = ProcessPoolExecutor(
         num_processes, multiprocessing.get_context("spawn"), _start_worker, (encoder,)
     )
@@ -136,8 +136,8 @@ def encode_blocks(
             yield future.result()
     except BrokenProcessPool as error:
         raise OSError(
-            "a process that tokenises was killed, perhaps for its memory; what is done is kept: "
-            "run the same again with a lower data.num_processes"
+            "a tokenizing process was killed, perhaps because memory ran out; finished shards are "
+            "kept: run the same command again with a lower data.num_processes"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -147,10 +147,12 @@ _worker: Encoder | None = None
 
 
 def _start_worker(encoder: Encoder) -> None:
-    """Prepare a process, which is not to outlive its parent."""
+    """Prepare a worker process; it ends with its parent."""
     global _worker
     _worker = encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent lets a block end, and stops
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the parent finishes the current blocks, then stops
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 
@@ -178,18 +180,19 @@ def prepare(
     detokenizer: str = "none",
     num_processes: int | None = None,
 ) -> TokenStore:
-    """Open a corpus as ids, tokenising it the first time.
+    """Open a corpus as ids; the first call tokenizes it.
 
     Args:
         source: The documents.
-        tokenizer: What to encode them by.
-        detokenizer: What mends them before, a key of ``DETOKENIZERS``.
-        num_processes: That tokenise at a time; ``None`` is one for each core of this process.
+        tokenizer: Encodes them.
+        detokenizer: Key of ``DETOKENIZERS``, applied first.
+        num_processes: Processes that tokenize in parallel; ``None`` means one for each core that
+            this process may use.
 
     Raises:
         OSError: If the cache cannot be written.
-        UnspellableError: If a document does not encode.
-        ValueError: If a file is not sound, see ``read_documents``, or there is no document.
+        UnspellableError: If a document cannot be encoded.
+        ValueError: If a file is invalid, see ``read_documents``, or there is no document.
     """
     root = make_cache_folder()
     options = [str(VERSION), detokenizer, tokenizer.fingerprint, str(_SHARD_CHARACTERS)]
@@ -197,11 +200,11 @@ def prepare(
     prepared = _open(folder)
     if prepared is not None:
         return prepared
-    tokenizer.encode("")  # its files are missed now, not in an hour, and its special tokens too
+    tokenizer.encode("")  # fails now, not in an hour, if files or special tokens are missing
     _ = tokenizer.frame
     total = _survey(source)
     folder.mkdir(parents=True, exist_ok=True)
-    # Where there are no locks, two processes make the same shards, each whole.
+    # Without file locks, two processes write the same shards, each atomically.
     with alone(folder / "lock", _say_waiting):
         prepared = _open(folder)
         if prepared is None:
@@ -212,7 +215,7 @@ def prepare(
 
 
 def _survey(source: Source) -> int:
-    """Read a whole corpus, which is fast, before the slow part, and count its characters."""
+    """Read and check a whole corpus, before the slow tokenization; return its characters."""
     total = 0
     bar = _bar(True, "reading")
     task = bar.add_task(source.name, total=None)
@@ -247,7 +250,7 @@ class _Job(NamedTuple):
 def _build(
     source: Source, encoder: Encoder, folder: Path, total: int, num_processes: int | None
 ) -> None:
-    """Make the shards that are missing or damaged, then the manifest."""
+    """Write the shards that are missing or damaged, then the manifest."""
     paths: list[Path] = []
     with _bar(total >= _BAR_FROM_CHARACTERS, "tokenising") as bar:
         task = bar.add_task(source.name, total=total)
@@ -269,14 +272,14 @@ def _build(
 
 
 def _cores() -> int:
-    """Count the cores that this process may use, as far as the platform tells."""
+    """Count the cores that this process may use, or all cores if the platform cannot tell."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _blocks(source: Source) -> Iterator[Block]:
-    """Cut a corpus into blocks of whole documents, always at the same places."""
+    """Cut a corpus into blocks of whole documents; the cuts depend on the corpus alone."""
     documents: list[str] = []
     first = size = 0
     for document in source.documents():
@@ -303,9 +306,9 @@ def _write_manifest(folder: Path, paths: list[Path]) -> None:
 
 
 def _open(folder: Path) -> TokenStore | None:
-    """Open what was prepared; ``None`` if it is not complete and sound.
+    """Open a prepared corpus; ``None`` if shards are missing or damaged.
 
-    A shard that has been touched since is read and compared with its checksum.
+    A shard that was modified since is read and compared with its checksum.
     """
     manifest = folder / _MANIFEST
     try:
@@ -327,4 +330,4 @@ def _open(folder: Path) -> TokenStore | None:
 
 
 def _say_waiting() -> None:
-    Console(stderr=True).print("another process is tokenising this corpus: waiting for it")
+    Console(stderr=True).print("another process is tokenizing this corpus: waiting for it")

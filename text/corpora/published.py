@@ -1,4 +1,4 @@
-"""Facts about the corpora of the papers: where they are, how they are split and mended."""
+"""The corpora of the papers: their location, splits and detokenizers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 _ROWS = 1024
-# Where the hub keeps the parquet twin of a set that it only has as a loading script.
+# The hub's branch of parquet files for a set that it otherwise has as a loading script.
 _CONVERTED = "refs/convert/parquet"
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Part of a split, in documents, as Python slices count.
+    """Part of a split, as a Python slice of its documents.
 
     Attributes:
-        split: Whose documents.
-        first: The first one; negative counts from the end.
-        last: The one after the last; ``None`` is the end.
+        split: Split on the hub.
+        first: Start of the slice; negative counts from the end.
+        last: End of the slice, exclusive; ``None`` is the end of the split.
     """
 
     split: Split
@@ -42,16 +42,16 @@ class Published:
     """A corpus on the hub.
 
     Attributes:
-        hub: Its name there.
-        config: Its configuration there.
-        splits: What the hub calls the splits that it has.
-        column: That holds the text.
-        edges: Of a document, see ``documents.mend_edges``: as a row of the hub has them, so
-            that a copy in any kind of file is the same text.
-        detokenizer: That mends it, by name.
-        slices: Splits of ours that are parts of theirs.
-        revision: On the hub.
-        zero_shot: Split that published zero-shot perplexities are of.
+        hub: Name on the hub.
+        config: Name of its configuration on the hub.
+        splits: Names of its splits on the hub.
+        column: Column that holds the text.
+        edges: White space at the ends of a document, see ``documents.mend_edges``: as in a row on
+            the hub, so that a copy in any file format is the same text.
+        detokenizer: Name of its detokenizer.
+        slices: Our splits that are parts of splits on the hub.
+        revision: Revision on the hub.
+        zero_shot: Split that published zero-shot perplexities refer to.
     """
 
     hub: str
@@ -65,7 +65,7 @@ class Published:
     zero_shot: Split = "valid"
 
     def slice(self, split: Split) -> Slice | None:
-        """Say which documents make up a split; ``None`` if there is no such split."""
+        """Return the documents that make up a split; ``None`` if there is no such split."""
         if split in self.slices:
             return self.slices[split]
         return Slice(split) if split in self.splits else None
@@ -84,7 +84,8 @@ PUBLISHED: dict[str, Published] = {
         revision=_CONVERTED,
         zero_shot="test",
     ),
-    # The last 100,000 documents validate (Sahoo et al. 2024, arXiv:2406.07524, appendix D).
+    # The last 100,000 documents are for validation (Sahoo et al. 2024, arXiv:2406.07524,
+    # appendix D).
     "openwebtext": Published(
         "Skylion007/openwebtext",
         "plain_text",
@@ -138,7 +139,7 @@ PUBLISHED: dict[str, Published] = {
 
 
 def local_copy(name: str) -> Path:
-    """Say where a copy of a published corpus is looked for before the hub is."""
+    """Return the folder in which a copy of a published corpus is looked up before the hub."""
     return cache_folder() / "corpora" / name
 
 
@@ -146,12 +147,12 @@ def load_from_hub(name: str, split: Split) -> Dataset:
     """Open a split through ``datasets``, which downloads it once.
 
     Args:
-        name: In ``PUBLISHED``.
+        name: Key of ``PUBLISHED``.
         split: One of its ``splits``.
 
     Raises:
-        ValueError: If it is not at hand and the hub cannot be reached, with the local path that
-            would have been used; or it has no such column.
+        ValueError: If there is no local copy and the hub cannot be reached (the message gives
+            the local path), or the column does not exist.
     """
     facts, place = PUBLISHED[name], local_copy(name)
     datasets = require_extra("datasets", f"corpus {name}", "text")
@@ -162,9 +163,9 @@ def load_from_hub(name: str, split: Split) -> Dataset:
             opened = datasets.load_dataset(
                 facts.hub, facts.config, split=facts.splits[split], revision=facts.revision
             )
-    except Exception as error:  # of several libraries, none of which we depend on ourselves
+    except Exception as error:  # the libraries that raise it are not our dependencies
         raise ValueError(
-            f"data.{split} must name a corpus that is at hand or on a hub that can be reached, got "
+            f"data.{split} must name a corpus that has a local copy or is on a reachable hub, got "
             f"{name!r}, {facts.hub} on the hub ({reason or short(error)}); put "
             f"{split}*.jsonl, .parquet or .txt into {place}"
         ) from error
@@ -177,7 +178,7 @@ def load_from_hub(name: str, split: Split) -> Dataset:
 
 
 def hub_documents(opened: Dataset, column: str, edges: Edges) -> Iterator[str]:
-    """Stream the documents of an opened split, those without a visible character left out."""
+    """Stream the documents of an opened split, except those without a visible character."""
     texts = opened.select_columns([column])
     for first in range(0, len(texts), _ROWS):
         for text in texts[first : first + _ROWS][column]:

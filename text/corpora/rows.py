@@ -1,4 +1,4 @@
-"""Rows of tokens: cut from documents laid end to end, or one document each."""
+"""Rows of tokens: cut from concatenated documents, or one document each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from text.tokenizers import TextTokenizer
 
 @dataclass(frozen=True)
 class Layout:
-    """What a row is made of besides the ids of documents.
+    """Layout of a row around the ids of documents.
 
     Attributes:
         length: Ids of a row.
         frame: Ids that open and close a row, if any.
         separator: Id that follows a document in a wrapped row, if any.
-        pad: Id of positions that hold nothing.
+        pad: Id of padding.
     """
 
     length: int
@@ -30,27 +30,27 @@ class Layout:
 
     @classmethod
     def of(cls, tokenizer: TextTokenizer, length: int) -> Layout:
-        """Take the special ids of a tokenizer; what holds nothing has the id of the mask."""
+        """Take the special ids of a tokenizer; padding has the id of the mask."""
         return cls(length, tokenizer.frame, tokenizer.separator, tokenizer.vocab_size)
 
     @property
     def body(self) -> int:
-        """Ids of a row that come from documents."""
+        """Number of ids of a row that come from documents."""
         return self.length if self.frame is None else self.length - 2
 
     def empty(self, num: int) -> tuple[Int64[np.ndarray, "{num} _"], Int64[np.ndarray, "{num} _"]]:
-        """Make rows of padding, and the view of them that documents go into."""
+        """Make rows of padding; return them and a view of the part for documents."""
         tokens = np.full((num, self.length), self.pad, dtype=np.int64)
         return tokens, tokens if self.frame is None else tokens[:, 1:-1]
 
     def close(self, tokens: Int64[np.ndarray, "B L"], sizes: Int64[np.ndarray, " B"]) -> None:
-        """Put the frame round the first ``sizes`` ids of each body."""
+        """Write the frame around the first ``sizes`` ids of each body."""
         if self.frame is not None:
             tokens[:, 0] = self.frame[0]
             tokens[np.arange(len(tokens)), 1 + sizes] = self.frame[1]
 
     def padding(self, sizes: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"]:
-        """Say what lies behind a row's last id."""
+        """Mark the positions after the last id of each row."""
         last = sizes if self.frame is None else sizes + 2
         return np.arange(self.length) >= last[:, None]
 
@@ -58,7 +58,7 @@ class Layout:
 def describe_rows(
     tokenizer: TextTokenizer, length: int, *, wrap: bool, split: bool
 ) -> tuple[str, str]:
-    """Say how rows are cut and which positions count."""
+    """Describe in words how rows are cut and which positions count."""
     if wrap:
         name = tokenizer.separator_name
         between = "" if name is None else f" with a separator, {name}, after each"
@@ -78,9 +78,9 @@ def describe_rows(
 
 
 class WrappedRows(SequenceDataset):
-    """Documents end to end, the separator after each, cut into rows: [BOS] L-2 ids [EOS].
+    """Concatenated documents, each followed by the separator, cut into rows: [BOS] L-2 ids [EOS].
 
-    Every epoch of training lays the documents in an order of its own, so the cuts fall elsewhere.
+    Every epoch of training shuffles the documents, so the cuts differ between epochs.
     Source: Sahoo et al. 2024, arXiv:2406.07524, appendix D.
     """
 
@@ -92,14 +92,14 @@ class WrappedRows(SequenceDataset):
         *,
         keep_tail: bool,
     ) -> None:
-        """Lay documents out.
+        """Concatenate documents.
 
         Args:
-            store: Where they are.
-            documents: Which, in order.
-            layout: Of a row.
-            keep_tail: Keep the last row though it is not full, padded; for an evaluation, which
-                has to count every token.
+            store: Tokenized documents.
+            documents: Indices of the documents, in order.
+            layout: Layout of a row.
+            keep_tail: Whether to keep and pad an incomplete last row, for an evaluation that counts
+                every token.
         """
         self.store, self.documents, self.layout = store, documents, layout
         self.keep_tail = keep_tail
@@ -108,12 +108,12 @@ class WrappedRows(SequenceDataset):
         self._total = total if keep_tail else total - total % layout.body
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Number of rows."""
         return -(-self._total // self.layout.body)
 
     @property
     def num_counted(self) -> int:
-        """Positions that count, in all rows."""
+        """Number of positions that count, in all rows."""
         return self._total + len(self) * (self.layout.length - self.layout.body)
 
     def _sizes(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
@@ -122,7 +122,7 @@ class WrappedRows(SequenceDataset):
     def rows(
         self, indices: Int64[np.ndarray, " B"]
     ) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-        """Fetch rows; all that they hold counts, the frame and the separators too."""
+        """Fetch rows; every id counts, including the frame and the separators."""
         tokens, bodies = self.layout.empty(len(indices))
         sizes = self._sizes(indices)
         first = indices * self.layout.body
@@ -135,7 +135,7 @@ class WrappedRows(SequenceDataset):
         return tokens, ~self.layout.padding(sizes)
 
     def _fill(self, body: np.ndarray, start: int, place: int) -> None:
-        """Copy what lies from ``start`` on, in the document at ``place`` of the order."""
+        """Fill a body with ids from position ``start`` of the ``place``-th document on."""
         if self.layout.separator is not None:
             body[:] = self.layout.separator
         filled = 0
@@ -148,19 +148,19 @@ class WrappedRows(SequenceDataset):
             filled, place = end - start, place + 1
 
     def padding(self, indices: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"] | None:
-        """Say what the last row lacks; ``None`` where all are full."""
+        """Mark the padding of the last row; ``None`` if all rows are full."""
         sizes = self._sizes(indices)
         return None if (sizes == self.layout.body).all() else self.layout.padding(sizes)
 
     def epoch(self, seed: int, number: int) -> WrappedRows:
-        """Lay the documents in another order."""
-        # The third number keeps this order apart from the stream's order of the rows.
+        """Return the same documents in another order."""
+        # The third number makes this order independent of the stream's order of the rows.
         order = np.random.default_rng((seed, number, 1)).permutation(self.documents)
         return WrappedRows(self.store, order, self.layout, keep_tail=self.keep_tail)
 
 
 class DocumentRows(SequenceDataset):
-    """One document a row, framed, then padding that is neither attended to nor counted."""
+    """One document per row, framed, then padding that is neither attended to nor counted."""
 
     def __init__(
         self,
@@ -170,14 +170,14 @@ class DocumentRows(SequenceDataset):
         *,
         split: bool = False,
     ) -> None:
-        """Choose documents.
+        """Assign documents to rows.
 
         Args:
-            store: Where they are.
-            documents: Which, in order.
-            layout: Of a row.
-            split: Give a document longer than a row as many rows as it takes, each framed; or else
-                keep its beginning.
+            store: Tokenized documents.
+            documents: Indices of the documents, in order.
+            layout: Layout of a row.
+            split: Whether to split a document longer than a row into several framed rows;
+                otherwise it is truncated.
         """
         self.store, self.documents, self.layout = store, documents, layout
         pieces = np.ones(len(documents), dtype=np.int64)
@@ -188,12 +188,12 @@ class DocumentRows(SequenceDataset):
         self._first = piece * layout.body
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Number of rows."""
         return len(self._document)
 
     @property
     def num_counted(self) -> int:
-        """Positions that count, in all rows."""
+        """Number of positions that count, in all rows."""
         bodies = int(self._sizes(np.arange(len(self))).sum())
         return bodies + len(self) * (self.layout.length - self.layout.body)
 
@@ -204,7 +204,7 @@ class DocumentRows(SequenceDataset):
     def rows(
         self, indices: Int64[np.ndarray, " B"]
     ) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-        """Fetch rows; all but the padding counts, the frame too."""
+        """Fetch rows; every id but the padding counts, including the frame."""
         tokens, bodies = self.layout.empty(len(indices))
         sizes = self._sizes(indices)
         places = (self._document[indices].tolist(), self._first[indices].tolist(), sizes.tolist())
@@ -214,5 +214,5 @@ class DocumentRows(SequenceDataset):
         return tokens, ~self.layout.padding(sizes)
 
     def padding(self, indices: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"]:
-        """Say what lies behind each document."""
+        """Mark the padding after each document."""
         return self.layout.padding(self._sizes(indices))

@@ -1,8 +1,8 @@
-"""Samples and templates in text files: one a line, one JSON object a line, or a listing.
+"""Samples and templates in text files: one per line, one JSON object per line, or a listing.
 
-A listing is for reading: each sample stands under a line with its name, and an empty line follows
-it. A sample may hold line breaks, empty lines and even lines that look like names. Such a line gets
-one ``>`` more in front (the quoting of mboxrd), so that a listing is read back to the same samples.
+A listing is meant for reading: each sample follows a line with its name and ends with an empty
+line. A sample may contain line breaks, empty lines and even lines that look like names. Such lines
+are prefixed by one more ``>`` (mboxrd quoting), so that a listing is read back to the same samples.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _QUOTED = re.compile(r"(?m)^>(>*--- .* ---)$")
 
 
 def format_listing(names: Sequence[str], sequences: Sequence[str]) -> str:
-    """Spell samples.
+    """Format samples as a listing.
 
     Args:
-        names: Without line breaks.
+        names: Names without line breaks.
         sequences: The samples.
     """
     quoted = (_LIKE_A_NAME.sub(r">\1", text) for text in sequences)
@@ -30,15 +30,15 @@ def format_listing(names: Sequence[str], sequences: Sequence[str]) -> str:
 
 
 def is_listing(content: str) -> bool:
-    """Whether a file begins with the line of a name."""
+    """Return whether a file begins with the line of a name."""
     return _NAME.match(content) is not None
 
 
 def parse_listing(content: str) -> list[tuple[str, str]]:
-    """Read the names and the samples that ``format_listing`` spelled.
+    """Parse the names and the samples of a listing.
 
     Raises:
-        ValueError: If a sample lacks the empty line after it, with its name.
+        ValueError: If no empty line follows a sample; the message gives its name.
     """
     _, *parts = _NAME.split(content)
     found = list(zip(parts[::2], parts[1::2], strict=True))
@@ -49,7 +49,7 @@ def parse_listing(content: str) -> list[tuple[str, str]]:
 
 
 def write_txt(path: Path, sequences: list[str], names: list[str]) -> None:
-    """Write a listing, see ``text.corpora.samples``; other programs read .jsonl more easily.
+    """Write a listing, see ``text.corpora.samples``; for other programs, prefer .jsonl.
 
     Raises:
         OSError: If the file cannot be written.
@@ -79,7 +79,7 @@ def read_templates(path: Path) -> list[tuple[str, str]]:
     """Read the names and texts of a file for ``sample --infill``, see ``read_named_samples``.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If the file does not exist.
         ValueError: See ``read_named_samples``.
     """
     return read_named_samples("sample.infill", path)
@@ -88,25 +88,26 @@ def read_templates(path: Path) -> list[tuple[str, str]]:
 def read_named_samples(owner: str, path: Path) -> list[tuple[str, str]]:
     """Read the name and the text of every sample of a file.
 
-    It is a ``.jsonl`` (a key ``text``, and maybe ``name``), or a ``.txt``: a sample a line, or the
-    listing that ``seqdiff sample`` writes. Either may be gzipped (``.gz``). A line without a name
-    is called ``line_1``, ``line_2``, ... by its number.
+    The file is ``.jsonl`` (with a key ``text`` and optionally ``name``) or ``.txt``: one sample per
+    line, or the listing that ``seqdiff sample`` writes. Either may be compressed (``.gz``). Samples
+    without a name are called ``line_1``, ``line_2``, ... by their line number.
 
     Args:
-        owner: Who was given the path, for the messages.
+        owner: The argument that names the file, for error messages.
         path: The file.
 
     Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If its suffix is another, it is not UTF-8, it holds no sample, or an empty one.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the suffix is unknown, the file is not UTF-8, or it holds no sample or an
+            empty one.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{owner} must be an existing file, got {path}; check the path")
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if suffix not in (".txt", ".jsonl"):
         raise ValueError(
-            f"{owner} must end in .txt (a sample a line, or a listing) or .jsonl (a key text), or "
-            f"in those and .gz, got {path}; rename it"
+            f"{owner} must end in .txt (a sample per line, or a listing) or .jsonl (a key text), "
+            f"optionally with .gz, got {path}; rename it"
         )
     content = _decode(owner, path)
     if suffix == ".txt" and is_listing(content):
@@ -145,7 +146,7 @@ def _from_listing(owner: str, path: Path, content: str) -> list[tuple[str, str]]
         if not text:
             raise ValueError(
                 f"{owner} must hold a sample under every name, got none under {name} of {path}; "
-                "drop it, and say that the model drew an empty sample"
+                "remove it, and report that the model drew an empty sample"
             )
     return samples
 
@@ -166,14 +167,15 @@ def _named(owner: str, path: Path, number: int, line: str, suffix: str) -> tuple
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(
-                f"{owner} must hold a JSON object a line, got: {error} in line {number} of {path}; "
-                "correct that line"
+                f"{owner} must hold a JSON object per line, got: {error} in line {number} of "
+                f"{path}; correct that line"
             ) from error
         row = row if isinstance(row, dict) else {}
         name, text = str(row.get("name", name)), row.get("text")
     if not isinstance(text, str) or not text:
         raise ValueError(
             f"{owner} must hold a sample in every line, got none in line {number} of {path}; "
-            "drop that line; of samples, say that the model drew an empty one"
+            "remove that line; if it is a sample, report that the model drew an empty "
+            "one"
         )
     return name, text

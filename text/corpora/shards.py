@@ -1,7 +1,7 @@
-"""Tokenised documents in memory-mapped files.
+"""Tokenized documents in memory-mapped files.
 
 Layout of a shard: a 64-byte header (magic, documents, tokens, bytes of an id, CRC-32 of the rest),
-the length of each document, a hash of each document's text, and the ids of all, back to back.
+the length of each document, a hash of each document's text, and the ids of all documents.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def write_shard(
     hashes: Sequence[int],
     vocab_size: int,
 ) -> None:
-    """Write a whole shard or nothing.
+    """Write a shard atomically.
 
     Args:
-        path: Where to.
-        documents: Ids of each, below ``vocab_size``.
-        hashes: Of each document's text, 64 bits.
-        vocab_size: Chooses the bytes of an id.
+        path: The file.
+        documents: Ids of each document, below ``vocab_size``.
+        hashes: 64-bit hash of each document's text.
+        vocab_size: Determines the number of bytes of an id.
 
     Raises:
         OSError: If it cannot be written.
@@ -66,9 +66,9 @@ class Shard:
 
     Attributes:
         path: The file.
-        lengths: Ids of each document.
-        hashes: Of each document's text.
-        dtype: Of the ids.
+        lengths: Number of ids of each document.
+        hashes: Hash of each document's text.
+        dtype: Data type of the ids.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class Shard:
     dtype: np.dtype[np.unsignedinteger]
 
     def map(self) -> Integer[np.ndarray, " N"]:
-        """Map the ids of all documents, back to back."""
+        """Map the concatenated ids of all documents into memory."""
         total = int(self.lengths.sum())
         if not total:
             return np.zeros(0, self.dtype)
@@ -89,9 +89,9 @@ def open_shard(path: Path, *, check: bool) -> Shard:
     """Open a shard.
 
     Raises:
-        ValueError: If it is damaged or was cut short.
+        ValueError: If it is damaged or truncated.
     """
-    damaged = ValueError(f"{path}: the cache file is damaged or was cut short; delete it")
+    damaged = ValueError(f"{path}: the cache file is damaged or truncated; delete it")
     with path.open("rb") as stream:
         head = stream.read(_HEADER.size)
         if len(head) < _HEADER.size:
@@ -119,8 +119,8 @@ class TokenStore:
     """The documents of a corpus, as ids.
 
     Attributes:
-        lengths: Ids of each document, without those of empty documents.
-        hashes: Of each document's text: equal texts have equal hashes.
+        lengths: Number of ids of each document; empty documents are left out.
+        hashes: Hash of each document's text: equal texts have equal hashes.
     """
 
     lengths: Int64[np.ndarray, " D"]
@@ -130,11 +130,11 @@ class TokenStore:
         """Open shards that have been checked.
 
         Raises:
-            ValueError: If one was cut short since.
+            ValueError: If one has been truncated since.
         """
         self._paths = list(paths)
         shards = [open_shard(path, check=False) for path in paths]
-        # A map holds a file open, of which a process may not have thousands.
+        # A memory map keeps its file open, and a process may not open thousands of files.
         self._map = lru_cache(_OPEN)(lambda number: shards[number].map())
         lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in shards)])
         hashes = np.concatenate([np.zeros(0, np.uint64), *(shard.hashes for shard in shards)])
@@ -145,7 +145,7 @@ class TokenStore:
         self._start = np.cumsum(self.lengths) - self.lengths - before
 
     def __len__(self) -> int:
-        """Count the documents."""
+        """Number of documents."""
         return len(self.lengths)
 
     def read(self, document: int, first: int, last: int) -> Integer[np.ndarray, " _"]:
@@ -154,7 +154,7 @@ class TokenStore:
         return self._map(int(self._shard[document]))[start + first : start + last]
 
     def __getstate__(self) -> list[Path]:
-        """Travel to another process as paths."""
+        """Pickle the paths instead of the ids."""
         return self._paths
 
     def __setstate__(self, paths: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""What a configuration names, files or a published corpus, as sources of documents."""
+"""Sources of documents that a configuration names: files or a published corpus."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Source(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What messages and the progress bar call it."""
+        """Name of the source in messages and the progress bar."""
 
     @abstractmethod
     def documents(self) -> Iterator[str]:
-        """Stream them."""
+        """Stream the documents."""
 
     @abstractmethod
     def identity(self, folder: Path) -> list[str]:
         """Strings that change with the content.
 
         Args:
-            folder: Where digests of files are remembered.
+            folder: Cache of the digests of files.
         """
 
 
@@ -48,8 +48,8 @@ class Files(Source):
     """Files of one or more kinds.
 
     Attributes:
-        paths: In order.
-        reading: How they become documents.
+        paths: Paths, in the order in which they are read.
+        reading: How documents are read from them.
     """
 
     paths: tuple[Path, ...]
@@ -57,7 +57,7 @@ class Files(Source):
 
     @property
     def name(self) -> str:
-        """The first file, and how many more."""
+        """The first file, and the number of others."""
         first, *others = self.paths
         return f"{first} and {len(others)} more" if others else str(first)
 
@@ -113,13 +113,13 @@ class Hub(Source):
 
 @dataclass(frozen=True)
 class Part:
-    """Documents of a source, mended.
+    """A slice of the documents of a source, with their detokenizer.
 
     Attributes:
-        source: Where they are.
+        source: The source.
         detokenizer: A key of ``DETOKENIZERS``.
-        first: The first document, as Python slices count.
-        last: The one after the last; ``None`` is the end.
+        first: Start of the slice, as in Python.
+        last: End of the slice, exclusive; ``None`` is the end of the source.
     """
 
     source: Source
@@ -131,22 +131,22 @@ class Part:
 def find_part(
     split: Split, given: str | Sequence[str], reading: Reading, detokenizer: str | None
 ) -> Part:
-    """Find what a configuration names.
+    """Find the documents that a configuration names.
 
     Args:
-        split: Which split it is for.
+        split: The split that they are for.
         given: A key of ``PUBLISHED``; or a file or glob, or several.
-        reading: How files become documents.
-        detokenizer: A key of ``DETOKENIZERS``; ``None`` is the one of the published corpus.
+        reading: How documents are read from files.
+        detokenizer: A key of ``DETOKENIZERS``; ``None`` means that of the published corpus.
 
     Raises:
         FileNotFoundError: If a file or glob matches nothing.
-        ValueError: If a file is of no known kind, or the corpus has no such split.
+        ValueError: If the format of a file is unknown, or the corpus has no such split.
     """
     if detokenizer is not None and detokenizer not in DETOKENIZERS:
         raise ValueError(
             f"data.detokenizer must be one of {', '.join(DETOKENIZERS)}, got {detokenizer!r}; "
-            "choose one, or null for the one of the published corpus"
+            "choose one, or null for that of the published corpus"
         )
     if isinstance(given, str) and given in PUBLISHED and not Path(given).exists():
         part = published_part(split, given, reading)
@@ -156,7 +156,7 @@ def find_part(
 
 
 def published_split(given: object, split: Split) -> str | None:
-    """Name the corpus that gives a split, if ``given`` is a published one that has it."""
+    """Return ``given`` if it names a published corpus that has the split, else ``None``."""
     if isinstance(given, str) and given in PUBLISHED and not Path(given).exists():
         return given if PUBLISHED[given].slice(split) is not None else None
     return None
@@ -166,9 +166,9 @@ def published_part(split: Split, name: str, reading: Reading) -> Part:
     """Find a split of a published corpus: a copy in the cache folder, or else on the hub.
 
     Args:
-        split: Which split.
+        split: The split.
         name: A key of ``PUBLISHED``.
-        reading: How files of a copy become documents; the field is that of the corpus.
+        reading: How documents are read from a copy; the field is that of the corpus.
 
     Raises:
         ValueError: If the corpus has no such split.

@@ -31,13 +31,13 @@ def check_fractions(fractions: tuple[float, float, float]) -> None:
 def deal(
     hashes: UInt64[np.ndarray, " D"], valid: float, test: float, seed: int
 ) -> Int8[np.ndarray, " D"]:
-    """Deal documents so that equal texts go together; adding documents moves no other.
+    """Assign documents to splits; equal texts go together, and adding documents moves no other.
 
     Args:
-        hashes: Of the documents' texts.
+        hashes: Hashes of the documents' texts.
         valid: Probability of the valid split.
         test: Probability of the test split.
-        seed: Chooses another deal.
+        seed: Seed of the assignment.
 
     Returns:
         0 for train, 1 for valid, 2 for test.
@@ -58,7 +58,7 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def check_sources(parts: Mapping[Split, Part]) -> None:
-    """Refuse a file in two splits, under whatever name, before anything slow.
+    """Check that no file is in two splits under any name, before slow work.
 
     Raises:
         OSError: If the cache cannot be written.
@@ -79,14 +79,14 @@ def check_sources(parts: Mapping[Split, Part]) -> None:
 def check_documents(
     hashes: Mapping[Split, UInt64[np.ndarray, " _"]], parts: Mapping[Split, Part]
 ) -> None:
-    """Refuse two splits with the same documents, in whatever order and kind of file.
+    """Check that no two splits hold the same documents in any order and file format.
 
     Args:
-        hashes: Of each split's documents.
-        parts: Where they are.
+        hashes: Hashes of the documents of each split.
+        parts: The source of each split.
 
     Raises:
-        ValueError: If there are two.
+        ValueError: If two do.
     """
     for one, other in combinations(hashes, 2):
         a, b = hashes[one], hashes[other]
@@ -104,6 +104,6 @@ def _digests(source: Source) -> dict[str, str]:
 
 def _same(one: Split, other: Split, what: str) -> ValueError:
     return ValueError(
-        f"data.{other} must hold other text than data.{one}, got {what} in both; "
-        f"name other files, or leave data.{other} out to deal it from data.train"
+        f"data.{other} must hold different text from data.{one}, got {what} in both; "
+        f"name other files, or leave out data.{other} to take it from data.train"
     )

@@ -1,4 +1,4 @@
-"""Classify sentences with a BERT encoder: fine-tune, measure, choose the epoch and the rate."""
+"""Fine-tune a BERT encoder on a GLUE task, and choose the epoch and the learning rate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METRICS = ("accuracy", "matthews", "f1")
 
 
 def measure(truth: Int64[np.ndarray, " n"], found: Int64[np.ndarray, " n"]) -> dict[str, float]:
-    """Compute every metric by scikit-learn, times 100; F1 is that of class 1."""
+    """Compute all metrics by scikit-learn, in percent; F1 is that of class 1."""
     metrics = require_extra("sklearn.metrics", "glue", "text")
     return {
         "accuracy": 100 * float(metrics.accuracy_score(truth, found)),
@@ -56,11 +56,11 @@ class Encoded:
 
 
 def encode(tokenizer: Callable, examples: Sequence[Example], max_length: int) -> Encoded:
-    """Tokenise sentences or pairs; what is too long is cut, the longer of a pair first.
+    """Tokenize sentences or pairs; truncate long ones, the longer sentence of a pair first.
 
     Args:
-        tokenizer: Of transformers.
-        examples: What to encode.
+        tokenizer: A tokenizer of transformers.
+        examples: Examples to encode.
         max_length: Most tokens of an example.
     """
     seconds = [example.second for example in examples]
@@ -76,7 +76,7 @@ def encode(tokenizer: Callable, examples: Sequence[Example], max_length: int) ->
 
 
 class Classifier(nn.Module):
-    """BERT's head for classes: a new pooler over ``[CLS]``, dropout, a linear layer.
+    """A BERT encoder with a new pooler over ``[CLS]``, dropout and a linear layer.
 
     Source: Devlin et al. 2019, arXiv:1810.04805, section 4.1; the pooler is new too, since a
     checkpoint trained as a masked language model has none.
@@ -87,8 +87,8 @@ class Classifier(nn.Module):
 
         Args:
             encoder: ``BertModel`` of transformers.
-            width: Of its states.
-            num_classes: Classes to tell apart.
+            width: Size of its hidden states.
+            num_classes: Number of classes.
         """
         super().__init__()
         self.encoder = encoder
@@ -102,14 +102,14 @@ class Classifier(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "B L"], segments: Int[Tensor, "B L"], real: Int[Tensor, "B L"]
     ) -> Float[Tensor, "B C"]:
-        """Score the classes; ``real`` is 1 where a position is no padding."""
+        """Compute logits of the classes; ``real`` is 1 at positions that are not padding."""
         states = self.encoder(input_ids=tokens, token_type_ids=segments, attention_mask=real)
         pooled = torch.tanh(self.pooler(states.last_hidden_state[:, 0]))
         return self.head(self.dropout(pooled))
 
 
 def _batches(data: Encoded, order: np.ndarray, size: int) -> Iterator[tuple[Tensor, ...]]:
-    """Rows padded to the longest of each batch, none left out."""
+    """Yield all rows in batches, padded to the longest row of the batch."""
     for first in range(0, len(order), size):
         chosen = order[first : first + size]
         width = max(len(data.tokens[i]) for i in chosen)
@@ -124,7 +124,7 @@ def _batches(data: Encoded, order: np.ndarray, size: int) -> Iterator[tuple[Tens
 
 @torch.no_grad()
 def predict(model: Classifier, data: Encoded, batch_size: int) -> Float[np.ndarray, "n C"]:
-    """Score the classes of every example."""
+    """Compute the logits of every example."""
     model.eval()
     device = next(model.parameters()).device
     parts = [
@@ -141,10 +141,10 @@ class Recipe:
     Attributes:
         lr: Peak learning rate.
         epochs: Passes over the training examples; the best on dev is kept.
-        batch_size: Examples of a step.
-        seed: Of the head, the order and dropout.
-        weight_decay: Of AdamW.
-        clip: Norm that gradients are clipped to.
+        batch_size: Examples per step.
+        seed: Seed of the head, the order of the examples and dropout.
+        weight_decay: Weight decay of AdamW.
+        clip: Norm to which gradients are clipped.
     """
 
     lr: float
@@ -159,7 +159,7 @@ class Recipe:
 
         Args:
             model: The classifier.
-            rows: Training examples.
+            rows: Number of training examples.
         """
         steps = self.epochs * -(-rows // self.batch_size)
         warm = max(1, round(0.06 * steps))
@@ -183,11 +183,11 @@ def fine_tune(
     """Fine-tune a copy of an encoder.
 
     Args:
-        encoder: Left as it is.
-        width: Of its states.
+        encoder: The encoder, which is not changed.
+        width: Size of its hidden states.
         train: Examples to train on.
-        dev: Examples to measure on.
-        recipe: How to train.
+        dev: Examples to evaluate on.
+        recipe: Hyperparameters.
         metric: Metric by which epochs are compared.
         progress: Called with the number of examples after each step.
 
@@ -254,13 +254,13 @@ def cells(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the seeds of one learning rate came to.
+    """Results of all seeds with one learning rate.
 
     Attributes:
-        lr: The rate.
+        lr: The learning rate.
         values: The task's metric of each seed's best epoch on dev.
-        others: The other metrics at those epochs, mean over seeds.
-        epochs: Those epochs, from 1.
+        others: The other metrics at those epochs, averaged over seeds.
+        epochs: The best epoch of each seed, counted from 1.
     """
 
     lr: float
@@ -270,23 +270,23 @@ class Outcome:
 
     @property
     def mean(self) -> float:
-        """Over seeds."""
+        """Mean of the metric over seeds."""
         return float(self.values.mean())
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean over seeds; ``None`` for a single one."""
+        """Standard error of the mean over seeds; ``None`` for a single seed."""
         n = len(self.values)
         return None if n < 2 else float(self.values.std(ddof=1) / np.sqrt(n))
 
 
 def summarise(task: Task, lr: float, runs: Sequence[list[dict[str, float]]]) -> Outcome:
-    """Choose each seed's best epoch by the task's metric, the first of equals.
+    """Choose the best epoch of each seed by the task's metric; of equal epochs, the first.
 
     Args:
-        task: Says which metric.
-        lr: The rate of all runs.
-        runs: From ``fine_tune``, one a seed.
+        task: The task.
+        lr: The learning rate of all runs.
+        runs: Results of ``fine_tune``, one for each seed.
     """
     epochs = [best_epoch(run, task.metric) for run in runs]
     rows = [run[epoch - 1] for run, epoch in zip(runs, epochs, strict=True)]
@@ -298,13 +298,13 @@ def summarise(task: Task, lr: float, runs: Sequence[list[dict[str, float]]]) -> 
 def build_table(
     task: Task, by_rate: Mapping[float, Sequence[dict]], title: str, dev_size: int
 ) -> tuple[Sheet, list[dict[str, object]], list[str]]:
-    """Lay out a row for each learning rate, the best marked, and the published number.
+    """Build a table with a row for each learning rate and the published number.
 
     Args:
         task: The task.
-        by_rate: Results of the seeds of each rate.
-        title: Above the table.
-        dev_size: Examples that were measured on.
+        by_rate: Results of the seeds for each learning rate.
+        title: Title above the table.
+        dev_size: Number of dev examples.
 
     Returns:
         The table, its rows for JSON, and the notes below it.

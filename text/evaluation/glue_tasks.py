@@ -1,4 +1,4 @@
-"""The three GLUE tasks that fine-tuning is measured by, read from their published TSV files.
+"""Three GLUE tasks, read from their published TSV files.
 
 Source: Wang et al. 2019, arXiv:1804.07461.
 """
@@ -25,15 +25,15 @@ class Task:
     """A task of GLUE.
 
     Attributes:
-        name: On the command line.
-        title: As published.
-        metric: What it is measured by, a name in ``text.evaluation.glue.METRICS``.
-        published: That metric after MDLM fine-tuning of BERT, times 100 (Sahoo et al. 2024,
+        name: Name on the command line.
+        title: Published name.
+        metric: The task's metric, a name in ``text.evaluation.glue.METRICS``.
+        published: The metric after MDLM fine-tuning of BERT, times 100 (Sahoo et al. 2024,
             arXiv:2406.07524).
-        dev_size: Examples of the published dev set.
-        columns: Columns of a line.
+        dev_size: Number of examples in the published dev set.
+        columns: Number of columns.
         header: First line of a file; ``None`` if it has none.
-        parse: Makes an example of the columns of a line.
+        parse: Converts the columns of a line to an example.
     """
 
     name: str
@@ -90,15 +90,15 @@ TASKS = {
 
 
 def read_task(owner: str, task: Task, path: Path) -> list[Example]:
-    """Read a file of a task, plain or gzipped; quotes are characters like any other.
+    """Read a file of a task, plain or gzipped; quotes are ordinary characters.
 
     Args:
-        owner: Who was given the path, for the messages.
-        task: Which task it is of.
+        owner: The argument that names the file, for error messages.
+        task: The task.
         path: The file.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If the file does not exist.
         ValueError: If it is not a file of that task, or has fewer than two classes.
     """
     if not path.is_file():
@@ -141,6 +141,6 @@ def _example(owner: str, task: Task, path: Path, number: int, line: str) -> Exam
         return task.parse(row)
     except (KeyError, ValueError) as error:
         raise ValueError(
-            f"{owner} must hold {task.columns} columns and a label of {task.title} a line, got "
+            f"{owner} must hold {task.columns} columns and a label of {task.title} per line, got "
             f"{error} in line {number} of {path}; give another file or --task"
         ) from error

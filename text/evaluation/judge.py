@@ -1,4 +1,4 @@
-"""A published autoregressive model with its tokenizer, to judge samples by."""
+"""A published autoregressive model with its tokenizer, by which samples are scored."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Judge:
     """An autoregressive model of transformers.
 
     Attributes:
-        network: In eval mode; its call gives ``logits``.
-        tokenizer: Of transformers.
-        vocab_size: Ids that the network knows.
+        network: The model in eval mode; calling it returns ``logits``.
+        tokenizer: Its tokenizer.
+        vocab_size: Number of ids that the network knows.
         context: Most tokens that it reads at once; ``None`` if there is no limit.
         bos: Token that starts a text; ``None`` if the model has none.
-        bos_name: How that is spelled.
+        bos_name: Name of that token.
     """
 
     network: nn.Module
@@ -38,13 +38,13 @@ class Judge:
         """Load from a folder or the hub.
 
         Args:
-            owner: Who was given the name, for the messages.
+            owner: The argument that holds the name, for error messages.
             name: See ``text.pretrained.models.load_model``.
 
         Raises:
-            OSError: If a folder is no model's, or has no safetensors.
-            ValueError: If transformers is not installed, there is no such model, its weights do not
-                fit its configuration, or it is not autoregressive.
+            OSError: If a folder holds no model, or no safetensors.
+            ValueError: If transformers is not installed, the model does not exist, its weights do
+                not fit its configuration, or it is not autoregressive.
         """
         tokenizer = load_tokenizer(owner, name)
         network = load_model(owner, name, "AutoModelForCausalLM")
@@ -64,18 +64,18 @@ class Judge:
         )
 
     def encode(self, texts: Sequence[str]) -> list[Int64[np.ndarray, " _"]]:
-        """Tokenise; what spells a special token becomes it, and nothing is added."""
+        """Tokenize; names of special tokens become these tokens, and no token is added."""
         ids = self.tokenizer(list(texts), add_special_tokens=False).input_ids
         return [np.array(row, dtype=np.int64) for row in ids]
 
 
 @torch.no_grad()
 def looks_ahead(network: nn.Module, vocab_size: int) -> bool:
-    """Find out whether what a network says of a token's successor depends on tokens after it.
+    """Find out whether the prediction of the next token depends on later tokens.
 
     Args:
-        network: Its call gives ``logits``; in eval mode, on the CPU.
-        vocab_size: Ids that it knows.
+        network: A model in eval mode, on the CPU; calling it returns ``logits``.
+        vocab_size: Number of ids that it knows.
     """
     row = torch.arange(4) % vocab_size
     rows = torch.stack((row, torch.cat((row[:3], (row[3:] + vocab_size // 2) % vocab_size))))

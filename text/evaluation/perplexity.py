@@ -21,12 +21,12 @@ from seqdiff.likelihood import Likelihood, ratio_error
 
 @dataclass(frozen=True)
 class GenerativePerplexity:
-    """What a set of samples comes to.
+    """Perplexity and entropy of a set of samples.
 
     Attributes:
-        likelihood: Nats and predicted tokens of each sample; ``nfe`` counts its windows. Samples of
-            which no token is predicted are left out.
-        entropy: Of the tokens within each sample, in nats.
+        likelihood: Nats and predicted tokens of each sample; ``nfe`` counts its windows. Samples
+            without a predicted token are left out.
+        entropy: Entropy of the tokens within each sample, in nats.
     """
 
     likelihood: Likelihood
@@ -59,10 +59,10 @@ class Window(NamedTuple):
     """A part of a sample that the model reads at once.
 
     Attributes:
-        sample: Which sample.
-        start: Its first token.
-        end: One past its last token.
-        first: The first token that it predicts, after ``start``; those before are context.
+        sample: Index of the sample.
+        start: First token of the window.
+        end: End of the window, exclusive.
+        first: First token that is predicted, after ``start``; those before it are context.
     """
 
     sample: int
@@ -74,8 +74,8 @@ class Window(NamedTuple):
 def windows(lengths: Sequence[int], context: int | None) -> list[Window]:
     """Cut samples so that each token but the first is predicted exactly once.
 
-    A window moves by half the context: what the first window of a sample does not hold is predicted
-    from at least half a context.
+    The stride is half the context. Therefore tokens outside the first window of a sample are
+    predicted from at least half a context.
 
     Args:
         lengths: Tokens of each sample.
@@ -116,21 +116,21 @@ def generative_perplexity(
 ) -> GenerativePerplexity:
     """Score samples under an autoregressive model of transformers.
 
-    Windows of about one length share a call, padded on the right, where a causal model does not
-    look; padding is not counted, and no window is left out.
+    Windows of similar lengths form a batch and are padded on the right, which does not affect a
+    causal model. Padding is not counted, and no window is left out.
 
     Args:
-        model: In eval mode; its call gives ``logits``.
+        model: A model in eval mode; calling it returns ``logits``.
         samples: Ids of each sample in the model's own tokens, without ``bos``.
-        vocab_size: Ids that the model knows.
-        bos: Put before each sample, so that its first token counts too; ``None`` leaves that token
-            as context.
+        vocab_size: Number of ids that the model knows.
+        bos: Token put before each sample, so that the first token of the sample counts; if
+            ``None``, the first token is context only.
         context: See ``windows``.
-        batch_size: Windows of a call.
+        batch_size: Windows per call.
         progress: Called with the number of windows after each call.
 
     Raises:
-        ValueError: If a sample holds no token, an id is not the model's, or no token is predicted.
+        ValueError: If a sample is empty, an id is out of range, or no token is predicted.
     """
     _check(samples, vocab_size)
     rows, parts = _cut(samples, bos, context)
@@ -158,7 +158,7 @@ def generative_perplexity(
 def _cut(
     samples: Sequence[np.ndarray], bos: int | None, context: int | None
 ) -> tuple[list[Tensor], list[Window]]:
-    """What the model reads of each sample, and its windows, the longest first."""
+    """Return what the model reads of each sample, and the windows, the longest first."""
     lead = np.empty(0, np.int64) if bos is None else np.array([bos])
     rows = [torch.from_numpy(np.concatenate((lead, sample))) for sample in samples]
     parts = windows([len(row) for row in rows], context)
@@ -175,18 +175,18 @@ def _check(samples: Sequence[np.ndarray], vocab_size: int) -> None:
         if len(sample) == 0:
             raise ValueError(
                 f"generative_perplexity.samples must hold a token each, got none in sample "
-                f"{number}; drop it, and say so"
+                f"{number}; remove it, and report that"
             )
         if not 0 <= sample.min() <= sample.max() < vocab_size:
             raise ValueError(
                 f"generative_perplexity.samples must hold ids in 0..{vocab_size - 1}, got "
-                f"{sample.min()}..{sample.max()} in sample {number}; the tokenizer is another "
-                "model's"
+                f"{sample.min()}..{sample.max()} in sample {number}; use the "
+                "model's own tokenizer"
             )
 
 
 def _score(model: nn.Module, rows: list[Tensor], parts: list[Window]) -> list[float]:
-    """Nats of what each window predicts."""
+    """Compute the nats of the predicted tokens of each window."""
     device = next(model.parameters()).device
     width = max(part.end - part.start for part in parts)
     tokens = torch.zeros((len(parts), width), dtype=torch.int64)

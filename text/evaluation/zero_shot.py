@@ -1,7 +1,7 @@
 """The seven sets of the published zero-shot perplexities, as a ``seqdiff.data.Suite``.
 
-Source of the sets and the numbers: Sahoo et al. 2024, arXiv:2406.07524, section 5.1. Models were
-trained on OpenWebText, so that none of the sets is in their training data.
+Source of the sets and the numbers: Sahoo et al. 2024, arXiv:2406.07524, section 5.1. The models
+were trained on OpenWebText, so none of the sets is in their training data.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class _Set:
 
     @property
     def published(self) -> dict[str, float]:
-        """Perplexity of each model."""
+        """Published perplexity of each model."""
         return dict(zip(MODELS, self.perplexities, strict=True))
 
     @property
     def split(self) -> Split:
-        """Split that the perplexities are of."""
+        """Split that the published perplexities refer to."""
         return PUBLISHED[self.corpora[0]].zero_shot
 
     def spellings(self, split: Split) -> list[str]:
-        """Beginnings of the names that a copy of a split may have."""
+        """List the names, without suffixes, that a copy of a split may have."""
         words = ("valid", "validation") if split == "valid" else (split,)
         names = dict.fromkeys((*self.corpora, self.name))
         return [f"{name}{join}{word}" for word in words for name in names for join in "._-"]
@@ -64,7 +64,7 @@ class _Set:
 
 SETS = (
     _Set("ptb", ("ptb",), (82.05, 100.09, 95.26)),
-    # Both WikiTexts are validated and tested on the same articles.
+    # WikiText-2 and WikiText-103 have the same validation and test articles.
     _Set("wikitext", ("wikitext-103", "wikitext-2"), (25.75, 34.28, 32.83)),
     _Set("lm1b", ("lm1b",), (51.25, 68.20, 67.01)),
     _Set("lambada", ("lambada",), (51.28, 49.86, 47.52)),
@@ -75,9 +75,10 @@ SETS = (
 
 
 class ZeroShot:
-    """See ``seqdiff.data.Suite``.
+    """The suite of zero-shot perplexities, see ``seqdiff.data.Suite``.
 
-    Documents are mended by the detokenizers of the corpora, and cut into rows as the run's own.
+    Documents are detokenized by the rules of their corpora, and cut into rows like those of the
+    run.
     """
 
     models = MODELS
@@ -86,15 +87,16 @@ class ZeroShot:
     def find(
         self, data: SequenceDataModule, folder: Path | None
     ) -> tuple[list[SuiteSet | UnfitSet], list[MissingSet]]:
-        """Tokenise the sets that are at hand; one that does not encode is left for the others.
+        """Tokenize the available sets; a set that cannot be encoded is reported and skipped.
 
         Args:
-            data: Of the run.
-            folder: With copies such as ``ptb.valid.txt`` or ``lambada_test.jsonl.gz``; a document
-                of a .txt file is a line. If ``None``, a set is in the cache folder or on the hub.
+            data: Data module of the run.
+            folder: Folder with copies such as ``ptb.valid.txt`` or ``lambada_test.jsonl.gz``; a
+                document of a .txt file is a line. If ``None``, sets are taken from the cache folder
+                or the hub.
 
         Raises:
-            ValueError: If the data is no text, two copies compete, or a copy is not sound.
+            ValueError: If the data is not text, a set has two copies, or a copy is invalid.
         """
         checked = _text(data)
         found: list[SuiteSet | UnfitSet] = []
@@ -112,7 +114,7 @@ class ZeroShot:
         return found, missing
 
     def notes(self, data: SequenceDataModule) -> tuple[str, ...]:
-        """Say how rows are cut, what counts, and what does not compare."""
+        """Describe how rows are cut, which tokens count, and which numbers do not compare."""
         text = _text(data)
         published = (
             f"{', '.join(MODELS)}: published, trained on OpenWebText, perplexity a GPT-2 BPE "
@@ -123,11 +125,11 @@ class ZeroShot:
 
 
 _EDGES = (
-    "documents are the same from any kind of file: blank rows are left out, a row of WikiText ends "
-    "in its line break, the others are trimmed; then their detokenizers mend them"
+    "documents are the same from any file format: blank rows are left out, a row of WikiText ends "
+    "in its line break, the others are trimmed; then they are detokenized"
 )
 _BYTES = (
-    "bits/byte: of the mended text; BOS, EOS and separators cost bits but are no bytes; "
+    "bits/byte: of the detokenized text; BOS, EOS and separators cost bits but are no bytes; "
     "blank where documents were cut"
 )
 
@@ -154,7 +156,7 @@ def _text(data: SequenceDataModule) -> TextDataModule:
 
 
 def _from_folder(wanted: _Set, folder: Path) -> tuple[Part, str] | MissingSet:
-    """A copy of the published split, or else of the other one that is held out; and its origin."""
+    """Find a copy of the published split, or of the other held-out split, and its origin."""
     facts = PUBLISHED[wanted.corpora[0]]
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
     other: Split = "test" if wanted.split == "valid" else "valid"
@@ -177,14 +179,14 @@ def _from_folder(wanted: _Set, folder: Path) -> tuple[Part, str] | MissingSet:
 
 
 def _stem(path: Path) -> str | None:
-    """The name without what says the kind of file; ``None`` if it is of no known kind."""
+    """Return the name without the suffix of its format; ``None`` if the format is unknown."""
     kinds = "|".join(re.escape(suffix) for suffix in SUFFIXES)
     match = re.fullmatch(rf"(.+)(?:{kinds})(?:\.gz)?", path.name)
     return None if match is None else match[1]
 
 
 def _from_corpora(wanted: _Set) -> tuple[Part, str] | MissingSet:
-    """A copy in the cache folder, or else on the hub; and its origin."""
+    """Find a set in the cache folder or on the hub, and its origin."""
     parts = [published_part(wanted.split, name, Reading()) for name in wanted.corpora]
     for part in parts:
         if isinstance(part.source, Files):
@@ -200,7 +202,7 @@ def _from_corpora(wanted: _Set) -> tuple[Part, str] | MissingSet:
 
 
 def _open(wanted: _Set, part: Part, origin: str, data: TextDataModule) -> SuiteSet:
-    """Tokenise a set and cut rows."""
+    """Tokenize a set and cut rows."""
     store = prepare(
         part.source,
         data.tokenizer,

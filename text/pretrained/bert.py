@@ -14,17 +14,17 @@ from seqdiff.files import names_files
 from seqdiff.types import Inputs
 from text.pretrained.models import build_model, load_model, load_tokenizer
 
-# Shows whether case and accents are kept.
+# A text that shows whether a tokenizer keeps case and accents.
 _PROBE = "The Café of the NAIVE"
-# Heads of pre-training that masked diffusion has no use for.
+# Heads of pre-training that masked diffusion does not use.
 _OTHER_HEADS = ("cls.seq_relationship.", "bert.pooler.")
 
 
 class BertShape(TypedDict):
-    """What builds a BERT without its folder.
+    """The arguments that build a BERT without its folder.
 
     Attributes:
-        config: What its config.json says.
+        config: Contents of its config.json.
         mask_token_id: Its id of ``[MASK]``.
     """
 
@@ -35,11 +35,11 @@ class BertShape(TypedDict):
 class BertBackbone(Backbone):
     """A BERT with its masked-language-model head: K logits, time-free, from published weights.
 
-    The core's mask, id K, is shown to BERT as its own ``[MASK]``, whose column can never be
-    predicted: its logit is ``-inf``, since a clean token is never the mask.
+    The network gets its own ``[MASK]`` in place of the core's mask, id K. The logit of ``[MASK]``
+    is ``-inf``, because a clean token is never the mask.
 
     Attributes:
-        checkpoint: Where the weights and the tokenizer came from.
+        checkpoint: Folder or hub name of the weights and the tokenizer.
         network: ``BertForMaskedLM`` of transformers.
         mask_token_id: BERT's id of ``[MASK]``.
         vocab_size: K.
@@ -54,7 +54,7 @@ class BertBackbone(Backbone):
         num_embeddings: int,
         num_logits: int,
     ) -> None:
-        """Load a checkpoint, strictly.
+        """Load a checkpoint strictly.
 
         Args:
             checkpoint: A folder with config.json, safetensors and a tokenizer, or a hub name.
@@ -63,7 +63,7 @@ class BertBackbone(Backbone):
             num_logits: K, the size of BERT's vocabulary, special tokens included.
 
         Raises:
-            OSError: If a folder is no model's.
+            OSError: If a folder holds no model.
             ValueError: If it is not a BERT with ``[MASK]``, or its vocabulary has another size.
         """
         super().__init__()
@@ -104,15 +104,16 @@ class BertBackbone(Backbone):
 
     @property
     def encoder(self) -> nn.Module:
-        """``BertModel`` of transformers: what is below the head."""
+        """``BertModel`` of transformers, without the head."""
         return self.network.get_submodule("bert")
 
     def check_tokens(self, run: RunTokens) -> None:
-        """See ``TokenizedBackbone``.
+        """Check the tokenizer of a run, see ``TokenizedBackbone``.
 
         Raises:
             OSError: See ``load_tokenizer``.
-            ValueError: If an id means another token, or case or accents are treated otherwise.
+            ValueError: If an id stands for another token, or the tokenizers treat case or accents
+                differently.
         """
         owner = "BertBackbone.checkpoint"
         tokenizer = load_tokenizer(owner, self.checkpoint)
@@ -132,7 +133,7 @@ class BertBackbone(Backbone):
         return self._num_layers
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
-        """Embed tokens, the core's mask as ``[MASK]``; positions are added in the body."""
+        """Embed tokens, with ``[MASK]`` for the core's mask; the body adds positions."""
         tokens = inputs.tokens
         shown = tokens.masked_fill(tokens == self.vocab_size, self.mask_token_id)
         return self.encoder.get_submodule("embeddings.word_embeddings")(shown)
@@ -145,7 +146,7 @@ class BertBackbone(Backbone):
         Args:
             h: See ``Backbone.body``.
             inputs: See ``Backbone.body``.
-            layer: See ``Backbone.body``; after 0 layers, positions are added.
+            layer: See ``Backbone.body``; the states after 0 layers include positions.
         """
         padding = inputs.padding
         real = torch.ones_like(inputs.tokens) if padding is None else (~padding).long()
@@ -156,7 +157,7 @@ class BertBackbone(Backbone):
     def head(
         self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions K"]:
-        """Score each position; ``[MASK]`` gets ``-inf``."""
+        """Compute the logits; that of ``[MASK]`` is ``-inf``."""
         logits = self.network.get_submodule("cls")(h if where is None else h[where])
         never = torch.arange(logits.shape[-1], device=logits.device) == self.mask_token_id
         return logits.masked_fill(never, -torch.inf)

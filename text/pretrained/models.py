@@ -1,4 +1,4 @@
-"""Load models of transformers from a folder or the hub: strictly, and from safetensors alone."""
+"""Load models of transformers from a folder or the hub, strictly and only from safetensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 def why_offline() -> str | None:
-    """Say why the hub cannot be reached, as far as that can be told at once; ``None`` if it can."""
+    """Return an obvious reason why the hub cannot be reached; ``None`` if there is none."""
     for variable in _OFFLINE:
         if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE"):
             return f"{variable} is set"
@@ -33,7 +33,7 @@ def why_offline() -> str | None:
 
 @contextmanager
 def only_what_is_here(owner: str) -> Iterator[None]:
-    """Keep the hub's clients from asking it, as HF_HUB_OFFLINE does where it is set in time."""
+    """Keep the clients of the hub offline, as HF_HUB_OFFLINE does if it is set before import."""
     places = [
         require_extra("huggingface_hub.constants", owner, "text"),
         require_extra("datasets.config", owner, "text"),
@@ -49,7 +49,7 @@ def only_what_is_here(owner: str) -> Iterator[None]:
 
 
 def short(error: BaseException) -> str:
-    """The beginning of a client's message, on one line."""
+    """Shorten the message of an error to one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 160 else text[:160] + "..."
 
@@ -61,16 +61,16 @@ def load_model(owner: str, name: str, auto_class: str, *, beside: tuple[str, ...
     """Load a model of transformers, an ``nn.Module`` with a ``config``, in float32 and eval mode.
 
     Args:
-        owner: Who was given the name, for the messages.
-        name: A folder with config.json and safetensors, or a name on the hub; what the hub's cache
-            holds is used without asking the hub.
+        owner: The argument that holds the name, for error messages.
+        name: A folder with config.json and safetensors, or a name on the hub; files in the local
+            cache of the hub are used without a request.
         auto_class: For example ``AutoModelForCausalLM``.
-        beside: How names of weights begin that a checkpoint may hold without need.
+        beside: Prefixes of weights that a checkpoint may hold although the model has none.
 
     Raises:
-        OSError: If a folder is no model's, or has no safetensors.
-        ValueError: If transformers is not installed, there is no such model, or the weights do not
-            fit the configuration, both ways.
+        OSError: If a folder holds no model, or no safetensors.
+        ValueError: If transformers is not installed, the model does not exist, or its weights do
+            not match the configuration exactly.
     """
     transformers = require_extra("transformers", owner, "text")
     _check_weights(owner, Path(name))
@@ -99,11 +99,11 @@ def load_model(owner: str, name: str, auto_class: str, *, beside: tuple[str, ...
 
 
 def build_model(owner: str, config: object, model_class: str):
-    """Build a model of transformers whose weights are yet to be loaded, in float32.
+    """Build a model of transformers in float32, without loading weights.
 
     Args:
-        owner: Who was given the configuration, for the messages.
-        config: What its config.json says.
+        owner: The argument that holds the configuration, for error messages.
+        config: Contents of its config.json.
         model_class: For example ``BertForMaskedLM``.
 
     Raises:
@@ -117,12 +117,12 @@ def load_tokenizer(owner: str, name: str):
     """Load the tokenizer beside a model of transformers.
 
     Args:
-        owner: Who was given the name, for the messages.
+        owner: The argument that holds the name, for error messages.
         name: See ``load_model``.
 
     Raises:
-        OSError: If a folder is no model's.
-        ValueError: If transformers is not installed, or there is none.
+        OSError: If a folder holds no model.
+        ValueError: If transformers is not installed, or the file does not exist.
     """
     loader = require_extra("transformers", owner, "text").AutoTokenizer
     return _fetch(
@@ -138,12 +138,12 @@ def load_config(owner: str, name: str):
     """Load the configuration of a model of transformers.
 
     Args:
-        owner: Who was given the name, for the messages.
+        owner: The argument that holds the name, for error messages.
         name: See ``load_model``.
 
     Raises:
-        OSError: If a folder is no model's.
-        ValueError: If transformers is not installed, or there is none.
+        OSError: If a folder holds no model.
+        ValueError: If transformers is not installed, or the file does not exist.
     """
     loader = require_extra("transformers", owner, "text").AutoConfig
     return _fetch(
@@ -177,7 +177,7 @@ def _check_weights(owner: str, folder: Path) -> None:
 
 
 def _fetch(owner: str, name: str, load):
-    """Try without the network, then, for a name on the hub, with it; say little."""
+    """Load from local files; if that fails for a name on the hub, load from the hub."""
     _check_name(owner, name)
     logging_of = require_extra("transformers", owner, "text").utils.logging
     logging_of.set_verbosity_error()
@@ -188,13 +188,13 @@ def _fetch(owner: str, name: str, load):
     except Exception as error:  # a damaged file raises many kinds
         if Path(name).is_dir() or not isinstance(error, OSError):
             raise ValueError(
-                f"{owner} must be usable, got {name}: {short(error)}; copy the model again"
+                f"{owner} must be a valid model, got {name}: {short(error)}; copy the model again"
             ) from error
     reason = why_offline()
     try:
         if reason is None:
             return load(False)
-    except Exception as error:  # of several libraries, none of which we depend on ourselves
+    except Exception as error:  # the libraries that raise it are not our dependencies
         raise _absent(owner, name, short(error)) from error
     raise _absent(owner, name, reason)
 
@@ -203,5 +203,5 @@ def _absent(owner: str, name: str, reason: str) -> ValueError:
     cache = require_extra("huggingface_hub", owner, "text").constants.HF_HUB_CACHE
     return ValueError(
         f"{owner} must be a model's folder, or a name on the hub that can be reached, got {name!r} "
-        f"({reason}); {cache} does not hold it either: fetch it elsewhere and give its folder"
+        f"({reason}); {cache} does not hold it either: download it elsewhere and give its folder"
     )

@@ -1,4 +1,4 @@
-"""Tokenizers whose ids are dense from 0; the mask is the next id. Bytes and characters are here."""
+"""The base class of text tokenizers, and tokenizers of bytes and characters."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ Ids = Sequence[int] | Integer[np.ndarray, " L"]
 
 
 class TextTokenizer(ABC):
-    """A ``seqdiff.data.Tokenizer`` of text, with what goes around a document.
+    """A ``seqdiff.data.Tokenizer`` of text, with the frame of a row and the separator of documents.
 
-    It travels to other processes by pickle: what it reads from files it reads again there.
+    Ids run from 0 to K - 1, and the mask has the id K. When a tokenizer is pickled, the contents of
+    its files are left out; another process reads the files again.
 
     Attributes:
-        token_name: What reports call a token.
-        special: What reports call the tokens of ``frame``.
+        token_name: Name of a token in reports.
+        special: Names of the tokens of ``frame`` in reports.
     """
 
     token_name: str = "token"
@@ -38,21 +39,21 @@ class TextTokenizer(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """A digest that changes whenever any string would encode differently."""
+        """A digest that changes if any string is encoded differently."""
 
     @property
     def frame(self) -> tuple[int, int] | None:
-        """Ids that open and close a row, as in ``[CLS] ... [SEP]``; ``None`` without such."""
+        """Ids that open and close a row, as in ``[CLS] ... [SEP]``; ``None`` without a frame."""
         return None
 
     @property
     def separator(self) -> int | None:
-        """Id between two documents of one row; ``None`` puts them end to end."""
+        """Id between two documents of one row; ``None`` without a separator."""
         return None if self.frame is None else self.frame[1]
 
     @property
     def separator_name(self) -> str | None:
-        """What reports call the separator."""
+        """Name of the separator in reports."""
         if self.special is not None:
             return self.special[1]
         return None if self.separator is None else repr(self.decode([self.separator]))
@@ -66,17 +67,17 @@ class TextTokenizer(ABC):
         """
 
     def encode_many(self, strings: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
-        """Encode strings one by one, faster than a loop where a library helps."""
+        """Encode several strings; subclasses may do so faster than one by one."""
         return [self.encode(string) for string in strings]
 
     def allowed(self, string: str) -> Bool[np.ndarray, "L K"]:
-        """Read a template, in which ``[MASK]`` is a token to fill and ``[MASK:20]`` are twenty.
+        """Read a template, in which ``[MASK]`` is an unknown token and ``[MASK:20]`` are twenty.
 
-        The pieces of text between them are encoded one by one, without a frame. See
+        The pieces of text between them are encoded separately, without a frame. See
         ``seqdiff.data.ConstraintTokenizer``.
 
         Raises:
-            ValueError: If a character has no id, or there are no tokens to fill in a ``[MASK:0]``.
+            ValueError: If a character has no id, or a ``[MASK:0]`` asks for no token.
         """
         first, *rest = _MASKED.split(string)
         parts = [self.encode(first)]
@@ -92,7 +93,7 @@ class TextTokenizer(ABC):
         return (ids[:, None] == np.arange(self.vocab_size)) | masked[:, None]
 
     def decode(self, ids: Ids) -> str:
-        """Decode; masks and what is no text come out as the replacement character.
+        """Decode; masks and invalid bytes become the replacement character.
 
         Raises:
             ValueError: If an id is outside ``0..K``.
@@ -111,13 +112,13 @@ class TextTokenizer(ABC):
 
 
 def _split(array: np.ndarray, mask_id: int) -> Iterator[np.ndarray]:
-    """Cut at masks and drop them."""
+    """Yield the pieces between masks."""
     for part in np.split(array, np.flatnonzero(array == mask_id)):
         yield part[1:] if part.size and part[0] == mask_id else part
 
 
 def digest(parts: Iterable[str]) -> str:
-    """Hash strings so that no two sequences of strings collide by concatenation."""
+    """Hash a sequence of strings; the boundaries between strings count."""
     found = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -126,9 +127,9 @@ def digest(parts: Iterable[str]) -> str:
 
 
 class ByteTokenizer(TextTokenizer):
-    """UTF-8 bytes: 256 symbols, every string encodes, nothing is lost.
+    """UTF-8 bytes: 256 symbols, lossless for every string.
 
-    There is no frame; a line feed stands between documents.
+    There is no frame; a line feed separates documents.
     """
 
     token_name = "byte"
@@ -140,7 +141,7 @@ class ByteTokenizer(TextTokenizer):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the encoding's name, which fixes it."""
+        """Digest of the name of the encoding."""
         return hashlib.sha256(b"utf-8 bytes").hexdigest()
 
     @property
@@ -149,7 +150,7 @@ class ByteTokenizer(TextTokenizer):
         return ord("\n")
 
     def encode(self, string: str) -> Integer[np.ndarray, " L"]:
-        """Encode; ``decode`` undoes it exactly."""
+        """Encode a string; ``decode`` is the exact inverse."""
         return np.frombuffer(string.encode("utf-8"), dtype=np.uint8)
 
     def _decode(self, ids: Integer[np.ndarray, " L"]) -> str:
@@ -157,10 +158,10 @@ class ByteTokenizer(TextTokenizer):
 
 
 class CharacterTokenizer(TextTokenizer):
-    """Single characters of an alphabet that stands in the configuration.
+    """Single characters of an alphabet that the configuration gives.
 
-    There is no frame. Between documents stands a line feed, or else a blank, or else nothing,
-    whichever the alphabet has first.
+    There is no frame. The separator of documents is a line feed if the alphabet has it, otherwise a
+    blank if the alphabet has it, otherwise none.
 
     Args:
         characters: The alphabet; its order numbers the ids.
@@ -196,14 +197,14 @@ class CharacterTokenizer(TextTokenizer):
 
     @property
     def separator(self) -> int | None:
-        """The line feed, or else the blank, where the alphabet has it."""
+        """The line feed or the blank, if the alphabet has one of them."""
         return next((self.characters.index(c) for c in "\n " if c in self.characters), None)
 
     def encode(self, string: str) -> Integer[np.ndarray, " L"]:
-        """Encode.
+        """Encode a string.
 
         Raises:
-            ValueError: If a character is not in the alphabet, with its offset.
+            ValueError: If a character is not in the alphabet; the message gives its offset.
         """
         codes = np.frombuffer(string.encode("utf-32-le"), dtype=np.uint32)
         ids = self._ids[np.minimum(codes, len(self._ids) - 1)]
@@ -230,7 +231,9 @@ class Text8Tokenizer(CharacterTokenizer):
     def __init__(self) -> None:
         super().__init__(" " + ascii_lowercase)
 
-    _fix = "spell numbers out and drop the rest as text8 does, or use a CharacterTokenizer"
+    _fix = (
+        "spell out numbers and remove other characters as text8 does, or use a CharacterTokenizer"
+    )
 
     def _allowed(self) -> str:
         return "the blank and a to z"

@@ -26,7 +26,7 @@ Layout = tuple[str, ...]
 
 
 def local_folder(name: str) -> Path:
-    """Say where the files of a vocabulary with a hub name are looked for before the hub is."""
+    """Return the folder in which a vocabulary with a hub name is looked up before the hub."""
     return cache_folder() / "tokenizers" / name
 
 
@@ -34,15 +34,16 @@ def find_vocabulary(owner: str, vocabulary: str, layouts: Sequence[Layout]) -> l
     """Find the files of a vocabulary.
 
     Args:
-        owner: Who asks, for messages.
+        owner: The class that needs it, for error messages.
         vocabulary: A folder, a file of a layout with one file, or a hub name.
-        layouts: Names of files that go together, the first choice first. The last is the hub's.
+        layouts: Sets of file names that form a vocabulary, in order of preference. The last is
+            used on the hub.
 
     Returns:
-        The files of the first layout that is there.
+        The files of the first layout that exists.
 
     Raises:
-        ValueError: If there is none, with the local path that would have been used.
+        ValueError: If there is none; the message gives the local path.
     """
     given = Path(vocabulary).expanduser()
     if given.is_file() and any(len(layout) == 1 for layout in layouts):
@@ -60,7 +61,7 @@ def find_vocabulary(owner: str, vocabulary: str, layouts: Sequence[Layout]) -> l
 
 
 def is_local(vocabulary: str, layouts: Sequence[Layout]) -> bool:
-    """Whether a vocabulary is a file, or a folder with the files of a layout."""
+    """Return whether a vocabulary is a file, or a folder with the files of a layout."""
     given = Path(vocabulary).expanduser()
     return given.is_file() or _complete(given, layouts) is not None
 
@@ -86,7 +87,7 @@ def _fetch(owner: str, name: str, layout: Layout, choices: str) -> list[Path]:
     if reason is None:
         try:
             return [Path(hub.hf_hub_download(name, file)) for file in layout]
-        except Exception as error:  # of several libraries, none of which we depend on ourselves
+        except Exception as error:  # the libraries that raise it are not our dependencies
             reason, cause = short(error), error
     raise ValueError(
         f"{owner}.vocabulary must be a folder with {choices}, or a name on the hub that can be "
@@ -99,7 +100,7 @@ def read_text(path: Path) -> str:
     """Read a vocabulary file.
 
     Raises:
-        ValueError: If it is not UTF-8, with the byte offset.
+        ValueError: If it is not UTF-8; the message gives the byte offset.
     """
     data = path.read_bytes()
     try:
@@ -112,7 +113,7 @@ def read_text(path: Path) -> str:
 
 
 class _Loaded(NamedTuple):
-    """What the vocabulary files came to."""
+    """The contents of vocabulary files."""
 
     engine: Engine
     ids: dict[str, int]
@@ -121,7 +122,7 @@ class _Loaded(NamedTuple):
 
 
 class _Published(NamedTuple):
-    """What is known of a vocabulary without its files."""
+    """Facts about a published vocabulary, known without its files."""
 
     vocab_size: int
     fingerprint: str
@@ -139,11 +140,11 @@ _BERT = _Published(
 
 
 class SubwordTokenizer(TextTokenizer):
-    """What tokenizers with vocabulary files share; the files are read when first needed.
+    """Base class of tokenizers with vocabulary files, which are read on first use.
 
     Args:
-        vocabulary: A folder with the files, or a hub name. A name is looked for in
-            ``tokenizers/NAME`` of the cache folder before the hub is asked.
+        vocabulary: A folder with the files, or a hub name. A hub name is first looked up in
+            ``tokenizers/NAME`` of the cache folder.
     """
 
     known: dict[str, _Published] = {}  # noqa: RUF012  (never changed)
@@ -158,7 +159,7 @@ class SubwordTokenizer(TextTokenizer):
 
     @cached_property
     def _loaded(self) -> _Loaded:
-        # Its threads would outnumber the cores of parallel processes, and do not survive a fork.
+        # Threads of the library would oversubscribe the cores, and they do not survive a fork.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         loaded = self._load()
         published = self.known.get(self.vocabulary)
@@ -171,24 +172,24 @@ class SubwordTokenizer(TextTokenizer):
         return loaded
 
     def __getstate__(self) -> dict[str, object]:
-        """Travel without what was read."""
+        """Pickle without the contents of the files."""
         return {name: value for name, value in vars(self).items() if name != "_loaded"}
 
     @property
     def vocab_size(self) -> int:
-        """Tokens in the vocabulary, special ones included."""
+        """Number of tokens in the vocabulary, including special tokens."""
         published = self.known.get(self.vocabulary)
         return len(self._loaded.ids) if published is None else published.vocab_size
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the kind, the options and the parsed files; published ones are known."""
+        """Digest of the class, the options and the parsed files."""
         published = self.known.get(self.vocabulary)
         return self._loaded.fingerprint if published is None else published.fingerprint
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """See ``seqdiff.run.Located``; a folder without the files may be a hub's name."""
+        """Tell whether the value names a file; a folder without the files may be a hub name."""
         return argument == "vocabulary" and is_local(value, cls.layouts)
 
     @property
@@ -221,7 +222,7 @@ class SubwordTokenizer(TextTokenizer):
         return ids[self.special[0]], ids[self.special[1]]
 
     def encode(self, string: str) -> Integer[np.ndarray, " L"]:
-        """Encode; special tokens spelled out in the string are text like any other."""
+        """Encode a string; names of special tokens in it are encoded as ordinary text."""
         return np.array(self._loaded.engine.encode(string, add_special_tokens=False).ids, np.int32)
 
     def encode_many(self, strings: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
@@ -234,14 +235,14 @@ class SubwordTokenizer(TextTokenizer):
 
 
 class GPT2Tokenizer(SubwordTokenizer):
-    """Byte-level BPE as in GPT-2: every string encodes, nothing is lost.
+    """Byte-level BPE as in GPT-2, lossless for every string.
 
-    The end-of-text token frames a row on both sides and stands between documents. Source: Radford
+    The end-of-text token frames a row on both sides and separates documents. Source: Radford
     et al. 2019, Language models are unsupervised multitask learners, section 2.2.
 
     Args:
         vocabulary: A folder with encoder.json and vocab.bpe, or vocab.json and merges.txt; or a
-            hub name. ``gpt2`` is known by its digest, so that a run can be loaded without files.
+            hub name. The digest of ``gpt2`` is known, so a run can be loaded without its files.
     """
 
     special = ("<|endoftext|>", "<|endoftext|>")
@@ -259,7 +260,7 @@ class GPT2Tokenizer(SubwordTokenizer):
         if len(ids) < len(content):
             raise ValueError(f"{ids_file}: must map tokens to ids; fetch the file again")
         lines = read_text(merges_file).splitlines()
-        # The first line names the version; a merge of "#" and another token may look like it.
+        # The first line may give the version; a merge of "#" and another token may look like it.
         lines = lines[1:] if lines and lines[0].startswith("#version") else lines
         merges = [tuple(line.split(" ")) for line in lines if line]
         known = all(len(m) == 2 and all(p in ids for p in (*m, "".join(m))) for m in merges)
@@ -278,16 +279,17 @@ class GPT2Tokenizer(SubwordTokenizer):
 
 
 class BertTokenizer(SubwordTokenizer):
-    """WordPiece as in BERT: lower case, accents dropped; what it does not know is ``[UNK]``.
+    """WordPiece as in BERT: lower case, without accents; unknown words become ``[UNK]``.
 
-    ``[CLS]`` and ``[SEP]`` frame a row, ``[SEP]`` stands between documents. ``[MASK]`` of the
-    vocabulary stays an ordinary token that no text encodes to; the mask is the next id. Source:
+    ``[CLS]`` and ``[SEP]`` frame a row, and ``[SEP]`` separates documents. ``[MASK]`` of the
+    vocabulary remains an ordinary token that no text is encoded to; the mask has the id K. Source:
     Devlin et al. 2019, arXiv:1810.04805.
 
     Args:
-        vocabulary: A vocab.txt, a folder with one, or a hub name. ``bert-base-uncased`` is known by
-            its digest, so that a run can be loaded without the file.
-        lowercase: Lower the case and drop accents, as the uncased vocabularies do.
+        vocabulary: A vocab.txt, a folder with one, or a hub name. The digest of
+            ``bert-base-uncased`` is known, so a run can be loaded without its file.
+        lowercase: Whether to convert to lower case and remove accents, as for uncased
+            vocabularies.
     """
 
     special = ("[CLS]", "[SEP]")
@@ -307,7 +309,7 @@ class BertTokenizer(SubwordTokenizer):
         ids = {token: place for place, token in enumerate(tokens)}
         if len(ids) < len(tokens) or "[UNK]" not in ids:
             raise ValueError(
-                f"{file}: must list different tokens, one a line, [UNK] among them, got "
+                f"{file}: must list different tokens, one per line, including [UNK], got "
                 f"{len(ids)} different of {len(tokens)}; fetch the file again"
             )
         tokenizers = require_extra("tokenizers", owner, "text")
@@ -325,9 +327,9 @@ class JSONTokenizer(SubwordTokenizer):
 
     Args:
         vocabulary: A tokenizer.json, a folder with one, or a hub name.
-        bos: Token that opens a row; ``None`` for rows without a frame. On a command line ``[CLS]``
-            takes a second pair of quotes, ``'"[CLS]"'``, or else it would be a list.
-        eos: Token that closes a row and stands between documents.
+        bos: Token that opens a row; ``None`` for rows without a frame. On a command line, ``[CLS]``
+            needs a second pair of quotes, ``'"[CLS]"'``; otherwise it is read as a list.
+        eos: Token that closes a row and separates documents.
 
     Raises:
         ValueError: If only one of ``bos`` and ``eos`` is given.
@@ -348,15 +350,15 @@ class JSONTokenizer(SubwordTokenizer):
         owner = type(self).__name__
         (file,) = find_vocabulary(owner, self.vocabulary, self.layouts)
         content = _read_json(file)
-        # Row length is the data module's business.
+        # The data module truncates and pads rows.
         content |= {"truncation": None, "padding": None}
         text = json.dumps(content, sort_keys=True, ensure_ascii=False)
         try:
             engine = require_extra("tokenizers", owner, "text").Tokenizer.from_str(text)
         except Exception as error:  # the library raises plain Exception
             raise ValueError(
-                f"{file}: must be a tokenizer.json, got one that the library refuses ({error}); "
-                "save it again with its newest version"
+                f"{file}: must be a tokenizer.json that the library reads, got an error ({error}); "
+                "save it again with the newest version of tokenizers"
             ) from error
         ids = engine.get_vocab(with_added_tokens=True)
         _dense(ids, file)

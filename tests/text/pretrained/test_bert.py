@@ -110,7 +110,7 @@ def test_another_vocabulary_and_another_network_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=rf"tokenizer, {SIZE + 1}, got {SIZE} in .*; use the tok"):
         load(checkpoint, SIZE + 1)
-    with pytest.raises(ValueError, match=r"BertBackbone.checkpoint must be usable, got"):
+    with pytest.raises(ValueError, match=r"BertBackbone.checkpoint must be a valid model, got"):
         load(save_gpt2(tmp_path))
     with pytest.raises(OSError, match=r"must be a model's folder or a name on the hub, got './no'"):
         BertBackbone("./no", num_embeddings=3, num_logits=2)

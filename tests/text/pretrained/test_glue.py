@@ -97,7 +97,7 @@ def test_lines_are_read_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("cola", "sentence\tlabel\na\t1\n", "columns and a label of CoLA a line, got 2 columns in"),
+        ("cola", "sentence\tlabel\na\t1\n", "columns and a label of CoLA per line, got 2 columns in"),
         ("sst2", "a film\t1\n", r"must start with the line 'sentence\\tlabel', as SST-2 does"),
         ("sst2", "sentence\tlabel\na film\t1\na\tyes\n", "got 'yes' in line 3 of"),
         ("sst2", "sentence\tlabel\na film\t1\n", "examples of both classes, got 1 lines"),
@@ -301,7 +301,7 @@ def test_rates_that_diverge_are_named(
         (["--lr", "0"], "glue.lr must be above 0, got 0.0; 3e-5 is usual"),
         (["--dev", "no.tsv"], "glue.dev must be an existing file, got no.tsv"),
         (["--max_length", "999"], "glue.max_length must be in 4..24, the model's context, got 999"),
-        (["--task", "cola"], "glue.train must hold 4 columns and a label of CoLA a line, got 2"),
+        (["--task", "cola"], "glue.train must hold 4 columns and a label of CoLA per line, got 2"),
     ],
 )
 def test_bad_arguments(checkpoint: Path, command, files, fails, flags, said) -> None:

@@ -46,8 +46,8 @@ def test_the_command_prints_both_numbers_and_its_conventions(
     assert shown == pytest.approx(expected, rel=1e-4)
     entropy = np.mean([unigram_entropy(s) for s in samples])
     assert f"unigram entropy, nats │ {entropy:.4f} │" in text
-    assert "± SE is over samples" in text and "tokenised anew by the model's tokenizer" in text
-    assert f"predicted after {BOS}; read 12 tokens at once, moved on by 6 if longer" in text
+    assert "± SE is over samples" in text and "tokenized by the model's own tokenizer" in text
+    assert f"predicted after {BOS}; read 12 tokens at once, with stride 6 if longer" in text
     assert f"5 samples, {sum(map(len, samples))} tokens predicted" in text
 
 
@@ -89,7 +89,7 @@ def test_the_judge_is_gpt2_large_by_default() -> None:
         (
             "a.fa",
             b"x",
-            "must end in .txt (a sample a line, or a listing) or .jsonl (a key text), or",
+            "must end in .txt (a sample per line, or a listing) or .jsonl (a key text),",
         ),
         ("a.txt", b"", "must hold a sample, got the empty file"),
         ("a.txt", b"one\n\nthree\n", "must hold a sample in every line, got none in line 2 of"),
@@ -97,7 +97,7 @@ def test_the_judge_is_gpt2_large_by_default() -> None:
         ("a.txt", b"--- sample_0 ---\nab\n", "must follow each sample, got none after 'sample_0'"),
         ("a.txt", b"--- x ---\nab\n\n--- y ---\n\n\n", "got none under y of"),
         ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "got none in line 2 of"),
-        ("a.jsonl", b'{"text": "a"\n', "must hold a JSON object a line, got: Expecting"),
+        ("a.jsonl", b'{"text": "a"\n', "must hold a JSON object per line, got: Expecting"),
         ("a.txt.gz", b"plain", "must be gzip, got"),
     ],
 )
@@ -140,7 +140,7 @@ def test_nothing_is_unpickled(
     said = fails([*command, one_sample, "--model", str(other)])
     assert "must hold model.safetensors, got none in" in said and "nothing is unpickled" in said
     (other / "model.safetensors").write_bytes(b"damaged")
-    assert "must be usable, got" in fails([*command, one_sample, "--model", str(other)])
+    assert "must be a valid model, got" in fails([*command, one_sample, "--model", str(other)])
     (other / "config.json").unlink()
     assert "must hold config.json, got" in fails([*command, one_sample, "--model", str(other)])
 
@@ -155,7 +155,7 @@ def test_no_code_of_a_model_runs(
     config = {"model_type": "foreign", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}
     (other / "config.json").write_text(json.dumps(config))
     (other / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    assert "must be usable" in fails([*command, one_sample, "--model", str(other)])
+    assert "must be a valid model" in fails([*command, one_sample, "--model", str(other)])
     assert not (tmp_path / "ran").exists()
 
 
@@ -169,7 +169,7 @@ def test_a_hub_name_without_network(command, fails, one_sample, monkeypatch) -> 
     monkeypatch.setattr(models, "getproxies", dict)
     said = fails([*command, one_sample, "--model", "openai-community/no-such-model"])
     assert "got 'openai-community/no-such-model' (no network: huggingface.co is not found)" in said
-    assert "hub does not hold it either: fetch it elsewhere and give its folder" in said
+    assert "hub does not hold it either: download it elsewhere and give its folder" in said
     said = fails([*command, one_sample, "--model", "./no/such"])
     assert "must be a model's folder or a name on the hub, got './no/such'; check the path" in said
 
