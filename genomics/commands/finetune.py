@@ -50,27 +50,27 @@ def finetune(
     The defaults are the published protocol. The same command continues after an interruption.
 
     Args:
-        models: Runs on DNA, or folders of a published Caduceus; none for the baselines alone.
+        models: Runs on DNA, or folders of a published Caduceus; none trains only baselines.
         data: A table, the folder of a task, or a folder of tasks.
         out: Folder of the results.
-        fasta: Genome that interval tasks are cut from, or a folder of those in their metadata.yaml.
+        fasta: Genome of interval tasks, or a folder with the genomes that metadata.yaml names.
         sequence_column: Column of a table; default: the usual names.
         label_column: Column of a table; default: the usual names.
         lr: Learning rates.
         batch_size: Batch sizes.
-        epochs: Epochs, of which the best counts.
+        epochs: Epochs; the result is that of the best epoch on validation.
         seeds: Number of splits of train.
-        strategy: Train everything, or the head alone.
-        conjoin: When a network of one strand reads both (PS always does).
-        pooling: Positions to average: padded fills rows with N and pools it, as published code.
+        strategy: Train all weights, or only the head.
+        conjoin: When a network that reads one strand runs on both (PS reads both always).
+        pooling: Positions to average; padded fills rows with N and includes it, as published code.
         max_length: Bases read, from the middle of longer sequences; default: as published, or 1024.
         scratch: Add untrained networks of the same shapes.
-        baselines: Baselines to train; without a value none.
+        baselines: Baselines to train; none if given without a value.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
         ValueError: If a network, a file or an option cannot be used, or every run of a network
-            diverged; then the table is written all the same.
+            diverged (the table is written nevertheless).
     """
     check_count("finetune.epochs", epochs)
     check_count("finetune.seeds", seeds)
@@ -132,9 +132,9 @@ def finetune(
     for table in tables:
         Console().print(table.to_rich())
     print("\n".join(notes))
-    print(f"{out}: results.jsonl (a line a run), table.json, table.md")
+    print(f"{out}: results.jsonl (a line per run), table.json, table.md")
     networks_only = [r for cell, r in zip(todo, results, strict=True) if "strategy" in cell.key]
-    where = f" ({out / 'table.md'} says which, beside the baselines)"
+    where = f" ({out / 'table.md'} lists them beside the baselines)"
     check_converged("finetune.lr", networks_only, where)
 
 
@@ -148,7 +148,7 @@ def _check_names(names: list[str]) -> None:
 
 
 def _notes(tasks: list[LabelledTask], grid: Grid) -> list[str]:
-    """Say of each task how it is split, and how many sequences are cut."""
+    """Describe how each task is split, and how many sequences are cut."""
     from genomics.finetune import reading_length
 
     notes = []

@@ -1,4 +1,4 @@
-"""What a score must beat: the commonest class, the length, k-mers, a small trained CNN."""
+"""Baselines: the most frequent class, the length, k-mers, and a small CNN."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ KMERS = (3, 4, 5, 6)
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)  # C of scikit-learn: inverse penalties
 CNN_BATCH, CNN_LR = 64, 1e-3
 _BINS = 32
-_MIN_WIDTH = 64  # below it, three convolutions of width 8 and their pools leave nothing
+_MIN_WIDTH = 64  # below it, three convolutions of width 8 with pooling have no output
 
 
 class BenchmarkCNN(nn.Module):
-    """The baseline network of Gresova et al. 2023, BMC Genomic Data 24:25, by its description.
+    """The baseline network of Gresova et al. 2023, BMC Genomic Data 24:25, as described there.
 
-    Bases are embedded in 100 channels; three times a convolution of width 8 (16, 8, 4 channels),
-    batch norm, ReLU and max pooling by 2; then a layer of 512 and the classes. It reads rows of one
-    width, padding included, which has an embedding of its own.
+    An embedding with 100 channels; three blocks of a convolution of width 8 (16, 8 and 4 channels),
+    batch norm, ReLU and max pooling by 2; a linear layer with 512 channels, and the output layer.
+    All rows have the same width, and padding has an embedding of its own.
 
     Args:
-        width: Positions of a row.
-        num_classes: Classes to tell apart.
+        width: Number of positions of a row.
+        num_classes: Number of classes.
     """
 
     def __init__(self, width: int, num_classes: int) -> None:
@@ -52,11 +52,11 @@ class BenchmarkCNN(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"]
     ) -> Float[Tensor, "B C"]:
-        """Score the classes.
+        """Compute the logits of the classes.
 
         Args:
             tokens: Ids.
-            padding: True where there is no base.
+            padding: True at padding.
         """
         x = self.embedding(tokens.masked_fill(padding, MASK_ID + 1))
         return self.dense(self.convolutions(x.transpose(1, 2)))
@@ -73,24 +73,24 @@ def run_baseline(
     device: torch.device,
     progress: Advance | None = None,
 ) -> dict[str, object]:
-    """Train a baseline on the same part of the training set as a backbone, and measure it.
+    """Train a baseline on the part of the training set that backbones use, and evaluate it.
 
     Args:
-        name: Which.
+        name: Name of the baseline.
         task: The task.
-        seen: Test rows that training has seen.
-        length: Most bases that the network reads; the others read all.
-        epochs: Of the network.
-        seed: Of the split, and of the network.
-        device: Where the network goes.
-        progress: Called with the number of sequences after each step of the network.
+        seen: True for test rows that occur in training.
+        length: Most bases that the CNN reads; the other baselines read all.
+        epochs: Epochs of the CNN.
+        seed: Seed of the split and of the CNN.
+        device: Device of the CNN.
+        progress: Called with the number of sequences after each step of the CNN.
 
     Returns:
-        What a line of the results holds besides its key.
+        The content of a line of results.jsonl, without its key.
 
     Raises:
         DivergedError: If the network's scores are no longer finite.
-        ValueError: If a class is missing from the training part, or scikit-learn from the machine.
+        ValueError: If a class is missing from the training part, or scikit-learn is not installed.
     """
     train, valid = hold_out(task, seed)
     started = time.perf_counter()
@@ -131,8 +131,8 @@ def _length(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) 
 def _kmer(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) -> Answer:
     """Logistic regression on scaled fractions of k-mers.
 
-    The length and the penalty are chosen on the validation part; of equals the shortest, then the
-    strongest.
+    The length of the k-mers and the penalty are chosen on the validation part; of equal choices,
+    the shortest k-mers and then the strongest penalty.
     """
     preprocessing = require_extra("sklearn.preprocessing", "finetune", "genomics")
     best: tuple[float, int, float, np.ndarray] | None = None
@@ -165,7 +165,7 @@ def _cnn(
     device: torch.device,
     progress: Advance | None,
 ) -> Answer:
-    """Adam with lr 1e-3 on batches of 64, as published; the best epoch on the validation part."""
+    """Train the CNN by Adam with lr 1e-3 on batches of 64, as published; keep the best epoch."""
     longest = int(max(train.lengths.max(), valid.lengths.max(), task.test.lengths.max()))
     width = max(min(length, longest), _MIN_WIDTH)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

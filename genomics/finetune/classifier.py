@@ -1,4 +1,4 @@
-"""A classifier on top of a backbone, the padded batches that it reads, and its metrics."""
+"""A classifier on top of a backbone, its padded batches, and its metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from seqdiff.types import Inputs
 
 
 def crop(ids: UInt8[np.ndarray, " L"], length: int) -> UInt8[np.ndarray, " l"]:
-    """Keep the middle of what is longer; of an odd number of bases too many, one more goes last."""
+    """Keep the middle of a longer sequence; of an odd excess, one more base is cut at the end."""
     first = max(0, len(ids) - length) // 2
     return ids[first : first + length]
 
@@ -28,16 +28,16 @@ def crop(ids: UInt8[np.ndarray, " L"], length: int) -> UInt8[np.ndarray, " l"]:
 def pad(
     data: Labelled, rows: Int64[np.ndarray, " B"], length: int, *, width: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Put rows into one batch, cropped to ``length`` and padded after their ends.
+    """Build a batch of rows, cropped to ``length`` and padded on the right.
 
     Args:
         data: Sequences.
-        rows: Which.
+        rows: Indices of the rows.
         length: Most bases of a row.
-        width: Of the batch; by default, as its longest row.
+        width: Width of the batch; default: that of its longest row.
 
     Returns:
-        Ids ``[B, L]`` and True where there is no base, ``[B, L]``.
+        Ids ``[B, L]``, and the padding ``[B, L]``, which is True where there is no base.
     """
     cut = [crop(data.ids[row], length) for row in rows]
     width = max(len(ids) for ids in cut) if width is None else width
@@ -57,12 +57,12 @@ def batches(
     *,
     width: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield ids, padding and labels, with no row left out.
+    """Yield ids, padding and labels of all rows, in batches.
 
     Args:
         data: Sequences.
-        order: Rows in the order in which they are seen.
-        size: Rows of a batch; the last may have fewer.
+        order: Indices of the rows, in order.
+        size: Rows per batch; the last batch may have fewer.
         length: See ``pad``.
         width: See ``pad``.
     """
@@ -73,14 +73,13 @@ def batches(
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of one set of rows; ``None`` where one is not defined.
+    """Metrics of a set of rows; an undefined metric is ``None``.
 
     Attributes:
-        num: Rows.
+        num: Number of rows.
         accuracy: Fraction of rows whose most likely class is correct.
-        matthews: Correlation of classes and predictions, in [-1, 1].
-        auroc: Area under the ROC curve; for more than two classes, the mean over one against the
-            rest.
+        matthews: Matthews correlation coefficient, in [-1, 1].
+        auroc: Area under the ROC curve; for more than two classes, the mean of one-vs-rest.
     """
 
     num: int
@@ -89,7 +88,7 @@ class Scores:
     auroc: float | None
 
     def record(self) -> dict[str, float | int | None]:
-        """Give what JSON holds."""
+        """Return the metrics for JSON."""
         return asdict(self)
 
 
@@ -120,7 +119,7 @@ def measure(truth: Int64[np.ndarray, " n"], probs: Float[np.ndarray, "n C"]) -> 
 def measure_both(
     truth: Int64[np.ndarray, " n"], probs: Float[np.ndarray, "n C"], seen: Bool[np.ndarray, " n"]
 ) -> dict[str, dict[str, float | int | None]]:
-    """Measure on a whole test set, and on its rows that training has not seen.
+    """Compute the metrics on a whole test set, and on its rows that do not occur in training.
 
     Args:
         truth: Classes.
@@ -134,20 +133,20 @@ def measure_both(
 
 
 class SequenceClassifier(nn.Module):
-    """Scores classes by the mean state, on one strand or averaged over both.
+    """Classifies sequences by their mean hidden state, on one strand or averaged over both.
 
-    A network that reads both strands (Caduceus-PS) gives two states, which share the head and whose
-    scores are averaged, so that a sequence and its reverse complement have the same scores, in
-    training too. Any other network reads one strand, unless it is conjoined: then it is run on both
-    and their scores are averaged, at test or in training too. Source: Schiff et al. 2024,
+    A network that reads both strands (Caduceus-PS) returns two states. The head is applied to each
+    and the logits are averaged, so a sequence and its reverse complement have the same logits. Any
+    other network reads one strand, unless it is conjoined: then it runs on both strands and the
+    logits are averaged, at test time only or also in training. Source: Schiff et al. 2024,
     arXiv:2403.03234, section 4.
 
     Attributes:
         backbone: The network.
-        head: Of the classes.
-        conjoin: When one strand's network is run on both.
-        pooling: Over real positions alone, or as published code does: padding is read as unknown
-            bases, and pooled with the rest.
+        head: The output layer.
+        conjoin: When a network of one strand runs on both strands: ``none``, ``test`` or ``train``.
+        pooling: ``real`` averages over real positions. ``padded`` follows published code: padding
+            is read as unknown bases, and the average includes it.
     """
 
     def __init__(
@@ -163,19 +162,19 @@ class SequenceClassifier(nn.Module):
 
         Args:
             backbone: The network.
-            num_classes: Classes to tell apart.
+            num_classes: Number of classes.
             complement: The id of each base on the other strand.
             conjoin: See the class; ``none`` for a network that reads both strands.
             pooling: See the class.
 
         Raises:
-            ValueError: If a network that reads both strands is to be conjoined.
+            ValueError: If a network reads both strands and ``conjoin`` is not ``none``.
         """
         super().__init__()
         if backbone.strands == 2 and conjoin != "none":
             raise ValueError(
                 f"SequenceClassifier.conjoin must be none for a network that reads both strands, "
-                f"got {conjoin}; its scores are averaged over them as it is"
+                f"got {conjoin}; its scores are averages over both strands already"
             )
         self.backbone = backbone
         self.conjoin: Conjoin = conjoin
@@ -189,11 +188,11 @@ class SequenceClassifier(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"]
     ) -> Float[Tensor, "B C"]:
-        """Score the classes.
+        """Compute the logits of the classes.
 
         Args:
-            tokens: Ids, the mask where a base is unknown.
-            padding: True where there is no base; every row has at least one.
+            tokens: Ids; unknown bases are the mask.
+            padding: True at padding; every row has at least one base.
         """
         both = self.conjoin == "train" or (self.conjoin == "test" and not self.training)
         return self.score(self.pool(tokens, padding, both=both))
@@ -221,9 +220,9 @@ class SequenceClassifier(nn.Module):
         return states.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1)
 
     def score(self, pooled: Float[Tensor, "B S D"]) -> Float[Tensor, "B C"]:
-        """Score the classes by pooled states: the mean of the strands' scores.
+        """Compute the logits from pooled states, averaged over strands.
 
         Args:
-            pooled: From ``pool``.
+            pooled: The result of ``pool``.
         """
         return self.head(pooled).mean(dim=1)

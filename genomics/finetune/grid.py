@@ -28,18 +28,18 @@ from seqdiff.training import Advance, Cell
 
 @dataclass(frozen=True)
 class Grid:
-    """What is run on every task.
+    """The settings of a benchmark.
 
     Attributes:
         lrs: Learning rates.
-        batch_sizes: Sequences of a step.
-        epochs: Of each run; the best on the validation part counts.
-        seeds: How many, each with a split of its own.
+        batch_sizes: Sequences per step.
+        epochs: Epochs of each run; the result is that of the best epoch on validation.
+        seeds: Number of seeds, each with its own split.
         strategies: See ``Plan``.
-        conjoins: For networks of one strand, see ``SequenceClassifier``; ``none`` for those of two.
+        conjoins: Values of ``SequenceClassifier.conjoin`` for networks that read one strand.
         pooling: See ``SequenceClassifier``.
-        max_length: Most bases that are read; ``None`` for those of ``reading_length``.
-        baselines: Names of those to train.
+        max_length: Most bases that are read; ``None`` means ``reading_length``.
+        baselines: Names of the baselines to train.
     """
 
     lrs: Sequence[float]
@@ -54,11 +54,11 @@ class Grid:
 
 
 def reading_length(task: LabelledTask, grid: Grid) -> int:
-    """Say how many bases are read: as asked, as published, or all, but at most 1,024.
+    """Return how many bases are read: as set, as published, or all, but at most 1,024.
 
     Args:
         task: The task.
-        grid: Says what is asked.
+        grid: The settings.
     """
     if grid.max_length is not None:
         return grid.max_length
@@ -72,13 +72,13 @@ def cells(
 ) -> Iterator[Cell]:
     """List the runs, task by task, the baselines first.
 
-    The runs of one network follow each other, so that probes share its states.
+    The runs of a network are adjacent, so that linear probes share its hidden states.
 
     Args:
         tasks: The tasks.
         models: Networks to fine-tune.
-        grid: What is run.
-        device: Where networks are.
+        grid: The settings.
+        device: Device of the networks.
 
     Raises:
         ValueError: If a network cannot take rows that long, or a seed's training part lacks a
@@ -105,7 +105,7 @@ def _baseline_cells(
     length: int,
     device: torch.device,
 ) -> Iterator[Cell]:
-    """Where a validation set is given, only the CNN has anything to draw."""
+    """List the runs of baselines; if validation is given, only the CNN depends on the seed."""
     cost = grid.epochs * num_learned(task)
     for seed in range(grid.seeds):
         for name in grid.baselines:
@@ -162,5 +162,5 @@ def _check_length(model: Pretrained, task: LabelledTask, length: int) -> None:
     if model.max_length is not None and length > model.max_length:
         raise ValueError(
             f"finetune.max_length must be at most the context of {model.name}, "
-            f"{model.max_length}, got {length} for {task.name}; give --max_length"
+            f"{model.max_length}, got {length} for {task.name}; set --max-length"
         )

@@ -14,14 +14,13 @@ from genomics.sequence import Interval, Regions, join, overlaps, reverse_complem
 
 
 class Row(NamedTuple):
-    """A sequence and its class, as a reader finds them.
+    """A sequence and its class, as read from a file.
 
     Attributes:
         ids: Bases; unknown ones are the mask.
         label: Name of the class.
-        interval: Where it was cut from, its ``chrom`` naming genome and record; ``None`` if the
-            file does not say.
-        line: Of the file, 1-based.
+        interval: Its coordinates, whose ``chrom`` names genome and record; ``None`` if unknown.
+        line: Line of the file, 1-based.
     """
 
     ids: UInt8[np.ndarray, " L"]
@@ -35,9 +34,9 @@ class Labelled:
     """Sequences of any lengths, and their classes.
 
     Attributes:
-        ids: Bases of each.
-        labels: Number of each one's class.
-        intervals: Where they were cut from, see ``Row``; ``None`` if the form does not say.
+        ids: Bases of each sequence.
+        labels: Class number of each sequence.
+        intervals: Coordinates of each sequence, see ``Row``; ``None`` if unknown.
     """
 
     ids: tuple[UInt8[np.ndarray, " _"], ...]
@@ -49,14 +48,14 @@ class Labelled:
 
     @property
     def lengths(self) -> Int64[np.ndarray, " n"]:
-        """Bases of each."""
+        """Number of bases of each sequence."""
         return np.array([len(ids) for ids in self.ids], dtype=np.int64)
 
     def select(self, rows: Bool[np.ndarray, " n"] | Int64[np.ndarray, " m"]) -> Labelled:
-        """Take some rows.
+        """Select rows.
 
         Args:
-            rows: Their numbers, or True for each that is taken.
+            rows: Indices, or a mask.
         """
         numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
         intervals = self.intervals
@@ -72,12 +71,12 @@ class LabelledTask:
     """A classification task.
 
     Attributes:
-        name: As in tables.
-        classes: Their names, sorted: the same numbers in every split and on every machine.
-        train: What is learned from.
-        valid: What the best epoch is chosen by; ``None`` if it is to be split off ``train``.
-        test: What is measured on.
-        note: What a reader of the numbers must know about the splits; may be empty.
+        name: Name in tables.
+        classes: Names of the classes, sorted; their order gives the class numbers.
+        train: Training set.
+        valid: Validation set; ``None`` if it is split off ``train``.
+        test: Test set.
+        note: Remark on the splits for readers of the results; may be empty.
     """
 
     name: str
@@ -89,9 +88,9 @@ class LabelledTask:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of all that results follow from: sequences, labels and places, in their order.
+        """A digest of sequences, labels and coordinates, in their order.
 
-        The places count because the rows that training has seen are known by them.
+        Coordinates are included because they determine which test rows occur in training.
         """
         digest = hashlib.sha256("\n".join(self.classes).encode())
         for part in (self.train, self.valid, self.test):
@@ -111,7 +110,7 @@ def number_classes(parts: Sequence[Sequence[Row]]) -> tuple[str, ...]:
 
 
 def gather(rows: Sequence[Row], classes: Sequence[str]) -> Labelled:
-    """Put rows into a record."""
+    """Convert rows to arrays."""
     number = {name: place for place, name in enumerate(classes)}
     labels = np.array([number[row.label] for row in rows], dtype=np.int64)
     intervals = tuple(row.interval for row in rows if row.interval is not None)
@@ -120,28 +119,28 @@ def gather(rows: Sequence[Row], classes: Sequence[str]) -> Labelled:
     )
 
 
-# Without coordinates, as many bases in a row are taken for the same place of a genome.
+# Without coordinates, two sequences that share as many consecutive bases count as overlapping.
 SHARED_BASES = 50
 
 
 def either_strand(ids: UInt8[np.ndarray, " L"]) -> bytes:
-    """Give one key to a sequence and its reverse complement."""
+    """Return the same key for a sequence and its reverse complement."""
     return min(ids.tobytes(), reverse_complement(ids).tobytes())
 
 
 def seen_in_task(task: LabelledTask) -> Bool[np.ndarray, " n"]:
-    """Find the rows of a task's test set that are seen in train or in its own validation set."""
+    """Mark the test rows of a task that occur in its training or validation set."""
     found = seen(task.train, task.test)
     return found if task.valid is None else found | seen(task.valid, task.test)
 
 
 def seen(train: Labelled, test: Labelled) -> Bool[np.ndarray, " n"]:
-    """Find the rows of a test set that are seen in another set.
+    """Mark the rows of a test set that occur in another set.
 
-    A row is seen if it, or its reverse complement, is a sequence of the other set base for
-    base. Where both say where they were cut from, a row is also seen if it shares a base with an
-    interval of the other; elsewhere, if ``SHARED_BASES`` in a row of it stand in a sequence of the
-    other, on either strand, as those of neighbouring windows and of long repeats do.
+    A row occurs there if the row or its reverse complement equals a sequence of the other set. If
+    both sets have coordinates, a row also occurs there if it overlaps an interval of the other set.
+    Otherwise it also occurs there if ``SHARED_BASES`` consecutive bases of it are in a sequence of
+    the other set on either strand, which is typical of adjacent windows and of long repeats.
     """
     known = {either_strand(ids) for ids in train.ids}
     found = np.array([either_strand(ids) in known for ids in test.ids], dtype=bool)
@@ -151,6 +150,6 @@ def seen(train: Labelled, test: Labelled) -> Bool[np.ndarray, " n"]:
 
 
 def _overlapping(train: Sequence[Interval], test: Sequence[Interval]) -> Bool[np.ndarray, " n"]:
-    """Say which test intervals share a base with a training interval, on either strand."""
+    """Mark the test intervals that overlap a training interval on either strand."""
     names = sorted({interval.chrom for interval in (*train, *test)})
     return overlaps(Regions.from_intervals(test, names), Regions.from_intervals(train, names))

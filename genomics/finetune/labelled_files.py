@@ -18,38 +18,39 @@ TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 INTERVAL_COLUMNS = ("id", "region", "start", "end", "strand")
 _SEQUENCE_NAMES = ("sequence", "seq", "text", "dna")
 _LABEL_NAMES = ("label", "class", "target", "y")
-_LONGEST = (1 << 31) - 1  # bases of a cell
+_LONGEST = (1 << 31) - 1  # most characters of a cell
 
 
 def table_stem(path: Path) -> str:
-    """Give the name of a table without its ending; '' for what is no table."""
+    """Return the name of a table without its suffix; "" if the path is no table."""
     return next((path.name.removesuffix(s) for s in TABLES if path.name.endswith(s)), "")
 
 
 def check_link(path: Path) -> None:
-    """Refuse a link to nothing, which would be taken for nothing at all.
+    """Check that a path is not a broken symbolic link, which would be ignored otherwise.
 
     Raises:
-        FileNotFoundError: If it is one.
+        FileNotFoundError: If it is.
     """
     if path.is_symlink() and not path.exists():
         raise FileNotFoundError(
-            f"{path}: is a link to {os.readlink(path)}, which is not there; mend or remove the link"
+            f"{path}: is a link to {os.readlink(path)}, which does not exist; correct "
+            "or remove the link"
         )
 
 
 def read_table(
     path: Path, *, sequence_column: str | None = None, label_column: str | None = None
 ) -> list[Row]:
-    """Read a table with a header, separated by commas or tabs as its name says.
+    """Read a table with a header, separated by commas (.csv) or tabs (.tsv).
 
     Args:
-        path: A .csv or .tsv file, perhaps gzipped.
-        sequence_column: Name of the column of sequences; found among the usual names if not given.
-        label_column: Name of the column of classes; found alike.
+        path: A .csv or .tsv file, plain or gzip.
+        sequence_column: Name of the column of sequences; default: one of the usual names.
+        label_column: Name of the column of classes; default: one of the usual names.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If the file does not exist.
         ValueError: If a column is missing, a row has another number of columns or no label, or a
             symbol is not DNA; the message begins with file and line.
     """
@@ -76,19 +77,19 @@ def read_intervals(path: Path, label: str, genome: ClassGenome) -> list[Row]:
         path: Table with the columns id, region, start, end and strand; positions are 0-based and
             half-open, '-' is the reverse complement, an empty strand is '+'.
         label: The class.
-        genome: What they are cut from.
+        genome: Genome of the intervals.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the header is another one, or a line names no interval inside a record of
-            the genome; the message begins with file and line.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the header is wrong, or an interval is not inside a record of the genome;
+            the message begins with file and line.
     """
     lines = _records(path)
     header = _header(path, lines)
     if tuple(header) != INTERVAL_COLUMNS:
         raise ValueError(
             f"{path}:1: header must be {','.join(INTERVAL_COLUMNS)}, got {','.join(header)[:80]}; "
-            "give the interval form of a benchmark"
+            "use the interval format of Genomic Benchmarks"
         )
     rows = []
     for number, cells in lines:
@@ -105,11 +106,11 @@ def read_intervals(path: Path, label: str, genome: ClassGenome) -> list[Row]:
 
 
 def read_class_folder(path: Path, label: str) -> list[Row]:
-    """Read the files of one class, one sequence a file, in the order of their names.
+    """Read the files of one class, one sequence per file, sorted by name.
 
     Raises:
-        FileNotFoundError: If a file is a link to nothing.
-        ValueError: If there is none, or a file is empty or holds a symbol that is not DNA.
+        FileNotFoundError: If a file is a broken link.
+        ValueError: If there is no file, or a file is empty or holds a symbol that is not DNA.
     """
     rows = []
     for file in sorted(path.glob("*.txt"), key=lambda file: (len(file.name), file.name)):
@@ -124,13 +125,13 @@ def read_class_folder(path: Path, label: str) -> list[Row]:
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Lines of a table that are not blank, with the numbers of the lines that they begin in."""
+    """Yield the records of a table that are not blank, with their first line numbers."""
     check_file(path)
     delimiter = "\t" if ".tsv" in path.suffixes else ","
     opened = gzip.open if path.suffix == ".gz" else open
     number = 1
     try:
-        # Every byte is a character of Latin-1, so that no line is read before it is decoded.
+        # Latin-1 maps every byte to a character, so decoding errors are found line by line below.
         with opened(path, "rt", encoding="latin-1", newline="") as file:
             reader = csv.reader(_decoded(path, file), delimiter=delimiter, strict=True)
             while (cells := _next(reader)) is not None:
@@ -138,7 +139,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
                     yield number, cells
                 number = reader.line_num + 1
     except (gzip.BadGzipFile, EOFError, zlib.error, csv.Error) as error:
-        raise ValueError(f"{path}:{number}: must be whole ({error}); copy it again") from error
+        raise ValueError(f"{path}:{number}: must be complete ({error}); copy it again") from error
 
 
 def _decoded(path: Path, file: Iterable[str]) -> Iterator[str]:
@@ -151,7 +152,7 @@ def _decoded(path: Path, file: Iterable[str]) -> Iterator[str]:
 
 
 def _next(reader: Iterator[list[str]]) -> list[str] | None:
-    """Read a line whose cells may have any length, and leave the limit of others as it was."""
+    """Read a record with cells of any length, then restore the limit of the csv module."""
     limit = csv.field_size_limit(_LONGEST)
     try:
         return next(reader, None)

@@ -1,4 +1,4 @@
-"""Which genome the intervals of a class are cut from, and which of its records a region names."""
+"""Genomes of interval tasks, and the records that the regions of intervals name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _VERSIONED = re.compile(r"(ENS[A-Z]*[0-9]{11})\.[0-9]+")
 
 
 class ClassSource(NamedTuple):
-    """What ``metadata.yaml`` says of a class.
+    """The entry of a class in ``metadata.yaml``.
 
     Attributes:
         where: File and line.
-        url: Of the genome that it is cut from; '' if it says none.
+        url: URL of its genome; "" without one.
     """
 
     where: str
@@ -33,15 +33,16 @@ class ClassSource(NamedTuple):
 class ClassGenome:
     """A genome, and the names that intervals have for its records.
 
-    The published reader of Genomic Benchmarks puts ``chr`` before the names of an Ensembl genome
-    and takes the versions from those of Ensembl transcripts, as ``extra_processing`` in
-    ``metadata.yaml`` tells it. Here a region is the record of exactly its name, if there is one;
-    else the one that differs in ``chr`` alone (but never a mitochondrion: chrM of UCSC was another
-    sequence than MT), or in the version of an Ensembl name where only one side has a version.
+    The published reader of Genomic Benchmarks adds ``chr`` to the names of an Ensembl genome and
+    removes the versions of Ensembl transcripts, as ``extra_processing`` in ``metadata.yaml`` says.
+    Here a region names the record of exactly the same name, if there is one. Otherwise it names the
+    record that differs only in ``chr`` (except for mitochondria, because chrM of UCSC was a
+    different sequence from MT), or only in the version of an Ensembl name, if one of the two names
+    has no version.
 
     Attributes:
         fasta: The genome.
-        name: Of its file, without the ending of a packed one.
+        name: Name of its file, without .gz.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,7 +51,7 @@ class ClassGenome:
         Raises:
             FileNotFoundError: If there is no such file.
             OSError: If its index cannot be written.
-            ValueError: If it is not sound, see ``IndexedFasta``.
+            ValueError: If it is invalid, see ``IndexedFasta``.
         """
         self.fasta = IndexedFasta(path)
         self.name = _unpacked(path.name)
@@ -60,7 +61,7 @@ class ClassGenome:
         """Find the record that a region names.
 
         Returns:
-            The name of the record; that of the region if there is none.
+            The name of the record; ``region`` if there is none.
         """
         if region in self.fasta.lengths:
             return region
@@ -73,8 +74,8 @@ class ClassGenome:
         """Read an interval.
 
         Returns:
-            Its bases, and the interval with ``genome:record`` for its chromosome, since two
-            genomes may have records of one name.
+            Its bases, and the interval with ``genome:record`` as its chromosome, because two
+            genomes may have records of the same name.
 
         Raises:
             ValueError: If it does not lie inside a record.
@@ -94,7 +95,7 @@ def _without_version(name: str) -> str | None:
 
 
 def _other_names(records: Iterable[str]) -> dict[str, str | None]:
-    """Give the record that each other name means; ``None`` where it could mean two."""
+    """Map alternative names to records; ``None`` for a name that fits two records."""
     found: dict[str, str | None] = {}
     for record in records:
         short = record.removeprefix("chr")
@@ -107,11 +108,11 @@ def _other_names(records: Iterable[str]) -> dict[str, str | None]:
 
 
 def read_metadata(path: Path) -> dict[str, ClassSource]:
-    """Read the classes that a ``metadata.yaml`` names, and where it names them.
+    """Read the classes of a ``metadata.yaml``, and their places in the file.
 
     Raises:
-        ValueError: If it is no YAML of classes; the message begins with the file, and the line
-            where one is known.
+        ValueError: If it is not YAML with classes; the message begins with the file, and the line
+            if it is known.
     """
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -143,17 +144,17 @@ def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
 
 
 def find_genomes(task: Path, classes: Iterable[str], fasta: Path | None) -> dict[str, Path]:
-    """Find the file that each class of an interval task is cut from.
+    """Find the genome of each class of an interval task.
 
     Args:
         task: Folder of the task.
         classes: Names of its classes.
-        fasta: A file, which serves all classes, or a folder with the files that the urls of
-            ``metadata.yaml`` name: unpacked, with bgzip, or as they come.
+        fasta: A file for all classes, or a folder with the files that the URLs in
+            ``metadata.yaml`` name, decompressed, in bgzip format, or as downloaded.
 
     Raises:
-        FileNotFoundError: If a file is not there; says where to get it.
-        ValueError: If no genome is given, or the metadata do not say which.
+        FileNotFoundError: If a file does not exist; the message says where to get it.
+        ValueError: If no genome is given, or the metadata do not name one.
     """
     if fasta is None:
         raise ValueError(
@@ -175,17 +176,17 @@ def _find_genome(name: str, source: ClassSource, folder: Path) -> Path:
     stem = _unpacked(source.url.rsplit("/", 1)[-1])
     if not stem:
         raise ValueError(
-            f"{source.where}: class {name!r} must have the url of its genome where --fasta is a "
-            "folder, got none; give --fasta the file instead"
+            f"{source.where}: class {name!r} must have the URL of its genome if --fasta is a "
+            "folder, got none; set --fasta to the file"
         )
     files = [folder / (stem + ending) for ending in _ENDINGS]
     found = next((file for file in files if file.is_file()), None)
     if found is None:
-        # The servers that are named with ftp send the same files by https.
+        # The FTP servers provide the same files by HTTPS.
         url = re.sub(r"^ftp://", "https://", source.url)
         raise FileNotFoundError(
             f"{source.where}: class {name!r} is cut from {stem}, which {folder} must hold (plain "
-            f"or bgzip), got none; run: seqdiff fetch {url} --checksum ALGORITHM:DIGEST "
+            f"or bgzip), got no such file; run: seqdiff fetch {url} --checksum ALGORITHM:DIGEST "
             f"--out {folder}"
         )
     return found

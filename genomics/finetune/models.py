@@ -1,4 +1,4 @@
-"""Pretrained networks to fine-tune: from a run, from a hub folder, or the same one untrained."""
+"""Networks to fine-tune: from a run, from a hub folder, or with new weights."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Pretrained:
     """A network to fine-tune.
 
     Attributes:
-        name: In tables.
-        weights: A digest of what training begins with: the weights and the network's options, which
-            change what comes out of the same weights (``swap_strands``).
-        seeded: Whether each seed has weights of its own.
+        name: Name in tables.
+        weights: A digest of the initial weights and of the network's options, which change the
+            output for the same weights (``swap_strands``).
+        seeded: Whether each seed has its own weights.
         strands: See ``Backbone``.
-        max_length: Most bases of a row; ``None`` without a bound.
-        build: Gives a copy of its own to each seed.
+        max_length: Most bases of a row; ``None`` without a limit.
+        build: Returns a new copy of the network for a seed.
     """
 
     name: str
@@ -39,16 +39,16 @@ class Pretrained:
 
 
 def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -> list[Pretrained]:
-    """Load networks, and make their untrained twins if that is asked for: one of each shape.
+    """Load networks, and optionally build untrained networks, one of each shape.
 
     Args:
         paths: Run directories, or folders of a published Caduceus.
-        device: Where they go.
-        scratch: Whether to add the same networks with new weights for each seed.
+        device: Device of the networks.
+        scratch: Whether to add networks of the same shapes with new weights for each seed.
 
     Raises:
-        FileNotFoundError: If a path is neither.
-        ValueError: If a network is not one of DNA, or gives no hidden states.
+        FileNotFoundError: If a path is neither a run nor such a folder.
+        ValueError: If a network is not one of DNA, or returns no hidden states.
     """
     opened = [_open(path) for path in paths]
     models = [_pretrained(path, found, device) for path, found in zip(paths, opened, strict=True)]
@@ -59,7 +59,7 @@ def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -
 
 
 def _told_apart(twins: Sequence[Pretrained]) -> Iterator[Pretrained]:
-    """Number the shapes of one class."""
+    """Add numbers to the names of untrained networks of the same class and different shapes."""
     names = [twin.name for twin in twins]
     for place, twin in enumerate(twins):
         number = names[: place + 1].count(twin.name)
@@ -67,7 +67,7 @@ def _told_apart(twins: Sequence[Pretrained]) -> Iterator[Pretrained]:
 
 
 class _Opened(NamedTuple):
-    """A network, how a seed builds it anew, and what says that two are built alike."""
+    """A network, a function that builds it for a seed, and a key of its shape."""
 
     backbone: Backbone
     build: Callable[[int], Backbone]

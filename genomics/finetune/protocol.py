@@ -1,9 +1,9 @@
-"""The published protocol: its settings, its accuracies, and the choices of ``seqdiff finetune``.
+"""The published protocol: settings, accuracies, and the choices of ``seqdiff finetune``.
 
 Sources: Schiff et al. 2024, arXiv:2403.03234, appendix, for the settings and for CNN, HyenaDNA and
 Caduceus; Sahoo et al. 2024, arXiv:2406.07524, for the other accuracies. All accuracies are those of
-the official test sets. The command line reads this file to build its options, so it imports nothing
-slow.
+the official test sets. The command line imports this module to build its options, so the module
+imports nothing slow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEEDS = 5
 WEIGHT_DECAY = 0.1
 WARMUP = 0.01  # fraction of the steps
 
-DEFAULT_LENGTH = 1024  # most bases that are read where nothing is published
+DEFAULT_LENGTH = 1024  # most bases that are read if no length is published
 
 Strategy = Literal["full", "probe"]
 Conjoin = Literal["none", "test", "train"]
@@ -74,17 +74,18 @@ _ROWS = {
 
 
 def published(task: str) -> dict[str, float]:
-    """Give the published accuracies of a data set, by method; none for one that is not there.
+    """Return the published accuracies of a data set by method; empty for other data sets.
 
     Args:
-        task: A name that holds that of the data set, such as ``test_human_nontata_promoters``.
+        task: A name that contains the name of the data set, such as
+            ``test_human_nontata_promoters``.
     """
     found = _find(task)
     return {} if found is None else dict(zip(COLUMNS, found[1], strict=True))
 
 
 def published_length(task: str) -> int | None:
-    """Give the number of bases that were read of each sequence of a data set.
+    """Return how many bases of each sequence the published networks read; ``None`` if unknown.
 
     Args:
         task: See ``published``.

@@ -1,4 +1,4 @@
-"""Runs of a network on a task: fine-tuned as a whole, or its head alone (a linear probe)."""
+"""Fine-tuning of a whole network on a task, or of its head alone (a linear probe)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ EVAL_BATCH = 256
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is fine-tuned: AdamW, a warm-up, then half a cosine down to 0.
+    """Hyperparameters of AdamW with a linear warm-up and a cosine decay to 0.
 
     Attributes:
         lr: Peak learning rate.
-        batch_size: Sequences of a step.
+        batch_size: Sequences per step.
         epochs: Passes over the training part; the best on the validation part is kept.
-        weight_decay: Of matrices.
-        warmup: Fraction of the steps over which the rate rises.
+        weight_decay: Weight decay of matrices.
+        warmup: Fraction of the steps used for warm-up.
     """
 
     lr: float
@@ -51,11 +51,11 @@ class Recipe:
     warmup: float = WARMUP
 
     def optimiser(self, model: nn.Module, rows: int) -> Optimiser:
-        """Build the optimiser, and what follows its rate from step to step.
+        """Build the optimizer and the learning rate scheduler.
 
         Args:
-            model: What is trained, as far as it requires gradients.
-            rows: Training sequences.
+            model: Model whose parameters that require gradients are trained.
+            rows: Number of training sequences.
         """
         steps = self.epochs * -(-rows // self.batch_size)
         config = OptimConfig(
@@ -71,15 +71,15 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done with a backbone.
+    """How a backbone is fine-tuned on a task.
 
     Attributes:
-        recipe: Of the optimisation.
-        strategy: Train everything, or the head alone on states that stay (linear probe).
+        recipe: Hyperparameters of the optimizer.
+        strategy: Whether to train all weights, or only the head on fixed states (linear probe).
         conjoin: See ``SequenceClassifier``.
-        length: Most bases that are read; longer sequences are cut to their middle.
-        pooling: See ``SequenceClassifier``; ``padded`` fills all rows up to ``length``.
-        seed: Of the split, the head and the order.
+        length: Most bases that are read; of longer sequences, the middle is read.
+        pooling: See ``SequenceClassifier``; ``padded`` pads all rows to ``length``.
+        seed: Seed of the split, the head and the order of the sequences.
     """
 
     recipe: Recipe
@@ -91,12 +91,12 @@ class Plan:
 
     @property
     def width(self) -> int | None:
-        """Of all batches; ``None`` for as much as their longest rows take."""
+        """Width of all batches; ``None`` means that of the longest row of each batch."""
         return self.length if self.pooling == "padded" else None
 
 
 def num_learned(task: LabelledTask) -> int:
-    """Say how many sequences ``hold_out`` leaves to learn from."""
+    """Return the number of training sequences that ``hold_out`` leaves."""
     num = len(task.train)
     return num if task.valid is not None else num - max(1, num // 10)
 
@@ -104,11 +104,11 @@ def num_learned(task: LabelledTask) -> int:
 def split_rows(
     task: LabelledTask, seed: int
 ) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " m"]]:
-    """Split the rows of the training set 90/10 at random, each part in the order of the file.
+    """Split the training set 90/10 at random; both parts keep the order of the file.
 
     Args:
-        task: A task without a validation set of its own.
-        seed: Of the split.
+        task: A task without a validation set.
+        seed: Seed of the split.
 
     Raises:
         ValueError: If a class is missing from the larger part.
@@ -119,13 +119,13 @@ def split_rows(
     if len(np.unique(task.train.labels[learned])) < len(task.classes):
         raise ValueError(
             f"{task.name}: nine tenths of train must hold every class, got {num} sequences "
-            "without one; give more of them"
+            "without one; add more sequences"
         )
     return learned, held
 
 
 def hold_out(task: LabelledTask, seed: int) -> tuple[Labelled, Labelled]:
-    """Give what is learned from and what validates; ``split_rows`` splits where one is lacking.
+    """Return the training and the validation set; without the latter, ``split_rows`` splits it off.
 
     Raises:
         ValueError: See ``split_rows``.
@@ -139,12 +139,12 @@ def hold_out(task: LabelledTask, seed: int) -> tuple[Labelled, Labelled]:
 def shuffled(
     data: Labelled, seed: int, size: int, length: int, width: int | None = None
 ) -> Callable[[], Batches]:
-    """Give what yields the batches of one pass after the other, each in a new order.
+    """Return a function that yields the batches of the next pass, in a new order each time.
 
     Args:
-        data: Training part.
-        seed: Of the orders.
-        size: Sequences of a batch.
+        data: Training set.
+        seed: Seed of the orders.
+        size: Sequences per batch.
         length: Most bases that are read.
         width: See ``genomics.finetune.classifier.pad``.
     """
@@ -160,10 +160,10 @@ def shuffled(
 def predict(
     model: nn.Module, data: Labelled, length: int, width: int | None = None
 ) -> Float32[np.ndarray, "n C"]:
-    """Give the probability of each class, in the order of the rows.
+    """Predict the probability of each class for each row.
 
     Args:
-        model: Maps ids and padding to scores.
+        model: Maps ids and padding to logits.
         data: Sequences.
         length: Most bases that are read.
         width: See ``genomics.finetune.classifier.pad``.
@@ -192,12 +192,12 @@ def fit_accuracy(
     """Fit a classifier and keep the epoch with the best accuracy on validation.
 
     Args:
-        model: Classifier.
+        model: The classifier.
         optimiser: See ``seqdiff.training.finetuning.fit``.
         epochs: Number of passes.
         one_pass: Yields the batches of the next pass.
-        valid_probs: Predicts the validation part.
-        valid_labels: Its classes.
+        valid_probs: Returns the predicted probabilities on the validation set.
+        valid_labels: Classes of the validation set.
         progress: Called with the number of rows after each step.
 
     Raises:
@@ -214,19 +214,19 @@ def fit_accuracy(
 
 
 def record(fitted: Fitted) -> dict[str, object]:
-    """Give the part of a result that says how the epoch was chosen."""
+    """Return the entries of a result that describe the choice of the epoch."""
     accuracies = [found["accuracy"] for found in fitted.metrics]
     return {"epoch": fitted.epoch, "valid_accuracy": accuracies}
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """States of all sequences of a task, on one strand or on both.
+    """Pooled states of all sequences of a task, on one strand or on both.
 
     Attributes:
-        train: Of the training set, before anything is held out, ``[n, S, D]``.
-        valid: Of the validation set, if the task has one.
-        test: Of the test set.
+        train: States of the training set, before a validation set is split off, ``[n, S, D]``.
+        valid: States of the validation set, if the task has one.
+        test: States of the test set.
     """
 
     train: Float32[Tensor, "n S D"]
@@ -236,12 +236,12 @@ class Pooled:
 
 @torch.no_grad()
 def pool_task(model: SequenceClassifier, task: LabelledTask, plan: Plan) -> Pooled:
-    """Pool the states of all sequences, on both strands if that is asked for at any time.
+    """Pool the states of all sequences, on both strands unless ``plan.conjoin`` is ``none``.
 
     Args:
-        model: What pools; its head is not used.
+        model: The classifier, whose head is not used.
         task: The task.
-        plan: How rows are read.
+        plan: How sequences are read.
     """
     model.eval()
     device = model.head.weight.device
@@ -262,10 +262,10 @@ def pool_task(model: SequenceClassifier, task: LabelledTask, plan: Plan) -> Pool
 
 
 class PoolOnce:
-    """Pools what is new, and keeps the states that were asked for last.
+    """Computes pooled states and caches those of the last network and task.
 
-    A grid that asks for all rates, batch sizes and seeds of one network in a row so reads each
-    sequence once, and holds one task's states at a time.
+    In a grid, the runs of a network on a task are adjacent. Therefore each sequence is read once,
+    and only the states of one task are in memory.
     """
 
     def __init__(self) -> None:
@@ -274,23 +274,23 @@ class PoolOnce:
     def __call__(
         self, origin: Hashable, model: SequenceClassifier, task: LabelledTask, plan: Plan
     ) -> Pooled:
-        """See ``pool_task``.
+        """Return pooled states, see ``pool_task``.
 
         Args:
-            origin: Names the network's weights and the task's data.
+            origin: Identifies the weights of the network and the data of the task.
             model: See ``pool_task``.
             task: See ``pool_task``.
             plan: See ``pool_task``.
         """
         key = (origin, plan.conjoin, plan.pooling, plan.length)
         if self._kept is None or self._kept[0] != key:
-            self._kept = None  # Frees the memory before more is asked for.
+            self._kept = None  # frees the memory before new states are computed
             self._kept = key, pool_task(model, task, plan)
         return self._kept[1]
 
 
 class _Probe(nn.Module):
-    """The head of a classifier on states that were pooled before."""
+    """The head of a classifier, applied to pooled states."""
 
     def __init__(self, head: nn.Linear) -> None:
         super().__init__()
@@ -307,17 +307,17 @@ def fit_probe(
     plan: Plan,
     progress: Advance | None,
 ) -> tuple[Fitted, Float32[np.ndarray, "n C"]]:
-    """Fit a head; with ``conjoin`` at test it learns from the given strand alone.
+    """Fit a head; if ``conjoin`` is ``test``, only the given strand is used in training.
 
     Args:
-        head: Of the classes.
+        head: The output layer.
         pooled: States of the task.
         task: The task.
-        plan: What to do.
+        plan: How the head is trained.
         progress: Called with the number of sequences after each step.
 
     Returns:
-        The fit, and the probability of each class of the test rows.
+        The fit, and the predicted probabilities of the test rows.
 
     Raises:
         DivergedError: If the scores are no longer finite.
@@ -355,7 +355,7 @@ def fit_probe(
 def _parts(
     pooled: Pooled, task: LabelledTask, seed: int
 ) -> tuple[Tensor, Tensor, Tensor, np.ndarray]:
-    """States to learn from and to validate on, then their labels."""
+    """Return the states for training and validation, then their labels."""
     labels = task.train.labels
     if task.valid is not None:
         assert pooled.valid is not None
@@ -377,24 +377,24 @@ def run_backbone(
     *,
     pool: Pool = pool_task,
 ) -> dict[str, object]:
-    """Fit, choose the epoch on the validation part, measure on the test set.
+    """Fine-tune a backbone, choose the epoch on validation, and evaluate on the test set.
 
     Args:
         backbone: A copy that may be changed.
         task: The task.
-        seen: Test rows that training has seen.
-        plan: What to do.
+        seen: True for test rows that occur in training.
+        plan: How the backbone is fine-tuned.
         progress: Called with the number of sequences after each step.
-        pool: Gives the states of a probe.
+        pool: Returns the pooled states for a probe.
 
     Returns:
-        What a line of the results holds besides its key; ``train_seconds`` only where the network
-        itself learns.
+        The content of a line of results.jsonl, without its key; ``train_seconds`` is left out for
+        a probe.
 
     Raises:
         DivergedError: If the network's scores are no longer finite.
-        ValueError: If a class is missing from the training part, a network that reads both strands
-            is to be conjoined, or scikit-learn is not installed.
+        ValueError: If a class is missing from the training part, ``conjoin`` is set for a network
+            that reads both strands, or scikit-learn is not installed.
     """
     assert isinstance(backbone, nn.Module)
     device = next(backbone.parameters()).device

@@ -1,4 +1,4 @@
-"""What a benchmark came to: one row for each method of each task, beside the published numbers."""
+"""The table of a benchmark: a row for each method and task, beside published accuracies."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logis
 NOTE = (
     "Mean over seeds; range is max - min over seeds of the accuracy before it. Each seed has its "
     "own 90/10 split of train, unless the task has a validation set, where majority, length and "
-    "k-mers have nothing to draw and are run once. Epoch, rate and batch size are chosen on "
+    "k-mers do not depend on the seed and are run once. Epoch, rate and batch size are chosen on "
     "validation. "
-    "*: on unseen test rows, on neither strand in train or a validation set of the task, with no "
-    "base of their intervals or, where no coordinates are known, no 50 of their bases in a row. "
-    "seq/s: training sequences learned from in a second, validation and test not counted; none for "
+    "*: on unseen test rows: on neither strand in train or a validation set of the task, and no "
+    "overlap of intervals or, without coordinates, no 50 consecutive bases in common. "
+    "seq/s: training sequences per second, without validation and test; none for "
     "a probe, which reads each sequence once. Published: on the official splits of that data set."
 )
 
@@ -29,17 +29,17 @@ class Line:
     """A row of the table.
 
     Attributes:
-        task: Its name.
-        method: As the table calls it.
-        test: Mean of each metric on the test set; ``None`` where it is not defined.
-        unseen: The same on the rows that training has not seen.
-        spread: Of the accuracy on the test set, max - min over seeds; ``None`` for one seed.
-        unseen_spread: The same of the accuracy on the rows that training has not seen.
-        num_test: Test rows.
-        num_unseen: Those of them that training has not seen.
-        seeds: How many.
-        chosen: Rate and batch size; ``diverged`` if no choice stayed finite for all seeds.
-        per_second: Training sequences learned from in a second; ``None`` where no network learns.
+        task: Name of the task.
+        method: Name of the method.
+        test: Mean of each metric on the test set; ``None`` if undefined.
+        unseen: Mean of each metric on the test rows that do not occur in training.
+        spread: Accuracy on the test set, max - min over seeds; ``None`` for one seed.
+        unseen_spread: The same for the test rows that do not occur in training.
+        num_test: Number of test rows.
+        num_unseen: Number of test rows that do not occur in training.
+        seeds: Number of seeds.
+        chosen: Learning rate and batch size; ``diverged`` if every choice diverged for some seed.
+        per_second: Training sequences per second; ``None`` if no network is trained.
     """
 
     task: str
@@ -59,7 +59,7 @@ _Found = list[tuple[dict, dict]]  # keys and results of the seeds of one choice
 
 
 def _grouped(done: Sequence[Cell], ledger: Ledger) -> dict[tuple[str, str], dict[str, _Found]]:
-    """By task and method, then by rate and batch size."""
+    """Group results by task and method, then by learning rate and batch size."""
     groups: dict[tuple[str, str], dict[str, _Found]] = {}
     for cell in done:
         result = ledger.find(cell.key)
@@ -71,13 +71,13 @@ def _grouped(done: Sequence[Cell], ledger: Ledger) -> dict[tuple[str, str], dict
 
 
 def summarise(done: Sequence[Cell], ledger: Ledger) -> list[Line]:
-    """Choose each method's rate and batch size on validation, and average over seeds.
+    """Choose each method's learning rate and batch size on validation, and average over seeds.
 
-    A choice of which a seed diverged is not made.
+    A choice for which a seed diverged is excluded.
 
     Args:
         done: All cells of a benchmark.
-        ledger: With the results of all of them.
+        ledger: The results of all cells.
     """
     groups = _grouped(done, ledger)
     lines, tasks = [], list(dict.fromkeys(task for task, _ in groups))
@@ -94,11 +94,11 @@ def summarise(done: Sequence[Cell], ledger: Ledger) -> list[Line]:
 
 
 def list_diverged(done: Sequence[Cell], ledger: Ledger) -> list[str]:
-    """Say which runs diverged, a line for each choice of a method.
+    """List the runs that diverged, with a line for each choice of a method.
 
     Args:
         done: All cells of a benchmark.
-        ledger: With the results of all of them.
+        ledger: The results of all cells.
     """
     notes = []
     for (task, method), by_choice in _grouped(done, ledger).items():
@@ -202,7 +202,7 @@ def _cells(line: Line) -> list[str]:
 
 
 def _by_task(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """Rows under a title for each task, which says how many test rows there are."""
+    """Group rows by task, under a title with the number of test rows."""
     found: dict[str, list[Line]] = {}
     titles = {
         line.task: f"{line.task}: {line.num_test:,} test rows, {line.num_unseen:,} unseen"
@@ -215,10 +215,10 @@ def _by_task(lines: Sequence[Line]) -> dict[str, list[Line]]:
 
 
 def build_tables(lines: Sequence[Line]) -> list[Sheet]:
-    """Lay out the rows, a table for each task.
+    """Build a table for each task.
 
     Args:
-        lines: From ``summarise``.
+        lines: The result of ``summarise``.
     """
     tables = _by_task(lines).items()
     return [Sheet(title, HEADINGS, [_cells(line) for line in rows]) for title, rows in tables]

@@ -1,4 +1,4 @@
-"""Find the tasks of a benchmark folder and load them, whichever format they have."""
+"""Find and load the tasks of a benchmark folder, in all supported formats."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _SPLITS = {
 
 @dataclass(frozen=True)
 class TaskSource:
-    """Where a task lies.
+    """The location of a task.
 
     Attributes:
-        name: Of the folder or the file.
-        path: It.
-        form: How it is laid out.
-        parts: The table or the folder of each split, train and test and perhaps valid; empty for a
-            lone table.
+        name: Name of the folder or the file.
+        path: The folder or the file.
+        form: Its format.
+        parts: The table or the folder of each split: train, test and optionally valid; empty for a
+            single table.
     """
 
     name: str
@@ -50,13 +50,13 @@ class TaskSource:
 
 
 def find_tasks(path: Path) -> list[TaskSource]:
-    """Find the task that a path is, or all tasks below it, in the order of their paths.
+    """Find the task at a path, or all tasks below it, sorted by path.
 
     Args:
-        path: A table, the folder of a task, or a folder of such.
+        path: A table, the folder of a task, or a folder of tasks.
 
     Raises:
-        FileNotFoundError: If there is no such path, no task in it, or a link to nothing.
+        FileNotFoundError: If the path does not exist, holds no task, or holds a broken link.
         ValueError: If a task has train or test without the other, or two files for one split.
     """
     check_link(path)
@@ -85,7 +85,7 @@ def _search(path: Path) -> list[TaskSource]:
         check_link(entry)
     tables = _by_split(path, [entry for entry in below if entry.is_file()])
     folders = _by_split(path, [entry for entry in below if entry.is_dir()])
-    # A folder that merely is called test may hold other tasks.
+    # A folder called test may hold other tasks.
     if tables or len(folders) > 1:
         parts = tables or folders
         _check_complete(path, parts)
@@ -103,7 +103,7 @@ def _form(parts: Mapping[str, Path]) -> Form:
 
 
 def _by_split(path: Path, entries: Iterable[Path]) -> dict[str, Path]:
-    """Those of some entries that are named after a split."""
+    """Select the entries that are named after a split."""
     found: dict[str, Path] = {}
     for entry in entries:
         split = _SPLITS.get(entry.name if entry.is_dir() else table_stem(entry))
@@ -124,19 +124,19 @@ def _check_complete(path: Path, parts: Mapping[str, Path]) -> None:
         got = " and ".join(entry.name for entry in parts.values())
         raise ValueError(
             f"{path}: must hold train and test, got {got} without {' and '.join(missing)}; "
-            "complete the folder, or give one table itself to have it split by a hash"
+            "complete the folder, or give a single table, which is split by a hash"
         )
 
 
-_HELD_OUT = 10  # percent of a lone table for validation, and for testing
+_HELD_OUT = 10  # percent of a single table for validation, and for test
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What reading a task takes besides its path.
+    """Options of reading a task.
 
     Attributes:
-        fasta: Genome that intervals are cut from, or a folder of genomes, see ``find_genomes``.
+        fasta: Genome of the intervals, or a folder of genomes, see ``find_genomes``.
         sequence_column: See ``read_table``.
         label_column: See ``read_table``.
     """
@@ -147,15 +147,15 @@ class Reading:
 
 
 def load_tasks(sources: Sequence[TaskSource], reading: Reading) -> list[LabelledTask]:
-    """Read tasks, after a look at whether the genomes of all are there.
+    """Read tasks, after checking that the genomes of all tasks exist.
 
     Args:
-        sources: From ``find_tasks``.
-        reading: What that takes besides.
+        sources: The result of ``find_tasks``.
+        reading: Options.
 
     Raises:
-        FileNotFoundError: If a file is not there.
-        ValueError: If a task is not sound, see ``load_task``.
+        FileNotFoundError: If a file does not exist.
+        ValueError: If a task is invalid, see ``load_task``.
     """
     for source in sources:
         if source.form == "intervals":
@@ -169,13 +169,13 @@ def load_task(source: TaskSource, reading: Reading) -> LabelledTask:
     """Read a task.
 
     Args:
-        source: From ``find_tasks``.
-        reading: What that takes besides.
+        source: A result of ``find_tasks``.
+        reading: Options.
 
     Raises:
-        FileNotFoundError: If a file is not there.
-        ValueError: If a file is not sound, the splits have not the same classes, or there is only
-            one class; the message begins with the file.
+        FileNotFoundError: If a file does not exist.
+        ValueError: If a file is invalid, the splits have different classes, or there is only one
+            class; the message begins with the file.
     """
     if source.form == "table":
         return _split_by_hash(source, reading)
@@ -201,7 +201,7 @@ def _table(path: Path, reading: Reading) -> list[Row]:
 
 
 def _by_class(source: TaskSource, reading: Reading) -> dict[str, list[Row]]:
-    """Read a folder or a table for each class of each split, in the order of class names."""
+    """Read a folder or a table for each class of each split, sorted by class name."""
     files = {split: _class_files(path, source.form) for split, path in source.parts.items()}
     classes = tuple(sorted(set().union(*files.values())))
     _check_metadata(source.path, classes)
@@ -223,7 +223,7 @@ def _by_class(source: TaskSource, reading: Reading) -> dict[str, list[Row]]:
 
 
 def _class_files(path: Path, form: str) -> dict[str, Path]:
-    """The folder or the table of each class of a split."""
+    """Find the folder or the table of each class of a split."""
     found: dict[str, Path] = {}
     for entry in sorted(path.iterdir()):
         check_link(entry)
@@ -240,7 +240,7 @@ def _class_files(path: Path, form: str) -> dict[str, Path]:
 
 
 def _check_metadata(path: Path, classes: tuple[str, ...]) -> None:
-    """Compare with the classes that metadata.yaml names, where there is one."""
+    """Check the classes against metadata.yaml, if it exists."""
     file = path / "metadata.yaml"
     if not file.is_file():
         return
@@ -267,7 +267,7 @@ def _check_classes(where: str, rows: Sequence[Row], classes: tuple[str, ...]) ->
 
 
 def _split_by_hash(source: TaskSource, reading: Reading) -> LabelledTask:
-    """Split a lone table 80/10/10 by a digest of each sequence, on whichever strand."""
+    """Split a single table 80/10/10 by a digest of each sequence that both strands share."""
     rows = _table(source.path, reading)
     classes = number_classes([rows])
     _check_classes(f"{source.path}:{rows[-1].line}", rows, classes)
@@ -283,7 +283,7 @@ def _split_by_hash(source: TaskSource, reading: Reading) -> LabelledTask:
             raise ValueError(
                 f"{source.path}:{lines[-1]}: the split 80/10/10 by a hash of each sequence leaves "
                 f"class {name!r} ({len(lines)} rows, the last one here) out of {split}; give "
-                "train, valid and test as tables in a folder, or more rows"
+                "a folder with tables for train, valid and test, or more rows"
             )
     train, valid, test = (gather(part, classes) for part in parts.values())
     note = "one table, split 80/10/10 by a hash of each sequence: not the official splits"

@@ -36,10 +36,10 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class DivergedError(Exception):
-    """A network whose scores are no longer finite.
+    """Raised if the scores of a network are not finite.
 
     Attributes:
-        epochs: Epochs after which they were finite.
+        epochs: Number of epochs after which they were finite.
     """
 
     def __init__(self, epochs: int) -> None:
@@ -51,8 +51,8 @@ def check_finite(scores: Float[np.ndarray, "n C"], epochs: int) -> None:
     """Check the scores of a network.
 
     Args:
-        scores: Of each class.
-        epochs: Epochs after which the network was finite.
+        scores: Scores of the classes.
+        epochs: Number of epochs after which the scores were finite.
 
     Raises:
         DivergedError: If a score is not finite.
@@ -66,8 +66,8 @@ class Fitted:
     """The course of a fit.
 
     Attributes:
-        epoch: The best epoch on validation, from 1; the first of equals.
-        metrics: On validation, after each epoch.
+        epoch: The best epoch on validation, counted from 1; of equal epochs, the first.
+        metrics: Metrics on validation after each epoch.
         train_seconds: Seconds of training, without validation.
     """
 
@@ -119,7 +119,7 @@ def fit(
 
 
 def best_epoch(metrics: Sequence[Mapping[str, float]], metric: str) -> int:
-    """Return the epoch with the highest metric, from 1; the first of equals."""
+    """Return the epoch with the highest metric, counted from 1; of equal epochs, the first."""
     return int(np.argmax([found[metric] for found in metrics])) + 1
 
 
@@ -151,8 +151,8 @@ class Cell(NamedTuple):
     """A run of a grid.
 
     Attributes:
-        key: Everything that the result depends on.
-        cost: Sequences that pass through a network in training.
+        key: All values on which the result depends.
+        cost: Number of sequences that a network processes in training.
         run: Runs the cell, and calls its argument with the number of sequences after each step.
     """
 
@@ -164,15 +164,15 @@ class Cell(NamedTuple):
 class Ledger:
     """Finished cells of a grid, one JSON line each.
 
-    Several processes may write to the same file: each adds its line to the present content, under a
-    lock file beside it. The file is replaced and not appended to, so a kill leaves no torn line.
+    Several processes may write to the same file: each adds its line under a file lock. The
+    file is replaced as a whole, so a process that is killed leaves no incomplete line.
     """
 
     def __init__(self, path: Path | None) -> None:
         """Read the finished cells.
 
         Args:
-            path: The file, which need not exist; ``None`` keeps results in memory.
+            path: The file, created if it does not exist; ``None`` keeps results in memory.
 
         Raises:
             ValueError: If a line is not a cell; the message begins with file and line.
@@ -185,11 +185,11 @@ class Ledger:
         return self._cells.get(_spell(key))
 
     def add(self, key: Key, result: Mapping[str, object]) -> None:
-        """Keep the result of a cell.
+        """Save the result of a cell.
 
         Args:
-            key: Of the cell.
-            result: As JSON can hold it.
+            key: Key of the cell.
+            result: The result; JSON must be able to represent it.
 
         Raises:
             OSError: If the file cannot be written.
@@ -229,19 +229,19 @@ def _spell(key: Key) -> str:
 
 
 def run_cells(todo: Sequence[Cell], ledger: Ledger) -> list[Result]:
-    """Run the cells that are not finished, under a progress bar, and keep each result at once.
+    """Run the cells that are not finished, with a progress bar, and save each result at once.
 
     The result of a run that diverges is ``{"diverged": epochs}``.
 
     Args:
-        todo: Runs.
-        ledger: Their results.
+        todo: The cells.
+        ledger: The finished cells, to which results are added.
 
     Returns:
         The result of each cell, in order.
 
     Raises:
-        ValueError: If a run raises it; the results before it are kept.
+        ValueError: If a run raises it; earlier results are kept.
         OSError: If the ledger cannot be written.
     """
     missing = [cell for cell in todo if ledger.find(cell.key) is None]
@@ -259,7 +259,7 @@ def run_cells(todo: Sequence[Cell], ledger: Ledger) -> list[Result]:
 
 
 def choose(runs: Mapping[Name, Sequence[Result]], score: Callable[[Result], float]) -> Name | None:
-    """Choose the setting with the highest mean score on validation, the first of equals.
+    """Choose the setting with the highest mean score on validation; of equal ones, the first.
 
     Args:
         runs: Results of each setting, one for each seed.
@@ -277,7 +277,7 @@ def choose(runs: Mapping[Name, Sequence[Result]], score: Callable[[Result], floa
 
 
 def diverged(runs: Iterable[Result]) -> bool:
-    """Say whether one of some runs diverged."""
+    """Return whether at least one run diverged."""
     return any("diverged" in result for result in runs)
 
 
@@ -286,8 +286,8 @@ def check_converged(owner: str, results: Sequence[Result], where: str = "") -> N
 
     Args:
         owner: Name of the learning rate, for the message.
-        results: Of all runs.
-        where: What the message adds at its end.
+        results: Results of all runs.
+        where: Text that is added to the message.
 
     Raises:
         ValueError: If every run diverged.
@@ -304,8 +304,8 @@ class Sheet:
     """A table of results.
 
     Attributes:
-        title: Above the table.
-        headings: Of the columns; the first column is aligned to the left.
+        title: Title above the table.
+        headings: Headings of the columns; the first column is left-aligned.
         rows: Cells as text.
     """
 
@@ -340,7 +340,7 @@ def write_tables(
     """Write ``table.md`` and ``table.json``.
 
     Args:
-        folder: Where to.
+        folder: The folder.
         sheets: Tables for Markdown.
         rows: Rows for JSON.
         notes: Text below the tables.

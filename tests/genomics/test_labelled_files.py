@@ -98,23 +98,23 @@ def test_a_cut_archive_is_refused_at_its_first_line_that_is_not_there(
     lines = [b"sequence,label\n", b"AC,x\n", b"AG,y\n"]
     packed = packer.compress(b"".join(lines[:kept])) + packer.flush(zlib.Z_SYNC_FLUSH)
     path.write_bytes(packed)
-    with pytest.raises(ValueError, match=rf"a\.csv\.gz:{kept + 1}: must be whole"):
+    with pytest.raises(ValueError, match=rf"a\.csv\.gz:{kept + 1}: must be complete"):
         read_table(path)
 
 
 def test_a_quote_that_is_not_closed_is_refused_where_it_is_opened(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'sequence,label\nAC,x\n"AC,y\nAC,x\nAC,y\n')
-    with pytest.raises(ValueError, match=r"a\.csv:3: must be whole"):
+    with pytest.raises(ValueError, match=r"a\.csv:3: must be complete"):
         read_table(path)
 
 
 def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b"sequence,label\n" + os.urandom(64).hex().encode())[:-12])
-    with pytest.raises(ValueError, match=r"a\.csv\.gz:2: must be whole"):
+    with pytest.raises(ValueError, match=r"a\.csv\.gz:2: must be complete"):
         read_table(path)
     path.write_bytes(b"sequence,label\nAC,x\n")
-    with pytest.raises(ValueError, match=r"a\.csv\.gz:1: must be whole"):
+    with pytest.raises(ValueError, match=r"a\.csv\.gz:1: must be complete"):
         read_table(path)
 
 
@@ -130,5 +130,5 @@ def test_an_unsound_class_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"d: a class must hold \.txt files"):
         read_class_folder(tmp_path / "d", "d")
     (tmp_path / "d/1.txt").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=r"1\.txt: is a link to .*nowhere, which is not"):
+    with pytest.raises(FileNotFoundError, match=r"1\.txt: is a link to .*nowhere, which does not exist"):
         read_class_folder(tmp_path / "d", "d")

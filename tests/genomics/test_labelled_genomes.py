@@ -148,10 +148,10 @@ def test_a_genome_that_is_missing_is_named_before_anything_is_read(
 
 def test_a_folder_of_genomes_takes_metadata(two: Path, tmp_path: Path) -> None:
     write(two / "metadata.yaml", "classes:\n  human: {type: fa.gz}\n  worm: {type: fa.gz}\n")
-    with pytest.raises(ValueError, match=r"metadata\.yaml:2: class 'human' must have the url"):
+    with pytest.raises(ValueError, match=r"metadata\.yaml:2: class 'human' must have the URL"):
         load(two, tmp_path / "genomes")
     (two / "metadata.yaml").unlink()
-    with pytest.raises(ValueError, match=r"metadata\.yaml: class 'human' must have the url"):
+    with pytest.raises(ValueError, match=r"metadata\.yaml: class 'human' must have the URL"):
         load(two, tmp_path / "genomes")
 
 

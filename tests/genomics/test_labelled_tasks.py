@@ -45,13 +45,13 @@ def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
             write(tmp_path / f"s/t/{split}/{name}/1.txt", "AC")
     (tmp_path / "s/t/test/c").symlink_to("nowhere")
     with pytest.raises(
-        FileNotFoundError, match=r"test/c: is a link to nowhere, which is not there"
+        FileNotFoundError, match=r"test/c: is a link to nowhere, which does not exist"
     ):
         load(tmp_path / "s")
     (tmp_path / "s/t/test/c").unlink()
     (tmp_path / "s/other.csv").symlink_to("nowhere")
     with pytest.raises(
-        FileNotFoundError, match=r"other\.csv: is a link .* mend or remove the link"
+        FileNotFoundError, match=r"other\.csv: is a link .* correct or remove the link"
     ):
         load(tmp_path / "s")
     with pytest.raises(FileNotFoundError, match=r"other\.csv: is a link to nowhere"):
@@ -106,7 +106,7 @@ def test_a_task_with_a_validation_set(name: str, form: str, tmp_path: Path) -> N
             r"must hold train and test, got dev\.csv and train\.csv without",
         ),
         (("valid.csv", "test.csv"), r"got test\.csv and valid\.csv without train; complete"),
-        (("train.csv",), r"got train\.csv without test.*one table itself to have it split"),
+        (("train.csv",), r"got train\.csv without test.*a single table, which is split"),
         (("train/0/1.txt", "dev/0/1.txt"), r"got dev and train without test"),
         (
             ("train/0/1.txt", "val/0/1.txt", "dev/0/1.txt", "test/0/1.txt"),
@@ -200,7 +200,7 @@ def test_what_the_split_leaves_out_is_said(tmp_path: Path) -> None:
     rows = [f"{decode(rng.integers(0, 4, 20, dtype=np.uint8))},a" for _ in range(100)]
     rows.insert(40, "ACGT,rare")
     path = write(tmp_path / "one.csv", "\n".join(["sequence,label", *rows, ""]))
-    text = r"one\.csv:42: .* leaves class 'rare' \(1 rows, .*\) out of (train|valid); give train, "
+    text = r"one\.csv:42: .* leaves class 'rare' \(1 rows, .*\) out of (train|valid); give a "
     with pytest.raises(ValueError, match=text):
         load(path)
     percent = int(hashlib.sha256(encode("ACGT").tobytes()).hexdigest()[:16], 16) % 100

@@ -195,7 +195,7 @@ def test_other_bad_vocabularies(tmp_path: Path) -> None:
         BertTokenizer(str(folder)).encode("a")
     (folder / "vocab.txt").write_text("a\nb\na\n")
     with pytest.raises(
-        ValueError, match=r"different tokens, one a line, \[UNK\] among them, got 2"
+        ValueError, match=r"different tokens, one per line, including \[UNK\], got 2"
     ):
         BertTokenizer(str(folder)).encode("a")
     (folder / "vocab.txt").write_text("[UNK]\nb\n")
@@ -247,7 +247,7 @@ def test_tokenizer_json(bert: BertTokenizer, tmp_path: Path) -> None:
     other = JSONTokenizer(str(file))
     assert other.fingerprint != same.fingerprint
     file.write_text(json.dumps({"model": {"type": "none"}}))
-    with pytest.raises(ValueError, match=r"must be a tokenizer.json, got one that the library"):
+    with pytest.raises(ValueError, match=r"must be a tokenizer.json that the library reads, got"):
         JSONTokenizer(str(file)).encode("a")
     bert._loaded.engine.save(str(file))
     framed = JSONTokenizer(str(file), bos="[CLS]", eos="[END]")

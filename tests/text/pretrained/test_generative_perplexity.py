@@ -147,7 +147,7 @@ def test_errors_are_over_samples(judge: Judge) -> None:
 
 
 def test_ids_of_another_tokenizer_and_empty_samples_are_refused(judge: Judge) -> None:
-    with pytest.raises(ValueError, match=r"must hold ids in 0..279, got 0..280 in sample 1; the"):
+    with pytest.raises(ValueError, match=r"must hold ids in 0..279, got 0..280 in sample 1; use"):
         run(judge, [np.array([1]), np.array([0, 280])], 2)
     with pytest.raises(ValueError, match=r"must hold a token each, got none in sample 0"):
         run(judge, [np.array([], dtype=np.int64)], 2)

@@ -97,7 +97,7 @@ def test_lines_are_read_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("cola", "sentence\tlabel\na\t1\n", "columns and a label of CoLA per line, got 2 columns in"),
+        ("cola", "sentence\tlabel\na\t1\n", "and a label of CoLA per line, got 2 columns in"),
         ("sst2", "a film\t1\n", r"must start with the line 'sentence\\tlabel', as SST-2 does"),
         ("sst2", "sentence\tlabel\na film\t1\na\tyes\n", "got 'yes' in line 3 of"),
         ("sst2", "sentence\tlabel\na film\t1\n", "examples of both classes, got 1 lines"),
