@@ -130,5 +130,7 @@ def test_an_unsound_class_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"d: a class must hold \.txt files"):
         read_class_folder(tmp_path / "d", "d")
     (tmp_path / "d/1.txt").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=r"1\.txt: is a link to .*nowhere, which does not exist"):
+    with pytest.raises(
+        FileNotFoundError, match=r"1\.txt: is a link to .*nowhere, which does not exist"
+    ):
         read_class_folder(tmp_path / "d", "d")
