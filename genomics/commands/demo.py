@@ -132,7 +132,7 @@ def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
 
 
 def next_lines(directory: Path, samples: Path, page: Path) -> str:
-    """Say what was written and what to run next."""
+    """Return lines that name the files and the next commands."""
     train_mine = ("--data.fasta", "YOUR.fa", "--output", "runs/mine")
     return (
         f"Wrote {samples}, and {page}, which compares them with real sequence. Next:\n"

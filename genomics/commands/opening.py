@@ -1,4 +1,4 @@
-"""Open a run to ask it about DNA."""
+"""Loading of runs on DNA."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def report(
 
 @dataclass(frozen=True)
 class Sources:
-    """What a report is made of."""
+    """The sequences that a report compares."""
 
     run: Path
     reference: Path

@@ -1,4 +1,4 @@
-"""Ask a model about DNA on both strands."""
+"""Predictions of a model on both strands."""
 
 from __future__ import annotations
 

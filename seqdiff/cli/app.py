@@ -114,7 +114,7 @@ def build_app(only: str | None = None) -> App:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundArguments]:
-    """Read the arguments: the function to call, and what with.
+    """Parse the command line into the function to call and its arguments.
 
     Args:
         arguments: Without the program's name.
@@ -181,7 +181,7 @@ def _output_is_cut_off() -> bool:
 
 
 def _explain(error: Exception) -> str | None:
-    """Describe in one line what a user can correct; ``None`` for a mistake of ours."""
+    """Describe an error that the user can correct in one line; ``None`` for an internal error."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror

@@ -1,4 +1,4 @@
-"""What installed domains add to the command line, by entry points.
+"""Extensions of the command line that installed domains register by entry points.
 
 - ``seqdiff.commands``: a list of ``Command``; the name of the entry is the domain's.
 - ``seqdiff.sample_options``: a ``SampleOptions`` dataclass, whose fields become options of
@@ -97,7 +97,7 @@ class TemplateReader(Protocol):
 
 
 def command_line(*arguments: str | Path) -> str:
-    """Spell a command that works when pasted where this one ran."""
+    """Format a command that can be pasted into the same shell."""
     called = Path(sys.argv[0])
     program = [sys.executable, "-m", "seqdiff.cli"]
     if called.name == "seqdiff":

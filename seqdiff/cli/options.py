@@ -31,7 +31,7 @@ def respell(flags: Sequence[str]) -> list[str]:
 
 
 def part(owner: str, words: Sequence[str], name: str = "RUN") -> tuple[Path, list[str]]:
-    """Part what a command is called on from options that it does not declare.
+    """Separate the arguments of a command from options that it does not declare.
 
     Args:
         owner: The command, for the messages.

@@ -16,7 +16,7 @@ _FORMATS = (".gif", ".pdf", ".png", ".svg")
 def plot(
     picture: Literal["trace"], file: Path, /, *, out: Path | None = None, row: str = "0"
 ) -> None:
-    """Draw a picture of what another command wrote.
+    """Draw a figure from the output of another command.
 
     Args:
         picture: trace: how a sampler filled in a sequence.
@@ -63,7 +63,7 @@ def choose_row(trace: Trace, wanted: str) -> int:
 
 
 def _film(path: Path, trace: Trace, row: int) -> None:
-    """Write a movie under a bar."""
+    """Write a movie, with a progress bar."""
     from seqdiff.plots import film_trace
     from seqdiff.progress import progress
 

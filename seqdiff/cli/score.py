@@ -75,7 +75,7 @@ def score(
 
 
 def _source(file: Path | None, given: dict[str, Reader | None]) -> tuple[str, Reader, Path]:
-    """Find the file to score, the option that it came by, and its reader.
+    """Find the file to score, the option that names it, and its reader.
 
     Raises:
         FileNotFoundError: If it is not an existing file.

@@ -61,7 +61,7 @@ def train(
 
 
 def fit(directory: Path, start: Callable[[], Path]) -> None:
-    """Train with nothing but the bar on the terminal.
+    """Train, with only the progress bar on the terminal.
 
     Args:
         directory: The run directory.

@@ -1,4 +1,4 @@
-"""What a domain gives the core: a data module with a tokenizer and datasets."""
+"""The data module that a domain provides, with a tokenizer and datasets."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class NoData(SequenceDataModule):
 
 
 class EvaluationBatches(Sampler[list[int]]):
-    """One device's batches of a split: nothing dropped, nothing repeated, equal parts.
+    """The batches of one device; over all devices, every example is read exactly once.
 
     The examples are cut into as few rounds as the batch size allows, and each round into one
     nearly equal batch a device, so that every device runs the same number of batches (only with

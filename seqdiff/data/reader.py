@@ -1,4 +1,4 @@
-"""How a domain's files become sequences to score; importing this imports nothing slow."""
+"""Readers of files of sequences to score. Importing this module imports nothing slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sequences are drawn around: nothing, the records of a file, or motifs in place."""
+"""Templates of sequences to draw: empty, the records of a file, or motifs in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the core needs of a tokenizer, and further protocols that it can use."""
+"""The protocol of tokenizers, and optional protocols that the core can use."""
 
 from __future__ import annotations
 
