@@ -1,8 +1,8 @@
-"""The denoiser: a backbone, a process and a parameterization, asked as one.
+"""The denoiser: a backbone, a process and a parameterization behind one interface.
 
-It is the only thing that objectives, estimators, samplers and guidance call. It turns times into
-what the network is told, reads outputs by the parameterization, and converts between the kinds of
-prediction, so that a caller asks for the one it needs.
+Objectives, estimators, samplers and guidance call only the denoiser. It computes the noise level
+for the network, reads its outputs by the parameterization, and converts them to the kind of
+prediction that the caller needs.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _PROBE_TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Needs:
-    """What an objective, an estimator or a sampler needs of a denoiser; each declares its own.
+    """The requirements of an objective, an estimator or a sampler on a denoiser.
 
     Attributes:
-        processes: Those it is for.
-        kinds: Kinds of prediction that it can work with.
-        any_order: Whether it rests on visible tokens being clean and on unmask times that do not
-            depend on the network, see ``Denoiser.any_order``.
+        processes: Supported processes.
+        kinds: Supported kinds of prediction.
+        any_order: Whether visible tokens must be clean and unmask times independent of the network,
+            see ``Denoiser.any_order``.
     """
 
     processes: tuple[type[Process], ...]
@@ -67,13 +67,13 @@ class Needs:
     any_order: bool = False
 
     def met_by(self, denoiser: Denoiser) -> bool:
-        """Whether a denoiser will do."""
+        """Return whether a denoiser meets the requirements."""
         return self.include(type(denoiser.process), denoiser.kind) and (
             denoiser.any_order or not self.any_order
         )
 
     def include(self, process: type[Process], kind: Kind) -> bool:
-        """Whether models of a process that predict in a way will do, if they are of any order."""
+        """Return whether a process and a kind of prediction are supported."""
         return issubclass(process, self.processes) and kind in self.kinds
 
 
@@ -86,8 +86,8 @@ class Denoiser(nn.Module):
     Attributes:
         backbone: The network.
         process: The forward process that it denoises.
-        parameterization: What its outputs mean.
-        reads_embeddings: Whether it is given noisy embeddings, not ids.
+        parameterization: The meaning of its outputs.
+        reads_embeddings: Whether its inputs are noisy embeddings instead of ids.
     """
 
     reads_embeddings: ClassVar[bool] = False
@@ -99,13 +99,13 @@ class Denoiser(nn.Module):
         process: Process,
         parameterization: Parameterization | None = None,
     ) -> None:
-        """Put the parts together.
+        """Combine the parts.
 
         Args:
-            backbone: Embeds K + 1 ids.
-            process: Supplies K and the noise level.
-            parameterization: ``None`` is the usual one: ``Subs`` for the absorbing process and its
-                blocks, ``Categorical`` for the Gaussian one, ``LeaveOneOut`` for the others.
+            backbone: A network that embeds K + 1 ids.
+            process: The process, which determines K and the noise level.
+            parameterization: ``None`` means the usual one: ``Subs`` for the absorbing process and
+                its blocks, ``Categorical`` for the Gaussian one, ``LeaveOneOut`` for the others.
 
         Raises:
             ValueError: If the parts do not fit together.
@@ -143,9 +143,9 @@ class Denoiser(nn.Module):
     def any_order(self) -> bool:
         """Whether the model predicts masked tokens from clean ones, in any order (or by blocks).
 
-        So do SUBS models of the absorbing process: when a token is unmasked does not depend on the
-        network, and what is visible is final. Exact-k estimators, orders and first-hitting sampling
-        rest on it.
+        This holds for SUBS models of the absorbing process: the unmask times do not depend on the
+        network, and visible tokens never change. Exact-k estimators, estimators by orders and
+        first-hitting sampling require it.
         """
         parameterization = self.parameterization
         return isinstance(parameterization, Subs) and parameterization.carry_over
@@ -157,19 +157,19 @@ class Denoiser(nn.Module):
 
     @property
     def time_conditioned(self) -> bool:
-        """Whether a prediction depends on the time beside the tokens."""
+        """Whether predictions depend on the time."""
         return self.backbone.time_conditioned or self.kind == "score"
 
     @property
     def num_classes(self) -> int | None:
-        """How many classes a row can be labelled with; None for a network without labels."""
+        """Number of classes of labels; ``None`` for a network without labels."""
         return self.backbone.num_classes
 
     def given_label(self, label: int) -> Denoiser:
-        """Give the model of rows of one class: a copy that shares the network.
+        """Return a copy for rows of one class, which shares the network.
 
         Args:
-            label: Class of every row that comes without one.
+            label: Class of every row without a label.
 
         Raises:
             ValueError: If the network has no such class.
@@ -181,37 +181,38 @@ class Denoiser(nn.Module):
 
     @property
     def evaluations_per_call(self) -> int:
-        """How many times the network itself is evaluated when it is asked about a row once."""
+        """Number of evaluations of the network itself in one call."""
         return 1
 
     def evaluations(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
-        """Count the network evaluations that a call spends on each row."""
+        """Count the network evaluations of a call for each row."""
         del where
         return torch.full_like(inputs.tokens[:, 0], self.evaluations_per_call, dtype=torch.int64)
 
     def forward(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions columns"]:
-        """Predict, in the kind of the parameterization; see ``Parameterization.read``.
+        """Predict in the kind of the parameterization, see ``Parameterization.read``.
 
         Args:
-            inputs: Noisy ids, their times, and what is given beside them.
-            where: Positions that are asked about; the head scores no others.
+            inputs: Noisy ids, their times, padding and labels.
+            where: Positions to predict; the head computes no others.
 
         Raises:
-            ValueError: If there are labels and the network has no classes, or a time is needed and
-                there is none.
+            ValueError: If there are labels and the network has no classes, or a required time is
+                missing.
         """
         return self._read(self._outputs(inputs, where), inputs, where)
 
     def log_probs(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions K"]:
-        """Distribution of the clean token given all that is visible, its own noisy token included.
+        """Distribution of the clean token given all noisy tokens, including its own.
 
-        Over the K symbols: mass that D3PM leaves on the mask is spread over them. Arguments and
+        The distribution is over the K symbols; probability of the mask (D3PM) is divided among them
+        in proportion. Arguments and
         errors are those of ``forward``.
         """
         found = self(inputs, where)
@@ -227,7 +228,7 @@ class Denoiser(nn.Module):
     ) -> Float[Tensor, "*positions columns"]:
         """Distribution of the clean token given the other positions; see ``Parameterization``.
 
-        Of ``MaskColumn`` it has K + 1 columns. Arguments and errors are those of ``forward``.
+        For ``MaskColumn``, it has K + 1 columns. Arguments and errors are those of ``forward``.
         """
         found = self(inputs, where)
         if self.kind == "loo":
@@ -240,7 +241,7 @@ class Denoiser(nn.Module):
     def log_scores(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float64[Tensor, "*positions states"]:
-        """Log-ratios p_t(z with y here) / p_t(z) of all states; 0 for the present one.
+        """Log-ratios p_t(z with state y here) / p_t(z) for all states y; 0 for the present state.
 
         Arguments and errors are those of ``forward``.
         """
@@ -262,15 +263,15 @@ class Denoiser(nn.Module):
     ) -> Float64[Tensor, "*positions states"]:
         """Distribution of z_s given z_t at every position: one step back in time.
 
-        For distributions of x0 it is the posterior with the leave-one-out prediction in the place
-        of x0; for scores the analytic (Tweedie) step.
+        For distributions of x0, it is the posterior with the leave-one-out prediction in place of
+        x0; for scores, it is the analytic (Tweedie) step.
 
         Args:
             inputs: Noisy ids at the times ``inputs.t``.
             s: Earlier time of each row.
             where: See ``forward``.
-            adjust: Changes the prediction of the clean token before the step is made from it;
-                scores become such a prediction first.
+            adjust: Function that modifies the prediction of the clean token before the step is
+                computed from it; scores are first converted to such a prediction.
         """
         process, (z, t) = self._discrete, at(inputs, where)
         earlier = at(replace(inputs, t=s), where)[1]
@@ -283,27 +284,27 @@ class Denoiser(nn.Module):
     def nats(
         self, inputs: Inputs, x0: Int[Tensor, "B L"], where: Bool[Tensor, "B L"]
     ) -> Float[Tensor, "B L"]:
-        """Give -log p(x0) at some positions by the network's own distribution.
+        """Compute -log p(x0) at some positions by the network's own distribution.
 
-        A visible token is not copied: this is what losses and likelihoods are made of.
+        Visible tokens are not copied. Losses and likelihoods are computed from these values.
 
         Args:
             inputs: See ``forward``.
             x0: Clean ids; below K at these positions.
-            where: Positions that are asked about.
+            where: Positions to predict.
 
         Returns:
             Nats in float32 or better; 0 elsewhere.
 
         Raises:
-            ValueError: See ``forward``; or if the network predicts scores.
+            ValueError: See ``forward``; also if the network predicts scores.
         """
         log_probs = self._nats_log_probs(inputs, x0, where)
         terms = F.nll_loss(log_probs, x0[where], reduction="none")
         return terms.new_zeros(where.shape).masked_scatter(where, terms)
 
     def _nats_log_probs(self, inputs: Inputs, x0: Tensor, where: Tensor) -> Tensor:
-        """Log-probabilities ``[N, k]``; a model of blocks reads the clean ones from x0."""
+        """Log-probabilities ``[N, k]``; a model of blocks reads clean blocks from x0."""
         plain = isinstance(self.parameterization, Subs | LeaveOneOut)
         if not plain or type(self).forward is not Denoiser.forward:
             return self.log_loo(inputs, where)
@@ -318,26 +319,26 @@ class Denoiser(nn.Module):
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
     ) -> Prefix:
-        """Begin rows that grow block by block, with nothing behind them yet.
+        """Start empty rows that grow block by block.
 
         Args:
-            batch_size: Rows.
+            batch_size: Number of rows.
             window: See ``Backbone.block_cache``.
             label: Class of each row or ``NO_LABEL``.
 
         Raises:
-            ValueError: If it is no model of blocks, there are labels and the backbone has no
-                classes, or the window does not fit it.
+            ValueError: If it is not a model of blocks, there are labels and the backbone has no
+                classes, or the window is invalid.
         """
         cache = self.backbone.block_cache(batch_size, self.block_size, window=window, label=label)
         return Prefix(self, cache)
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block.
+        """Number of tokens of a block.
 
         Raises:
-            ValueError: If it is no model of blocks.
+            ValueError: If it is not a model of blocks.
         """
         if not isinstance(self.process, Blockwise):
             raise ValueError(
@@ -357,7 +358,7 @@ class Denoiser(nn.Module):
         return process
 
     def _loo(self, found: Tensor, z: Tensor, t: Tensor | None) -> Tensor:
-        """A leave-one-out distribution over the K symbols, from that or from scores."""
+        """Convert a leave-one-out distribution or scores to a distribution over the K symbols."""
         if self.kind == "score":
             assert t is not None
             return distribution_from_scores(found, z, before_the_end(t), self._discrete)
@@ -366,12 +367,12 @@ class Denoiser(nn.Module):
         return found
 
     def _outputs(self, inputs: Inputs, where: Tensor | None, x0: Tensor | None = None) -> Tensor:
-        """Outputs of the network, which is told the noise level if it is time-conditioned.
+        """Evaluate the network, with the noise level if it is time-conditioned.
 
         Args:
             inputs: See ``forward``.
             where: See ``forward``.
-            x0: Clean ids for the blocks before a token's own; ``None`` takes the noisy ones, in
+            x0: Clean ids of the blocks before that of a token; ``None`` takes the noisy ids, in
                 which masks are unknown symbols.
         """
         inputs = self._labelled(inputs)
@@ -408,7 +409,7 @@ class Denoiser(nn.Module):
 def at(
     inputs: Inputs, where: Bool[Tensor, "B L"] | None
 ) -> tuple[Int64[Tensor, "*positions"], Float64[Tensor, "*positions"]]:
-    """Ids and times of some positions, or of all.
+    """Return the ids and times of some positions, or of all.
 
     Raises:
         ValueError: If the inputs have no time.
@@ -434,11 +435,11 @@ def _time(inputs: Inputs) -> Tensor:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The clean blocks of some rows as a network remembers them.
+    """The clean blocks of some rows, in the cache of a network.
 
     Attributes:
         denoiser: The model.
-        cache: What it remembers.
+        cache: The cache of its backbone.
     """
 
     denoiser: Denoiser
@@ -450,26 +451,26 @@ class Prefix:
         """Distribution of some clean tokens of the next block, see ``Denoiser.log_probs``.
 
         Args:
-            x_t: The next block, which may be cut short.
-            where: Positions that are asked about.
+            x_t: The next block, which may be incomplete.
+            where: Positions to predict.
         """
         outputs = self.denoiser._checked(self.cache.logits(x_t, where))
         return self.denoiser._read(outputs, Inputs(x_t), where)
 
     def append(self, x0: Int[Tensor, "B l"]) -> None:
-        """Take in clean tokens: one or several whole blocks."""
+        """Append one or several whole blocks of clean tokens."""
         self.cache.append(x0)
 
     def take(self, rows: Int[Tensor, " b"]) -> Prefix:
-        """Remember some rows, in this order; see ``BlockCache.take``."""
+        """Select rows, in this order; see ``BlockCache.take``."""
         return Prefix(self.denoiser, self.cache.take(rows))
 
 
 def usual_parameterization(process: Process) -> Parameterization:
-    """Choose what the outputs of a network mean where nothing is said.
+    """Return the default parameterization of a process.
 
     Raises:
-        ValueError: If there is no usual one.
+        ValueError: If there is no default.
     """
     for chosen in (Subs(), LeaveOneOut(), Categorical()):
         if isinstance(process, chosen.processes):
@@ -481,12 +482,12 @@ def usual_parameterization(process: Process) -> Parameterization:
 
 
 def check_label(owner: str, label: int, known: int | None) -> None:
-    """Check that a network knows a label.
+    """Check that a network has a class.
 
     Args:
-        owner: Who was given it, for the message.
+        owner: The caller, for the message.
         label: The class.
-        known: Classes of the network, if it has any.
+        known: Number of classes of the network, if it has any.
 
     Raises:
         ValueError: If it has no such class.
@@ -503,7 +504,7 @@ def check_parts(backbone: Backbone, process: Process, parameterization: Paramete
     """Check that a network, a process and a parameterization fit together.
 
     Raises:
-        ValueError: In one line, naming the first thing that does not fit and what would.
+        ValueError: If they do not; the message names the first conflict and the valid choices.
     """
     network, chosen = type(backbone).__name__, parameterization
     if not isinstance(process, chosen.processes):
@@ -560,10 +561,10 @@ def _check_causal(backbone: Backbone, vocab_size: int) -> None:
 
 @torch.no_grad()
 def first_leak(backbone: Backbone, vocab_size: int) -> tuple[int, int] | None:
-    """Look for a position whose outputs depend on a token that is not before it.
+    """Find a position whose outputs depend on a token that is not before it.
 
-    The network is tried with random weights in place of its own, since a head that starts at zero
-    would hide what it sees.
+    The network is tested with random weights, because a head that is initialised to zero would hide
+    such a dependence.
 
     Returns:
         The position, from 0, and the token; ``None`` if there is none.
@@ -574,16 +575,16 @@ def first_leak(backbone: Backbone, vocab_size: int) -> tuple[int, int] | None:
     changed = (tokens + torch.eye(length, dtype=torch.int64)) % (vocab_size + 1)
     rows = torch.cat((tokens[None], changed))
     scores = _with_random_weights(backbone, rows, generator).double().cpu()
-    scores = scores.masked_fill(scores.isinf(), 0.0)  # a symbol that is ruled out
+    scores = scores.masked_fill(scores.isinf(), 0.0)  # an excluded symbol
     base, others = scores[0], scores[1:]
     change = (others - base).abs().amax(dim=-1)
-    moved = ~(change <= _PROBE_TOLERANCE * base.abs().amax())  # a NaN tells nothing, so it is one
+    moved = ~(change <= _PROBE_TOLERANCE * base.abs().amax())  # a NaN counts as a change
     leaks = (moved & torch.ones_like(moved).tril()).nonzero().tolist()
     return (leaks[0][1], leaks[0][0]) if leaks else None
 
 
 def _with_random_weights(backbone: Backbone, rows: Tensor, generator: torch.Generator) -> Tensor:
-    """Outputs of a network in eval mode whose weights have the usual size, and none is zero."""
+    """Evaluate a network in eval mode with random weights of usual size, none of them zero."""
     weights = {
         name: (
             torch.randn(weight.shape, generator=generator)
@@ -611,12 +612,12 @@ def tweedie(
 ) -> Float64[Tensor, "*n states"]:
     """The analytic step of SEDD from t back to s: exact on one position if the scores are.
 
-    p_s(y) / p_t(z) follows from the scores at t by undoing the step's noise, and q(z | y) takes z
-    back to y. Probabilities below 0, which scores that fit no distribution can give, count as 0.
+    p_s(y) / p_t(z) follows from the scores at t by inverting the noise of the step, and q(z | y)
+    completes Bayes' rule. Negative probabilities, which inconsistent scores can give, count as 0.
     Source: Lou et al. 2024, arXiv:2310.16834, theorem 4.2.
 
     Args:
-        log_scores: At time t; 0 for the present state.
+        log_scores: Log-scores at time t; 0 for the present state.
         z: Present states.
         s: Earlier times.
         t: Present times, below 1.
@@ -649,7 +650,7 @@ def tweedie(
 def _tweedie_absorbing(
     scores: Tensor, z: Tensor, stay: Tensor, process: Absorbing
 ) -> Float64[Tensor, "*n states"]:
-    """Unmask y with probability (1 / stay - 1) s_y; the rest stays masked, and visible stays."""
+    """Unmask y with probability (1 / stay - 1) s_y; visible tokens do not change."""
     size = process.vocab_size
     symbols = (1 / stay - 1) * scores[..., :size]
     rest = (1 - symbols.sum(dim=-1, keepdim=True)).clamp_min(0)

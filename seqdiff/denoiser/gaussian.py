@@ -1,4 +1,4 @@
-"""The denoiser of Gaussian diffusion on embeddings, and what it learns beside the network."""
+"""The denoiser of Gaussian diffusion on embeddings, its learned schedule and embedding."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from seqdiff.types import Batch, Inputs
 
 _UNITS = 64
 _SLOPE = 16.0
-# Of the schedule and the embedding, over the learning rate of the network: 1e-2 over 1.4e-3.
+# Learning rate of the schedule and the embedding over that of the network: 1e-2 / 1.4e-3.
 _LR_SCALE = 1e-2 / 1.4e-3
 
 
 @dataclass(kw_only=True)
 class NoisyEmbeddings(Inputs):
-    """What ``GaussianDenoiser`` is given: ``Inputs`` whose unknown tokens lie behind noise.
+    """The inputs of ``GaussianDenoiser``: given tokens, and noisy embeddings of the others.
 
     Attributes:
-        tokens: Ids of given tokens; K at noisy positions, and at positions of which nothing is
-            known.
-        z: Noisy embeddings; 0 where there is none.
-        noisy: True where there is one.
+        tokens: Ids of given tokens; K at noisy and at unknown positions.
+        z: Noisy embeddings; 0 at positions without one.
+        noisy: True at positions with a noisy embedding.
         gamma: Negative log signal-to-noise ratio of each row.
-        conditioned: Rows for which the network is shown its own first prediction, if the process is
-            self-conditioned; ``None`` for all.
+        conditioned: Rows for which the network reads its own first prediction, if the process is
+            self-conditioned; ``None`` means all rows.
     """
 
     z: Float[Tensor, "B L d"]
@@ -57,15 +56,15 @@ class Level(NamedTuple):
 
 
 class LearnedSchedule(nn.Module):
-    """g(t) = g(0) + (g(1) - g(0)) h(t), where h grows from 0 to 1 and all of it is learned.
+    """The schedule g(t) = g(0) + (g(1) - g(0)) h(t), with learned ends and learned h from 0 to 1.
 
-    h is a straight line and tanh units with positive weights, scaled; it starts close to the line.
-    Everything is computed in float64. Source: Kingma et al. 2021, arXiv:2107.00630, appendix H;
-    Gulrajani and Hashimoto 2023, arXiv:2305.18619, with 1,024 units.
+    h is the scaled sum of a straight line and tanh units with positive weights, initialised close
+    to the line. All computations are in float64. Source: Kingma et al. 2021, arXiv:2107.00630,
+    appendix H; Gulrajani and Hashimoto 2023, arXiv:2305.18619, with 1,024 units.
 
     Args:
-        gamma_0: g(0) at first.
-        gamma_1: g(1) at first.
+        gamma_0: Initial g(0).
+        gamma_1: Initial g(1).
     """
 
     def __init__(self, gamma_0: float, gamma_1: float) -> None:
@@ -77,18 +76,18 @@ class LearnedSchedule(nn.Module):
         self.centres = nn.Parameter((torch.arange(_UNITS) + 0.5) / _UNITS)
 
     def forward(self, t: Float[Tensor, "*n"]) -> Level:
-        """Give the noise level at some times in [0, 1]."""
+        """Return the noise level at times in [0, 1]."""
         return self.between_ends(*self.shape(t))
 
     def shape(self, t: Float[Tensor, "*n"]) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-        """Give h and its derivative."""
+        """Return h and its derivative."""
         zero, one = t.new_tensor([0.0, 1.0], dtype=torch.float64)
         (start, _), (end, _) = self._raw(zero), self._raw(one)
         value, slope = self._raw(t.double())
         return (value - start) / (end - start), slope / (end - start)
 
     def between_ends(self, shape: Float64[Tensor, "*n"], slope: Float64[Tensor, "*n"]) -> Level:
-        """Give g and its derivative, from h and its derivative."""
+        """Return g and its derivative, given h and its derivative."""
         first, last = self.ends.double()
         return Level(first + (last - first) * shape, (last - first) * slope)
 
@@ -103,25 +102,25 @@ class LearnedSchedule(nn.Module):
 class GaussianDenoiser(Denoiser):
     """A network that predicts tokens from noisy embeddings of them.
 
-    It learns the embedding, whose rows have norm 1, the noise schedule, and how embeddings enter
-    the network. A noisy position enters as the network's vector of an unknown token plus a linear
-    map of z, which is scaled so that its coordinates have mean square 1. A given token enters like
-    a noisy one without noise, plus a learned vector that says so; an unknown one has no z. To the
-    outputs at a noisy position the evidence of its own embedding is added, (A / S^2) z . E_v for
-    symbol v, so that a network with outputs of 0 gives the exact posterior of a single token.
+    The embedding (with rows of norm 1), the noise schedule and the input maps are learned. The input
+    at a noisy position is the network's vector of an unknown token plus a linear map of z, scaled so
+    that the coordinates of z have mean square 1. The input at a given token is the same without
+    noise, plus a learned vector; at an unknown position there is no z. At a noisy position, the
+    evidence of its own embedding is added to the logits, (A / S^2) z . E_v for symbol v. Therefore a
+    network with outputs of 0 gives the exact posterior of a single token.
 
-    Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619. This is our own smallest version: the
-    evidence is not phased in, there is no muP, and the network is the run's backbone. As published,
-    the embedding and the schedule have a learning rate of their own, 7.1 times that of the rest.
+    Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619. Unlike there, the evidence is not phased
+    in, there is no muP, and the network is the run's backbone. As published, the learning rate of
+    the embedding and the schedule is 7.1 times that of the other weights.
 
     Args:
-        backbone: A network of one strand, time-conditioned, that embeds K + 1 ids.
+        backbone: A time-conditioned network that reads one strand and embeds K + 1 ids.
         process: The process.
-        parameterization: ``None`` is ``Categorical``.
+        parameterization: ``None`` means ``Categorical``.
 
     Attributes:
-        table: The embedding, before its rows are normalised.
-        schedule: The curve g.
+        table: The embedding before its rows are normalised.
+        schedule: The schedule g.
 
     Raises:
         ValueError: If the parts do not fit together.
@@ -153,7 +152,7 @@ class GaussianDenoiser(Denoiser):
         self.recall = None
         if process.self_conditioning:
             self.recall = nn.Linear(process.dim, backbone.width, bias=False)
-        for layer in (self.enter, self.recall):  # as large as networks embed tokens at first
+        for layer in (self.enter, self.recall):  # as large as the initial embeddings of networks
             if layer is not None:
                 nn.init.normal_(layer.weight, std=0.02)
         nn.init.zeros_(self.enter.bias)
@@ -169,7 +168,7 @@ class GaussianDenoiser(Denoiser):
         return self.vectors[tokens.where(known, 0)] * known[..., None]
 
     def mean(self, log_probs: Float[Tensor, "*n K"]) -> Float64[Tensor, "*n d"]:
-        """Give the mean embedding of a distribution of the token."""
+        """Return the mean embedding under a distribution of the token."""
         return (log_probs.exp() @ self.vectors.to(log_probs.dtype)).double()
 
     def corrupt(
@@ -179,7 +178,7 @@ class GaussianDenoiser(Denoiser):
         noise: Float64[Tensor, "B L d"],
         conditioned: Bool[Tensor, " B"] | None = None,
     ) -> NoisyEmbeddings:
-        """Hide the tokens that count behind noise; the others are given, or unknown.
+        """Add noise to the tokens that count; the other tokens are given or unknown.
 
         Args:
             batch: Clean tokens.
@@ -212,7 +211,7 @@ class GaussianDenoiser(Denoiser):
         return self(inputs, where)
 
     def _outputs(self, inputs: Inputs, where: Tensor | None, x0: Tensor | None = None) -> Tensor:
-        """See ``Denoiser``; with the evidence of the positions' own embeddings."""
+        """Evaluate the network and add the evidence of the positions' own embeddings."""
         del x0
         if not isinstance(inputs, NoisyEmbeddings):
             raise ValueError(
@@ -225,7 +224,7 @@ class GaussianDenoiser(Denoiser):
         return self._logits(inputs, where, h + self._recalled(inputs, h))
 
     def _read_in(self, inputs: NoisyEmbeddings) -> Tensor:
-        """What is added to the network's vectors of tokens ``[B, L, width]``."""
+        """Compute what is added to the network's vectors of tokens, ``[B, L, width]``."""
         signal, noise = scales(inputs.gamma)
         dim, given = self.process.dim, inputs.tokens < self.vocab_size
         size = (signal**2 / dim + noise**2).sqrt()[:, None, None]
@@ -235,7 +234,7 @@ class GaussianDenoiser(Denoiser):
         return entered * shown[..., None] + self.given * given[..., None]
 
     def _recalled(self, inputs: NoisyEmbeddings, h: Tensor) -> Tensor:
-        """What the network is shown of its first prediction, without a gradient into that."""
+        """Embed the network's own first prediction, without a gradient through it."""
         assert self.recall is not None
         last = torch.zeros_like(inputs.z)
         rows = slice(None) if inputs.conditioned is None else inputs.conditioned
@@ -263,7 +262,7 @@ class GaussianDenoiser(Denoiser):
     def _evidence(
         self, inputs: NoisyEmbeddings, where: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
-        """Give log q(z | v) of each symbol v, up to a constant: all embeddings have norm 1."""
+        """Compute log q(z | v) for each symbol v, up to a constant."""
         signal, noise = scales(inputs.gamma)
         weighted = inputs.z * (signal / noise**2)[:, None, None]
         weighted = weighted if where is None else weighted[where]
