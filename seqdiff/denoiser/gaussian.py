@@ -102,12 +102,12 @@ class LearnedSchedule(nn.Module):
 class GaussianDenoiser(Denoiser):
     """A network that predicts tokens from noisy embeddings of them.
 
-    The embedding (with rows of norm 1), the noise schedule and the input maps are learned. The input
-    at a noisy position is the network's vector of an unknown token plus a linear map of z, scaled so
-    that the coordinates of z have mean square 1. The input at a given token is the same without
-    noise, plus a learned vector; at an unknown position there is no z. At a noisy position, the
-    evidence of its own embedding is added to the logits, (A / S^2) z . E_v for symbol v. Therefore a
-    network with outputs of 0 gives the exact posterior of a single token.
+    The embedding (with rows of norm 1), the noise schedule and the input maps are learned. The
+    input at a noisy position is the network's vector of an unknown token plus a linear map of z,
+    scaled so that the coordinates of z have mean square 1. The input at a given token is the same
+    without noise, plus a learned vector; at an unknown position there is no z. At a noisy position,
+    the evidence of its own embedding is added to the logits, (A / S^2) z . E_v for symbol v.
+    Therefore a network with outputs of 0 gives the exact posterior of a single token.
 
     Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619. Unlike there, the evidence is not phased
     in, there is no muP, and the network is the run's backbone. As published, the learning rate of
