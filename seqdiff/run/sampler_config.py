@@ -102,11 +102,15 @@ def list_options(cls: type[Sampler]) -> list[Option]:
         elif not action.required:
             default = "none" if action.default is None else str(action.default)
         meaning = " ".join((action.help or "").replace("``", "").split())
-        flag = "--" + name.replace("_", "-")
+        flag = _flag(name)
         if hints.get(name) is Sampler:
             meaning += f" Its own options are spelled like {flag}.temperature."
         found.append(Option(flag, _kind(hints.get(name, object)), meaning, default))
     return found
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _parser(cls: type[Sampler]) -> ArgumentParser:
@@ -127,7 +131,7 @@ def _complaint(cls: type[Sampler], flags: Sequence[str]) -> str:
     """Name the first option that does not exist or has a wrong value; "" if there is none."""
     within: dict[str, type[Sampler]] = {}
     for name, value in read_flags(flags):
-        key, (inner, dot, option) = f"--{name}", name.rpartition(".")
+        key, (inner, dot, option) = _flag(name), name.rpartition(".")
         owner = within.get(inner) if dot else cls
         if owner is None:
             owner = _inner_class(cls, inner)
@@ -135,8 +139,8 @@ def _complaint(cls: type[Sampler], flags: Sequence[str]) -> str:
         if option not in known:
             if not dot or owner is None:
                 return f"unrecognized arguments: {key}={value}" if value else f"unrecognized {key}"
-            choices = ", ".join(f"--{inner}.{name}" for name in known)
-            return f"--{inner} has no option {option}, only {choices}"
+            choices = ", ".join(_flag(f"{inner}.{name}") for name in known)
+            return f"{_flag(inner)} has no option {option}, only {choices}"
         assert owner is not None
         hint = get_type_hints(owner.__init__).get(option, object)
         reason = _misfit(hint, value)
@@ -190,8 +194,8 @@ def _options(cls: type[Sampler]) -> str:
     """List a sampler's options, and how the options of an inner sampler are written."""
     hints = get_type_hints(cls.__init__)
     inner = [name for name, hint in hints.items() if hint is Sampler]
-    within = [f"those of its {name} sampler as in --{name}.temperature" for name in inner]
-    return ", ".join([*(f"--{name}" for name in inspect.signature(cls).parameters), *within])
+    within = [f"those of its {name} sampler as in {_flag(name)}.temperature" for name in inner]
+    return ", ".join([*map(_flag, inspect.signature(cls).parameters), *within])
 
 
 def _import_path(part: str) -> str:

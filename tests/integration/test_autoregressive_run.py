@@ -127,7 +127,7 @@ def test_sampling_is_from_left_to_right_by_default(left: Path, tmp_path: Path, f
         "parameterization leave-one-out; its samplers are left_to_right"
     )
     assert said in fails([*command, "--sampler", "first_hitting"])
-    assert "its options are --temperature, --top_k, --top_p" in fails(
+    assert "its options are --temperature, --top-k, --top-p" in fails(
         [*command, "--num-steps", "3"]
     )
     assert out.read_bytes() == before

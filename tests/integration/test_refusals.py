@@ -40,13 +40,13 @@ def _sample(run: Path, out: Path, flag: str = "", value: str = "") -> list[str]:
         (
             "--bath_size",
             "0",
-            "first_hitting: unrecognized arguments: --bath_size=0; its",
+            "first_hitting: unrecognized arguments: --bath-size=0; its",
         ),
         ("--num_steps", "0", "FirstHittingSampler.num_steps must be at least 1, got 0"),
-        ("--num-steps", "x", "first_hitting: --num_steps must be an integer, got x; its options"),
-        ("--top_k", "1.5", "first_hitting: --top_k must be an integer, got 1.5; its options are"),
-        ("--top-p", "x", "--top_p must be a number, got x; its options are --num_steps, --temp"),
-        ("--eta", "1", "--top_p; see: seqdiff samplers first_hitting, and seqdiff sample --help"),
+        ("--num-steps", "x", "first_hitting: --num-steps must be an integer, got x; its options"),
+        ("--top_k", "1.5", "first_hitting: --top-k must be an integer, got 1.5; its options are"),
+        ("--top-p", "x", "--top-p must be a number, got x; its options are --num-steps, --temp"),
+        ("--eta", "1", "--top-p; see: seqdiff samplers first_hitting, and seqdiff sample --help"),
         ("--sampler", "ancestrall", "sample.sampler must be one of ancestral, "),
         ("--sampler", "no.Sampler", "must be importable, got 'no.Sampler': No module named 'no'"),
         (

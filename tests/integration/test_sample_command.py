@@ -173,9 +173,9 @@ WINDOW = ["--window=4", "--stride=2"]
 @pytest.mark.parametrize(
     ("name", "flags", "said"),
     [
-        ("first_hitting", ["--top_k=1.5"], "--top_k must be an integer, got 1.5; its options are"),
-        ("first_hitting", ["--top_k", "1.5"], "--top_k must be an integer, got 1.5; its options"),
-        ("smc", [], "required: reward; its options are --num_steps, "),
+        ("first_hitting", ["--top_k=1.5"], "--top-k must be an integer, got 1.5; its options are"),
+        ("first_hitting", ["--top_k", "1.5"], "--top-k must be an integer, got 1.5; its options"),
+        ("smc", [], "required: reward; its options are --num-steps, "),
         (
             "smc",
             ["--reward=no.such"],
@@ -191,12 +191,12 @@ WINDOW = ["--window=4", "--stride=2"]
         (
             "semi_autoregressive",
             [*WINDOW, "--inner=ancestral", "--inner.top_k=1.5"],
-            "--inner.top_k must be an integer, got 1.5; its options are",
+            "--inner.top-k must be an integer, got 1.5; its options are",
         ),
         (
             "semi_autoregressive",
             [*WINDOW, "--inner=ancestral", "--inner.topk=1"],
-            "--inner has no option topk, only --inner.num_steps, --inner.temperature, ",
+            "--inner has no option topk, only --inner.num-steps, --inner.temperature, ",
         ),
         ("semi_autoregressive", [*WINDOW, "--inner=nope"], "--inner must be a sampler that seqd"),
     ],

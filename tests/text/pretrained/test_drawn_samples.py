@@ -85,7 +85,7 @@ def test_what_cannot_be_drawn_is_one_line_before_the_model_is_sought(
         ([run, "--sampler", "best"], "sample.sampler must be one of ancestral, "),
         (
             [run, "--colour", "red"],
-            "unrecognized arguments: --colour=red; its options are --num_steps",
+            "unrecognized arguments: --colour=red; its options are --num-steps",
         ),
         ([trained], "samples must be a run on text, got"),
         ([tmp_path], "a run directory must hold run.yaml, got none in"),
