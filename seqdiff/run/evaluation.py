@@ -19,7 +19,7 @@ from seqdiff.run.directory import Trained
 from seqdiff.types import Batch
 
 _FITTED_ON: dict[Split, tuple[str, ...]] = {
-    "train": ("the baselines were fitted on rows of this split: they are no measure of the model",),
+    "train": ("the baselines were fitted on this split, so do not compare the model with them",),
     "valid": ("the order of the interpolated baseline was chosen on this split",),
 }
 
@@ -226,9 +226,9 @@ def counted(unit: str, labels: bool | None = None) -> str:
         labels: See ``estimate``.
     """
     if labels:
-        return f"known {unit}s; unknown ones, context and each row's label are given"
+        return f"known {unit}s; unknown {unit}s, context and each row's label are given"
     hidden = "" if labels is None else ", labels are not"
-    return f"known {unit}s; unknown ones and context are given{hidden}"
+    return f"known {unit}s; unknown {unit}s and context are given{hidden}"
 
 
 def build_table(found: Comparison, title: str, data: SequenceDataModule, split: Split) -> Table:
@@ -243,12 +243,12 @@ def build_table(found: Comparison, title: str, data: SequenceDataModule, split: 
     unit, model, estimator = data.token_name, found.model, found.estimator
     title = f"{title}: {model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
     notes = (
-        "lower is better; ± SE is over the choice of sequences, neighbours taken together",
+        "lower is better; ± SE is the standard error over sequences",
         *_interval_note(found.degrees),
-        "the estimator's draws, a part of the model's SE, alone make "
+        "included in the model's SE: the estimator's own, "
         f"{model.bits_per_token_estimator_error:.4f}",
         *_FITTED_ON.get(split, ()),
-        f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations a sequence",
+        f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations per sequence",
         f"convention {estimator.convention}; counted: {counted(unit, found.labels)}",
         *data.counting,
     )
@@ -323,7 +323,7 @@ def _interval_note(degrees: int) -> tuple[str, ...]:
     if degrees < 1:
         return ()
     width = float(stdtrit(degrees, 0.975))
-    return (f"(in {degrees + 1} stretches); a 95% interval is ± {width:.2f} SE",)
+    return (f"from {degrees + 1} groups of neighbours; a 95% interval is ± {width:.2f} SE",)
 
 
 def _spell(error: float | None) -> str:

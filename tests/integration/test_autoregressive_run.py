@@ -60,7 +60,7 @@ def test_evaluation_is_the_chain_rule_written_out(left: Path, tmp_path: Path, ca
     assert content["estimator"] == "chain-rule"
     row = content["rows"][0]
     assert row["name"] == "model, exact, left to right" and row["evaluations"] == 1
-    assert "estimator chain-rule, 1 evaluations a sequence" in capsys.readouterr().out
+    assert "estimator chain-rule, 1 evaluations per sequence" in capsys.readouterr().out
     trained = load(left)
     assert trained.denoiser.context == "prefix"
     total, count = 0.0, 0

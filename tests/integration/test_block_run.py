@@ -74,7 +74,7 @@ def test_evaluation_bounds_block_by_block(run: Path, tmp_path: Path, capsys) -> 
     content = evaluated(run, tmp_path / "a.json", "--evaluations", "64")
     row = content["rows"][0]
     assert row["name"] == f"model, upper bound, blocks of {SIZE}"
-    assert "estimator block-bound, 64 evaluations a sequence" in capsys.readouterr().out
+    assert "estimator block-bound, 64 evaluations per sequence" in capsys.readouterr().out
     trained = load(run)
     total, count = 0.0, 0
     masks = torch.tensor(list(itertools.product([False, True], repeat=SIZE)))

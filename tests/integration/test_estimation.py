@@ -49,7 +49,7 @@ def test_the_table_names_estimator_convention_and_what_was_counted(
     out = tmp_path / "e.json"
     assert main(["evaluate", str(trained), "--json", str(out), *flags]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    counted = "known tokens; unknown ones and context are given"
+    counted = "known tokens; unknown tokens and context are given"
     for text in (row, f"estimator {estimator}", f"convention {convention}", "130 tokens"):
         assert text in printed, text
     assert "known tokens" in printed

@@ -273,8 +273,8 @@ def test_an_evaluation_says_whether_the_labels_are_given(
     run = load(labelled)
     batches = list(run.datamodule.evaluation_loader("test"))
     hidden = [replace(batch, label=None) for batch in batches]
-    told = "known bases; unknown ones, context and each row's label are given"
-    untold = "known bases; unknown ones and context are given, labels are not"
+    told = "known bases; unknown bases, context and each row's label are given"
+    untold = "known bases; unknown bases and context are given, labels are not"
     bits = {}
     for flags, given, counted in (([], hidden, untold), (["--given_labels"], batches, told)):
         out = tmp_path / "e.json"
@@ -288,7 +288,7 @@ def test_an_evaluation_says_whether_the_labels_are_given(
         assert model["bits_per_token"] == pytest.approx(right.bits_per_token, abs=1e-6)
         own = right.bits_per_token_estimator_error
         assert model["bits_per_token_estimator_error"] == pytest.approx(own, abs=1e-6)
-        assert f"the estimator's draws, a part of the model's SE, alone make {own:.4f}" in printed
+        assert f"included in the model's SE: the estimator's own, {own:.4f}" in printed
         assert 0 < own < model["bits_per_token_error"]
         bits[bool(flags)] = model["bits_per_token"]
     assert bits[True] < bits[False] - 0.01, "labels tell of the bases"
