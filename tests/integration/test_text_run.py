@@ -73,7 +73,9 @@ def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
     assert list(rows)[5].startswith("interpolated n-gram, order ") and len(rows) == 6
     best = content["difference"]["baseline"]
     assert f"│ model - {best} │" in printed
-    assert f"(in {content['error_degrees'] + 1} stretches); a 95% interval is ±" in printed
+    assert (
+        f"from {content['error_degrees'] + 1} groups of neighbours; a 95% interval is ±" in printed
+    )
     assert model["bits_per_token"] < rows["n-gram order 0"]["bits_per_token"] - 0.5
     assert "byte" in content["counted"]
 
