@@ -19,6 +19,7 @@ from seqdiff.cli.extensions import Command
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
 _STANDARD_OUTPUT = 1
 _EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
+# On the CPU, PyTorch raises a plain RuntimeError if memory is exhausted.
 _OUT_OF_MEMORY = re.compile(r"(out of memory|can't allocate memory|not enough memory).*", re.DOTALL)
 _GROUPS = ("Train", "Evaluate", "Generate", "DNA", "Text")
 
@@ -146,11 +147,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; ``None`` reads the command line.
 
     Returns:
-        0, or 2 after an error, which is shown in one line on standard error. Set
-        ``SEQDIFF_TRACEBACK=1`` to see where it came from. 130 after an interruption, and 141 if
-        nobody reads the output any more, as after ``| head``: then nothing is printed.
+        The exit code: 0, or 2 after an error, which is printed in one line on standard error; set
+        ``SEQDIFF_TRACEBACK=1`` for a traceback. 130 after an interruption. 141 if the reader of the
+        output has gone, as after ``| head``.
     """
-    # An idle OpenMP thread that spins takes the core that our CPU kernels' own threads need.
+    # Idle OpenMP threads must not spin, because the threads of our CPU kernels need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         function, bound = parse(sys.argv[1:] if argv is None else argv)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-# What a command is called on, and options that it does not declare: keys of a configuration, or
-# options of a sampler.
+# The RUN or CONFIG of a command, followed by options that the command does not declare: keys of a
+# configuration, or options of a sampler.
 RunAndFlags = Annotated[str, Parameter(name="RUN", allow_leading_hyphen=True)]
 ConfigAndFlags = Annotated[str, Parameter(name="CONFIG", allow_leading_hyphen=True)]
 # Several values after one option: --lr 1e-3 2e-3.
@@ -34,15 +34,15 @@ def part(owner: str, words: Sequence[str], name: str = "RUN") -> tuple[Path, lis
     """Separate the arguments of a command from options that it does not declare.
 
     Args:
-        owner: The command, for the messages.
-        words: As typed, without the options that it declares.
-        name: What it is called on.
+        owner: The command, for error messages.
+        words: The command line without the options that the command declares.
+        name: Name of its argument.
 
     Returns:
-        That, and the options as ``--key=value``, with underscores in keys.
+        The argument, and the other options as ``--key=value``, with underscores in keys.
 
     Raises:
-        ValueError: If there is not exactly one word that is no option.
+        ValueError: If there is not exactly one argument.
     """
     found: list[str] = []
     flags: list[str] = []
@@ -71,9 +71,9 @@ def extend(function: Callable[..., Any], options: Mapping[str, type]) -> Callabl
     """Give a command the options of other packages as keyword arguments.
 
     Args:
-        function: Takes them by ``**``.
-        options: Dataclasses by argument name; each argument is ``None`` if none of its options was
-            given.
+        function: A command with a ``**`` parameter, which receives the arguments.
+        options: Dataclasses by argument name. An argument is ``None`` if no option of its dataclass
+            is given.
     """
     function.__dict__.pop("__signature__", None)
     signature = inspect.signature(function, eval_str=True)
@@ -96,8 +96,8 @@ def check_guidance(owner: str, strength: float | None) -> None:
     """Check the strength of guidance.
 
     Args:
-        owner: The option, for the message.
-        strength: It, if there is one.
+        owner: The option, for the error message.
+        strength: Strength of guidance; ``None`` without guidance.
 
     Raises:
         ValueError: If it is negative or not finite.

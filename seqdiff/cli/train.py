@@ -65,7 +65,7 @@ def fit(directory: Path, start: Callable[[], Path]) -> None:
 
     Args:
         directory: The run directory.
-        start: Trains.
+        start: Function that trains and returns the run directory.
 
     Raises:
         KeyboardInterrupt: With the command that continues, if the user or a SIGTERM stops it.
