@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 # Okabe and Ito 2008, https://jfly.uni-koeln.de/color/, without black.
 PALETTE = ("#009E73", "#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
-MASK, HIDDEN_AGAIN = "#E6E6E6", "#555555"
+MASK, REMASKED = "#E6E6E6", "#555555"
 _SCALE = "viridis"
 _UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 _NAMED = 40  # symbols that a colour bar can name one by one
@@ -59,7 +59,7 @@ class Colors:
             colors = np.array([to_rgba(color) for color in PALETTE[:count]])
         else:
             colors = np.asarray(colormaps[_SCALE](np.linspace(0, 1, count)))
-        table = np.concatenate([colors, [to_rgba(MASK), to_rgba(HIDDEN_AGAIN)]])
+        table = np.concatenate([colors, [to_rgba(MASK), to_rgba(REMASKED)]])
         ids = tokens.astype(np.int64) + hidden_again
         return (255 * table).round().astype(np.uint8)[ids]
 
@@ -74,7 +74,7 @@ class Colors:
         count = len(self.symbols) - 1
         handles = [Patch(facecolor=MASK, edgecolor="0.6", label="mask")]
         if hiding:
-            handles.append(Patch(facecolor=HIDDEN_AGAIN, label="hidden again"))
+            handles.append(Patch(facecolor=REMASKED, label="remasked"))
         if self.few:
             colors = zip(PALETTE, self.symbols[:-1], strict=False)
             handles = [Patch(facecolor=c, label=spell(s)) for c, s in colors] + handles

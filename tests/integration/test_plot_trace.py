@@ -58,7 +58,7 @@ def test_a_small_trace_is_drawn_as_it_is(small: Trace) -> None:
         (1, 2): ("C", "white"),
         (3, 2): ("T", "white"),
     }
-    assert _legend(figure) == {"A": A, "C": C, "G": G, "T": T, "mask": MASK, "hidden again": AGAIN}
+    assert _legend(figure) == {"A": A, "C": C, "G": G, "T": T, "mask": MASK, "remasked": AGAIN}
     assert figure.get_suptitle() == "one, drawn by mine in 2 steps"
     assert (image.get_xlabel(), image.get_ylabel()) == ("position", "step")
     assert curve.get_xlabel() == "masked positions of 4"
@@ -169,7 +169,7 @@ def _apart(palette: tuple[str, ...]) -> float:
 
 def test_colors_stay_apart_for_colour_blind_eyes() -> None:
     """A distance of 10 is plain at a glance; a just visible one is 2.3."""
-    assert _apart((*colors.PALETTE, colors.MASK, colors.HIDDEN_AGAIN)) > 15
+    assert _apart((*colors.PALETTE, colors.MASK, colors.REMASKED)) > 15
     assert _apart(("#00AA00", "#0000FF", "#FFAA00", "#DD0000", "#808080")) < 15  # usual for DNA
     assert _apart((*colors.PALETTE, colors.MASK, "#808080")) < 10
 

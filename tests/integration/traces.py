@@ -18,5 +18,5 @@ def record(states: list[list[int]], symbols: str | list[str], name: str = "one")
 
 
 def small_trace() -> Trace:
-    """Three states of four positions; the third position is hidden again."""
+    """Three states of four positions; the third position is remasked."""
     return record([[0, 4, 4, 4], [0, 4, 2, 3], [0, 1, 4, 3]], "ACGTN")
