@@ -205,9 +205,7 @@ def test_what_the_split_leaves_out_is_said(tmp_path: Path) -> None:
         load(path)
     percent = int(hashlib.sha256(encode("ACGT").tobytes()).hexdigest()[:16], 16) % 100
     left_out = "valid" if percent >= 20 else "train"
-    with pytest.raises(
-        ValueError, match=rf"out of {left_out}; give a folder with tables"
-    ):
+    with pytest.raises(ValueError, match=rf"out of {left_out}; give a folder with tables"):
         load(path)
 
 
