@@ -1,6 +1,6 @@
-"""One script for each claim about speed; none of it is installed."""
+"""Benchmarks, one script per claim about speed or models. They are not installed."""
 
 import os
 
-# As the command line does: an idle OpenMP thread that spins takes a core from our kernels' threads.
+# The command line does the same: an idle OpenMP thread that spins takes a core from our kernels.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

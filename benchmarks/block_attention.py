@@ -1,10 +1,10 @@
-"""What the empty parts of block diffusion's mask cost in a training step, for some block sizes.
+"""Cost of the empty parts of block diffusion's attention mask in a training step, by block size.
 
-Forward, cross entropy at the masked tokens and backward of ``Transformer.block_logits``, with one
-dense mask over [x_t ; x0], in the structured form, and with FlexAttention. The last has no backward
-on the CPU: there it takes part in a forward pass of its own, compiled. Logits and gradients are
-compared before anything is timed; peak memory is that of one step in a process of its own. Run
-``python -m benchmarks.block_attention``.
+A step is forward, cross-entropy at the masked tokens and backward of ``Transformer.block_logits``.
+It is measured with one dense mask over [x_t ; x0], with the structured mask, and with
+FlexAttention. FlexAttention has no backward on the CPU, so there only its compiled forward pass is
+compared. Logits and gradients are compared before anything is timed. Peak memory is measured in a
+separate process for each step. Run ``python -m benchmarks.block_attention``.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ WAYS: dict[str, Pass] = {"dense": dense_pass, "structured": structured_pass, "fl
 
 
 class Work:
-    """A network, and one batch of which half the tokens are masked.
+    """A network and a batch with half of the tokens masked.
 
     Args:
-        network: Its gradients are written over.
+        network: The network; its gradients are overwritten.
         batch: Rows.
         length: Tokens of a row.
         block_size: Tokens of a block.
-        device: ``cpu`` or ``cuda``; there the activations are in bfloat16.
+        device: ``cpu`` or ``cuda``. Activations are in bfloat16 on CUDA.
     """
 
     def __init__(
@@ -74,26 +74,26 @@ class Work:
         self.autocast = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
 
     def logits(self, way: str) -> Tensor:
-        """Score the masked tokens."""
+        """Return the logits of the masked tokens."""
         chosen = WAYS[way] if way == BASELINE or self.block_size < self.x0.shape[1] else plain_pass
         with mock.patch.object(transformer, "choose_pass", lambda _pair: chosen), self.autocast:
             inputs = Inputs(self.x_t)
             return self.network.block_logits(inputs, self.x0, self.block_size, self.where).float()
 
     def forward(self, way: str) -> Tensor:
-        """Score them without a graph."""
+        """Return the logits without recording a graph."""
         with torch.no_grad():
             return self.logits(way)
 
     def step(self, way: str) -> Tensor:
-        """Forward and backward."""
+        """Run forward and backward."""
         self.network.zero_grad()
         logits = self.logits(way)
         F.cross_entropy(logits, self.x0[self.where]).backward()
         return logits.detach()
 
     def numbers(self, way: str) -> dict[str, Tensor]:
-        """The logits and every gradient."""
+        """Return the logits and every gradient."""
         found = {"logits": self.step(way)}
         named = self.network.named_parameters()
         return found | {n: p.grad.clone() for n, p in named if p.grad is not None}
@@ -101,15 +101,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Row:
-    """One way for one block size.
+    """Measurements of one kind of attention at one block size.
 
     Attributes:
         block_size: Tokens of a block.
         what: ``step`` or ``forward``.
-        way: Which.
-        times: Its own, and those of the dense mask.
-        gap: Largest to the results with the dense mask.
-        peak_bytes: High water of one step.
+        way: Kind of attention.
+        times: Times of this kind and of the dense mask.
+        gap: Largest difference from the results with the dense mask.
+        peak_bytes: Peak memory of one step.
     """
 
     block_size: int
@@ -120,7 +120,7 @@ class Row:
     peak_bytes: int | None
 
     def cells(self) -> tuple[str, ...]:
-        """What is printed."""
+        """Return the cells of the printed table."""
         return (
             f"{self.block_size} {self.what}",
             self.way,
@@ -131,7 +131,7 @@ class Row:
         )
 
     def record(self) -> dict[str, object]:
-        """What goes into the JSON file."""
+        """Return the record for the JSON file."""
         about = {"block_size": self.block_size, "what": self.what, "way": self.way}
         return {
             **about,
@@ -142,7 +142,7 @@ class Row:
 
 
 def measure(block_size: int, options: Namespace) -> list[Row]:
-    """Check and time all ways for one block size."""
+    """Check and time every kind of attention at one block size."""
     at, device = options.shape, options.device
     network = make_network(at, options.vocabulary, 0.0)
     work = Work(network, options.batch, at.length, block_size, device)
@@ -166,7 +166,7 @@ def measure(block_size: int, options: Namespace) -> list[Row]:
 
 
 def forward_rows(work: Work, wanted: Tensor, options: Namespace) -> list[Row]:
-    """Check and time the forward pass of every way on the CPU."""
+    """Check and time the forward pass of every kind of attention on the CPU."""
     rows = []
     with mock.patch.object(
         block_diffusion, "flex_attention", torch.compile(block_diffusion.flex_attention)
@@ -184,7 +184,7 @@ def forward_rows(work: Work, wanted: Tensor, options: Namespace) -> list[Row]:
 
 
 def step_memory(way: str, block_size: int, options: Namespace) -> int:
-    """Bytes of one step's high water: on the CPU from a fresh process."""
+    """Return the peak memory of a step in bytes; on the CPU it is measured in a new process."""
     if options.device == "cuda":
         network = make_network(options.shape, options.vocabulary, 0.0)
         work = Work(network, options.batch, options.shape.length, block_size, "cuda")
@@ -198,7 +198,7 @@ def step_memory(way: str, block_size: int, options: Namespace) -> int:
 
 
 def fresh_step(way: str, at: Shape, block_size: int, vocabulary: int, batch: int) -> int:
-    """Take a warm step on few tokens, then the one that is measured."""
+    """Run a warm-up step on few tokens, then the step whose memory is measured."""
     network = make_network(at, vocabulary, 0.0)
     Work(network, 1, min(16, at.length), 4, "cpu").step(way)
     work = Work(network, batch, at.length, block_size, "cpu")
@@ -206,7 +206,7 @@ def fresh_step(way: str, at: Shape, block_size: int, vocabulary: int, batch: int
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table and, if asked, write it as JSON."""
+    """Print the table and write it as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--shape", type=shape, default=SMALL, help=f"by default {SMALL}")
@@ -239,7 +239,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] and sys.argv[1] in WAYS:  # a process of its own, see ``step_memory``
+    if sys.argv[1:2] and sys.argv[1] in WAYS:  # in the process that step_memory starts
         way, at, *sizes = sys.argv[1:]
         print(fresh_step(way, shape(at), *map(int, sizes)))
     else:

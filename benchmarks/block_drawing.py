@@ -1,4 +1,4 @@
-"""Drawing blocks from some place of a row on, as the sampler does; for its benchmarks."""
+"""Draws blocks after a given number of tokens, as the block sampler does, for its benchmarks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PIECE = 4096
 
 
 class Drawing:
-    """Rows that are known up to a place, and the blocks after it to draw, as often as wanted.
+    """Rows with a known start, and the blocks to draw after it, as often as wanted.
 
     Args:
-        denoiser: A model of blocks.
-        inner: Fills each block.
-        start: Tokens known, whole blocks.
-        blocks: To draw.
+        denoiser: A model of block diffusion.
+        inner: The sampler that fills each block.
+        start: Known tokens of each row, a multiple of the block size.
+        blocks: Blocks to draw.
         rows: Rows.
     """
 
@@ -47,15 +47,15 @@ class Drawing:
         canvas = Canvas.open(denoiser, draws, x_init)
         self.growth = Growth.begin(canvas, real_tokens(canvas), None)
         for block in range(0, self.first + 1, max(1, _PIECE // size)):
-            self.growth.catch_up(block)  # in pieces, so that memory stays small
+            self.growth.catch_up(block)  # in parts, so that memory stays small
         self.growth.catch_up(self.first)
 
     @torch.no_grad()
     def seconds(self) -> tuple[float, Int64[Tensor, "B L"]]:
-        """Draw the blocks; each is taken in.
+        """Draw the blocks and append each to the cache.
 
         Returns:
-            The time, and what was drawn.
+            The seconds that it took, and the tokens drawn.
         """
         known, every = self.growth, torch.arange(len(self.x_init))
         known.canvas.x_t.copy_(self.x_init)

@@ -1,9 +1,9 @@
-"""A million bases from BlockMamba: memory while it goes on, and speed wherever it is.
+"""Sampling a million bases with BlockMamba: memory and speed by position in the row.
 
-The first part draws one row to its end and states the memory of the process as the row passes
-10^3, 10^4, ... tokens; the tokens themselves take 9 bytes each. The second part draws the same
-number of blocks after 10^3, 10^4, ... given tokens, in turns, each in a row that ends there. Run
-``python -m benchmarks.block_length``.
+The first part samples one row to its end and prints the memory of the process each time the row
+passes 10^3, 10^4, ... tokens. The tokens themselves take 9 bytes each. The second part draws the
+same number of blocks after 10^3, 10^4, ... given tokens, in turns, each in a row that ends there.
+Run ``python -m benchmarks.block_length``.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ SYMBOLS = 4
 
 
 def make_network(d_model: int, n_layer: int) -> BlockMamba:
-    """A network on four bases and the mask, the same weights at every call."""
+    """Return a network for four bases and the mask, with the same weights at every call."""
     torch.manual_seed(0)
     network = BlockMamba(d_model, n_layer, num_embeddings=SYMBOLS + 1, num_logits=SYMBOLS)
     return network.eval()
 
 
 def resident() -> int:
-    """Bytes that the process holds now.
+    """Return the resident memory of this process in bytes.
 
     Raises:
-        SystemExit: If this system does not tell.
+        SystemExit: If the system is not Linux.
     """
     status = Path("/proc/self/status")
     if not status.exists():
@@ -51,13 +51,13 @@ def resident() -> int:
 
 @dataclass
 class Watch:
-    """A callback that notes memory and time at some places of a row.
+    """A sampling callback that records memory and time at some positions of the row.
 
     Attributes:
-        tokens_of_step: Tokens known after a number of steps.
-        places: Where to look, in order.
-        memory: Bytes, one a place.
-        times: Seconds since the start, one a place.
+        tokens_of_step: Tokens known after each number of steps.
+        places: Positions to record at, in order.
+        memory: Resident bytes at each position.
+        times: Seconds since the start at each position.
     """
 
     tokens_of_step: Callable[[int], int]
@@ -75,7 +75,7 @@ class Watch:
 
 
 def draw_whole(denoiser: Denoiser, inner: FirstHittingSampler, places: list[int]) -> Watch:
-    """Draw a row as long as the last place."""
+    """Sample a row that ends at the last position."""
     size, steps = denoiser.block_size, inner.num_steps or denoiser.block_size
     blank = denoiser.process.blank((1, places[-1]))
     watch = Watch(lambda step: step * size // steps, places)
@@ -86,7 +86,7 @@ def draw_whole(denoiser: Denoiser, inner: FirstHittingSampler, places: list[int]
 
 
 def compare_places(drawings: list[Drawing], pairs: int) -> list[list[float]]:
-    """Seconds a token at each place, one a pair; every other pair runs backwards."""
+    """Return the seconds per token at each position and pair; odd pairs run in reverse."""
     seconds: list[list[float]] = [[] for _ in drawings]
     for drawing in drawings:
         drawing.seconds()
@@ -98,7 +98,7 @@ def compare_places(drawings: list[Drawing], pairs: int) -> list[list[float]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print one line for each place and, if asked, write them as JSON."""
+    """Print one line per position and write them as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.set_defaults(pairs=15)
     parser.add_argument("--bases", type=positive, default=1_000_000, help="of the row")
@@ -119,7 +119,8 @@ def main(arguments: list[str] | None = None) -> None:
     denoiser = Denoiser(network, process).eval()
     inner = FirstHittingSampler(min(options.steps, options.block_size))
     places = [10**n for n in range(3, 12) if 10**n < options.bases] + [options.bases]
-    draw_whole(denoiser, inner, [4 * options.block_size])  # kernels are compiled before the clock
+    # kernels are compiled before the clock starts
+    draw_whole(denoiser, inner, [4 * options.block_size])
     watch = draw_whole(denoiser, inner, places)
     whole = options.bases / watch.times[-1]
     drawings = [

@@ -39,7 +39,7 @@ class TokensOnly:
 
     @property
     def length(self) -> int:
-        """The number of tokens kept."""
+        """Return the number of tokens kept."""
         return self.tokens.shape[1]
 
     def logits(

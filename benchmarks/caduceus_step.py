@@ -1,10 +1,10 @@
-"""A whole training step of Caduceus-Ph with our layer and with the published two-pass one.
+"""A training step of Caduceus-Ph with our layer, compared with the published two-pass layer.
 
-Forward, bound, backward and AdamW on one batch. On the CPU the other side runs mambapy's Mamba
-layer on the row and on the flipped row. With ``--device cuda`` our layer with the Triton kernels,
-our layer with mamba_ssm's scan, and two ``mamba_ssm.Mamba`` layers are compared. All sides start
-from the same weights, and their losses and gradients are compared before anything is timed. Run
-``python -m benchmarks.caduceus_step``.
+A step is forward, bound, backward and AdamW on one batch. On the CPU the other side runs mambapy's
+Mamba layer on the row and on the reversed row. ``--device cuda`` compares our layer with the Triton
+kernels, our layer with mamba_ssm's scan, and two ``mamba_ssm.Mamba`` layers. All sides start from
+the same weights, and their losses and gradients are compared before anything is timed. Run ``python
+-m benchmarks.caduceus_step``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Shape:
     length: int
 
     def __str__(self) -> str:
-        """As on the command line."""
+        """Return the shape as the command line writes it."""
         return f"{self.d_model}x{self.n_layer}x{self.length}"
 
 
@@ -83,7 +83,7 @@ SIDES: dict[str, dict[str, Callable[[Shape], Caduceus]]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One side at one shape; the ratio is how many times longer it takes than the first side."""
+    """One side at one shape, with the ratio of its time to the first side's."""
 
     shape: Shape
     batch: int
@@ -95,11 +95,11 @@ class Row:
 
     @property
     def tokens_per_second(self) -> float:
-        """Throughput of this side."""
+        """Return the throughput of this side."""
         return self.batch * self.shape.length / self.ratio.their_seconds
 
     def cells(self, bandwidth: float | None) -> tuple[str, ...]:
-        """What is printed."""
+        """Return the cells of the printed table."""
         first = (str(self.shape), str(self.batch), self.side)
         speed = (f"{1e3 * self.ratio.their_seconds:.1f}", f"{self.tokens_per_second:,.0f}")
         cells = (*first, *speed, str(self.ratio), f"{self.gap:.0e}")
@@ -109,7 +109,7 @@ class Row:
         return (*cells, f"{self.peak_bytes / 2**30:.2f}", reached)
 
     def record(self) -> dict[str, object]:
-        """What goes into the JSON file."""
+        """Return the record for the JSON file."""
         return {
             "shape": str(self.shape),
             "batch": self.batch,
@@ -128,7 +128,7 @@ def require_kernels(sides: list[str]) -> None:
     """Check that the CUDA sides can run here.
 
     Raises:
-        SystemExit: If not, in one line, with code 2.
+        SystemExit: If one cannot, with code 2 and one line.
     """
     if not torch.cuda.is_available():
         refuse("caduceus_step: --device cuda needs a CUDA device, and PyTorch sees none")
@@ -146,7 +146,7 @@ def require_kernels(sides: list[str]) -> None:
 
 
 def peak_bytes(step: TrainingStep) -> int:
-    """Most CUDA memory that a step holds beyond what lies there between steps."""
+    """Return the peak CUDA memory of a step beyond what is allocated between steps."""
     step()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -182,15 +182,16 @@ def compare(at: Shape, options: Namespace) -> tuple[list[Row], dict[str, object]
 
 
 def tolerance(dtype: str, length: int) -> float:
-    """How far gradients may lie apart; those of biases are sums over the row that nearly cancel.
+    """Return the largest allowed relative difference of gradients.
 
-    In float32 ours are within 5e-5 of float64's at length 1,024 and 2e-3 at 16,384, eight layers.
+    Gradients of biases are sums over the row that nearly cancel. With eight layers in float32 ours
+    are within 5e-5 of float64 at length 1,024 and within 2e-3 at 16,384.
     """
     return 1e-1 if dtype == "bfloat16" else 1e-3 * max(1.0, length / 4096)
 
 
 def check(steps: dict[str, TrainingStep], at: Shape, options: Namespace) -> dict[str, float]:
-    """Compare losses and gradients with the first side's; on CUDA that one with the CPU's."""
+    """Compare losses and gradients with the first side's, and on CUDA with the CPU's."""
     names = list(steps)
     gaps = {names[0]: 0.0}
     if options.device == "cuda":
@@ -214,7 +215,7 @@ def check(steps: dict[str, TrainingStep], at: Shape, options: Namespace) -> dict
 
 
 def read_options(arguments: list[str] | None) -> Namespace:
-    """Parse, and fill in what the device decides."""
+    """Parse the options and fill in those that depend on the device."""
     parser = make_parser(__doc__)
     parser.add_argument("--device", choices=sorted(SIDES), default="cpu")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
@@ -237,7 +238,7 @@ def read_options(arguments: list[str] | None) -> Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table and, if asked, write it as JSON."""
+    """Print the table and write it as JSON if a path is given."""
     options = read_options(arguments)
     if options.device == "cuda":
         require_kernels(options.sides)

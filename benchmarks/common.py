@@ -1,8 +1,8 @@
-"""What the benchmarks share: interleaved timing, the check before it, tables, JSON.
+"""Shared parts of the benchmarks: interleaved timing, comparison of results, tables, JSON.
 
-A ratio is taken within a pair of runs that follow each other at once, and the median is over pairs:
-what else the machine does then touches both sides. Nothing is timed before both sides have given
-the same numbers.
+A ratio is computed from a pair of runs that follow each other directly, and its median is taken
+over pairs, so that other load on the machine affects both sides. Results of all sides are compared
+before anything is timed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Side:
     """One of the things that are compared.
 
     Attributes:
-        name: What the table calls it.
-        work: What is timed.
-        calls: Calls in each pair, whose mean is one measurement: more for what is quick.
+        name: Its name in the table.
+        work: The call that is timed.
+        calls: Calls per pair, averaged to one measurement; several for fast calls.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Side:
 
 
 def interleave(sides: Sequence[Side], pairs: int, device: str = "cpu") -> Seconds:
-    """Seconds a call of each side, one measurement a pair; every other pair runs backwards."""
+    """Return the seconds per call of each side and pair; odd pairs run in reverse order."""
     measured: Seconds = {side.name: [] for side in sides}
     for side in sides:
         side.work()
@@ -72,11 +72,11 @@ def _wait(device: str) -> None:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times longer one side takes than another, pair by pair.
+    """Ratio of the times of two sides, pair by pair.
 
     Attributes:
-        ours: Seconds a call of the side that is judged, one a pair.
-        theirs: The same of the side that it is judged against.
+        ours: Seconds per call of the side that is judged, one per pair.
+        theirs: Seconds per call of the side that it is compared with.
     """
 
     ours: list[float]
@@ -84,30 +84,30 @@ class Ratio:
 
     @property
     def pairs(self) -> list[float]:
-        """The ratio of each pair."""
+        """Return the ratio of each pair."""
         return [theirs / ours for ours, theirs in zip(self.ours, self.theirs, strict=True)]
 
     @property
     def median(self) -> float:
-        """The median over pairs."""
+        """Return the median over pairs."""
         return statistics.median(self.pairs)
 
     @property
     def seconds(self) -> float:
-        """The median time of our side."""
+        """Return the median time of our side."""
         return statistics.median(self.ours)
 
     @property
     def their_seconds(self) -> float:
-        """The median time of the other side."""
+        """Return the median time of the other side."""
         return statistics.median(self.theirs)
 
     def __str__(self) -> str:
-        """The median and the range over pairs."""
+        """Format the median and the range over pairs."""
         return f"{self.median:.2f}x ({min(self.pairs):.2f} to {max(self.pairs):.2f})"
 
     def record(self) -> dict[str, object]:
-        """What goes into the JSON file."""
+        """Return the record for the JSON file."""
         return {
             "seconds": self.seconds,
             "their_seconds": self.their_seconds,
@@ -119,13 +119,13 @@ class Ratio:
 def require_same(
     what: str, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: float
 ) -> float:
-    """Compare tensors by their largest gap, as a share of their largest value.
+    """Compare tensors by their largest difference, relative to their largest value.
 
     Returns:
-        The worst of them.
+        The largest relative difference.
 
     Raises:
-        SystemExit: If one is above the tolerance, or only one side has it.
+        SystemExit: If one exceeds the tolerance, or a tensor is missing on one side.
     """
     if ours.keys() != theirs.keys():
         one_sided = ", ".join(sorted(ours.keys() ^ theirs.keys()))
@@ -145,7 +145,7 @@ def require_same(
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns, the first to the left and the others to the right."""
+    """Print columns, the first aligned left and the others right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         cells = [row[0].ljust(widths[0])]
@@ -154,7 +154,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def machine(device: str = "cpu") -> dict[str, object]:
-    """What the figures depend on."""
+    """Describe the hardware and versions that the figures depend on."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -183,7 +183,7 @@ def _cpu_name() -> str:
 
 
 def positive(text: str) -> int:
-    """A command-line number of at least 1."""
+    """Parse an integer of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
@@ -191,13 +191,13 @@ def positive(text: str) -> int:
 
 
 def refuse(message: str) -> NoReturn:
-    """End with one line and exit code 2, as a wrong argument does."""
+    """Print one line and exit with code 2, as for a wrong argument."""
     print(message, file=sys.stderr)
     raise SystemExit(2)
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options of every benchmark."""
+    """Return a parser with the options of every benchmark."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--pairs", type=positive, default=5, help="interleaved repeats")
     parser.add_argument(
@@ -211,7 +211,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def begin(device: str = "cpu") -> dict[str, object]:
-    """Describe the machine, on the screen and for the JSON file."""
+    """Describe the machine on the terminal, and return the description for the JSON file."""
     described = machine(device)
     versions = described["versions"]
     assert isinstance(versions, dict)
@@ -227,7 +227,7 @@ def write_json(
     settings: Mapping[str, object],
     results: object,
 ) -> None:
-    """Write what was measured, where and when; without a path do nothing."""
+    """Write the measurements with machine and date; do nothing without a path."""
     if path is None:
         return
     if path == RESULTS:

@@ -1,9 +1,9 @@
-"""A fine-tuning step of Caduceus-Ph 118x4 on promoters of 251 bases with our layer and another.
+"""A fine-tuning step of Caduceus-Ph 118x4 on promoters of 251 bases, with our layer and mambapy's.
 
-Forward, cross-entropy of two classes on the mean state, backward and AdamW, in the published batch.
-The other side runs mambapy's Mamba layer on the row and on the flipped row. Both start from equal
-weights, and their losses and gradients are compared before anything is timed. Run
-``python -m benchmarks.fine_tuning``.
+A step is forward, cross-entropy of two classes on the mean state, backward and AdamW, with the
+published batch size. The other side runs mambapy's Mamba layer on the row and on the reversed row.
+Both sides start from equal weights, and their losses and gradients are compared before anything is
+timed. Run ``python -m benchmarks.fine_tuning``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class FineTuningStep:
     """A classifier, its optimiser and one batch.
 
     Args:
-        network: Its parameters are trained.
+        network: The network; its parameters are trained.
         batch: Sequences.
-        length: Bases of each.
+        length: Bases of each sequence.
     """
 
     def __init__(self, network: Caduceus, batch: int, length: int) -> None:
@@ -51,11 +51,11 @@ class FineTuningStep:
         self.padding = torch.zeros_like(self.tokens, dtype=torch.bool)
 
     def loss(self) -> Tensor:
-        """The mean cross-entropy in nats."""
+        """Return the mean cross-entropy in nats."""
         return F.cross_entropy(self.model(self.tokens, self.padding), self.labels)
 
     def numbers(self) -> dict[str, Tensor]:
-        """The loss and every gradient, under our network's names, before any step."""
+        """Return the loss and every gradient before any step, by our parameter names."""
         return loss_and_gradients(self.loss(), self.model)
 
     def __call__(self) -> None:
@@ -67,7 +67,7 @@ class FineTuningStep:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table and, if asked, write it as JSON."""
+    """Print the table and write it as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.add_argument("--batch", type=positive, default=128)
     parser.add_argument("--length", type=positive, default=251)

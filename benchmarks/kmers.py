@@ -1,8 +1,8 @@
-"""Counting the words of 1 to 6 bases beside counting them plainly.
+"""Counting k-mers of 1 to 6 bases, compared with counting each k separately.
 
-Both sides give all six spectra of one strand of a random genome with stretches of N. The other side
-does the obvious in NumPy: for each k the code of the word at every place, those with an N left out,
-and one count. Run ``python -m benchmarks.kmers``.
+Both sides count all six spectra of one strand of a random genome with runs of N. The other side
+uses NumPy directly: for each k it computes the code of the word at every position, drops words with
+an N, and counts. Run ``python -m benchmarks.kmers``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TARGET = 100e6
 
 
 def random_genome(bases: int) -> np.ndarray:
-    """Uniform letters, a thousandth of them in stretches of N."""
+    """Draw uniform bases, with one in a thousand in a run of N."""
     generator = np.random.default_rng(0)
     ids = generator.integers(0, MASK_ID, bases, dtype=np.uint8)
     for start in generator.integers(0, bases, max(1, bases // 100_000)):
@@ -36,7 +36,7 @@ def random_genome(bases: int) -> np.ndarray:
 
 
 def count_plainly(ids: np.ndarray) -> Spectra:
-    """Count the words of each k on its own."""
+    """Count the words of each k separately."""
     letters, known = ids.astype(np.int64), ids != MASK_ID
     counts = []
     for k in range(1, MAX_K + 1):
@@ -50,12 +50,12 @@ def count_plainly(ids: np.ndarray) -> Spectra:
 
 
 def as_tensors(spectra: Spectra) -> dict[str, torch.Tensor]:
-    """Name the counts of each k, in a dtype that holds them exactly."""
+    """Name the counts of each k, in a dtype that represents them exactly."""
     return {f"{k}-mers": torch.from_numpy(found).double() for k, found in enumerate(spectra, 1)}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table and, if asked, write it as JSON."""
+    """Print the table and write it as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.add_argument("--bases", type=positive, default=32_000_000)
     options = parser.parse_args(arguments)

@@ -1,10 +1,10 @@
-"""The training stream beside a loader that reads one sequence at a time.
+"""The training data loader, compared with a loader that reads one sequence at a time.
 
-Both sides give the same finished batches of int64 tokens and loss mask, in the same order, every
-second window reverse-complemented by the same coin: exactly what a training step receives. The
-other side is what training code of the field does: fetch the window's letters through pyfaidx,
-complement and encode them letter by letter, stack. It is told its windows and coins before the
-clock starts. Run ``python -m benchmarks.loader``.
+Both sides return the same finished batches of int64 tokens and loss mask in the same order, with
+the same windows reverse-complemented. The other side does what training code usually does: it
+fetches the letters of a window with pyfaidx, complements and encodes them letter by letter, and
+stacks them. Its windows and strands are chosen before the clock starts. Run ``python -m
+benchmarks.loader``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def synthetic_fasta(path: Path, bases: int) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """One example as the plain loader is asked for it."""
+    """One example that the plain loader has to read."""
 
     record: str
     start: int
@@ -61,7 +61,7 @@ class Request:
 
 
 def requests(data: FastaDataModule, count: int) -> list[Request]:
-    """The first examples of the training stream, found without the stream."""
+    """Return the first examples of the training stream, computed without the stream."""
     dataset = data.dataset("train")
     windows, names = dataset.windows, dataset.genome.names
     epochs = range(-(-count // len(dataset)))
@@ -74,7 +74,7 @@ def requests(data: FastaDataModule, count: int) -> list[Request]:
 
 
 def plain_row(fasta: pyfaidx.Fasta, asked: Request, length: int) -> Tensor:
-    """Read, orient and encode one window, a letter at a time."""
+    """Read, orient and encode one window letter by letter."""
     letters = str(fasta[asked.record][asked.start : asked.end]).upper()
     letters += "N" * (length - len(letters))
     if asked.flipped:
@@ -85,7 +85,7 @@ def plain_row(fasta: pyfaidx.Fasta, asked: Request, length: int) -> Tensor:
 def plain_batches(
     fasta: pyfaidx.Fasta, asked: list[Request], batch_size: int, length: int
 ) -> Iterator[dict[str, Tensor]]:
-    """Batch after batch, from the start again when all have been read."""
+    """Yield batches, starting again when all have been read."""
     while True:
         for first in range(0, len(asked), batch_size):
             rows = [plain_row(fasta, r, length) for r in asked[first : first + batch_size]]
@@ -94,17 +94,17 @@ def plain_batches(
 
 
 def as_numbers(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Comparable by ``require_same``."""
+    """Return a batch as tensors for ``require_same``."""
     return {name: tensor.double() for name, tensor in batch.items()}
 
 
 def our_batches(data: FastaDataModule) -> Iterator[Batch]:
-    """What a training run iterates over."""
+    """Yield the batches of a training run."""
     return iter(data.training_loader())
 
 
 def compare(fasta: Path, length: int, batch_size: int, pairs: int) -> Ratio:
-    """Seconds a batch of both sides, after a few batches have been found equal."""
+    """Return the seconds per batch of both sides, after comparing a few batches."""
     data = FastaDataModule(fasta, length, batch_size=batch_size)
     asked = requests(data, batch_size * max(CHECKED, pairs + 1))
     with pyfaidx.Fasta(str(fasta), as_raw=True) as opened:
@@ -122,7 +122,7 @@ def compare(fasta: Path, length: int, batch_size: int, pairs: int) -> Ratio:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print one line a batch size and, if asked, write them as JSON."""
+    """Print one line per batch size and write them as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.add_argument("--fasta", type=Path, help="read this file instead of a synthetic one")
     parser.add_argument("--length", type=positive, default=1024, help="bases of a window")
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
         fasta = Path(folder) / "genome.fa"
         if options.fasta is None:
             synthetic_fasta(fasta, options.bases)
-        else:  # linked, since pyfaidx writes its index beside the file
+        else:  # linked, because pyfaidx writes its index beside the file
             fasta = Path(folder) / options.fasta.name
             fasta.symlink_to(options.fasta.resolve())
         ratios = {b: compare(fasta, options.length, b, options.pairs) for b in options.batch}

@@ -1,10 +1,10 @@
-"""What a base of a long row costs: time and memory of a training step of Caduceus-Ph.
+"""Time and memory per base of a training step of Caduceus-Ph, by length of the row.
 
-Time per base at each length, over batches of equally many bases, beside the shortest length; and
-the most memory that a step on one row holds, beside the two-pass layer with mambapy's parallel
-scan. Before that, a step of both sides gives the same loss and gradients, and a scan over the
-longest row equals the scans over its pieces, each started from the state before. Run
-``python -m benchmarks.long_context``.
+Prints the time per base at each length, over batches of equally many bases, relative to the
+shortest length, and the peak memory of a step on one row, compared with the two-pass layer that
+uses mambapy's parallel scan. Before that it checks that a step of both sides gives the same loss
+and gradients, and that a scan over the longest row equals scans over its parts, each started from
+the previous state. Run ``python -m benchmarks.long_context``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHECKED_LENGTH = 256
 
 
 def scan_in_pieces(values: tuple[torch.Tensor, ...], piece: int) -> torch.Tensor:
-    """The scan of a long row, one piece after another."""
+    """Scan a long row part by part."""
     u, delta, A, B, C, D = values
     outputs, state = [], None
     for first in range(0, u.shape[-1], piece):
@@ -59,7 +59,7 @@ def scan_in_pieces(values: tuple[torch.Tensor, ...], piece: int) -> torch.Tensor
 
 
 def check(options: Namespace) -> dict[str, float]:
-    """The worst gaps of a step between the sides, and of the longest scan and its pieces."""
+    """Return the largest differences between sides, and between whole and split scan."""
     network = make_network(options.width, options.layers)
     ours, theirs = (
         TrainingStep(n, 1, _CHECKED_LENGTH).numbers()
@@ -75,7 +75,7 @@ def check(options: Namespace) -> dict[str, float]:
 
 
 def time_per_base(options: Namespace) -> dict[int, Ratio]:
-    """Seconds of a step on equally many bases at each length, against the first length."""
+    """Return the time of a step on equally many bases by length, relative to the first."""
     sides = []
     for length in options.lengths:
         network = make_network(options.width, options.layers)
@@ -87,7 +87,7 @@ def time_per_base(options: Namespace) -> dict[int, Ratio]:
 
 
 def show_times(ratios: dict[int, Ratio], bases: int) -> list[dict[str, object]]:
-    """Print the table of times; give it for the JSON file."""
+    """Print the table of times and return it for the JSON file."""
     rows, records = [], []
     for length, ratio in ratios.items():
         per_base = 1e6 * ratio.their_seconds / bases
@@ -107,7 +107,7 @@ def show_times(ratios: dict[int, Ratio], bases: int) -> list[dict[str, object]]:
 
 
 def peak_memory(options: Namespace) -> list[dict[str, object]]:
-    """Print the table of memory; give it for the JSON file."""
+    """Print the table of memory and return it for the JSON file."""
     lengths = sorted({*options.memory_lengths, options.parallel_length})
     shape = (options.width, options.layers, 1)
     ours = {length: step_memory("ours", *shape, length) for length in lengths}
@@ -134,7 +134,7 @@ def peak_memory(options: Namespace) -> list[dict[str, object]]:
 
 
 def read_options(arguments: list[str] | None) -> Namespace:
-    """Parse, and check that the lengths fit."""
+    """Parse the options and check that the lengths fit."""
     parser = make_parser(__doc__)
     parser.add_argument("--width", type=positive, default=118, help="of the model")
     parser.add_argument("--layers", type=positive, default=4)
@@ -156,7 +156,7 @@ def read_options(arguments: list[str] | None) -> Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print both tables and, if asked, write them as JSON."""
+    """Print both tables and write them as JSON if a path is given."""
     options = read_options(arguments)
     described = begin()
     print(f"training step of Caduceus-Ph {options.width}x{options.layers}, float32")

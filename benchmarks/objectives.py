@@ -1,18 +1,18 @@
 """Trains the systems of the papers on the same data and compares their bounds and samples.
 
-Every cell is one run: the learning rate that did best on validation in a short run of the same
-system (a few for each, the same for all), then training, evaluation on the test split and, for DNA,
-samples at several numbers of evaluations against real windows. A cell that has a result is not run
-again, so the command may be stopped and repeated. Results are JSON, one file a cell; the runs stay,
-for benchmarks.time_variance and for a look.
+Each cell is one run. Its learning rate is the one with the best validation result in a short run of
+the same system, from a few rates that are the same for all systems. The cell then trains, evaluates
+on the test split and, for DNA, compares samples at several numbers of evaluations with real
+windows. Cells that have a result are skipped, so the command can be stopped and repeated. Results
+are JSON files, one per cell. The runs are kept for benchmarks.time_variance.
 
     python -m benchmarks.objectives dna --data DIR
     python -m benchmarks.objectives text --data DIR
     python -m benchmarks.objectives paired
     python -m benchmarks.objectives tables
 
-DIR holds chr2_1-2333275.fa.gz and hg38_chr20_1-1000000.fa.gz, or wap.train.txt.gz, wap.valid.txt.gz
-and wap.test.txt.gz. The commands that it runs are printed.
+DIR contains chr2_1-2333275.fa.gz and hg38_chr20_1-1000000.fa.gz, or wap.train.txt.gz,
+wap.valid.txt.gz and wap.test.txt.gz. The script prints the commands that it runs.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ _PROGRAM = (sys.executable, "-m", "seqdiff.cli.app")
 
 @dataclass(frozen=True)
 class Domain:
-    """What is the same in every cell.
+    """Settings that all cells of a domain share.
 
     Attributes:
-        name: In paths.
-        config: That all runs build on.
-        data: Keys of files, and the names of the files.
-        steps: Of training.
-        screening_steps: Of a run that tries a learning rate.
-        seeds: Of the systems that are listed here; one of the others.
+        name: Name in paths.
+        config: Configuration that all runs start from.
+        data: Configuration keys of the files, and their names.
+        steps: Training steps.
+        screening_steps: Training steps of a run that tries a learning rate.
+        seeds: Seeds of the systems listed here; other systems have one seed.
         evaluations: Options of ``evaluate``.
     """
 
@@ -113,7 +113,7 @@ _CAUSAL = {
 }
 _STEPS_1000 = (*("--objective", "DiscreteNELBO", "--objective.num_steps", "1000"),)
 _SOBOL = ("--objective.time_sampler", "Sobol")
-# Flags of each system after its preset; those whose learning rate is another's name it.
+# Flags of each system after its preset. A system that names another uses its learning rate.
 SYSTEMS: dict[str, tuple[str, ...]] = {
     name: ("--preset", name)
     for name in ("ar", "mdlm", "sedd", "d3pm", "udlm", "gidd", "plaid", "mlm", "sedd_uniform")
@@ -143,8 +143,8 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
 SAMPLERS = {"mdlm": "ancestral", "mlm": "ancestral", "sedd": "tweedie", "sedd_uniform": "tweedie"}
 EVALUATIONS = (32, 128, 1024)
 STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-# Perplexities of Sahoo et al. 2024, arXiv:2406.07524: HG38, table 6; LM1B, table 8, and for time
-# conditioning OpenWebText, table 12; OpenWebText by the steps of the evaluation, table 11.
+# Perplexities of Sahoo et al. 2024, arXiv:2406.07524: HG38, table 6; LM1B, table 8; time
+# conditioning on OpenWebText, table 12; OpenWebText by number of evaluation steps, table 11.
 HG38 = {"ar": 3.067, "mdlm": 3.199, "sedd": 3.216, "plaid": 3.240}
 CUMULATIVE = {
     "mdlm-T1000": 27.19 / 27.04,
@@ -161,15 +161,15 @@ ROWS_BY_COUNT = 256
 
 @torch.no_grad()
 def nats_by_count(denoiser: Denoiser, rows: Iterable[Batch], num_rows: int) -> list[np.ndarray]:
-    """Nats of the masked tokens of rows, with each number of masks once.
+    """Return the nats of the masked tokens of rows, for every number of masks.
 
     Args:
-        denoiser: A model of masked diffusion.
-        rows: Batches; rows at equal distances are taken.
-        num_rows: How many.
+        denoiser: A masked diffusion model.
+        rows: Batches; evenly spaced rows are used.
+        num_rows: Rows to use.
 
     Returns:
-        For each row, the sum of -log p over k random masked tokens, k = 1, ..., n.
+        For each row, the sum of -log p over k random masked tokens, for k = 1, ..., n.
     """
     batches = list(rows)
     every = max(1, sum(len(batch.tokens) for batch in batches) // num_rows)
@@ -193,9 +193,9 @@ def nats_by_count(denoiser: Denoiser, rows: Iterable[Batch], num_rows: int) -> l
 
 
 def excess_of_steps(nats: Sequence[np.ndarray], num_steps: int) -> tuple[float, float]:
-    """Bits a token by which the bound of a chain of equal steps exceeds its limit, and the error.
+    """Return the excess of T steps over the continuous bound in bits per token, with its error.
 
-    Both bounds are sums over the same numbers of masks, so the error of the difference is small.
+    Both bounds are weighted sums over the same masks, so the error of their difference is small.
 
     Args:
         nats: See ``nats_by_count``.
@@ -214,10 +214,10 @@ def excess_of_steps(nats: Sequence[np.ndarray], num_steps: int) -> tuple[float, 
 
 
 def step_weight(k: np.ndarray, n: np.ndarray, num_steps: int) -> np.ndarray:
-    """Weight of the cross-entropy at k of n masked tokens; 1/k in the limit of many steps.
+    """Return the weight of the cross-entropy at k of n masked tokens; its limit is 1/k.
 
     Step i of T reveals a token with probability 1/i, and at its noisier end every token is masked
-    with probability i/T, so it is the sum over i of Binomial(k; n, i/T) / i.
+    with probability i/T. The weight is the sum over i of Binomial(k; n, i/T) / i.
     """
     i = np.arange(1, num_steps + 1)
     return (binom.pmf(k[:, None], n[:, None], i / num_steps) / i).sum(axis=1)
@@ -225,12 +225,12 @@ def step_weight(k: np.ndarray, n: np.ndarray, num_steps: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run to make.
+    """A run of one system with one seed.
 
     Attributes:
         domain: Data and sizes.
-        system: Its name in ``SYSTEMS`` or ``ABLATIONS``.
-        seed: Of the run.
+        system: Name in ``SYSTEMS`` or ``ABLATIONS``.
+        seed: Random seed of the run.
     """
 
     domain: Domain
@@ -239,26 +239,26 @@ class Cell:
 
     @property
     def result(self) -> Path:
-        """Where its numbers go."""
+        """Return the path of the result."""
         return FOLDER / f"{self.domain.name}-{self.system}-{self.seed}.json"
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Of ``train``: what makes the system."""
+        """Return the flags of ``train`` that select the system."""
         every = {**SYSTEMS, **ABLATIONS}
         return (*every[self.system], *(_CAUSAL[self.domain.name] if self.system == "ar" else ()))
 
     @property
     def screened_as(self) -> str:
-        """The system whose learning rate it takes: an ablation has that of MDLM."""
+        """Return the system whose learning rate is used; ablations use that of MDLM."""
         return "mdlm" if self.system in ABLATIONS else self.system
 
 
 class Workers:
-    """Runs commands, each on a core of its own."""
+    """Runs commands in parallel, one per core."""
 
     def __init__(self, cores: Sequence[int], data: Path, runs: Path) -> None:
-        """Keep the cores; at most as many commands run at a time."""
+        """Keep the cores; at most one command runs on each."""
         self.data, self.runs = data, runs
         self._cores: Queue[int] = Queue()
         for core in cores:
@@ -296,7 +296,7 @@ class Workers:
         return cell.domain is DNA and cell.seed == 0 and cell.system not in ABLATIONS
 
     def _screen(self, cell: Cell, core: int) -> tuple[float, dict[str, float]]:
-        """Choose a learning rate by short runs, or look up what a run has chosen before."""
+        """Choose a learning rate by short runs, or read the rate that was chosen before."""
         file = FOLDER / f"{cell.domain.name}-{cell.screened_as}-screen.json"
         if not file.exists():
             model = Cell(cell.domain, cell.screened_as, 0)
@@ -341,7 +341,7 @@ class Workers:
         return found
 
     def _samples(self, cell: Cell, run: Path, core: int) -> dict[str, object]:
-        """Measures of samples against real windows, by the number of evaluations."""
+        """Compare samples with real windows, by number of evaluations."""
         found: dict[str, object] = {}
         reference = next(self.data.rglob(cell.domain.data["--data.test_fasta"]))
         for count in ("256",) if cell.system == "ar" else map(str, EVALUATIONS):
@@ -375,7 +375,7 @@ def _last_validation(run: Path) -> float:
 
 
 def cells(domain: Domain, systems: Sequence[str]) -> Iterator[Cell]:
-    """The cells of some systems, first seeds first."""
+    """Yield the cells of some systems, first seeds first."""
     for seed in range(max([1, *domain.seeds.values()])):
         for system in systems:
             if seed < domain.seeds.get(system, 1):
@@ -383,7 +383,7 @@ def cells(domain: Domain, systems: Sequence[str]) -> Iterator[Cell]:
 
 
 def main() -> None:
-    """Run what is missing, or print the tables."""
+    """Run the cells without a result, or print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("dna", "text", "paired", "tables"))
     parser.add_argument("--data", type=Path, help="folder of the files")
@@ -410,7 +410,7 @@ def main() -> None:
 def write_paired(domain: Domain, runs: Path) -> None:
     """Compare every system with MDLM, and MDLM's steps with their limit, row by row.
 
-    Differences are surer than the two errors say.
+    The paired differences have smaller errors than the two bounds.
     """
     found: dict[str, Likelihood] = {}
     steps: dict[str, tuple[float, float]] = {}
@@ -442,7 +442,7 @@ def write_paired(domain: Domain, runs: Path) -> None:
 
 
 def tables() -> Iterator[str]:
-    """Markdown tables of all results."""
+    """Return Markdown tables of all results."""
     for domain, unit in ((DNA, "base"), (TEXT, "character")):
         yield _bounds(domain, unit)
     yield _ablations(TEXT)
@@ -470,7 +470,7 @@ def _number(row: dict) -> str:
 
 
 def _bounds(domain: Domain, unit: str) -> str:
-    """Systems and baselines of a domain, DNA beside the published perplexities."""
+    """Format systems and baselines of a domain, for DNA with the published perplexities."""
     found = {name: runs for name, runs in _results(domain).items() if name in SYSTEMS}
     published = domain is DNA
     file = FOLDER / f"{domain.name}-paired.json"
@@ -504,7 +504,7 @@ def _bounds(domain: Domain, unit: str) -> str:
 
 
 def _ablations(domain: Domain) -> str:
-    """Ablations of MDLM, as ratios of perplexities a token, beside the published ones."""
+    """Format ablations of MDLM as ratios of perplexity per token, with the published ratios."""
     found = _results(domain)
     lines = [_row("system", "bits", "perplexity over MDLM's", "published")]
     lines.append("|---" * 4 + "|")
@@ -518,7 +518,7 @@ def _ablations(domain: Domain) -> str:
 
 
 def _steps(domain: Domain) -> str:
-    """The bound of MDLM by the number of steps, as ratios of perplexities a token."""
+    """Format MDLM's bound by the number of steps as ratios of perplexity per token."""
     file = FOLDER / f"{domain.name}-steps.json"
     paired = json.loads(file.read_text()) if file.exists() else {}
     titles = ("steps", "bits", "less the limit's, same masks")

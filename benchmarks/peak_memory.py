@@ -1,8 +1,8 @@
-"""The most memory that one training step holds, measured in a process of its own.
+"""Peak memory of one training step, measured in a separate process.
 
-Linux keeps a process's largest resident set; what is resident before the step, with everything
-imported, compiled and stepped once on a few bases, is taken off. Run as ``python -m
-benchmarks.peak_memory SIDE WIDTH LAYERS BATCH LENGTH``, it prints bytes.
+Linux records the largest resident set of a process. The memory that is resident before the step,
+after imports, compilation and a step on a few bases, is subtracted. ``python -m
+benchmarks.peak_memory SIDE WIDTH LAYERS BATCH LENGTH`` prints the bytes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _WARM_LENGTH = 16
 
 
 def step_memory(side: str, d_model: int, n_layer: int, batch: int, length: int) -> int:
-    """Bytes of one step's high water, from a fresh process.
+    """Return the peak memory of a step in bytes, measured in a new process.
 
     Raises:
-        SystemExit: If that process fails, with what it said.
+        SystemExit: If the process fails, with its message.
     """
     return in_fresh_process(__name__, side, *map(str, (d_model, n_layer, batch, length)))
 
 
 def in_fresh_process(module: str, *arguments: str) -> int:
-    """The number that a module prints when it is run.
+    """Run a module in a new process and return the number that it prints.
 
     Raises:
-        SystemExit: If it fails, with what it said.
+        SystemExit: If the process fails, with its message.
     """
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
@@ -50,10 +50,10 @@ def in_fresh_process(module: str, *arguments: str) -> int:
 
 
 def high_water(work: Callable[[], object]) -> int:
-    """Most bytes that some work holds beyond what the process held before it.
+    """Return the peak memory of some work beyond what the process held before it.
 
     Raises:
-        SystemExit: If this system does not tell.
+        SystemExit: If the system is not Linux.
     """
     if not STATUS.exists():
         raise SystemExit("peak_memory reads /proc/self/status, which only Linux has")
@@ -69,10 +69,10 @@ def _status(field: str) -> int:
 
 
 def measure(side: str, d_model: int, n_layer: int, batch: int, length: int) -> int:
-    """Take a warm step, then the one that is measured; only in a process of its own.
+    """Run a warm-up step, then the step that is measured. Call it in a new process.
 
     Raises:
-        SystemExit: If this system does not tell, or there is no such side.
+        SystemExit: If the system is not Linux or the side is unknown.
     """
     if side not in SIDES:
         raise SystemExit(f"peak_memory: the side must be one of {', '.join(SIDES)}, got {side!r}")

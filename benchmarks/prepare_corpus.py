@@ -1,8 +1,8 @@
-"""Tokenise a corpus in a process of its own, for ``benchmarks.tokenising``.
+"""Tokenises a corpus in a separate process, for ``benchmarks.tokenising``.
 
-The process holds what a command of seqdiff holds before it reads data: processes that it starts
-import its main module again, and one that brings PyTorch along would measure that. Run as
-``python -m benchmarks.prepare_corpus CORPUS VOCABULARY PROCESSES``; the cache is ``SEQDIFF_CACHE``.
+The process imports only what a seqdiff command imports before it reads data, because the worker
+processes import its main module again, and importing PyTorch would dominate the time. Run as
+``python -m benchmarks.prepare_corpus CORPUS VOCABULARY PROCESSES``; ``SEQDIFF_CACHE`` is the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BYTES = "none"
 
 
 def main(corpus: str, vocabulary: str, processes: str) -> None:
-    """Prepare the lines of a file; the vocabulary is GPT-2's in a folder, or none for bytes."""
+    """Tokenise the lines of a file with a folder's GPT-2 vocabulary, or as bytes."""
     tokenizer = ByteTokenizer() if vocabulary == BYTES else GPT2Tokenizer(vocabulary)
     prepare(Files((Path(corpus),), Reading("line")), tokenizer, num_processes=int(processes))
 

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, what its arithmetic needs, and what it must move."""
+"""Profile of a training step: time by operator, and the memory traffic that it needs at least."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEPS, _SHOWN = 3, 10
 
 
 def profile_step(step: TrainingStep, device: str) -> dict[str, object]:
-    """Print the ten ops with most time of their own and the share of matrix products."""
+    """Print the ten ops that take most time, and the fraction spent in matrix products."""
     activities = [ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -33,7 +33,7 @@ def profile_step(step: TrainingStep, device: str) -> dict[str, object]:
             step()
     spent: list[tuple[float, str, float]] = []
     for event in profiled.key_averages():
-        if event.device_type.name == "CPU":  # a kernel's time is counted with its op
+        if event.device_type.name == "CPU":  # the time of a kernel is counted for its op
             own = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
             spent.append((own / _STEPS / 1e3, event.key, event.count / _STEPS))
     spent.sort(reverse=True)
@@ -56,7 +56,7 @@ def profile_step(step: TrainingStep, device: str) -> dict[str, object]:
 
 
 def copy_bandwidth(device: str, size: int = 1 << 30, copies: int = 20) -> float:
-    """Bytes a second of copying within a CUDA device's memory, read and written ones."""
+    """Return the bytes per second, read plus written, of copies within a CUDA device's memory."""
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     target.copy_(source)
@@ -69,12 +69,12 @@ def copy_bandwidth(device: str, size: int = 1 << 30, copies: int = 20) -> float:
 
 
 def least_bytes(config: CaduceusConfig, tokens: int, width: int) -> int:
-    """Bytes of activations a step moves if every op of the layer reads and writes each once.
+    """Return the bytes of activations that a step moves if every op reads and writes each once.
 
-    One formula for all sides, so that "achieved" compares them by useful work: norm and residual,
-    one input projection, in each direction convolution, projections and gated scan, then their sum
-    and one output projection. The backward pass counts twice the forward one; weights, the
-    embedding and the head are left out.
+    The same formula is used for all sides, so that the achieved bandwidth compares useful work. It
+    counts norm and residual, one input projection, convolution, projections and gated scan in each
+    direction, their sum and one output projection. The backward pass counts twice the forward pass.
+    Weights, the embedding and the head are not counted.
 
     Args:
         config: The network.

@@ -1,9 +1,9 @@
-"""What padding costs a transformer, in a step over rows of different lengths.
+"""Cost of padding in a transformer's training step on rows of different lengths.
 
-Forward, cross entropy at the real tokens and backward, with a batch's padding kept and masked, and
-with the ways to leave it out: only real tokens pass norms, projections, MLPs and the head, and what
-differs is attention. Logits and gradients are compared before anything is timed. Run
-``python -m benchmarks.ragged_attention``.
+A step is forward, cross-entropy at the real tokens and backward. It is measured with the padding
+kept and masked in attention, and with several ways to remove it. Without padding only real tokens
+pass through norms, projections, MLPs and the head, and the ways differ in attention. Logits and
+gradients are compared before anything is timed. Run ``python -m benchmarks.ragged_attention``.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ WIDE = Shape(768, 2, 12, 1024)
 
 
 def sentences(rows: int, longest: int, source: torch.Generator) -> Tensor:
-    """Lengths like those of LM1B's sentences in word pieces: log-normal, 28 on average."""
+    """Draw lengths like those of LM1B's sentences in word pieces: log-normal with mean 28."""
     drawn = torch.empty(rows).log_normal_(3.14, 0.62, generator=source)
     return drawn.round().long().clamp(2, min(128, longest))
 
 
 def documents(rows: int, longest: int, source: torch.Generator) -> Tensor:
-    """Lengths anywhere from 20, or less where rows are shorter, to the longest."""
+    """Draw uniform lengths from 20 to the longest."""
     return torch.randint(min(20, longest), longest + 1, (rows,), generator=source)
 
 
 def full(rows: int, longest: int, source: torch.Generator) -> Tensor:
-    """Rows without any padding, of which a network is told that they have none."""
+    """Return full rows, whose batches are marked as having no padding."""
     del source
     return torch.full((rows,), min(128, longest))
 
@@ -65,10 +65,10 @@ class Work:
     """A network and one batch, padded to its longest row.
 
     Args:
-        network: Its gradients are written over.
-        lengths: Of the rows.
+        network: The network; its gradients are overwritten.
+        lengths: Lengths of the rows.
         device: ``cpu`` or ``cuda``.
-        dtype: Of the activations.
+        dtype: Type of the activations.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Work:
         self.real = float((~padding).double().mean())
 
     def step(self, way: Way) -> Tensor:
-        """Forward and backward; give the logits of the real tokens."""
+        """Run forward and backward; return the logits of the real tokens."""
         self.network.zero_grad()
         with mock.patch.object(transformer, "lay_out", lambda x, p, **_: way(x, p)), self.autocast:
             logits = self.network(Inputs(self.tokens, padding=self.padding), ~self.padding)
@@ -92,7 +92,7 @@ class Work:
         return logits.detach()
 
     def numbers(self, way: Way) -> dict[str, Tensor]:
-        """The logits and every gradient."""
+        """Return the logits and every gradient."""
         found = {"logits": self.step(way)}
         named = self.network.named_parameters()
         return found | {n: p.grad.clone() for n, p in named if p.grad is not None}
@@ -100,14 +100,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Row:
-    """One way in one case.
+    """Measurements of one layout in one case.
 
     Attributes:
         case: Shape, lengths and rows.
-        way: Which.
-        real: Share of real tokens.
-        times: Its own, and with the padding kept.
-        gap: Largest to the results with the padding kept.
+        way: The layout.
+        real: Fraction of tokens that are not padding.
+        times: Times of this layout and of kept padding.
+        gap: Largest difference from the results with kept padding.
     """
 
     case: str
@@ -117,7 +117,7 @@ class Row:
     gap: float
 
     def cells(self) -> tuple[str, ...]:
-        """What is printed."""
+        """Return the cells of the printed table."""
         milliseconds = f"{1e3 * self.times.seconds:.0f}"
         return (
             self.case,
@@ -129,13 +129,13 @@ class Row:
         )
 
     def record(self) -> dict[str, object]:
-        """What goes into the JSON file."""
+        """Return the record for the JSON file."""
         about = {"case": self.case, "way": self.way, "real_share": self.real}
         return {**about, **self.times.record(), "largest_gap": self.gap}
 
 
 def measure(at: Shape, kind: str, rows: int, options: Namespace) -> list[Row]:
-    """Check and time all ways in one case."""
+    """Check and time all layouts in one case."""
     lengths = LENGTHS[kind](rows, at.length, torch.Generator().manual_seed(0))
     network = make_network(at, options.vocabulary, 0.0)
     dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
@@ -156,7 +156,7 @@ def measure(at: Shape, kind: str, rows: int, options: Namespace) -> list[Row]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table and, if asked, write it as JSON."""
+    """Print the table and write it as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--shape", type=shape, nargs="+", default=[NARROW, WIDE])

@@ -1,4 +1,4 @@
-"""Ways to treat the padding of a batch in a transformer, all behind one interface; ours first."""
+"""Ways to handle the padding of a batch in a transformer, with one interface; ours comes first."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Way = Callable[[Tensor, Tensor], Layout]
 
 
 def keep_padding(tokens: Tensor, padding: Tensor) -> Padded:
-    """Work on padding as on tokens, and mask it in attention."""
+    """Compute on padding as on tokens, and mask it in attention."""
     places = torch.arange(tokens.shape[1], device=tokens.device)
     return Padded(places, attended_keys(padding), padding=padding)
 
 
 class RowByRow(Packed):
-    """Attention within each row by itself."""
+    """Attention row by row."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See ``Padded``."""
@@ -30,7 +30,7 @@ class RowByRow(Packed):
 
 
 class PaddedAgain(Packed):
-    """Attention over rows that get their padding back for it, and lose it afterwards."""
+    """Attention over padded rows, with the padding inserted before and removed after."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See ``Padded``."""
@@ -48,7 +48,7 @@ class PaddedAgain(Packed):
 
 
 class OneMask(Packed):
-    """Attention over the long row as a whole, with a mask between the rows in it."""
+    """Attention over all rows concatenated, with a mask between rows."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See ``Padded``."""
@@ -57,7 +57,7 @@ class OneMask(Packed):
 
 
 class Nested(Packed):
-    """Attention over PyTorch's nested tensors with a jagged layout."""
+    """Attention over PyTorch's nested tensors with the jagged layout."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See ``Padded``."""
@@ -75,7 +75,7 @@ class Nested(Packed):
 
 
 def _sizes(layout: Packed) -> list[int]:
-    """The length of each row, in the order in which rows lie."""
+    """Return the length of each row in layout order."""
     return [length for rows, length in layout.groups for _ in range(rows)]
 
 

@@ -49,7 +49,7 @@ FEWER, OUTSIDE, ROUNDED, SHARPER = 3.0, 0.10, 1 / 16, 10.0
 
 
 class TimedDenoiser(Denoiser):
-    """Adds up the time spent in the network, including its log-softmax."""
+    """Denoiser that measures the time spent in the network, including its log-softmax."""
 
     seconds = 0.0
 
@@ -98,7 +98,7 @@ def make_samplers(steps: int, length: int) -> dict[str, Sampler]:
 
 
 def first_symbols(tokens: Int[Tensor, "n L"]) -> Float[Tensor, " n"]:
-    """A reward that costs next to nothing: the fraction of the first symbol."""
+    """Reward of negligible cost: the fraction of the first symbol."""
     return (tokens == 0).double().mean(dim=-1)
 
 
@@ -112,12 +112,12 @@ class Cost:
 
     @property
     def evaluations(self) -> float:
-        """Mean over the rows."""
+        """Return the mean over the rows."""
         return float(self.nfe.double().mean())
 
     @property
     def outside(self) -> float:
-        """Median fraction of the time that is spent outside of the network."""
+        """Return the median fraction of the time that is spent outside of the network."""
         pairs = zip(self.network, self.seconds, strict=True)
         return statistics.median(1 - network / whole for network, whole in pairs)
 
@@ -144,7 +144,7 @@ class Bench:
 
     def __init__(self, rows: int, length: int, shape: tuple[int, int], device: str) -> None:
         network = make_network(*shape)
-        # Fresh weights are all but uniform: a stale prediction would draw the same rows.
+        # Fresh weights predict almost uniformly: stale predictions would draw the same rows.
         for name, parameter in network.named_parameters():
             if name.startswith("embedding") or "out_proj" in name:
                 parameter.data.mul_(SHARPER)
@@ -158,7 +158,7 @@ class Bench:
         return sampler.sample(self.denoiser, self.blank, seeds=self.seeds)
 
     def measure(self, sampler: Sampler, cost: Cost | None) -> tuple[Cost, Tensor]:
-        """Run and time a sampler once more."""
+        """Run and time a sampler once."""
         self.denoiser.seconds = 0.0
         start = time.perf_counter()
         drawn = self.sample(sampler)

@@ -1,8 +1,8 @@
-"""The CPU scan beside mambapy's parallel scan, in one run: ``python -m benchmarks.scan``.
+"""The CPU scan compared with mambapy's parallel scan: ``python -m benchmarks.scan``.
 
 Both sides compute ``y = C h + D u`` from the same u, delta, A, B, C and D, and their outputs and
-gradients are compared before anything is timed. The scan is timed on u and delta with channels
-adjacent in memory, as our layers hand them over (``channels_last``), and with positions adjacent
+gradients are compared before anything is timed. The scan is timed with adjacent channels of u and
+delta in memory (``channels_last``), as in our layers, and with adjacent positions
 (``channels_first``).
 """
 
@@ -34,7 +34,7 @@ TOLERANCE = 1e-4
 
 
 def inputs(batch: int, channels: int, length: int, states: int) -> Inputs:
-    """Random u, delta (B, D, L), A (D, N), B, C (B, N, L), D (D,), channels adjacent."""
+    """Draw u, delta (B, D, L), A (D, N), B, C (B, N, L) and D (D,); channels are adjacent."""
     torch.manual_seed(0)
     u = torch.randn(batch, length, channels).mT
     delta = (torch.rand(batch, length, channels) * 0.1 + 0.001).mT
@@ -44,14 +44,14 @@ def inputs(batch: int, channels: int, length: int, states: int) -> Inputs:
 
 
 def our_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
-    """The scan that is measured."""
+    """Run the scan that is measured."""
     out = selective_scan(u, delta, A, B, C, D)
-    assert isinstance(out, Tensor)  # no last state was asked for
+    assert isinstance(out, Tensor)  # the last state was not requested
     return out
 
 
 def parallel_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
-    """The same numbers through mambapy.pscan, whose layout is (B, L, D, N)."""
+    """Compute the same with mambapy.pscan, whose layout is (B, L, D, N)."""
     step = delta.mT[..., None]
     states = pscan(torch.exp(step * A), step * B.mT[:, :, None] * u.mT[..., None])
     assert isinstance(states, Tensor)
@@ -59,13 +59,13 @@ def parallel_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: 
 
 
 def forward(scan: Scan, values: Inputs) -> dict[str, Tensor]:
-    """The output alone."""
+    """Return the output only."""
     with torch.no_grad():
         return {"y": scan(*values)}
 
 
 def forward_backward(scan: Scan, values: Inputs) -> dict[str, Tensor]:
-    """Output and the gradient of every input."""
+    """Return the output and the gradient of every input."""
     leaves = [v.detach().requires_grad_() for v in values]
     out = scan(*leaves)
     grads = torch.autograd.grad(out, leaves, torch.ones_like(out))
@@ -83,19 +83,19 @@ class Row:
     ratio: Ratio
 
     def cells(self) -> tuple[str, ...]:
-        """What is printed."""
+        """Return the cells of the printed table."""
         ours, theirs = 1e3 * self.ratio.seconds, 1e3 * self.ratio.their_seconds
         figures = (f"{ours:.2f}", f"{theirs:.1f}", str(self.ratio), f"{self.largest_gap:.0e}")
         return self.work, self.layout, *figures
 
     def record(self) -> dict[str, object]:
-        """What goes into the JSON file."""
+        """Return the record for the JSON file."""
         named = {"pass": self.work, "layout": self.layout, "largest_gap": self.largest_gap}
         return {**named, **self.ratio.record()}
 
 
 def compare(values: Inputs, pairs: int) -> list[Row]:
-    """Times of both sides and their ratio, by pass and layout."""
+    """Return the times of both sides and their ratio, by pass and layout."""
     rows = []
     layouts = {"channels_last": values, "channels_first": tuple(v.contiguous() for v in values)}
     for name, work in (("forward", forward), ("forward+backward", forward_backward)):
@@ -115,7 +115,7 @@ def compare(values: Inputs, pairs: int) -> list[Row]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table and, if asked, write it as JSON."""
+    """Print the table and write it as JSON if a path is given."""
     parser = make_parser(__doc__)
     for name, default in (("batch", 4), ("channels", 256), ("length", 1024), ("states", 16)):
         parser.add_argument(f"--{name}", type=positive, default=default)

@@ -1,12 +1,13 @@
-"""Semi-autoregressive generation of long rows by masked diffusion, against the schedule of SSD-LM.
+"""Semi-autoregressive sampling of long rows by masked diffusion, compared with SSD-LM's schedule.
 
-Ours: a window of the context slides along the row by half of it, every window is drawn by cached
-ancestral sampling. SSD-LM (Han et al. 2022, arXiv:2210.17432): left to right in blocks of 25
-tokens, T full passes over at most 200 positions for each, every pass reads a distribution over the
-whole vocabulary at each position and draws as many Gaussians. It is a cost model: one such pass is
-timed, with the same network, and multiplied by their number; nothing of SSD-LM is trained or
-sampled. The published comparison (Sahoo et al. 2024, arXiv:2406.07524, table 5) has networks of
-about 400 and 110 million parameters beside each other; here both sides have the same one.
+Our side slides a window of the context along the row by half of its length and fills every window
+by cached ancestral sampling. SSD-LM (Han et al. 2022, arXiv:2210.17432) samples left to right in
+blocks of 25 tokens. For each block it runs T full passes over at most 200 positions; each pass
+reads a distribution over the whole vocabulary at each position and draws as many Gaussians. The
+comparison is a cost model: one such pass is timed with the same network and multiplied by the
+number of passes. No SSD-LM is trained or sampled. The published comparison (Sahoo et al. 2024,
+arXiv:2406.07524, table 5) uses networks of about 400 and 110 million parameters; here both sides
+use the same network.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BLOCK, POSITIONS = 25, 200
 
 
 def ssd_pass(network: Transformer, logits: torch.Tensor) -> torch.Tensor:
-    """One pass of SSD-LM's decoding: from noisy logits [1, l, K] to the next ones."""
+    """Run one pass of SSD-LM's decoding, from noisy logits [1, l, K] to the next ones."""
     weights = network.embedding.weight[: logits.shape[-1]]
     inputs = Inputs(torch.zeros(logits.shape[:2], dtype=torch.int64))
     h = logits.softmax(dim=-1) @ weights
@@ -38,7 +39,7 @@ def ssd_pass(network: Transformer, logits: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def main(arguments: list[str] | None = None) -> None:
-    """Print the passes and the seconds of both, and their ratio."""
+    """Print the passes and the seconds of both sides, and their ratio."""
     parser = make_parser(__doc__)
     parser.set_defaults(pairs=3)
     parser.add_argument("--length", type=positive, default=2048, help="tokens of the row")

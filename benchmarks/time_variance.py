@@ -1,8 +1,8 @@
-"""How much the loss of a batch varies with independent times and with times that are spread out.
+"""Variance of the loss over batches with independent and with spread-out times.
 
-Reads a trained run of masked diffusion, draws the same batches of its training split with each time
-sampler and prints the variance over batches of the loss in nats a token, and its ratio to that of
-independent times. It is no measure of time, so the machine may be busy.
+Reads a trained masked diffusion run, draws the same batches of its training split with each time
+sampler, and prints the variance over batches of the loss in nats per token, with its ratio to that
+of independent times. It times nothing, so the machine may be busy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seqdiff.run import load
 
 @torch.no_grad()
 def main(arguments: list[str] | None = None) -> None:
-    """Print one line for each time sampler and, if asked, write them as JSON."""
+    """Print one line per time sampler and write them as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.add_argument("run", type=Path, help="directory of a run")
     parser.add_argument("--batches", type=positive, default=256)

@@ -1,9 +1,9 @@
-"""Tokenise a corpus with one process and with several.
+"""Tokenising a corpus with one process and with several.
 
-Every side does what a run does the first time, from the start of Python on: read the files, deal
-out blocks, encode them, write the shards. Before anything is timed the shards of all sides have to
-be the same, byte by byte. The corpus is a text repeated to ``--characters``, with a number at the
-start of every line so that no two are alike. Run ``python -m benchmarks.tokenising``.
+Each side does what a run does at its first start, beginning with Python: it reads the files,
+distributes blocks, encodes them and writes the shards. The shards of all sides are compared byte by
+byte before anything is timed. The corpus is a text repeated to ``--characters``, with a number at
+the start of each line so that no two lines are equal. Run ``python -m benchmarks.tokenising``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DATA = Path(os.environ.get("SEQDIFF_DATA", "."))
 
 
 def repeat_text(source: Path, target: Path, characters: int) -> int:
-    """Write the lines of a text again and again, numbered; give the bytes written."""
+    """Write the lines of a text repeatedly, numbered, and return the bytes written."""
     lines = list(read_documents(source, Reading("line")))
     written = 0
     with target.open("w", encoding="utf-8", newline="") as stream:
@@ -50,7 +50,7 @@ def repeat_text(source: Path, target: Path, characters: int) -> int:
 
 @dataclass(frozen=True)
 class Preparation:
-    """One side: prepares a corpus from nothing, in a cache of its own."""
+    """One side: prepares a corpus in a cache of its own."""
 
     corpus: Path
     vocabulary: str
@@ -58,10 +58,10 @@ class Preparation:
     cache: Path
 
     def __call__(self) -> None:
-        """Prepare it, whatever was there.
+        """Prepare the corpus from scratch.
 
         Raises:
-            SystemExit: If that fails, with what was said.
+            SystemExit: If the process fails, with its message.
         """
         shutil.rmtree(self.cache / "text", ignore_errors=True)
         given = (str(self.corpus), self.vocabulary, str(self.processes))
@@ -78,7 +78,7 @@ class Preparation:
             raise SystemExit(f"tokenising: {said[-1]}")
 
     def digests(self) -> dict[str, str]:
-        """What each shard holds."""
+        """Return a digest of each shard."""
         return {
             path.name: hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted((self.cache / "text").rglob("*.shard"))
@@ -86,10 +86,10 @@ class Preparation:
 
 
 def require_same_shards(sides: Sequence[Preparation]) -> int:
-    """Prepare once on every side and compare; give the number of shards.
+    """Prepare once on every side, compare, and return the number of shards.
 
     Raises:
-        SystemExit: If a side made other shards than the first.
+        SystemExit: If the shards of a side differ from those of the first.
     """
     for side in sides:
         side()
@@ -104,7 +104,7 @@ def require_same_shards(sides: Sequence[Preparation]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print a line for each number of processes and, if asked, write them as JSON."""
+    """Print a line per number of processes and write them as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.add_argument("--text", type=Path, default=_DATA / "text" / "wap.train.txt.gz")
     gpt2 = _DATA / "tokenizers" / "gpt2"

@@ -16,7 +16,7 @@ SYMBOLS = 4
 
 
 def make_network(d_model: int, n_layer: int, *, backend: str = "auto") -> Caduceus:
-    """Caduceus-Ph on four bases and the mask, the same weights at every call."""
+    """Return Caduceus-Ph for four bases and the mask, with the same weights at every call."""
     torch.manual_seed(0)
     return Caduceus(
         d_model, n_layer, num_embeddings=SYMBOLS + 1, num_logits=SYMBOLS, backend=backend
@@ -24,7 +24,7 @@ def make_network(d_model: int, n_layer: int, *, backend: str = "auto") -> Caduce
 
 
 def loss_and_gradients(loss: Tensor, network: nn.Module) -> dict[str, Tensor]:
-    """Give a loss and its gradients under the names of our network, then clear them."""
+    """Return a loss and its gradients by our parameter names, then clear the gradients."""
     loss.backward()
     named = dict(network.named_parameters())
     grads = {our_name(n): p.grad.clone() for n, p in named.items() if p.grad is not None}
@@ -33,14 +33,14 @@ def loss_and_gradients(loss: Tensor, network: nn.Module) -> dict[str, Tensor]:
 
 
 class TrainingStep:
-    """A network, its optimiser and one batch, half of it hidden on average.
+    """A network, its optimiser and one batch with half of the tokens masked on average.
 
     Args:
-        network: Moved to the device; its parameters are trained.
+        network: The network; it is moved to the device and its parameters are trained.
         batch: Rows.
         length: Bases of a row.
         device: ``cpu`` or ``cuda``.
-        dtype: Of the activations; anything but float32 is by autocast.
+        dtype: Type of the activations; types other than float32 use autocast.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TrainingStep:
         self.autocast = torch.autocast(device, dtype, enabled=dtype != torch.float32)
 
     def loss(self) -> Tensor:
-        """The bound in nats a base."""
+        """Return the bound in nats per base."""
         with self.autocast:
             inputs = Inputs(self.x_t, self.t)
             nats = self.denoiser.nats(inputs, self.x0, self.x_t == SYMBOLS)
@@ -76,7 +76,7 @@ class TrainingStep:
         return (nats * weight[:, None]).sum() / self.tokens
 
     def numbers(self) -> dict[str, Tensor]:
-        """The loss and every gradient, under our network's names, before any step."""
+        """Return the loss and every gradient before any step, by our parameter names."""
         return loss_and_gradients(self.loss(), self.network)
 
     def __call__(self) -> None:

@@ -1,10 +1,10 @@
-"""A whole training step of the transformer, in tokens/s and as a share of the matrix-product rate.
+"""A training step of the transformer, in tokens/s and as a fraction of the matrix-product rate.
 
-Corruption, forward, bound, backward and AdamW on one batch, with dropout, as training does them. A
-large product of square matrices takes turns with the step, so that both meet the same machine. The
-step's loss and gradients are compared with float64 on the CPU before anything is timed. With
-``--device cuda`` the activations are in bfloat16 and the blocks are compiled. Run
-``python -m benchmarks.transformer_step``.
+A step is corruption, forward, bound, backward and AdamW on one batch, with dropout, as in training.
+A large product of square matrices alternates with the step, so that both see the same machine. The
+loss and gradients of the step are compared with float64 on the CPU before anything is timed. With
+``--device cuda`` the activations are in bfloat16 and the blocks are compiled. Run ``python -m
+benchmarks.transformer_step``.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def shape(text: str) -> Shape:
 
 
 class Product:
-    """A product of square matrices, the measure of what the machine can do.
+    """A product of square matrices, which measures the peak rate of the machine.
 
     Args:
         side: Rows and columns.
         device: ``cpu`` or ``cuda``.
-        dtype: Of the matrices.
+        dtype: Type of the matrices.
     """
 
     def __init__(self, side: int, device: str, dtype: torch.dtype) -> None:
@@ -67,17 +67,17 @@ class Product:
         self.flops = 2 * side**3
 
     def __call__(self) -> None:
-        """Multiply."""
+        """Multiply the matrices."""
         torch.mm(self.left, self.right, out=self.result)
 
 
 def tolerance(dtype: str) -> float:
-    """How far loss and gradients may lie from float64's, as a share of a tensor's largest value."""
+    """Return the largest allowed difference from float64, relative to a tensor's largest value."""
     return 1e-1 if dtype == "bfloat16" else 1e-3
 
 
 def check(at: Shape, options: Namespace) -> float:
-    """Compare what will be timed, on short rows and without dropout, with float64 on the CPU."""
+    """Compare the step on short rows without dropout with float64 on the CPU."""
     short = replace(at, length=min(at.length, CHECKED_LENGTH))
     size = (2, short.length)
     ours = TransformerStep(
@@ -100,18 +100,18 @@ def check(at: Shape, options: Namespace) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured at one shape.
+    """Measurements at one shape.
 
     Attributes:
-        shape: Of network and row.
+        shape: Shape of network and row.
         batch: Rows.
-        scored: Positions at which the vocabulary was scored.
-        tokens: Of the batch.
-        flops: Of the step's matrix products.
-        product_flops: Of the product that it is measured by.
-        times: The step's and the product's.
-        gap: Largest gap to float64.
-        peak_bytes: Most CUDA memory that was allocated.
+        scored: Positions at which the vocabulary is scored.
+        tokens: Tokens of the batch.
+        flops: Operations of the step's matrix products.
+        product_flops: Operations of the product that it is compared with.
+        times: Times of the step and of the product.
+        gap: Largest difference from float64.
+        peak_bytes: Peak CUDA memory.
     """
 
     shape: Shape
@@ -126,16 +126,16 @@ class Row:
 
     @property
     def shares(self) -> list[float]:
-        """The step's rate as a share of the product's, pair by pair."""
+        """Return the step's rate as a fraction of the product's, pair by pair."""
         return [self.flops / self.product_flops * ratio for ratio in self.times.pairs]
 
     @property
     def tokens_per_second(self) -> float:
-        """Throughput."""
+        """Return the throughput."""
         return self.tokens / self.times.seconds
 
     def cells(self) -> tuple[str, ...]:
-        """What is printed."""
+        """Return the cells of the printed table."""
         rates = (self.flops / self.times.seconds, self.product_flops / self.times.their_seconds)
         share, low, high = statistics.median(self.shares), min(self.shares), max(self.shares)
         return (
@@ -150,7 +150,7 @@ class Row:
         )
 
     def record(self) -> dict[str, object]:
-        """What goes into the JSON file."""
+        """Return the record for the JSON file."""
         return {
             "shape": str(self.shape),
             "batch": self.batch,
@@ -192,7 +192,7 @@ def measure(at: Shape, options: Namespace) -> Row:
 
 
 def read_options(arguments: list[str] | None) -> Namespace:
-    """Parse, and fill in what the device decides."""
+    """Parse the options and fill in those that depend on the device."""
     parser = make_parser(__doc__)
     parser.add_argument("--device", choices=sorted(DEFAULT_DTYPE), default="cpu")
     parser.add_argument("--dtype", choices=sorted(DTYPES), help="bfloat16 on CUDA, else float32")
@@ -213,7 +213,7 @@ def read_options(arguments: list[str] | None) -> Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table and, if asked, write it as JSON."""
+    """Print the table and write it as JSON if a path is given."""
     options = read_options(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         refuse("transformer_step: --device cuda needs a CUDA device, and PyTorch sees none")

@@ -27,12 +27,12 @@ class Shape:
     length: int
 
     def __str__(self) -> str:
-        """As on the command line."""
+        """Return the shape as the command line writes it."""
         return f"{self.d_model}x{self.n_layer}x{self.n_heads}x{self.length}"
 
 
 def make_network(at: Shape, vocab_size: int, dropout: float) -> Transformer:
-    """The same weights at every call, none of which is zero, so that every gradient counts."""
+    """Return the same weights at every call; none is zero, so that every gradient matters."""
     torch.manual_seed(0)
     network = Transformer(
         at.d_model,
@@ -53,12 +53,12 @@ class TransformerStep:
     """A network, its optimiser and one batch.
 
     Args:
-        network: Moved to the device; its parameters are trained.
+        network: The network; it is moved to the device and its parameters are trained.
         batch: Rows.
         length: Tokens of a row.
         device: ``cpu`` or ``cuda``.
-        dtype: Of the activations; float32 and float64 are without autocast.
-        compiled: Whether the blocks go through ``torch.compile``.
+        dtype: Type of the activations; float32 and float64 do not use autocast.
+        compiled: Whether the blocks are compiled by ``torch.compile``.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class TransformerStep:
         self.autocast = torch.autocast(device, dtype, enabled=dtype == torch.bfloat16)
 
     def _count(self, _layer: object, inputs: tuple[Tensor], _scores: Tensor) -> None:
-        """Note at how many positions the vocabulary was scored."""
+        """Record at how many positions the vocabulary is scored."""
         self.scored = inputs[0].numel() // inputs[0].shape[-1]
 
     def loss(self) -> Tensor:
-        """The bound in nats a token."""
+        """Return the bound in nats per token."""
         with self.autocast:
             terms = self.objective.terms(self.denoiser, self.batch, self.noise)
         return terms.sum() / self.tokens
 
     def numbers(self) -> dict[str, Tensor]:
-        """The loss and every gradient, before any step."""
+        """Return the loss and every gradient before any step."""
         loss = self.loss()
         loss.backward()
         grads = {
@@ -115,16 +115,16 @@ class TransformerStep:
 
 
 def matrix_flops(config: TransformerShape, tokens: int, length: int, scored: int) -> int:
-    """Floating-point operations of the matrix products of a step, backward twice the forward.
+    """Return the floating-point operations of a step's matrix products.
 
-    Projections and MLPs of the blocks, attention over whole rows, and the head where it is asked.
-    What depends on a row's condition alone, recomputation and everything that is no product do not
-    count.
+    Counts projections and MLPs of the blocks, attention over whole rows, and the head where it is
+    evaluated; backward counts twice forward. Operations on a row's condition alone, recomputation
+    and everything other than matrix products do not count.
 
     Args:
         config: The network.
-        tokens: Of the batch.
-        length: Of a row.
+        tokens: Tokens of the batch.
+        length: Tokens of a row.
         scored: Positions at which the vocabulary is scored.
     """
     d = config.d_model

@@ -1,9 +1,9 @@
-"""The published bidirectional layer, two whole Mamba passes, around the weights of our network.
+"""The published bidirectional layer, two whole Mamba passes, with the weights of our network.
 
 Source: Schiff et al. 2024, arXiv:2403.03234, section 3.1: one Mamba layer reads the row, another
-the flipped row, with input and output projections shared, and what the second gives is flipped
-back and added. The Mamba layer itself is mambapy's on the CPU and mamba_ssm's on CUDA; both name
-their parameters alike.
+the reversed row, with shared input and output projections, and the output of the second is reversed
+and added. The Mamba layer is mambapy's on the CPU and mamba_ssm's on CUDA; both use the same
+parameter names.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from seqdiff.backbones import Caduceus
 from seqdiff.backbones.caduceus import CaduceusConfig
 
-# The other side's parameter names and ours.
+# Parameter names of the other side and ours.
 _RENAMED = (("fwd.in_proj", "in_proj"), ("fwd.out_proj", "out_proj"), ("conv1d.", "conv_"))
 
 MakeLayer = Callable[[CaduceusConfig], nn.Module]
 
 
 class TwoPass(nn.Module):
-    """Two Mamba layers with shared projections, one of them on the flipped row."""
+    """Two Mamba layers with shared projections, one of them on the reversed row."""
 
     def __init__(self, fwd: nn.Module, rev: nn.Module) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class TwoPass(nn.Module):
     def forward(
         self, x: Tensor, padding: Tensor | None = None, *, mirrored: bool = False
     ) -> Tensor:
-        """Mix along the row, both ways."""
-        assert padding is None and not mirrored  # the benchmarks ask for neither
+        """Mix along the row in both directions."""
+        assert padding is None and not mirrored  # the benchmarks use neither
         return self.fwd(x) + self.rev(x.flip(1)).flip(1)
 
 
 def mambapy_layer(config: CaduceusConfig) -> nn.Module:
-    """One direction through mambapy's parallel scan."""
+    """Return one direction with mambapy's parallel scan."""
     from mambapy.mamba import MambaBlock, MambaConfig
 
     mamba = config.mamba
@@ -60,7 +60,7 @@ def mambapy_layer(config: CaduceusConfig) -> nn.Module:
 
 
 def mamba_ssm_layer(config: CaduceusConfig) -> nn.Module:
-    """One direction through mamba_ssm's own module and fused kernels.
+    """Return one direction with mamba_ssm's own module and fused kernels.
 
     Raises:
         ImportError: If mamba_ssm is not installed.
@@ -80,18 +80,18 @@ def mamba_ssm_layer(config: CaduceusConfig) -> nn.Module:
 
 
 def our_name(name: str) -> str:
-    """What our network calls a parameter of its twin."""
+    """Return our name of a parameter of the two-pass network."""
     for theirs, ours in _RENAMED:
         name = name.replace(theirs, ours)
     return name
 
 
 def two_pass_twin(network: Caduceus, make_layer: MakeLayer) -> Caduceus:
-    """A network of the same weights whose mixers are two passes.
+    """Return a network with the same weights whose mixers run two passes.
 
     Args:
-        network: Ours, with ``add`` and shared projections; it is not changed.
-        make_layer: One direction.
+        network: Our network, with ``add`` and shared projections; it is not changed.
+        make_layer: Makes the layer of one direction.
     """
     twin = copy.deepcopy(network)
     for block in twin.layers:

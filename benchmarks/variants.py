@@ -1,8 +1,8 @@
-"""Scoring SNVs as ``seqdiff variants`` does, beside one window a call.
+"""Scoring SNVs as ``seqdiff variants`` does, compared with one window per call.
 
-Both scores, of three alternatives at each of some sites of a random genome, by a network of random
-weights. The other side does what the formulas say: a network call for every window, mask and
-strand, the reference anew for each alternative, under the same masks. Run
+Both sides compute both scores of the three alternatives at some sites of a random genome with a
+network of random weights. The other side follows the formulas directly: one network call for every
+window, mask and strand, and the reference again for each alternative, with the same masks. Run
 ``python -m benchmarks.variants``.
 """
 
@@ -37,12 +37,12 @@ from seqdiff.schedules import Linear
 from seqdiff.types import Inputs
 
 _PROCESS = Absorbing(SYMBOLS, Linear())
-# Of the largest score; sums of float32 over other batches differ by less.
+# Relative to the largest score; float32 sums over other batch sizes differ by less.
 _TOLERANCE = 1e-3
 
 
 def random_alleles(sites: int, window: int) -> list[AlleleWindows]:
-    """Windows of all three SNVs at each of some sites, a window apart."""
+    """Draw windows of all three SNVs at each of some sites, one window apart."""
     ids = np.random.default_rng(0).integers(0, SYMBOLS, (sites + 1) * window, dtype=np.uint8)
     genome = Genome.from_records({"random": ids})
     found = []
@@ -58,7 +58,7 @@ def random_alleles(sites: int, window: int) -> list[AlleleWindows]:
 
 @torch.no_grad()
 def marginal_plainly(denoiser: Denoiser, pair: AlleleWindows) -> float:
-    """Hide the base that changes, one strand a call."""
+    """Mask the base that changes, one strand per call."""
     gains = []
     for ref, alt in ((pair.ref, pair.alt), tuple(map(reverse_complement, (pair.ref, pair.alt)))):
         place = int(np.flatnonzero(ref != alt)[0])
@@ -72,7 +72,7 @@ def marginal_plainly(denoiser: Denoiser, pair: AlleleWindows) -> float:
 
 @torch.no_grad()
 def ratio_plainly(denoiser: Denoiser, pair: AlleleWindows, evaluations: int) -> float:
-    """Weigh both windows under each mask, one window a call."""
+    """Compare both windows under each mask, one window per call."""
     estimator, noise = SmallK(evaluations), PassNoise(CounterNoise(0))
     sides = [both_strands([ids], [pair.ref]) for ids in (pair.alt, pair.ref)]
     total = 0.0
@@ -103,7 +103,7 @@ def measure(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table and, if asked, write it as JSON."""
+    """Print the table and write it as JSON if a path is given."""
     parser = make_parser(__doc__)
     for flag, default in (("sites", 2), ("window", 256), ("d_model", 118), ("n_layer", 4)):
         parser.add_argument(f"--{flag}", type=positive, default=default)

@@ -1,10 +1,10 @@
-"""A training step with a large vocabulary: predictions where a token counts, or everywhere.
+"""A training step with a large vocabulary, with predictions at masked tokens only or everywhere.
 
-One transformer, one batch, one draw of masks, the same loss. ``counted`` is what training does: it
-asks the head about masked positions. ``everywhere`` normalises the scores of all positions and
-copies the visible tokens, then takes the terms of the bound from those. Losses and gradients
-are compared before anything is timed; the most memory of a step is that of a process of its own.
-Run ``python -m benchmarks.vocabulary``.
+Both sides use one transformer, one batch and one draw of masks, and compute the same loss.
+``counted`` is what training does: it evaluates the head at masked positions. ``everywhere``
+normalises the scores of all positions, copies the visible tokens and takes the terms of the bound
+from the result. Losses and gradients are compared before anything is timed. Peak memory is measured
+in a separate process. Run ``python -m benchmarks.vocabulary``.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _TOLERANCE = 1e-4
 
 
 class Everywhere(Denoiser):
-    """Takes costs from the distributions of all positions."""
+    """Computes costs from the distributions of all positions."""
 
     def nats(self, inputs: Inputs, x0: Tensor, where: Tensor) -> Tensor:
-        """See ``Denoiser``; here for masked positions only."""
+        """See ``Denoiser``; here it is called for masked positions only."""
         at_x0 = self(inputs).gather(-1, x0[..., None]).squeeze(-1)
         return torch.where(where, -at_x0, 0.0)
 
 
 def make_step(side: str, at: Shape, vocabulary: int, batch: int) -> TransformerStep:
-    """One side, without dropout."""
+    """Return a step of one side, without dropout."""
     network = make_network(at, vocabulary, 0.0)
     step = TransformerStep(
         network, batch, at.length, device="cpu", dtype=torch.float32, compiled=False
@@ -60,7 +60,7 @@ def make_step(side: str, at: Shape, vocabulary: int, batch: int) -> TransformerS
 
 
 def step_memory(side: str, at: Shape, vocabulary: int, batch: int) -> int:
-    """Bytes that a step of a side holds at most beyond what it keeps between steps."""
+    """Return the peak memory of a step of one side beyond what is kept between steps."""
     step = make_step(side, at, vocabulary, batch)
     rows = step.batch
     step.batch = Batch(rows.tokens[:, :1], rows.loss_mask[:, :1], rows.index)
@@ -71,7 +71,7 @@ def step_memory(side: str, at: Shape, vocabulary: int, batch: int) -> int:
 
 @dataclass(frozen=True)
 class Row:
-    """One side at one shape; the ratio is how many times longer it takes than the first side."""
+    """One side at one shape, with the ratio of its time to the first side's."""
 
     shape: Shape
     side: str
@@ -81,13 +81,13 @@ class Row:
     gap: float
 
     def cells(self) -> tuple[str, ...]:
-        """What is printed."""
+        """Return the cells of the printed table."""
         first = (str(self.shape), self.side, str(self.scored))
         speed = (f"{1e3 * self.ratio.their_seconds:.0f}", str(self.ratio))
         return (*first, *speed, f"{self.peak_bytes / 2**20:.0f}", f"{self.gap:.0e}")
 
     def record(self) -> dict[str, object]:
-        """What goes into the JSON file."""
+        """Return the record for the JSON file."""
         return {
             "shape": str(self.shape),
             "side": self.side,
@@ -101,7 +101,7 @@ class Row:
 
 
 def compare(at: Shape, options: Namespace) -> list[Row]:
-    """Check and time both sides at one shape, and weigh each of them."""
+    """Check and time both sides at one shape, and measure the memory of each."""
     given = (at, options.vocabulary, options.batch)
     steps = {side: make_step(side, *given) for side in SIDES}
     ours, theirs = (step.numbers() for step in steps.values())
@@ -121,7 +121,7 @@ def compare(at: Shape, options: Namespace) -> list[Row]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table and, if asked, write it as JSON."""
+    """Print the table and write it as JSON if a path is given."""
     parser = make_parser(__doc__)
     parser.add_argument("--shape", type=shape, nargs="+", default=[SMALL])
     parser.add_argument("--vocabulary", type=positive, default=GPT2_VOCABULARY)
@@ -138,7 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] and sys.argv[1] in SIDES:  # a process of its own, see ``compare``
+    if sys.argv[1:2] and sys.argv[1] in SIDES:  # in the process that compare starts
         print(step_memory(sys.argv[1], shape(sys.argv[2]), *map(int, sys.argv[3:])))
     else:
         main()
