@@ -1,4 +1,4 @@
-"""BlockMamba once more, token by token, and wrong in the ways that are easy to miss."""
+"""BlockMamba written token by token, with faults that are easy to miss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAULTS: tuple[Fault, ...] = ("noisy state", "no tail", "open end", "late border"
 
 
 def build(seed: int = 0, dtype: torch.dtype = torch.float64, **options: object) -> BlockMamba:
-    """Small, with values at which every part of the network is heard."""
+    """Small, with weights for which every part of the network has an effect."""
     torch.manual_seed(seed)
     sizes = {"num_embeddings": 5, "num_logits": 4, "d_state": 3, **options}
     network = BlockMamba(6, 2, **sizes).double()
@@ -28,14 +28,14 @@ def build(seed: int = 0, dtype: torch.dtype = torch.float64, **options: object) 
 
 
 def draw(length: int, batch: int = 2, seed: int = 1) -> tuple[Tensor, Tensor]:
-    """Noisy and clean rows, not related to each other."""
+    """Independent noisy and clean rows."""
     random = torch.Generator().manual_seed(seed)
     x_t = torch.randint(5, (batch, length), generator=random)
     return x_t, torch.randint(4, (batch, length), generator=random)
 
 
 def walk(own: SelectiveSSM, xz: Tensor, state: Tensor, tail: Tensor) -> tuple[Tensor, ...]:
-    """Read tokens one by one; gives outputs, every state and the last inputs of the filter."""
+    """Read tokens one by one; return outputs, every state and the last inputs of the convolution."""
     A, rank = -own.A_log.exp(), own.dt_proj.in_features
     outputs, states = [], [state]
     for x, z in zip(*(part.unbind(1) for part in xz.chunk(2, -1)), strict=True):
@@ -59,7 +59,7 @@ def twin(
     fault: Fault | None = None,
     label: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """``network.block_logits`` and, by layer, the states before every block ``(B, n, D, N)``."""
+    """``network.block_logits``, and the states of each layer before every block ``(B, n, D, N)``."""
     rows, kept = [network.embedding(x0), network.embedding(x_t)], []
     if network.label_embedding is not None:
         rows[1] = rows[1] + network.label_embedding(label, x_t)

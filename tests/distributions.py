@@ -1,4 +1,4 @@
-"""What samplers should draw, written independently of them: distributions as dicts of rows."""
+"""Expected distributions of samplers, written independently of them, as dictionaries of rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def masked(x: Tokens, mask: int) -> list[int]:
 
 
 def product(parts: list[dict[int, float]]) -> Distribution:
-    """Independent positions."""
+    """Combine independent positions."""
     distribution: Distribution = {}
     for row in itertools.product(*(part.items() for part in parts)):
         chance = 1.0
@@ -89,7 +89,7 @@ def reveal(x: Tokens, positions: Iterable[int], distributions: list[list[float]]
 def random_order(
     x: Tokens, distributions: Table, mask: int, sizes: list[int] | None = None
 ) -> Distribution:
-    """Reveal uniformly chosen positions, ``sizes`` at a time or one by one, then go on."""
+    """Reveal uniformly chosen positions, ``sizes`` at a time or one by one, and repeat."""
     hidden = masked(x, mask)
     if not hidden:
         return {x: 1.0}
@@ -108,7 +108,7 @@ def chosen_order(
     mask: int,
     rule: Callable[[list[int], list[list[float]]], list[int]],
 ) -> Distribution:
-    """Reveal what a rule chooses from the masked positions and their distributions, then go on."""
+    """Reveal the positions that a rule chooses, given their distributions, and repeat."""
     hidden = masked(x, mask)
     if not hidden:
         return {x: 1.0}

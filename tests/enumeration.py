@@ -1,4 +1,4 @@
-"""The exact distribution of a sampler: run its code for every outcome of its random choices."""
+"""The exact distribution of a sampler: runs its code for every outcome of its random choices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ Distribution = dict[Tokens, float]
 
 @dataclass
 class Path:
-    """The choices of one row: those it must make first, and all it made, with their chances."""
+    """The choices of one row: those that it must make first, and all that it made, with
+    probabilities.
+    """
 
     prefix: tuple[int, ...]
     made: list[int] = field(default_factory=list)
@@ -54,7 +56,7 @@ class Path:
 
 
 class GivenLetters(Draws):
-    """All rows have the same given noise: symbols at one quantile of every distribution."""
+    """All rows use the same given noise: symbols at one quantile of every distribution."""
 
     def __init__(self, quantile: float) -> None:
         self.quantile = quantile
@@ -70,7 +72,7 @@ class GivenLetters(Draws):
 
 
 class ReplayedDraws(Draws):
-    """Makes each row follow a path and notes which other ways there were."""
+    """Makes each row follow a path, and records the alternatives."""
 
     quantile = 0.5
 
@@ -137,10 +139,10 @@ class Outcomes:
     """Every path of a sampler.
 
     Attributes:
-        probability: Of each path; they add up to 1.
-        tokens: Where each path ends.
-        nfe: What each path cost.
-        history: What each path was after every step.
+        probability: Probability of each path; they sum to 1.
+        tokens: Final tokens of each path.
+        nfe: Evaluations of each path.
+        history: Tokens of each path after every step.
     """
 
     probability: Tensor
@@ -156,7 +158,7 @@ class Outcomes:
         return dict(total)
 
     def mean_after(self, step: int, measure) -> float:
-        """The expectation of a function of x_t after a step (counted from 1)."""
+        """The expectation of a function of x_t after a step, counted from 1."""
         values = torch.tensor([float(measure(steps[step - 1])) for steps in self.history])
         return float(self.probability @ values.double())
 
@@ -169,7 +171,7 @@ def outcomes(
     allowed: Tensor | None = None,
     padding: Tensor | None = None,
 ) -> Outcomes:
-    """Run a sampler on one row ``[L]`` for every outcome, those already found in one batch."""
+    """Run a sampler on one row ``[L]`` for every outcome, all known paths in one batch."""
     waiting: list[tuple[int, ...]] = [()]
     chances, tokens, nfe, history = [], [], [], []
     while waiting:
@@ -202,7 +204,7 @@ def outcomes(
 
 
 def distance(first: Distribution, second: Distribution) -> float:
-    """Total variation."""
+    """Total variation distance."""
     keys = set(first) | set(second)
     return sum(abs(first.get(key, 0.0) - second.get(key, 0.0)) for key in keys) / 2
 

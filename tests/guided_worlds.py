@@ -1,4 +1,4 @@
-"""Small worlds with labels, their exact denoisers and classifiers."""
+"""Small joint distributions with labels, their exact denoisers and classifiers."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ SIZES = [(2, 4), (3, 3), (4, 2)]
 
 
 class LabelledWorld(TableBackbone):
-    """One backbone for each label and, last, one for no label."""
+    """One backbone per label, and a last one for no label."""
 
     num_classes = CLASSES
 
@@ -47,7 +47,7 @@ def lookup_world(k: int, length: int) -> Denoiser:
 
 
 class ExactClassifier:
-    """p(y | x_t) of the joint distribution, by summing over every completion."""
+    """p(y | x_t) of the joint distribution, summed over every completion."""
 
     def __init__(self, k: int, length: int, label: int) -> None:
         self.parts, self.label, self.k = joints(k, length), label, k
@@ -64,7 +64,7 @@ class ExactClassifier:
 
 
 class LinearClassifier:
-    """log p(y | x) is a sum over positions; of tokens or of rows of vectors."""
+    """log p(y | x) as a sum over positions, of tokens or of rows of vectors."""
 
     def __init__(self, k: int, length: int, bend: float = 0.0) -> None:
         generator = torch.Generator().manual_seed(5)

@@ -1,4 +1,4 @@
-"""A process that seqdiff does not know, as an outsider would add it: a token walks round a ring."""
+"""A process that seqdiff does not include, as a user would add it: a random walk on a ring."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Ring(DiscreteProcess):
 
     Attributes:
         vocab_size: K.
-        speed: Moves of a token between t = 0 and t = 1, on average; at most 10.
+        speed: Mean number of moves of a token between t = 0 and t = 1; at most 10.
     """
 
     vocab_size: int
@@ -51,14 +51,14 @@ class Ring(DiscreteProcess):
 
     @property
     def moves(self) -> Tensor:
-        """Probability of each symbol after a move from each other."""
+        """Probability of each symbol after one move, by previous symbol."""
         one = torch.eye(self.vocab_size, dtype=torch.float64)
         return (one.roll(1, dims=1) + one.roll(-1, dims=1)) / 2
 
     def transition(self, sigma: Tensor) -> Tensor:
         """exp(sigma (moves - 1)), a Poisson mixture of numbers of moves: ``[*n, K, K]``.
 
-        All of its terms are positive, so that small probabilities keep their digits.
+        All of its terms are positive, so that small probabilities stay accurate.
         """
         powers, term = [], torch.eye(self.vocab_size, dtype=torch.float64)
         for number in range(_TERMS):
@@ -71,7 +71,7 @@ class Ring(DiscreteProcess):
 
 @dataclass(frozen=True)
 class Offsets(Parameterization):
-    """Output d is the logit of the clean token lying d places beyond the noisy one."""
+    """Output d is the logit of the clean token at distance d from the noisy one."""
 
     name = "offsets"
     kind = "loo"
@@ -83,7 +83,7 @@ class Offsets(Parameterization):
 
 
 class FirstSymbols(RingSet):
-    """Rows of the first symbol or of the second: easy to learn."""
+    """Rows of the first symbol or of the second, which are easy to learn."""
 
     def rows(
         self, indices: Int64[np.ndarray, " B"]

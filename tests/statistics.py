@@ -9,7 +9,7 @@ FALSE_ALARM = 1e-6
 
 
 def pearson(counts: Tensor, distribution: Tensor) -> tuple[float, float]:
-    """Pearson's statistic and the threshold it exceeds with probability ``FALSE_ALARM``.
+    """Pearson's statistic, and the threshold that it exceeds with probability ``FALSE_ALARM``.
 
     The chi-square approximation needs an expected count of at least 20 in every cell.
     """

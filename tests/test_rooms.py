@@ -1,4 +1,4 @@
-"""Packages are rooms: code outside imports what ``__init__`` exports, not the modules inside."""
+"""Code outside of a package imports what its ``__init__`` exports, not the modules inside."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The benchmarks of block diffusion run at toy size, and refuse sides that differ."""
+"""The benchmarks of block diffusion run at small size, and do not time results that differ."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Block diffusion from the command line: stop symbols, lengths, labels, and what is refused."""
+"""Block diffusion from the command line: stop symbols, lengths, labels, and errors."""
 
 import contextlib
 from pathlib import Path
@@ -27,7 +27,7 @@ MAMBA = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network as it is built: nearly every letter is as likely as any other."""
+    """A network with initial weights: letters are almost equally likely."""
     folder = tmp_path_factory.mktemp("blocks")
     path = write_config(folder)
     content = yaml.safe_load(path.read_text())
@@ -44,7 +44,7 @@ def sample(run: Path, out: Path, *flags: str) -> list[str]:
 
 
 def test_a_stop_symbol_ends_sequences(run: Path, tmp_path: Path, capsys) -> None:
-    """They are those without it, cut after the symbol, which may also be the first letter."""
+    """The sequences without it, cut after the symbol, which may be the first letter."""
     whole = sample(run, tmp_path / "a.ring", "--length", "30")
     stopped = sample(run, tmp_path / "b.ring", "--length", "30", "--stop", "w")
     ends = [sequence.find("w", 1) + 1 or 30 for sequence in whole]
@@ -88,7 +88,7 @@ def test_prompts_of_any_length_are_kept(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_window_slides_over_rows_longer_than_those_of_training(run: Path, tmp_path, capsys):
-    """Without a word, unless it is told to look back further than the run has learnt to."""
+    """No warning, unless it is told to look back further than the run has been trained for."""
     out = tmp_path / "a.ring"
     assert {len(s) for s in sample(run, out, "--length", "100")} == {100}
     command = ["sample", str(run), "--num=1", "--seed=1", f"--out={tmp_path / 'b.ring'}"]
@@ -153,7 +153,7 @@ def test_samplers_lists_it(capsys) -> None:
 
 
 class Special(RingTokenizer):
-    """Has a symbol that its own name does not encode to."""
+    """Has a symbol whose name does not encode to itself."""
 
     def encode(self, string):
         return super().encode(string.replace("<", "u").replace(">", "u"))
@@ -168,7 +168,7 @@ def test_a_symbol_is_what_decodes_to_it() -> None:
 
 
 def test_the_bar_looks_at_all_tokens_now_and_then(run: Path, monkeypatch) -> None:
-    """Once a tenth of a second, not after each of 48 steps; the clock stands still here."""
+    """Every tenth of a second rather than after each of 48 steps; the test stops the clock."""
     updates: list[float] = []
     bar = SimpleNamespace(
         add_task=lambda *_, **__: 0, update=lambda _, completed: updates.append(completed)
@@ -188,7 +188,7 @@ def test_the_bar_looks_at_all_tokens_now_and_then(run: Path, monkeypatch) -> Non
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A block run on two classes of DNA that differ in their share of G and C."""
+    """A block run on two classes of DNA with different fractions of G and C."""
     folder = tmp_path_factory.mktemp("classes")
     data = [*labelled.write_data(folder), "--data.labels=[rich, poor]"]
     small = [flag for flag in labelled.SMALL if not flag.startswith("--backbone")]
@@ -204,7 +204,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def share(run: Path, out: Path, *flags: str) -> float:
-    """The share of G and C in 40 sequences of 50."""
+    """The fraction of G and C in 40 sequences of 50."""
     command = ["sample", str(run), "--num=40", "--length=50", "--seed=1", f"--out={out}", *flags]
     assert main(command) == 0
     letters = "".join(line for line in out.read_text().splitlines() if not line.startswith(">"))
@@ -222,7 +222,7 @@ def fasta_writer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_labels_steer_blocks(classes: Path, tmp_path: Path, fasta_writer: None, capsys) -> None:
-    """The true shares are 0.2 and 0.8; the standard error in 2000 letters is 0.01."""
+    """The true fractions are 0.2 and 0.8; the standard error in 2,000 letters is 0.01."""
     out = tmp_path / "a.fa"
     rich, poor = (share(classes, out, f"--label={label}") for label in ("rich", "poor"))
     assert poor < 0.35 < 0.65 < rich

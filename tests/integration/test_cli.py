@@ -1,4 +1,4 @@
-"""The command line is open: a domain adds subcommands as an outsider would."""
+"""A domain adds commands to the command line, as a package of a user would."""
 
 import errno
 import os
@@ -23,10 +23,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def shout(word: str, /) -> None:
-    """Say it louder.
+    """Print a word in capitals.
 
     Args:
-        word: What.
+        word: The word.
     """
     if word == "nothing":
         raise ValueError("shout.word must be a word,\n got nothing; say something")
@@ -89,7 +89,7 @@ def test_keys_are_listed(capsys) -> None:
 
 
 def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything was saved, and after; the command it gives is the one that goes on."""
+    """Before anything is saved, and after; the printed command continues the run."""
     original = RunCheckpoint.on_train_batch_end
 
     def interrupt(self, trainer, *rest) -> None:
@@ -113,7 +113,7 @@ def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.M
     "every, said", [("1", "to continue: "), ("999999999", "nothing was saved")]
 )
 def test_terminated(config: Path, tmp_path: Path, every: str, said: str) -> None:
-    """SIGTERM, which batch systems send, is no success."""
+    """SIGTERM, which batch systems send, counts as a failure."""
     run = tmp_path / "run"
     command = [sys.executable, "-m", "seqdiff.cli", "train", str(config)]
     command += ["--trainer.max_steps=999999999", f"--checkpoint_every_n_steps={every}"]
@@ -130,7 +130,7 @@ def test_terminated(config: Path, tmp_path: Path, every: str, said: str) -> None
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_goes_away_is_no_error(unbuffered: str) -> None:
-    """As in ``seqdiff samplers | head -1``; a pipe of another sort that breaks is reported."""
+    """As in ``seqdiff samplers | head -1``; other broken pipes are reported."""
     code = "import sys; from seqdiff.cli.app import main; import seqdiff.samplers\n"
     code += "sys.stdin.read(); sys.exit(main(['samplers']))"
     command = [sys.executable, "-c", code]

@@ -1,4 +1,4 @@
-"""Runs that a kill, a copy or another version has damaged: one line, and the run as it was."""
+"""Runs damaged by a kill, a copy or another version: one-line errors that leave the run unchanged."""
 
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ MORE = ["--trainer.max_steps", "62"]
 
 @pytest.fixture
 def copied(trained: Path, tmp_path: Path) -> Path:
-    """A finished run that a test may damage."""
+    """A finished run that a test may change."""
     return Path(shutil.copytree(trained, tmp_path / "copied"))
 
 
@@ -101,7 +101,7 @@ def test_checkpoint_that_would_break_later(copied: Path, fails, damage: str) -> 
 
 
 def test_a_parameter_without_a_gradient_has_no_state(config: Path, tmp_path: Path) -> None:
-    """The twin of the refusals: what AdamW never saw it has no moments of."""
+    """AdamW has no moments of a parameter that never had a gradient, which is not an error."""
     flags = ["--backbone", f"{TOY}.NetWithASpare", "--trainer.max_steps"]
     assert main(["train", str(config), *flags, "2"]) == 0
     assert main(["train", "--resume", str(tmp_path / "run"), *flags[2:], "4"]) == 0
@@ -110,7 +110,7 @@ def test_a_parameter_without_a_gradient_has_no_state(config: Path, tmp_path: Pat
 def test_run_yaml_is_signed_once_the_checkpoint_is_taken_in(
     copied: Path, fails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if it holds what only Lightning or a callback can find fault with."""
+    """Also if it contains something that only Lightning or a callback can reject."""
 
     def refuse(self, state: dict[str, torch.Tensor]) -> None:
         raise ValueError("refused by a callback")
@@ -172,7 +172,7 @@ def test_metrics_whose_step_is_no_number(copied: Path, fails) -> None:
 
 
 def test_metrics_without_their_header(copied: Path, fails) -> None:
-    """The first row would be dropped as if it were the header."""
+    """The first row must not be dropped as a header."""
     path = copied / "metrics.csv"
     path.write_text(path.read_text().partition("\n")[2])
     before = path.read_bytes()
@@ -242,7 +242,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def test_revision_is_the_one_of_the_package(tmp_path: Path, monkeypatch) -> None:
-    """Not of the working directory, and not of a checkout that holds an installed copy."""
+    """The revision of the package, not of the working directory or of a checkout that contains it."""
     checkout, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
     for folder in (checkout / "package", checkout / "installed", elsewhere / "package"):
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The loaders: nothing dropped, nothing repeated, the same stream however it is cut."""
+"""The loaders drop and repeat nothing, and give the same stream however it is divided."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_stream_is_shuffled_anew_each_epoch_and_depends_on_the_seed():
 
 
 class Recorder(SequenceDataset):
-    """Rows that are their own index; keeps the randomness it is given."""
+    """Rows that contain their own index; records the randomness of each."""
 
     def __init__(self, size):
         self.size, self.seen = size, []
@@ -74,7 +74,7 @@ class Recorder(SequenceDataset):
 
 
 def by_definition(size, seed, position):
-    """Row and randomness of one position, computed for it alone."""
+    """Row and randomness of one position, computed independently of others."""
     order = np.random.default_rng((seed, position // size)).permutation(size)
     noise = CounterNoise(seed).uniform(torch.tensor([position]), 1, stream=AUGMENT_STREAM)
     return order[position % size], float(noise)
@@ -82,7 +82,7 @@ def by_definition(size, seed, position):
 
 @pytest.mark.parametrize("size", [7, 5000])
 def test_a_position_holds_what_the_seed_and_the_position_say(size):
-    """Whatever was read before, in any order, across epochs and the pages noise is drawn in."""
+    """Independent of what was read before, in any order, across epochs and blocks of noise."""
     data = Recorder(size)
     stream = TrainingStream(data, seed=11)
     jumps = [[0, 1, 2], [4094, 4095, 4096, 4097], [3], [20_000, 3, 12_287, 12_288], [4096], [9, 0]]
@@ -97,7 +97,7 @@ def test_a_position_holds_what_the_seed_and_the_position_say(size):
 
 
 class Counting(TrainingStream):
-    """Keeps the epochs whose order it has drawn."""
+    """Records the epochs whose order it has drawn."""
 
     def __init__(self, size):
         self.drawn = []
@@ -109,7 +109,7 @@ class Counting(TrainingStream):
 
 
 def test_an_order_is_drawn_once_while_it_is_near_and_given_up_when_it_is_far():
-    """Loaders cross an epoch's end and come back to it; ten epochs of a genome fill a memory."""
+    """Loaders cross the end of an epoch and return; ten epochs of a genome would fill the memory."""
     stream = Counting(10)
     for _ in range(3):
         for positions in ([8, 9], [9, 10], [10, 11], [9]):

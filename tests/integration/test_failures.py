@@ -1,4 +1,4 @@
-"""What goes wrong on a user's machine: one line, exit code 2, nothing half-written."""
+"""Failures on a user's machine: one line, exit code 2, nothing half-written."""
 
 import errno
 import pickle
@@ -22,12 +22,12 @@ def _snapshot(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def copied(trained: Path, tmp_path: Path) -> Path:
-    """A finished run that a test may damage."""
+    """A finished run that a test may change."""
     return Path(shutil.copytree(trained, tmp_path / "copied"))
 
 
 def _fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Refuse to write any more of one kind of file after its first byte."""
+    """Refuse to write more than the first byte of one kind of file."""
     original, suffix = Path.write_bytes, Path(name).suffix
 
     def full(self: Path, content: bytes) -> int:
@@ -72,7 +72,7 @@ def test_full_disk_leaves_no_sample_file(
 
 
 def test_writing_in_place_would_have_destroyed_it(tmp_path: Path) -> None:
-    """The broken twin of ``replacing``: the file itself is open when the disk fills up."""
+    """Broken twin of ``replacing``: writes to the file itself when the disk is full."""
     path = tmp_path / "a.txt"
     path.write_text("precious")
     with pytest.raises(OSError), replacing(path) as temporary:
@@ -107,7 +107,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
 def test_weights_that_are_not_finite_are_not_saved(
     config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A finite loss with a gradient that is not: the save at that very step is refused."""
+    """A finite loss with a gradient that is not finite: that step is not saved."""
     original = ContinuousNELBO.terms
 
     def poisoned(self, denoiser, batch, noise):
@@ -199,7 +199,7 @@ class _Exploit:
 
 
 def test_a_checkpoint_is_never_unpickled(copied: Path, fails, capsys) -> None:
-    """The broken twin is ``torch.load`` without ``weights_only``: it runs what the file says."""
+    """Broken twin: ``torch.load`` without ``weights_only`` runs code from the file."""
     torch.save({"global_step": _Exploit(), "state_dict": {}}, copied / "last.ckpt")
     message = fails(["train", "--resume", str(copied)])
     assert "must be a checkpoint of plain tensors" in message
@@ -230,7 +230,7 @@ def test_traceback_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_run_yaml_trains_the_same_run_again(trained: Path, tmp_path: Path) -> None:
-    """What is written is complete: run.yaml alone reproduces the weights."""
+    """run.yaml is complete: training from it reproduces the weights."""
     again = tmp_path / "again"
     command = ["train", str(trained / "run.yaml"), "--output", str(again)]
     assert main(command) == 0

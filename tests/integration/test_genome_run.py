@@ -1,4 +1,4 @@
-"""FASTA in, FASTA out: the main job on a genome, from the command line."""
+"""From FASTA to FASTA: the main task on a genome, from the command line."""
 
 import json
 from itertools import pairwise
@@ -50,7 +50,7 @@ def markov_fasta(tmp_path: Path) -> Path:
 
 
 def test_fasta_to_fasta(markov_fasta: Path, tmp_path: Path) -> None:
-    """The bound falls to the Markov entropy, and the samples have the source's repeats."""
+    """The bound falls to the Markov entropy, and the samples repeat bases like the source."""
     run, numbers, samples = tmp_path / "run", tmp_path / "e.json", tmp_path / "s.fa"
     train(markov_fasta, run, "--trainer.max_steps=150")
     assert main(["evaluate", str(run), "--json", str(numbers), "--evaluations", "8"]) == 0
@@ -75,7 +75,7 @@ def test_fasta_to_fasta(markov_fasta: Path, tmp_path: Path) -> None:
     records = [(record.id, str(record.seq)) for record in SeqIO.parse(samples, "fasta")]
     assert len(records) == 40 and {len(sequence) for _, sequence in records} == {50}
     repeats = np.mean([a == b for _, s in records for a, b in pairwise(s)])
-    # 1,960 neighbours, each equal with probability 3/4: 1e-6 lies at 4.9 * 0.0098.
+    # 1,960 neighbours, each equal with probability 3/4: 1e-6 is at 4.9 * 0.0098.
     assert repeats == pytest.approx(0.75, abs=0.05 + 0.03)
     first = samples.read_text()
     assert main(draw) == 0
@@ -97,7 +97,7 @@ def test_resume_with_reverse_complement_is_bit_identical(
 
 
 def test_a_real_slice(real_data: Path, tmp_path: Path) -> None:
-    """Human chr20: a thousand small steps' worth of bases must beat the base composition."""
+    """Human chr20: training on a thousand small batches must beat the base composition."""
     run, numbers = tmp_path / "run", tmp_path / "e.json"
     fasta = real_data / "hg38" / "hg38_chr20_1-1000000.fa.gz"
     train(fasta, run, "--trainer.max_steps=200")

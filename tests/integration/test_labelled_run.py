@@ -1,4 +1,4 @@
-"""Labels from a table to samples of a class, from the command line."""
+"""From a table of labels to samples of a class, from the command line."""
 
 import csv
 import json
@@ -33,7 +33,7 @@ GC = {"poor": 0.2, "rich": 0.8}
 
 
 def write_data(folder: Path) -> list[str]:
-    """Records of independent bases, in two classes that differ in their share of G and C."""
+    """Records of independent bases, in two classes with different fractions of G and C."""
     generator, names, sequences, lines = np.random.default_rng(0), [], [], []
     for label, share in GC.items():
         for number in range(4):
@@ -70,7 +70,7 @@ def labelled(data: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sample(run: Path, out: Path, *flags: str) -> float:
-    """The share of G and C in 40 sequences of 50."""
+    """The fraction of G and C in 40 sequences of 50."""
     command = ["sample", str(run), "--num=40", "--length=50", "--seed=1", f"--out={out}", *flags]
     command.append("--extrapolate")
     assert main(command) == 0
@@ -81,9 +81,9 @@ def sample(run: Path, out: Path, *flags: str) -> float:
 
 @pytest.mark.slow
 def test_samples_have_the_class_that_is_asked_for(labelled: Path, tmp_path: Path) -> None:
-    """Of 2,000 independent bases the share is known to 0.009: 1e-6 lies at 4.9 of those, 0.044.
+    """2,000 independent bases give the fraction to 0.009; 1e-6 is at 4.9 of those, 0.044.
 
-    The model may be off by 0.06 more. A model that ignores labels gives 0.5.
+    The model may be off by another 0.06. A model that ignores labels gives 0.5.
     """
     out = tmp_path / "s.fa"
     rich, poor = (sample(labelled, out, "--label", name) for name in ("rich", "poor"))
@@ -101,7 +101,7 @@ def test_samples_have_the_class_that_is_asked_for(labelled: Path, tmp_path: Path
 def test_scores_and_embeddings_are_of_a_label_without_guidance(
     preset: str, data: list[str], tmp_path: Path, fails: Callable[[list[str]], str]
 ) -> None:
-    """A strength of 1 is the model given the label, which every network with classes is."""
+    """A strength of 1 is the model given the label, which every network with classes has."""
     assert train(tmp_path / "run", f"--preset={preset}", "--trainer.max_steps=2", *data) == 0
     run = load(tmp_path / "run")
     weights = run.denoiser.backbone.label_embedding.parameters()
@@ -192,7 +192,7 @@ def test_guidance_of_another_process_is_an_error(
     run, out = tmp_path / "run", tmp_path / "s.fa"
     assert train(run, "--preset", preset, "--trainer.max_steps=0", *data) == 0
     assert said in refused(fails, run, out, *flags)
-    if preset in ("udlm", "gidd"):  # by a sampler that is for it
+    if preset in ("udlm", "gidd"):  # by a sampler for this process
         command = ["sample", str(run), "--num=1", "--length=5", "--seed=1", f"--out={out}"]
         assert main([*command, *flags[:2], "--num-steps=2"]) == 0
 
@@ -269,7 +269,7 @@ def test_scores_are_given_the_label(
 def test_an_evaluation_says_whether_the_labels_are_given(
     labelled: Path, tmp_path: Path, capsys
 ) -> None:
-    """By default they are not, as for the baselines; what is printed is what it names."""
+    """By default they are not, as for the baselines; the output says which was done."""
     run = load(labelled)
     batches = list(run.datamodule.evaluation_loader("test"))
     hidden = [replace(batch, label=None) for batch in batches]

@@ -1,4 +1,4 @@
-"""The comparison of systems: its weights of steps, by enumeration of all masks."""
+"""The comparison of systems: its step weights, against enumeration of all masks."""
 
 import itertools
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_weights_of_many_steps_tend_to_those_of_the_bound() -> None:
 
 
 def test_excess_of_steps() -> None:
-    """Independent tokens have none; one step draws all tokens at once from the blank row."""
+    """Zero for independent tokens; one step draws all tokens at once from the blank row."""
     independent = [np.arange(1, n + 1) * 0.7 for n in (3, 5, 5)]
     assert excess_of_steps(independent, 4) == pytest.approx((0, 0), abs=1e-12)
     rng = np.random.default_rng(0)

@@ -1,7 +1,7 @@
-"""Runs that were trained before runs named a process: loaded, evaluated, sampled, gone on with.
+"""Runs trained before runs had a process: loaded, evaluated, sampled, resumed.
 
-``old_runs`` holds two run directories of 6 steps as that version wrote them, and what it then made
-of each: nats of every row of the test split, samples, and losses when it went on to step 12.
+``old_runs`` holds two run directories of 6 steps written by that version, and its results for each:
+nats of every row of the test split, samples, and losses of resuming to step 12.
 """
 
 import csv
@@ -72,7 +72,7 @@ def test_it_goes_on_as_it_would_have(old: Path) -> None:
 
 
 def test_from_the_weights_alone_it_would_go_on_otherwise(tmp_path: Path) -> None:
-    """The broken twin: what the optimiser kept of the first steps is lost."""
+    """Broken twin: loses the optimiser's state of the first steps."""
     old = shutil.copytree(OLD / "mdlm", tmp_path / "mdlm")
     checkpoint = torch.load(old / "last.ckpt", weights_only=True)
     for state in checkpoint["optimizer_states"][0]["state"].values():
@@ -122,7 +122,7 @@ objective: Autoregressive
 def test_files_with_the_names_of_before_mean_what_they_meant(
     file: str, process: Process, objective: Objective, tmp_path: Path
 ) -> None:
-    """The base says what every file of before inherited; the file names its objective alone."""
+    """The base is what every such file inherited; the file itself gives only its objective."""
     (tmp_path / "base.yaml").write_text(BASE)
     (tmp_path / "old.yaml").write_text(f"base: base.yaml\noutput: {tmp_path / 'run'}\n{file}\n")
     assert main(["train", str(tmp_path / "old.yaml"), "--trainer.max_steps", "0"]) == 0
@@ -153,7 +153,7 @@ MOVED = {
     "text.subwords.BertTokenizer": "text.tokenizers.BertTokenizer",
     "text.subwords.GPT2Tokenizer": "text.tokenizers.GPT2Tokenizer",
     "text.subwords.JSONTokenizer": "text.tokenizers.JSONTokenizer",
-    # These modules are rooms now, with the same classes.
+    # These modules are packages now, with the same classes.
     "text.tokenizers.ByteTokenizer": "text.tokenizers.ByteTokenizer",
     "text.tokenizers.CharacterTokenizer": "text.tokenizers.CharacterTokenizer",
     "text.tokenizers.Text8Tokenizer": "text.tokenizers.Text8Tokenizer",

@@ -1,4 +1,4 @@
-"""Options of a process are read by their types, from flags and from files."""
+"""Options of a process are parsed by their types, from flags and from files."""
 
 from pathlib import Path
 

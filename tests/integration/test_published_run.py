@@ -1,4 +1,4 @@
-"""A published MDLM folder as a run: evaluated, sampled, trained on, and published again."""
+"""A published MDLM folder as a run: evaluated, sampled, trained, and published again."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -57,7 +57,7 @@ def make(hub: Path, output: Path, *flags: str) -> list[str]:
 
 
 class Reference(TableBackbone):
-    """The published logits at the real symbols, cut by hand; or, as a twin, shifted by one."""
+    """The published logits at the real symbols, or, as a broken twin, shifted by one."""
 
     def __init__(self, hub: Path, first: int = 0) -> None:
         super().__init__(V - 1)
@@ -188,7 +188,7 @@ def test_weights_for_another_tokenizer_are_refused(
     weights = run / "model.safetensors"
     tensors = load_file(weights)
     save_file(tensors, weights)
-    found = load(run)  # as written before weights said whose they are
+    found = load(run)  # as written before weights named their kind
     tokenizer, model = found.tokenizer.fingerprint, found.denoiser.description
     save_file(tensors, weights, metadata={"tokenizer": "another"})
     old = fails(["evaluate", str(run)])
@@ -265,7 +265,7 @@ def test_a_run_that_was_not_trained_is_kept_and_not_resumed(
 def test_a_shape_without_weights_starts_no_run(
     hub: Path, tmp_path: Path, fails: Callable[[list[str]], str]
 ) -> None:
-    """Or else run.yaml, typed as a configuration, would train random weights."""
+    """Otherwise run.yaml, used as a configuration, would train random weights."""
     assert main(make(hub, tmp_path / "run", "--trainer.max_steps=0")) == 0
     said = fails(["train", str(tmp_path / "run" / "run.yaml"), f"--output={tmp_path / 'again'}"])
     assert "published_shape must be left out of what starts a run" in said

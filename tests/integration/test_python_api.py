@@ -1,4 +1,4 @@
-"""What ``import seqdiff`` gives: the same results as the commands, without Lightning."""
+"""``import seqdiff`` gives the same results as the commands, without Lightning."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ from seqdiff.types import Inputs
 
 
 def _imported(code: str) -> set[str]:
-    """Modules that a fresh process has imported after some code, by ``-X importtime``."""
+    """Modules that a new process has imported after running some code, by ``-X importtime``."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
     )

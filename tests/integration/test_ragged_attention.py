@@ -1,4 +1,4 @@
-"""The benchmark of padding runs at toy size, and refuses to time ways that differ."""
+"""The benchmark of padding runs at small size, and does not time results that differ."""
 
 import json
 from pathlib import Path

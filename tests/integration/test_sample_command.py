@@ -36,7 +36,7 @@ NEEDED = {
 
 
 class ConstantSampler(Sampler):
-    """Outside of the package: fills in the first letter."""
+    """A sampler outside of the package, which fills in the first letter."""
 
     def fill(self, canvas: Canvas) -> None:
         masked = canvas.masked

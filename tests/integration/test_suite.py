@@ -1,4 +1,4 @@
-"""A suite of a domain from outside, and what the core does with it."""
+"""A zero-shot suite of a domain outside of the package, run by the core."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from tests.integration.toy_domain import RingSet
 
 
 class Rings:
-    """One ring set that is at hand and one that is not."""
+    """One set that is available and one that is not."""
 
     models = ("Ring net",)
     unit = "turn"

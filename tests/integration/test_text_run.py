@@ -1,4 +1,4 @@
-"""Text in, text out: the main job on text files, from the command line."""
+"""From text to text: the main task on text files, from the command line."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def train(corpus: Path | str, output: Path, *flags: str) -> list[str]:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -101,7 +101,7 @@ def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
 
 
 def test_resume_across_epochs_is_bit_identical(corpus: Path, tmp_path: Path) -> None:
-    """Ten steps of 8 rows are more than an epoch, which the stop lies in the middle of."""
+    """Ten steps of 8 rows are more than an epoch, and the run stops in the middle of one."""
     short = tmp_path / "short.txt"
     short.write_text("\n".join(corpus.read_text().splitlines()[:30]))
     stopped, straight = tmp_path / "stopped", tmp_path / "straight"
@@ -118,7 +118,7 @@ def test_resume_across_epochs_is_bit_identical(corpus: Path, tmp_path: Path) -> 
 
 
 def test_sentences_a_row_are_trained_and_scored(corpus: Path, tmp_path: Path) -> None:
-    """Rows of padded documents through training, validation and evaluation."""
+    """Rows of padded documents in training, validation and evaluation."""
     run, numbers = tmp_path / "run", tmp_path / "e.json"
     flags = ("--data.wrap=false", "--data.length=64", "--trainer.max_steps=20")
     assert main(train(corpus, run, *flags, "--trainer.val_check_interval=10")) == 0
@@ -235,7 +235,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 
 @pytest.mark.slow
 def test_real_text(real_data: Path, tmp_path: Path) -> None:
-    """War and Peace: a hundred small steps must beat the byte composition."""
+    """War and Peace: a hundred small batches must beat the byte composition."""
     run, numbers = tmp_path / "run", tmp_path / "e.json"
     parts = [f"--data.{s}={real_data}/text/wap.{s}.txt.gz" for s in ("valid", "test")]
     flags = ("--trainer.max_steps=200", "--data.batch_size=16", "--data.length=64")

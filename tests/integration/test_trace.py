@@ -1,4 +1,4 @@
-"""``seqdiff sample --trace``: every state of every sequence, exactly."""
+"""``seqdiff sample --trace`` writes every state of every sequence exactly."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +53,7 @@ def _sample(trained: Path, out: Path, case: str, *more: str) -> list[str]:
 
 
 def _seen(run: Run, case: str) -> list[list[list[int]]]:
-    """What a callback of our own is left with, row by row: states from ``x_init`` on."""
+    """The states that a callback receives, by row, from ``x_init`` on."""
     sampler = build_sampler(case.split()[0], SAMPLERS[case])
     seeds = run.row_seeds(NUM, SEED)
     rows: list[list[list[int]]] = []

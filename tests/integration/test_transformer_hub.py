@@ -1,4 +1,4 @@
-"""Published MDLM and BD3-LM folders: what is written is read back, what does not fit is named."""
+"""Published MDLM and BD3-LM folders: written files are read back, and mismatches are reported."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -90,7 +90,7 @@ def test_names_are_the_published_ones(folder: Path) -> None:
 
 
 def test_the_parts_of_the_projection_are_queries_keys_and_values(folder: Path) -> None:
-    """Without values a block's attention adds nothing; without queries it is a mean of values."""
+    """Without values, attention adds nothing; without queries, it is a mean of values."""
     rows = load_file(folder / "model.safetensors")[BLOCK + "attn_qkv.weight"]
     assert rows.shape == (36, 12)
     model = Transformer.from_hub(folder)

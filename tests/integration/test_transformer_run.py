@@ -1,4 +1,4 @@
-"""Runs of the transformer: trained, stopped, gone on with, sampled from, guided by labels."""
+"""Runs of the transformer: trained, stopped, resumed, sampled from, guided by labels."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def weights(run: Path) -> bytes:
 
 @pytest.mark.parametrize("net", [SMALL, TIMED, TWIN], ids=["time-free", "timed", "causal"])
 def test_resume_is_bit_identical(config: Path, tmp_path: Path, net: list[str]) -> None:
-    """With dropout, whose noise has to go on where it stopped."""
+    """With dropout, whose noise must continue where it stopped."""
     flags = [*net, "--backbone.dropout=0.5", "--checkpoint_every_n_steps=2"]
     straight, stopped, dry = tmp_path / "straight", tmp_path / "stopped", tmp_path / "dry"
     run = ["train", str(config), *flags]
@@ -103,9 +103,9 @@ def test_bad_runs_end_in_one_line(config: Path, fails, tmp_path: Path) -> None:
 def test_samples_have_the_class_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 2,000 independent bases the share is known to 0.009: 1e-6 lies at 4.9 of those, 0.044.
+    """2,000 independent bases give the fraction to 0.009; 1e-6 is at 4.9 of those, 0.044.
 
-    The model may be off by 0.06 more. A model that ignores labels gives 0.5.
+    The model may be off by another 0.06. A model that ignores labels gives 0.5.
     """
     monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
     run, out = tmp_path / "run", tmp_path / "s.fa"

@@ -1,4 +1,4 @@
-"""The notebooks of docs/tutorials hold the outputs of a run, and run."""
+"""The notebooks of docs/tutorials contain the outputs of a run, and run."""
 
 import json
 import os

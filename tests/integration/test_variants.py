@@ -1,4 +1,4 @@
-"""``seqdiff variants``, ``ism`` and ``embed``, with right input and with wrong."""
+"""``seqdiff variants``, ``ism`` and ``embed``, with valid and invalid input."""
 
 import csv
 import gzip

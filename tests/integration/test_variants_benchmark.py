@@ -1,4 +1,4 @@
-"""The benchmark of variant scores at toy size."""
+"""The benchmark of variant scores at small size."""
 
 import json
 from pathlib import Path

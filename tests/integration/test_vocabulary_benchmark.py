@@ -1,4 +1,4 @@
-"""The benchmark of large vocabularies at toy size."""
+"""The benchmark of large vocabularies at small size."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ def test_the_cost_of_the_neighbour_is_refused(monkeypatch) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
 def test_memory_is_that_of_a_process_of_its_own() -> None:
-    """Scores, distributions and copies of 64 positions, 60,000 wide, are 15 MB each."""
+    """Scores, distributions and copies of 64 positions with 60,000 symbols are 15 MB each."""
     command = [
         sys.executable,
         "-m",

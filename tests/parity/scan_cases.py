@@ -1,4 +1,4 @@
-"""Random scans and how two backends' results compare."""
+"""Random scans, and how to compare the results of two backends."""
 
 import math
 
@@ -68,7 +68,7 @@ def run(given, backend, *, softplus=True, reverse=False, use_last=True):
 
 
 def gap(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, float]:
-    """The largest difference of each result as a share of its largest value; infinite for NaN."""
+    """The largest difference relative to each result's largest value; infinite for NaN."""
     assert got.keys() == wanted.keys()
     gaps = {
         name: ((got[name] - w).abs().max() / w.abs().max().clamp(min=1e-30)).item()

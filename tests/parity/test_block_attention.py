@@ -1,4 +1,4 @@
-"""Block diffusion's attention without empty parts against one mask over [x_t ; x0]."""
+"""Block diffusion's structured attention against one mask over [x_t ; x0]."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def numbers(
     label: Tensor | None = None,
     backward: bool = True,
 ) -> Numbers:
-    """The logits, and the gradients of a sum that weighs each differently."""
+    """The logits, and the gradients of a randomly weighted sum."""
     x_t, x0, padding = batch(length, padded)
     model.zero_grad()
     with pytest.MonkeyPatch.context() as patch, torch.set_grad_enabled(backward):
@@ -56,7 +56,7 @@ def numbers(
 
 
 def gap(ours: Numbers, theirs: Numbers) -> float:
-    """The largest, as a share of a tensor's largest value."""
+    """The largest difference relative to a tensor's largest value."""
     assert ours.keys() == theirs.keys()
     gaps = [(ours[n] - theirs[n]).abs().max() / theirs[n].abs().max() for n in theirs]
     return float(torch.stack(gaps).max())
@@ -84,7 +84,7 @@ def test_rows_that_end_near_a_chunk(length: int) -> None:
 
 
 def test_in_float32() -> None:
-    """The gaps are rounding: those to float64 are as large on both sides."""
+    """The differences are rounding: both sides differ equally from float64."""
     model = build(max_length=200).float()
     ours = numbers(model, block_diffusion.structured_pass, 4)
     theirs = numbers(build(max_length=200).float(), block_diffusion.dense_pass, 4)
@@ -109,7 +109,7 @@ for block_size in (1, 4, 16, 70, 199):
 
 @pytest.mark.slow
 def test_flex_attention_uncompiled() -> None:
-    """Forward only, in a process of its own: dynamo cannot trace our shape checker."""
+    """Forward only and in a separate process, because dynamo cannot trace our shape checker."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", FLEX], check=True, cwd=ROOT)
 
 
@@ -144,11 +144,11 @@ def test_the_rule_of_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {chosen(device, 8) for device in ("cpu", "meta")} == {block_diffusion.plain_pass}
 
 
-# Work that is not done
+# Skipped work
 
 
 def positions_seen(model: Transformer, block_size: int, padded: bool) -> list[list[int]]:
-    """How many positions pass each block's MLP: noisy ones, clean ones."""
+    """Count the noisy and clean positions that pass through each block's MLP."""
     seen: list[list[int]] = []
     for block in model.blocks:
         seen.append(passed := [])
@@ -160,7 +160,7 @@ def positions_seen(model: Transformer, block_size: int, padded: bool) -> list[li
 
 
 def test_neither_padding_nor_what_nobody_reads_is_worked_on() -> None:
-    """The clean half's last blocks, and its last layer; all of it where a block is a row."""
+    """The last clean blocks and the last clean layer are skipped; all of them if a block is a row."""
     sizes = lambda: build(max_length=200)  # noqa: E731
     assert positions_seen(sizes(), 4, False) == [[1000, 980], [1000, 980], [1000]]
     real, clean = sum(LENGTHS), 196 + 76 + 60
@@ -169,7 +169,7 @@ def test_neither_padding_nor_what_nobody_reads_is_worked_on() -> None:
 
 
 def test_scores_are_about_a_quarter_of_the_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L^2 and 3 L for each token of a chunk, where the mask has (2 L)^2."""
+    """L^2 and 3 L per token of a chunk, where the mask has (2 L)^2."""
     scores = 0
     right = block_diffusion._attend
 
@@ -215,7 +215,7 @@ def no_gradient_without_a_mask(
 def test_broken_twins_are_far_off(
     owner: object, name: str, twin: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts that weigh the same, other blocks, gradients of a part only, a clean block too few."""
+    """Uniform weights, other blocks, partial gradients, and one clean block too few."""
     monkeypatch.setattr(block_diffusion, "_plan", block_diffusion._Plan.of)
     assert gap(*both(block_size=4)) < EXACT
     monkeypatch.setattr(owner, name, twin)
@@ -230,10 +230,10 @@ LOW_TWINS = [
 
 
 def test_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors are a few roundings of bfloat16, where each broken twin is off by many.
+    """Errors are a few roundings of bfloat16; those of each broken twin are many.
 
-    Three blocks of about eight products one after the other: their roundings add up like a random
-    walk to sqrt(24) of eps, on the way forward and again on the way back.
+    Three blocks of about eight consecutive products: their roundings add up like a random walk to
+    sqrt(24) eps in the forward pass, and again in the backward pass.
     """
     model = build(max_length=200).float()
     monkeypatch.setattr(block_diffusion, "_plan", block_diffusion._Plan.of)
@@ -241,7 +241,7 @@ def test_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     eps = torch.finfo(torch.bfloat16).eps
 
     def errors() -> tuple[float, float]:
-        """Of the logits and of the gradients, in norm and in multiples of eps."""
+        """Errors of the logits and of the gradients, in norm and in multiples of eps."""
         with torch.autocast("cpu", torch.bfloat16):
             low = numbers(model, block_diffusion.structured_pass, 4)
         assert low["logits"].dtype == torch.bfloat16 and low.keys() == wanted.keys()
@@ -258,12 +258,12 @@ def test_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not forward or logits > 15, name
 
 
-# Bad input
+# Invalid input
 
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

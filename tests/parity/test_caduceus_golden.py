@@ -16,7 +16,7 @@ FILES = {"ph": "caduceus_ph_rms", "ps": "caduceus_ps_rms_fused"}
 
 
 class Golden:
-    """One golden file, and the folder that its weights would be published as."""
+    """One golden file, and the folder in which its weights would be published."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         with safe_open(path, "pt") as file:

@@ -1,4 +1,4 @@
-"""The convolution's CPU kernel against PyTorch's own, and that against a sum written out."""
+"""The convolution's CPU kernel against PyTorch's, and PyTorch's against an explicit sum."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def run(x, weight, bias, activation, reverse, backend):
 
 
 def largest_gap(got, wanted):
-    """The largest difference as a share of each result's largest value; NaN if one has one."""
+    """The largest difference relative to each result's largest value; NaN if there is one."""
     pairs = zip(got, wanted, strict=True)
     shares = [(g - w).abs().max() / w.abs().max().clamp_min(1e-30) for g, w in pairs]
     return float(torch.stack(shares).max())

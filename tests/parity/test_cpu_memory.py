@@ -1,4 +1,4 @@
-"""Freed memory stays with the process."""
+"""The allocator keeps freed memory in the process."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_steps_do_not_fault_their_pages_in_anew():
-    """Each step frees 16 MiB, which are 4,096 pages."""
+    """Each step frees 16 MiB, which is 4,096 pages."""
     faults = [
         int(
             subprocess.run(

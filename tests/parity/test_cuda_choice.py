@@ -1,4 +1,4 @@
-"""Which kernel a CUDA tensor gets, decided without a device."""
+"""Choice of the kernel for a CUDA tensor, tested without a device."""
 
 import pytest
 import torch

@@ -18,7 +18,7 @@ from seqdiff.schedules import Linear, LogLinear
 
 
 class Unfinished(Absorbing):
-    """The published process leaves a thousandth of the data at t = 1, which ours does not take."""
+    """The published process keeps a thousandth of the data at t = 1, which our processes refuse."""
 
     def __post_init__(self) -> None:
         pass
@@ -36,7 +36,7 @@ class Published:
 
     @property
     def t(self) -> Tensor:
-        """A time for every position."""
+        """The time of every position."""
         return self["t"][:, None].expand(self["xt"].shape)
 
     @property
@@ -44,7 +44,7 @@ class Published:
         return self.t - 1 / self.num_steps
 
     def at_masks(self, term: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-        """A loss of masked positions, given what it reads at every position; 0 elsewhere."""
+        """A loss of masked positions, computed from the input at every position; 0 elsewhere."""
         masked = self["xt"] == self.process.mask_id
         terms = term(*(row[masked] for row in rows))
         return torch.zeros(masked.shape, dtype=terms.dtype).masked_scatter(masked, terms)
@@ -61,7 +61,7 @@ def published(golden: Path) -> Published:
 
 
 def assert_close(ours: Tensor, theirs: Tensor, rtol: float = 0.0) -> None:
-    """Compare where theirs is finite: it writes -1e6 where ours is -inf."""
+    """Compare finite values; theirs are -1e6 where ours are -inf."""
     finite = theirs > -1e5
     torch.testing.assert_close(ours[finite], theirs[finite], atol=1e-8, rtol=rtol)
     assert (ours[~finite] == -torch.inf).all()

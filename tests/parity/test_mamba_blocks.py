@@ -1,4 +1,4 @@
-"""Mamba through blocks and from their borders: the CPU's operator against separate operators."""
+"""Mamba by blocks and from block borders: the CPU's operator against separate operators."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def case(
     padded: bool = False,
     from_borders: bool = False,
 ) -> list[Tensor | None]:
-    """Input, borders, 14 weights; the last block of one that is read from borders is cut short."""
+    """Input, borders and 14 weights; the last block of a row that is read from borders is shorter."""
     random = torch.Generator().manual_seed(7)
 
     def normal(*shape: int) -> Tensor:
@@ -57,7 +57,7 @@ def case(
 
 
 def numbers(function, given, block_size, dtype, backend, **changed) -> list[Tensor]:
-    """What a function gives, and all gradients of random weights on it."""
+    """The result of a function, and all gradients of a randomly weighted sum."""
     absent, *tensors = given
     leaves = [None if t is None else t.to(dtype).requires_grad_() for t in tensors]
     xz, states, tails = leaves[:3]
@@ -98,7 +98,7 @@ def test_equals_separate_operators(name, dtype, function):
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 def test_borders_are_the_states_of_an_unbroken_scan(backend):
-    """Every second border of blocks of three is a border of blocks of six; outputs differ."""
+    """Every second border of blocks of three is a border of blocks of six; the outputs differ."""
     _, xz, states, tails, *rest = case(3, 24)
     ways, start = (Direction(*rest[:7]), Direction(*rest[7:])), Borders(states, tails)
     y, fine = mamba_through(xz, *ways, 3, start, backend=backend)
@@ -174,7 +174,7 @@ def test_wrong_arguments_are_named(change, message):
 @pytest.mark.parametrize("function", [mamba_through, mamba_borders, mamba_from])
 def test_operator_is_registered_whole(function):
     # 64 channels fill a block, and a short block of tokens has as many chunks as the others, so
-    # that what is kept for the backward has no part left unwritten.
+    # that all memory kept for the backward is written.
     through, gated = function is not mamba_from, function is not mamba_borders
     size = 130 if through else 100
     absent, xz, *rest = case(size, 2 * size, 64, padded=True, from_borders=not through)

@@ -1,4 +1,4 @@
-"""The CPU's one operator for both directions against the same made of separate operators."""
+"""The CPU operator for both directions against the same computation by separate operators."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def case(
     conv_bias: bool = True,
     padded: bool = False,
 ) -> tuple[Tensor, Direction, Direction, Tensor | None]:
-    """Random arguments; the second row is padded at both ends and inside, and not zero there."""
+    """Random arguments; the second row is padded with non-zero values at both ends and inside."""
     random = torch.Generator().manual_seed(7)
     xz = torch.randn(batch, length, 2 * channels, generator=random, dtype=torch.float64)
     padding = None
@@ -50,7 +50,7 @@ def case(
 
 
 def separately(xz, fwd, rev, padding, *, mirrored):
-    """What the operator must equal, without any kernel of ours."""
+    """The expected result, computed without our kernels."""
     options = {"backend": "reference"}
     first = mamba_direction(xz, fwd, padding, reverse=mirrored, **options)
     return first + mamba_direction(xz, rev, padding, reverse=not mirrored, **options)
@@ -69,7 +69,7 @@ def numbers(function, given, mirrored, dtype) -> list[Tensor]:
 
 
 def largest_gap(got: list[Tensor], wanted: list[Tensor]) -> float:
-    """The largest difference as a share of each result's largest value; NaN if one has one."""
+    """The largest difference relative to each result's largest value; NaN if there is one."""
     pairs = zip(got, wanted, strict=True)
     shares = [(g - w).abs().max() / w.abs().max().clamp_min(1e-30) for g, w in pairs]
     return float(torch.stack(shares).max())
@@ -112,7 +112,7 @@ def test_gradients_are_those_of_finite_differences():
 
 
 def calls(monkeypatch, run) -> int:
-    """How often the one operator is called."""
+    """Count the calls of the combined operator."""
     import seqdiff.ops.bimamba.cpu as module
 
     real, count = module.mamba_cpu, []
@@ -189,7 +189,7 @@ def test_bfloat16_activations_under_autocast():
 
 
 def test_operator_is_registered_whole():
-    # 64 channels fill a block, so that what is kept for the backward has no part left unwritten.
+    # 64 channels fill a block, so that all memory kept for the backward is written.
     xz, fwd, rev, padding = case(padded=True, channels=64)
     mamba_both_ways(xz, fwd, rev, padding)  # registers the operator
     tensors = [t.requires_grad_() for t in (*fwd, *rev) if t is not None]

@@ -1,8 +1,8 @@
-"""The grid of shapes and options that mamba_ssm tests its own selective scan on.
+"""The grid of shapes and options on which mamba_ssm tests its selective scan.
 
-Inputs are rounded to bfloat16 first, so that one run of the readable loop in float64 is what both
-dtypes must give: outputs and gradients within 6e-4 of the value plus 2e-3 in float32, 3e-2 plus
-5e-2 in bfloat16 (tests/ops/test_selective_scan.py of mamba_ssm 2).
+Inputs are rounded to bfloat16 first, so that one float64 run of the reference loop is the expected
+result of both dtypes. Outputs and gradients must agree within 6e-4 of the value plus 2e-3 in
+float32, and 3e-2 plus 5e-2 in bfloat16 (tests/ops/test_selective_scan.py of mamba_ssm 2).
 """
 
 import pytest
@@ -29,7 +29,7 @@ OPTIONS = [(), ("z",), ("D",), ("z", "D", "delta_bias")]
 
 
 def inputs(length: int, groups: int, without: tuple[str, ...]) -> dict[str, Tensor]:
-    """Random inputs of mamba_ssm's own sizes and ranges; no rate so slow that float32 drifts."""
+    """Random inputs with mamba_ssm's sizes and ranges; rates are large enough for float32."""
     random = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -54,7 +54,7 @@ def inputs(length: int, groups: int, without: tuple[str, ...]) -> dict[str, Tens
 def results(
     given: dict[str, Tensor], backend: str, *, softplus: bool, last: bool
 ) -> dict[str, Tensor]:
-    """Output, last state if asked for, and every gradient, in float32 on the CPU."""
+    """Output, last state if requested, and every gradient, in float32 on the CPU."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
     got = selective_scan(**leaves, delta_softplus=softplus, return_last_state=last, backend=backend)
     out, state = got if isinstance(got, tuple) else (got, None)

@@ -27,7 +27,7 @@ def numbers(function, shape, dtype, *, strided=False):
 
 
 def largest_gap(got, wanted):
-    """The largest difference as a share of each result's largest value; NaN if one has one."""
+    """The largest difference relative to each result's largest value; NaN if there is one."""
     pairs = zip(got, wanted, strict=True)
     shares = [(g - w).abs().max() / w.abs().max().clamp_min(1e-30) for g, w in pairs]
     return float(torch.stack(shares).max())
@@ -85,7 +85,7 @@ def test_empty_and_half_precision_take_pytorch_s():
     wanted = F.rms_norm(x, (4,), torch.ones(4).bfloat16(), 1e-5)
     assert torch.equal(rms_norm(x, torch.ones(4).bfloat16(), 1e-5), wanted)
     with pytest.raises(ValueError, match=r"rms_norm.weight must have shape \(4,\) .*got \(3,\)"):
-        inspect.unwrap(rms_norm)(x, torch.ones(3), 1e-5)  # past the tests' own shape checker
+        inspect.unwrap(rms_norm)(x, torch.ones(3), 1e-5)  # bypasses the tests' shape checker
     with pytest.raises(ValueError, match=r"rms_norm.weight must have shape .* got \(4,\) on meta"):
         rms_norm(x, torch.ones(4, device="meta").bfloat16(), 1e-5)
     with pytest.raises(ValueError, match=r"rms_norm.eps must be positive, got 0.0"):

@@ -1,4 +1,4 @@
-"""Every backend of the selective scan against the readable loop, and the loop against a matrix."""
+"""Every backend of the selective scan against the reference loop, and the loop against a matrix."""
 
 from functools import partial
 
@@ -106,7 +106,7 @@ def test_last_state_may_go_unused_or_be_all_that_is_used():
 
 @pytest.mark.parametrize("broken", ["reverse", "D", "z", "initial_state", "delta_bias"])
 def test_the_comparison_sees_a_broken_twin(broken):
-    """A twin that ignores one argument is far outside the tolerance."""
+    """A twin that ignores one argument exceeds the tolerance by far."""
     given = arguments(dtype=torch.float32)
     wanted = run(given, "reference", reverse=True)["out"]
     kept = {name: v for name, v in given.items() if name != broken}

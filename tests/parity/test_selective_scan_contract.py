@@ -1,4 +1,4 @@
-"""What the selective scan promises beside its numbers: bits, dtypes, memory, imports, errors."""
+"""Properties of the selective scan other than its values: bits, dtypes, memory, imports, errors."""
 
 import logging
 import subprocess
@@ -45,7 +45,7 @@ def test_bfloat16_keeps_a_float32_state():
 
 
 def test_extreme_steps_stay_exact_and_nan_is_never_hidden():
-    """Softplus far from 0 and decays below the smallest float agree; NaN comes out as NaN."""
+    """Softplus far from 0 and decays below the smallest float agree; NaN gives NaN."""
     given = arguments(1, 16, 40, 7, dtype=torch.float32, without=("delta_bias",))
     given["delta"] = torch.linspace(-60, 60, 40).expand(1, 16, 40)
     gaps = gap(run(given, "cpu"), run(given, "reference"))
@@ -57,7 +57,7 @@ def test_extreme_steps_stay_exact_and_nan_is_never_hidden():
 
 
 class _Sizes(TorchDispatchMode):
-    """Records how many elements each tensor that an operator returns has."""
+    """Records the number of elements of each tensor that an operator returns."""
 
     def __init__(self):
         super().__init__()
@@ -73,7 +73,7 @@ class _Sizes(TorchDispatchMode):
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_never_holds_all_states(backend):
-    """No tensor reaches (Bt, D, L, N) / 8; the reference's tape together does (the broken twin)."""
+    """No tensor reaches (Bt, D, L, N) / 8; the reference's tape does in total (the broken twin)."""
     batch, channels, length, states = 2, 64, 256, 32
     given = arguments(batch, channels, length, states, dtype=torch.float32)
     leaves = {name: v.requires_grad_() for name, v in given.items()}
@@ -95,7 +95,7 @@ def test_never_holds_all_states(backend):
 
 @pytest.mark.slow
 def test_kernels_hold_no_hidden_copy_of_all_states():
-    """The process grows by less than all states' size while the kernels run."""
+    """While the kernels run, the process grows by less than the size of all states."""
     program = (
         "import torch, resource\n"
         "from seqdiff.ops.selective_scan.dispatch import selective_scan\n"
@@ -116,7 +116,7 @@ def test_kernels_hold_no_hidden_copy_of_all_states():
 
 @pytest.mark.slow
 def test_import_loads_no_compiler_and_torch_compile_keeps_one_graph():
-    """In a process of its own: the shape checker of these tests cannot be traced."""
+    """In a separate process, because the shape checker of these tests cannot be traced."""
     program = (
         "import sys, torch\n"
         "from seqdiff.ops.causal_conv import causal_conv1d\n"
@@ -136,9 +136,9 @@ def test_import_loads_no_compiler_and_torch_compile_keeps_one_graph():
 
 @pytest.mark.slow
 def test_cold_cache_says_once_that_it_compiles(tmp_path):
-    """The smallest kernel, in a fresh process with an empty cache, then with a warm one.
+    """The smallest kernel, in a new process with an empty cache and then with a filled one.
 
-    Nothing configures logging: what is counted is what any user sees.
+    Logging is not configured, so the test counts what a user sees.
     """
     program = (
         "import torch\n"

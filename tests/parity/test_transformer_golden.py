@@ -34,7 +34,7 @@ BLOCK_FIELDS = {
 
 
 class Golden:
-    """One golden file, and the folder that its weights would be published as."""
+    """One golden file, and the folder in which its weights would be published."""
 
     def __init__(self, path: Path, folder: Path, fields: dict[str, object]) -> None:
         with safe_open(path, "pt") as file:
@@ -112,7 +112,7 @@ def test_the_logits_at_some_positions(mdlm: Golden) -> None:
 
 
 def test_a_network_that_is_told_no_time_has_sigma_zero(mdlm: Golden) -> None:
-    """The golden sigma is 0, so a network that ignores it gives the same logits."""
+    """The golden sigma is 0, so a network that ignores the time gives the same logits."""
     assert not mdlm.tensors["sigma"].any()
     assert mdlm.gap(Transformer.from_hub(mdlm.publish())) < 2e-4
     mdlm.fields["time_conditioning"] = False
@@ -121,7 +121,7 @@ def test_a_network_that_is_told_no_time_has_sigma_zero(mdlm: Golden) -> None:
 
 
 def swapped(rotate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Broken twin: turns channels 2i and 2i + 1 together instead of i and i + half."""
+    """Broken twin: rotates channels 2i and 2i + 1 together instead of i and i + half."""
 
     def interleaved(x: torch.Tensor, table: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         halves = torch.cat((x[..., ::2], x[..., 1::2]), dim=-1)
@@ -132,9 +132,9 @@ def swapped(rotate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 def test_broken_twins_are_far_off(published: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels paired otherwise, adaLN's six parts in another order, erf in place of tanh.
+    """Other channel pairs, another order of adaLN's six parts, erf instead of tanh.
 
-    The last moves logits by 1e-4 only, which still is many times what rounding does here.
+    The last one changes logits by 1e-4 only, which is still many times the rounding error here.
     """
     from seqdiff.backbones.transformer import layers
 
@@ -154,7 +154,7 @@ def test_broken_twins_are_far_off(published: Golden, monkeypatch: pytest.MonkeyP
 
 
 def test_other_block_masks_are_far_off(bd3lm: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full attention within x0, a query in x_t that also sees its own clean block, block size 8."""
+    """Full attention within x0, a query in x_t that sees its own clean block, and block size 8."""
     model, length = Transformer.from_hub(bd3lm.publish()), bd3lm.sizes["length"]
     right = block_diffusion.block_diffusion_mask
 
@@ -192,7 +192,7 @@ def test_writing_and_reading_again_changes_nothing(published: Golden, tmp_path: 
 
 
 def test_as_a_backbone_it_gives_the_published_distribution_without_the_mask(mdlm: Golden) -> None:
-    """Log-softmax over the real symbols alone: at every position, with and without SUBS' copies."""
+    """Log-softmax over the real symbols, at every position, with and without SUBS' copies."""
     mask_id, tokens = mdlm.fields["vocab_size"] - 1, mdlm.tensors["input_ids"]
     folder = str(mdlm.publish())
     net = PublishedTransformer(folder, num_embeddings=mask_id + 1, num_logits=mask_id).eval()

@@ -1,4 +1,4 @@
-"""The Triton kernels against the readable loops: on a device, or in Triton's interpreter."""
+"""The Triton kernels against the reference loops, on a device or in Triton's interpreter."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ RTOL = {torch.float32: 1e-4, torch.float64: 1e-11}
 
 
 def compare(dtype=torch.float32, *, softplus=True, reverse=False, use_last=True, **shape):
-    """Triton against the reference: every output and gradient."""
+    """Compare every output and gradient of Triton with the reference."""
     given = arguments(1, **{"channels": 20, "length": 40} | shape, dtype=dtype, softplus=softplus)
     given = {name: v.to(DEVICE) for name, v in given.items()}
     options = {"softplus": softplus, "reverse": reverse, "use_last": use_last}
@@ -58,7 +58,7 @@ CASES = {
 }  # fmt: skip
 
 
-# One case of each kind; the others, which differ in sizes, are slow in the interpreter.
+# One case of each kind; the other cases differ in size only and are slow in the interpreter.
 QUICK = ("plain", "no_optional_inputs", "no_gate", "length_1", "two_blocks", "grouped_both")
 QUICK += ("two_blocks_a_group", "constant_both", "half_of_a_projection")
 
@@ -97,7 +97,7 @@ def test_the_last_state_may_go_unused():
 
 @pytest.mark.parametrize("broken", ["reverse", *OPTIONAL])
 def test_the_comparison_sees_a_broken_twin(broken):
-    """A twin that ignores one argument is far outside the tolerance, in a gradient too."""
+    """A twin that ignores one argument exceeds the tolerance by far, also in a gradient."""
     given = {name: v.to(DEVICE) for name, v in arguments(1, 8, 9, 4, dtype=torch.float32).items()}
     kept = {name: v for name, v in given.items() if name != broken}
     wanted = run(given, "reference", reverse=True)
@@ -179,7 +179,7 @@ def test_operators_describe_themselves_truly(keep):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 def test_torch_compile_keeps_the_whole_backbone_in_one_graph(backend):
-    """In a process of its own: the shape checker of these tests cannot be traced."""
+    """In a separate process, because the shape checker of these tests cannot be traced."""
     device = "cpu" if backend == "cpu" else DEVICE
     program = (
         "import torch\n"
@@ -203,7 +203,7 @@ def test_torch_compile_keeps_the_whole_backbone_in_one_graph(backend):
 
 @pytest.mark.slow
 def test_kernels_compile_for_a_device_that_is_not_there():
-    """What the interpreter forgives, the compiler may not: every kernel, down to machine code."""
+    """The compiler is stricter than the interpreter: every kernel is compiled to machine code."""
     program = """
 import torch
 from triton.backends.compiler import GPUTarget

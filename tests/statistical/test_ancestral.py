@@ -1,7 +1,7 @@
-"""The ancestral sampler against its own distribution, enumerated.
+"""The ancestral sampler against its enumerated distribution.
 
-Every assertion has a false-alarm rate of 1e-6; the power against each named wrong sampler is
-computed from its enumerated distribution and asserted to exceed 0.999.
+The false-alarm rate of every assertion is 1e-6. The power against each named wrong sampler is
+computed from its enumerated distribution and must exceed 0.999.
 """
 
 import itertools
@@ -27,7 +27,7 @@ def codes(tokens: Tensor, base: int) -> Tensor:
 
 
 def step_kernel(denoiser: Denoiser, s: float, t: float) -> Tensor:
-    """P(x_s | x_t) between all states, positions being independent."""
+    """P(x_s | x_t) between all states; positions are independent."""
     inputs, earlier = (torch.full((len(STATES),), v, dtype=torch.float64) for v in (t, s))
     distribution = denoiser.log_reverse(Inputs(STATES, inputs), earlier).exp()
     columns = [distribution[:, position][:, STATES[:, position]] for position in range(L)]
@@ -35,7 +35,9 @@ def step_kernel(denoiser: Denoiser, s: float, t: float) -> Tensor:
 
 
 def final_distribution(denoiser: Denoiser, grid: list[float]) -> Tensor:
-    """Distribution over the K^L sequences after stepping down the time grid from all mask."""
+    """Distribution over the K^L sequences after all steps of the time grid, starting from all
+    masks.
+    """
     distribution = torch.zeros(len(STATES), dtype=torch.float64)
     distribution[codes(torch.full((1, L), K), K + 1)] = 1
     for t, s in itertools.pairwise(grid):
@@ -70,9 +72,9 @@ def test_named_wrong_samplers_would_be_caught() -> None:
     network = LookupBackbone(K, L, seed=3)
     denoiser = masked_model(network)
     distribution = final_distribution(denoiser, grid(2))
-    # The published grid linspace(1, 0, T) with steps of 1/T, here T = 2: one step too few.
+    # The published grid linspace(1, 0, T) with steps of 1/T, here for T = 2, has one step too few.
     assert power(final_distribution(denoiser, grid(1)), distribution, DRAWS) > 0.999
-    # A sampler that runs another schedule than the process: reveals at the wrong times.
+    # A sampler with another schedule than the process reveals at the wrong times.
     wrong = final_distribution(masked_model(network, Polynomial(4.0)), grid(2))
     assert power(wrong, distribution, DRAWS) > 0.999
     skewed = [1.0, 0.8, 0.0]

@@ -1,4 +1,4 @@
-"""What block objectives estimate, and that every block has a noise of its own."""
+"""Expectations of the block objectives, and independent noise of the blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.oracles import all_masks, copies
 
 K, L, ROWS = 2, 6, 200_000
 ROW = torch.tensor([1, 0, 0, 1, 1, 0])
-FALSE_ALARM = 4.9  # standard errors: two-sided 1e-6
+FALSE_ALARM = 4.9  # standard errors; two-sided 1e-6
 
 
 def table(size: int, schedule: NoiseSchedule | None = None) -> Denoiser:
@@ -27,7 +27,7 @@ def table(size: int, schedule: NoiseSchedule | None = None) -> Denoiser:
 
 
 def draw(objective: Objective, model: Denoiser, seed: int = 11) -> tuple[Tensor, Tensor]:
-    """Terms of many copies of one row, and where they were masked."""
+    """Terms of many copies of one row, and the positions of their masks."""
     seen: list[Tensor] = []
 
     class Watching(Denoiser):
@@ -41,7 +41,7 @@ def draw(objective: Objective, model: Denoiser, seed: int = 11) -> tuple[Tensor,
 
 
 def deviation(values: Tensor, exact: float) -> float:
-    """In standard errors of the mean."""
+    """Distance of the mean from the exact value in standard errors."""
     return abs(float(values.mean()) - exact) / (float(values.std()) / math.sqrt(len(values)))
 
 
@@ -50,10 +50,10 @@ def deviation(values: Tensor, exact: float) -> float:
 def test_terms_mean_the_integral_over_the_interval(
     size: int, interval: tuple[float, float]
 ) -> None:
-    """False alarm 1e-6; power beyond .999 against no weight, and against another interval.
+    """False-alarm rate 1e-6; power above .999 against no weight and against another interval.
 
-    With a fraction near 0 the variance would be infinite. With one token a block every interval has
-    the same mean.
+    With a masked fraction near 0 the variance would be infinite. With one token per block every
+    interval has the same mean.
     """
     schedule = Cosine()
     model = table(size, schedule)
@@ -71,7 +71,7 @@ def test_terms_mean_the_integral_over_the_interval(
 
 @pytest.mark.parametrize("size", [2, 3, 4, 6])
 def test_exact_counts_mean_the_bound(size: int) -> None:
-    """False alarm 1e-6; a mean over masked tokens alone is more than 20 standard errors off."""
+    """False-alarm rate 1e-6; a mean over masked tokens only is more than 20 standard errors off."""
     terms, masked = draw(WeightedMLM(), table(size))
     exact = enumerated_block_bound(table(size), ROW)
     assert deviation(terms.sum(dim=-1), exact) < FALSE_ALARM
@@ -84,7 +84,7 @@ def test_exact_counts_mean_the_bound(size: int) -> None:
 
 
 def joint_distribution(masked: Tensor) -> Tensor:
-    """How often each pattern of masks was seen."""
+    """Count how often each pattern of masks occurs."""
     code = (masked * 2 ** torch.arange(L - 1, -1, -1)).sum(dim=-1)
     return torch.bincount(code, minlength=2**L).double() / len(masked)
 
@@ -92,7 +92,7 @@ def joint_distribution(masked: Tensor) -> Tensor:
 def expected_distribution(
     size: int, interval: tuple[float, float], *, one_time: bool = False
 ) -> Tensor:
-    """Of every pattern; blocks are independent unless they share one time."""
+    """Probability of every pattern; blocks are independent unless they share one time."""
     masks = all_masks(L)
     if one_time:
         return pattern_distribution(masks, interval)
@@ -112,9 +112,9 @@ def pattern_distribution(masks: Tensor, interval: tuple[float, float]) -> Tensor
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("sampler", [Uniform(), Stratified(3 * 7)], ids=["uniform", "stratified"])
 def test_every_block_has_a_noise_of_its_own(size: int, sampler: TimeSampler) -> None:
-    """False alarm 1e-6 over 64 cells; one time a row is more than 20 standard errors off.
+    """False-alarm rate 1e-6 over 64 cells; one time per row is more than 20 standard errors off.
 
-    Blocks of one group of stratified times are slightly dependent: strata are not shared.
+    Blocks in one group of stratified times are slightly dependent, because they share no stratum.
     """
     interval = (0.2, 0.9)
     _, masked = draw(BlockNELBO(*interval, sampler), table(size))

@@ -1,8 +1,8 @@
-"""The variance of what training estimates, against enumeration over masks and masked fractions.
+"""Variance of the training estimate, against enumeration over masks and masked fractions.
 
-False-alarm rate 1e-6 for each number (4.9 standard deviations of a sample variance, from exact
-fourth moments). The broken twin is off by more than three times that, so it is caught with a
-probability above 0.999.
+The false-alarm rate of each number is 1e-6 (4.9 standard deviations of a sample variance, computed
+from exact fourth moments). The broken twin is off by more than three times that, so it is caught
+with a probability above 0.999.
 """
 
 import itertools
@@ -39,7 +39,7 @@ class Constant(BlockWorld):
 
 @dataclass(frozen=True)
 class ByValidation(BlockNELBO):
-    """Broken: what validation computes, whatever the interval."""
+    """Broken: always the validation objective, whatever the interval."""
 
     def terms(self, *arguments: object) -> torch.Tensor:
         return WeightedMLM().terms(*arguments)
@@ -63,7 +63,7 @@ def measured(found: ClippedEstimates, given: list[Batch]) -> Variances:
 
 
 def block_costs(network: BlockWorld, block: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every mask of a block of X0, and what its tokens then cost."""
+    """Every mask of a block of X0, and the cost of its tokens under it."""
     inside = torch.arange(L) // SIZE == block
     masks = all_masks(int(inside.sum()))
     hidden = torch.zeros((len(masks), L), dtype=torch.bool)
@@ -79,7 +79,7 @@ def block_costs(network: BlockWorld, block: int) -> tuple[torch.Tensor, torch.Te
 def exact(network: BlockWorld, interval: Interval, rows: int = ROWS) -> tuple[float, float]:
     """Variance and fourth central moment of a batch's nats per token, by enumeration."""
     low, high = interval
-    second = fourth = 0.0  # cumulants, which add up over independent blocks
+    second = fourth = 0.0  # cumulants, which are additive over independent blocks
     for block in range(num_blocks(L, SIZE)):
         masks, cost = block_costs(network, block)
         moments = np.zeros(5)
@@ -119,7 +119,7 @@ def test_the_grid_has_35_intervals_and_the_whole() -> None:
 def deviations(
     network: BlockWorld, objective: BlockNELBO, given: list[Batch], intervals: tuple[Interval, ...]
 ) -> list[float]:
-    """How far each measured variance is from the exact one, in standard deviations."""
+    """Distance of each measured variance from the exact one, in standard deviations."""
     found = measured(estimates(network, intervals, objective), given)
     moments = [exact(network, interval) for interval in intervals]
     return [
@@ -159,11 +159,11 @@ def test_parts_of_a_batch_add_up() -> None:
 
 
 def test_the_least_is_found_where_it_is_known() -> None:
-    """Where each token costs c the variance is c^2 (log(omega / beta) / (omega - beta) - 1) / n.
+    """If each token costs c, the variance is c^2 (log(omega / beta) / (omega - beta) - 1) / n.
 
-    For n tokens of a batch; least on [0.5, 1] of all intervals. The next is 28% above it, and the
-    logarithm of the ratio of two sample variances over 1,200 batches has a standard deviation of at
-    most 0.058, less with common random numbers: 4.3 of them.
+    n is the number of tokens of a batch. Of all intervals [0.5, 1] has the least variance, and the
+    next has 28% more. The logarithm of the ratio of two sample variances over 1,200 batches has a
+    standard deviation of at most 0.058, less with common random numbers; 28% is 4.3 of them.
     """
     count = 1200
     intervals = tuple(
@@ -179,14 +179,14 @@ def test_the_least_is_found_where_it_is_known() -> None:
 
 
 def test_more_variance_where_few_tokens_are_masked() -> None:
-    """All 36 intervals on 40 batches; a choice with beta below 0.3 is off by 200% at least."""
+    """All 36 intervals on 40 batches; a choice with beta below 0.3 is off by at least 200%."""
     found = measured(estimates(Constant(K), clipping_grid(), BlockNELBO()), batches(40))
     assert found.intervals[found.least].beta >= 0.3
     assert found.values[-1] == found.values.max() or found.values[-1] > 3 * found.values.min()
 
 
 class OneTable(BlockWorld):
-    """A row of logits of its own for every noisy pair of tokens, in a parameter."""
+    """One row of logits for every noisy pair of tokens, as a parameter."""
 
     def __init__(self) -> None:
         super().__init__(K)
@@ -202,7 +202,7 @@ class OneTable(BlockWorld):
 def exact_gradient_variance(
     network: OneTable, row: torch.Tensor, interval: Interval
 ) -> tuple[float, float]:
-    """E ||g - E g||^2 and the variance of that square over batches of the one row."""
+    """E ||g - E g||^2, and the variance of that square, over batches of the same row."""
     masks = torch.tensor(list(itertools.product((False, True), repeat=2)))
     gradients = []
     for mask in masks:

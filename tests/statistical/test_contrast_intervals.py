@@ -1,10 +1,10 @@
-"""95% intervals of differences cover the truth, in every one of twelve worlds.
+"""95% intervals of differences contain the truth, in each of twelve worlds.
 
 Each world is a joint distribution over five bases. The ratio of two rows that differ in the middle
-is estimated 4,000 times, as the mean of two directions with draws of their own. A world whose
-intervals cover with at least 94% covers less than 92% of them with a probability below 1e-6. The
-named twin, ``StratifiedK``, covers 82% in the worst: 92% or more with a probability below 1e-3, by
-far.
+is estimated 4,000 times, as the mean of two directions with independent draws. If a world's
+intervals cover at least 94%, fewer than 92% of them contain the truth with a probability below
+1e-6. The broken twin, ``StratifiedK``, covers 82% in the worst world; it reaches 92% with a
+probability far below 1e-3.
 """
 
 import math
@@ -33,20 +33,20 @@ Z = norm.isf(0.5e-6)
 
 
 def tabulated(joint: Joint) -> Denoiser:
-    """The exact conditionals, looked up."""
+    """The exact conditionals, from a table."""
     network = LookupBackbone(K, joint.length, seed=0)
     network.table = OracleBackbone(joint)(Inputs(all_sequences(K + 1, joint.length)))
     return masked_model(network)
 
 
 def there(row: torch.Tensor) -> torch.Tensor:
-    """The reverse complement."""
+    """The reverse complement of a row."""
     return 3 - row.flip(0)
 
 
 @cache
 def errors(world: int, estimator: Estimator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each estimate less the truth, and whether its interval holds the truth, and its error."""
+    """Each estimate minus the truth, whether its interval contains the truth, and its error."""
     joint = Joint.random(K, len(FIRST), seed=world)
 
     def batch(row: torch.Tensor) -> Batch:

@@ -1,9 +1,9 @@
-"""The library's own noise: its kinds of choice have their distributions and are independent.
+"""The library's noise: every kind of draw has its distribution and is independent of the others.
 
-The exact tests replace the noise, so here it is drawn: final distributions of samplers that use
-every kind, against their enumerated distributions, for masks that are revealed once and noise that
-every step may change. False-alarm rate 1e-6 an assertion; the twins that reuse noise fail on their
-own draws, with a power computed from what they draw above 0.999.
+The exact tests replace the noise, so these draw it. Samplers that use every kind of noise are
+compared with their enumerated distributions, for masks that are revealed once and for noise that
+may change at every step. The false-alarm rate of an assertion is 1e-6. Twins that reuse noise are
+tested on their own draws, with a power above 0.999 computed from their distribution.
 """
 
 from collections import Counter
@@ -87,7 +87,7 @@ def test_drawn_distributions_are_the_enumerated_ones(sampler: Sampler) -> None:
 
 @dataclass(frozen=True)
 class OneKind(SeededDraws):
-    """The broken twin in which times, symbols and coins share their noise."""
+    """Broken twin: times, symbols and coins share their noise."""
 
     def _uniform(self, where: Tensor, kind: int, step: int = 0) -> Tensor:
         return super()._uniform(where, 0, step)
@@ -95,7 +95,7 @@ class OneKind(SeededDraws):
 
 @dataclass(frozen=True)
 class OneStep(SeededDraws):
-    """The broken twin in which every step has the noise of the first."""
+    """Broken twin: every step uses the noise of the first."""
 
     def _uniform(self, where: Tensor, kind: int, step: int = 0) -> Tensor:
         return super()._uniform(where, kind, 0)
@@ -103,7 +103,7 @@ class OneStep(SeededDraws):
 
 @dataclass(frozen=True)
 class OnePosition(SeededDraws):
-    """The broken twin in which all positions have the noise of the first."""
+    """Broken twin: all positions use the noise of the first."""
 
     def _uniform(self, where: Tensor, kind: int, step: int = 0) -> Tensor:
         first = torch.zeros_like(where)
@@ -129,7 +129,7 @@ def test_noise_that_is_used_twice_is_found(twin: type[SeededDraws], sampler: Sam
 
 @dataclass(frozen=True)
 class Ledger(SeededDraws):
-    """Notes every single use of noise."""
+    """Records every use of noise."""
 
     used: Counter = field(default_factory=Counter)
 
@@ -149,7 +149,7 @@ def uses(sampler: Sampler, rows: int = 20, denoiser: Denoiser = DENOISER) -> Cou
 
 @dataclass(frozen=True)
 class SameLetters(PredictorCorrectorSampler):
-    """The broken twin: a position that is drawn anew gets the symbol's noise again."""
+    """Broken twin: a position that is drawn again gets the same noise for its symbol."""
 
     def _draw(self, canvas, where, distribution, step=0):
         super()._draw(canvas, where, distribution)
@@ -170,7 +170,7 @@ def test_letters_with_the_same_noise_would_be_found() -> None:
     assert max(uses(SameLetters(2, renoise=0.4)).values()) > 1
 
 
-# Models of which every step may change every token
+# Models in which every step may change every token
 
 
 def noisy(process: DiscreteProcess, kind: Parameterization) -> Denoiser:
@@ -180,7 +180,8 @@ def noisy(process: DiscreteProcess, kind: Parameterization) -> Denoiser:
 NOISY = [
     noisy(UniformNoise(K), LeaveOneOut()),
     noisy(Hybrid(K, 0.3), LeaveOneOut()),
-    noisy(UniformNoise(K, Geometric(0.05, 1.0)), Score()),  # z_1 still tells of the clean token
+    # z_1 still carries information about the clean token
+    noisy(UniformNoise(K, Geometric(0.05, 1.0)), Score()),
     noisy(Absorbing(K), Score()),
     noisy(Absorbing(K), MaskColumn()),
 ]
@@ -199,7 +200,7 @@ def stepping(pairs: list[tuple[Sampler, Denoiser]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("sampler", "denoiser"), pairs, ids=names)
 
 
-# Tweedie is ancestral where the clean token is predicted.
+# Tweedie's sampler equals the ancestral one if the model predicts the clean token.
 @stepping([(s, d) for s, d in PAIRS if not isinstance(s, TweedieSampler) or d.kind == "score"])
 def test_distributions_of_noisy_steps_are_the_enumerated_ones(
     sampler: Sampler, denoiser: Denoiser
@@ -219,7 +220,7 @@ def test_noisy_steps_use_no_noise_twice(sampler: Sampler, denoiser: Denoiser) ->
 
 @dataclass(frozen=True)
 class SameStep(AncestralSampler):
-    """The broken twin whose every step has the number of the first."""
+    """Broken twin: every step has the number of the first."""
 
     def advance(self, canvas, s, t, step):
         super().advance(canvas, s, t, 1)
@@ -227,7 +228,7 @@ class SameStep(AncestralSampler):
 
 @dataclass(frozen=True)
 class StartAgain(AncestralSampler):
-    """The broken twin whose prior has the noise of the first step."""
+    """Broken twin: the prior uses the noise of the first step."""
 
     def start(self, canvas):
         places = int(canvas.free.sum())
@@ -237,7 +238,7 @@ class StartAgain(AncestralSampler):
 
 @dataclass(frozen=True)
 class SameNumber(GibbsSampler):
-    """The broken twin that draws a token with the number that chose its position."""
+    """Broken twin: a token is drawn with the number that chose its position."""
 
     def correct(self, canvas, s, draw):
         where = canvas.choose_one(draw)
@@ -286,7 +287,7 @@ def test_a_window_has_the_noise_of_its_place() -> None:
 
 
 def test_windows_of_semi_autoregressive_do_not_repeat_their_noise() -> None:
-    """A model without context: rows of two windows that repeat would be equal in both halves."""
+    """A model without context: if two windows shared noise, both halves of a row would be equal."""
 
     class Flat(TableBackbone):
         def logits(self, inputs):
@@ -296,5 +297,5 @@ def test_windows_of_semi_autoregressive_do_not_repeat_their_noise() -> None:
         masked_model(Flat(K)), PROCESS.blank((8, 40)), seeds=torch.arange(8)
     )
     halves = drawn.tokens.unflatten(1, (2, 20))
-    # 160 pairs of fair coins: all equal has probability 2^-160.
+    # 160 pairs of fair coins are all equal with probability 2^-160.
     assert not torch.equal(halves[:, 0], halves[:, 1])

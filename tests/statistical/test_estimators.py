@@ -1,7 +1,7 @@
-"""The likelihood estimators with their real noise: unbiased, honest about it, and frugal.
+"""The likelihood estimators with real noise: unbiased, with honest errors and few evaluations.
 
-Means: a false alarm has probability 1e-6 (4.9 standard errors) each; what a named wrong estimator
-expects lies 10 standard errors away or more, so that it fails with a power above 0.999.
+The false-alarm rate of each mean is 1e-6 (4.9 standard errors). The expectation of each named wrong
+estimator is at least 10 standard errors away, so it fails with a power above 0.999.
 """
 
 import itertools
@@ -52,7 +52,7 @@ def order_nats() -> np.ndarray:
 
 
 def truth(estimator: Estimator) -> np.ndarray:
-    """What it should expect for each sequence."""
+    """The expected estimate for each sequence."""
     nats = order_nats()
     if isinstance(estimator, ImportanceWeightedOrders):
         assert estimator.orders == 2
@@ -69,7 +69,7 @@ def batch(rows: int, first: int = 0) -> Batch:
 
 
 def run(estimator: Estimator, rows: int, **budget) -> tuple[Likelihood, np.ndarray]:
-    """The result, and each sequence's error."""
+    """The result, and the error of each sequence."""
     result = evaluate(table(), [batch(rows)], estimator=estimator, **budget)
     return result, result.nats - truth(estimator)[np.arange(rows) % len(SEQUENCES)]
 
@@ -100,7 +100,7 @@ def test_each_is_unbiased_with_an_unbiased_squared_error(estimator: Estimator) -
 
 @pytest.mark.slow
 def test_the_order_bounds_are_told_apart() -> None:
-    """The broken twin of the above: each estimator held against the target of another."""
+    """Broken twins: each estimator is compared with the target of another one."""
     rows = 81 * 100
     for estimator, other in ((FEW[3], FEW[4]), (FEW[4], FEW[3]), (FEW[1], FixedOrder())):
         result, _ = run(estimator, rows)
@@ -136,7 +136,7 @@ def test_one_pass_without_a_target_or_budget() -> None:
 
 
 def pieces(size: int, *, forget: bool = False) -> list[Batch]:
-    """The same 30 sequences in batches of a size; some lack a token."""
+    """The same 30 sequences in batches of a given size; in some a token is missing."""
     whole = batch(30)
     whole.loss_mask[::3, 1] = False
     cuts = range(0, 30, size)
@@ -174,7 +174,9 @@ def test_results_do_not_depend_on_batches_bit_for_bit(estimator: Estimator, budg
 
 @pytest.mark.slow
 def test_passes_and_seeds_and_sequences_have_noise_of_their_own() -> None:
-    """Equal noise would make two of them agree everywhere, and the error of more passes a lie."""
+    """With shared noise two of them would agree everywhere, and the error of more passes would be
+    wrong.
+    """
     one, other = (run(ExactK(8), 162, seed=seed)[0].nats for seed in (0, 1))
     assert (one != other).mean() > 0.9 and (one[:81] != one[81:]).mean() > 0.9
     rows = 81 * 100

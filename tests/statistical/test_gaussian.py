@@ -1,4 +1,4 @@
-"""Gaussian diffusion by its own draws: the estimator, the objective and the sampler."""
+"""Gaussian diffusion with its own draws: the estimator, the objective and the sampler."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _deviation(truth: float) -> tuple[float, float]:
 
 
 def test_estimator_is_unbiased(truth: float):
-    """False alarm 1e-6. A density without its half is off by 1 nat, 40 errors."""
+    """False-alarm rate 1e-6. A density without its factor 1/2 is off by 1 nat, 40 errors."""
     deviation, error = _deviation(truth)
     assert deviation < LIMIT
     assert error < 0.03
@@ -55,7 +55,9 @@ def test_estimator_of_a_broken_density_is_caught(truth: float, monkeypatch: pyte
 
 
 def _objective(times: TimeSampler) -> tuple[float, float]:
-    """Mean of the objective over many rows; its error, an upper bound since times are spread."""
+    """Mean of the objective over many rows, and an upper bound of its error, since times are
+    spread.
+    """
     world, rows = planar_world(P, ends=(-2.0, 3.0)), 20_000
     with torch.no_grad():
         nats = GaussianVLB(times).terms(world, rows_of((1,), rows), CounterNoise(1)).sum(dim=-1)
@@ -63,7 +65,7 @@ def _objective(times: TimeSampler) -> tuple[float, float]:
 
 
 class WithoutDensity(TimeSampler):
-    """The broken twin: importance times without the inverse density."""
+    """Broken twin: importance times without the inverse density."""
 
     def sample(self, index: Tensor, *, noise: CounterNoise) -> tuple[Tensor, Tensor]:
         t, _ = IMPORTANCE.sample(index, noise=noise)
@@ -72,9 +74,9 @@ class WithoutDensity(TimeSampler):
 
 @pytest.mark.parametrize("times", [Sobol(), IMPORTANCE], ids=["sobol", "importance"])
 def test_objective_is_unbiased(times: TimeSampler, truth: float):
-    """Reconstruction on an eighth of the rows included; false alarm 1e-6.
+    """The objective, with reconstruction on an eighth of the rows; false-alarm rate 1e-6.
 
-    An objective that forgets the reconstruction term is off by its .15 nats, 7 errors; power
+    An objective without the reconstruction term is off by its .15 nats, 7 errors; the power is
     above .95.
     """
     mean, error = _objective(times)
@@ -90,7 +92,7 @@ def test_objective_without_the_density_of_its_times_is_caught(truth: float):
 
 
 def test_sampler_draws_the_written_distribution():
-    """False alarm 1e-6. An ancestral step that forgets the prior p is caught with power .99."""
+    """False-alarm rate 1e-6. An ancestral step without the prior p is caught with power .99."""
     steps, count = 8, 6000
     world = coin_world(ends=(-3.0, 10.0))
     drawn = GaussianSampler(num_steps=steps).sample(
@@ -103,12 +105,12 @@ def test_sampler_draws_the_written_distribution():
     statistic, limit = pearson(counts, distribution)
     assert statistic < limit
     assert power(exact_distribution((0.5, 0.5), gammas), distribution, count) > 0.99
-    # and the distribution that many steps tend to, p itself, is another one than that of 8 steps
+    # p itself, the limit of many steps, differs from the distribution of 8 steps
     assert abs(float(distribution[0]) - 0.8) > 0.005
 
 
 def test_samples_tend_to_the_data_as_steps_grow():
-    """64 steps against p itself: they differ by less than this sample can tell; 4 steps do not."""
+    """64 steps against p itself: this sample cannot tell them apart; it can for 4 steps."""
     p, count = torch.tensor([0.8, 0.2], dtype=torch.float64), 6000
     world = coin_world(ends=(-3.0, 10.0))
 

@@ -1,9 +1,9 @@
-"""95% intervals cover the truth 93% to 97% of the time, for the estimators at their defaults.
+"""95% intervals contain the truth 93% to 97% of the time, for the default estimators.
 
-Over four tables of arbitrary conditionals, one of them with long tails, and all their sequences,
-10,000 rows each. Of 40,000 intervals that each cover with 93.6% to 96.4%, less than 93% or more
-than 97% cover with a probability below 1e-6. What covers 92.5% or less, as 1.96 standard errors of
-few evaluations do, falls outside the band with a power above 0.999.
+They are tested on four tables of arbitrary conditionals, one of them with long tails, and all their
+sequences, with 10,000 rows each. If each of 40,000 intervals covers with 93.6% to 96.4%, fewer than
+93% or more than 97% cover with a probability below 1e-6. Methods that cover 92.5% or less, such as
+1.96 standard errors from few evaluations, fail with a power above 0.999.
 """
 
 import math
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 TABLES = (Table(3, 4, seed=7), Table(3, 4, seed=1), Table(4, 4, seed=2), Table(3, 4, 5, scale=3))
 ROWS = 10_000
 BAND = (0.93, 0.97)
-# Where all draws agree, an interval has no width, and both its ends are the truth but for rounding.
+# If all draws agree, the interval has no width, and both ends equal the truth up to rounding.
 ROUNDING = 1e-9
 
 DEFAULTS = [
@@ -69,14 +69,14 @@ def results(estimator: Estimator) -> list[tuple[Likelihood, np.ndarray]]:
 
 
 def shift(estimator: Estimator, truth: np.ndarray) -> np.ndarray:
-    """The published convention leaves out less than 0.1%, far below the width of an interval."""
+    """The published convention omits less than 0.1%, much less than the width of an interval."""
     if isinstance(estimator, BernoulliTime) and estimator.convention == "mdlm":
         return truth * (1 - 5e-4)
     return truth
 
 
 def covered(estimator: Estimator, *, normal: bool = False) -> float:
-    """Share of intervals that hold the truth; ``normal`` takes 1.96 standard errors."""
+    """Fraction of intervals that contain the truth; ``normal`` uses 1.96 standard errors."""
     hits = []
     for result, truth in results(estimator):
         low, high = result.interval()
@@ -95,7 +95,7 @@ def test_95_percent_intervals_cover_the_truth_at_the_defaults(estimator: Estimat
 
 @pytest.mark.parametrize("estimator", FEW, ids=str)
 def test_as_many_standard_errors_of_few_evaluations_would_be_caught(estimator: Estimator) -> None:
-    """The broken twin: the normal distribution where Student's is due. It covers 65% to 91%."""
+    """Broken twin: the normal distribution instead of Student's t, which covers 65% to 91%."""
     assert covered(estimator, normal=True) < 0.925
 
 
@@ -117,7 +117,7 @@ def test_the_error_rates_written_above() -> None:
 
 
 def test_an_importance_weighted_interval_is_not_about_infinitely_many_orders() -> None:
-    """It covers the bound of its own number of orders; the limit lies below, and outside."""
+    """It covers the bound for its number of orders; the limit lies below, outside of the interval."""
     estimator, table = ImportanceWeightedOrders(2, repeats=64), TABLES[0]
     result, _ = table.run(estimator, 810)
     nats = order_nats(table)
@@ -127,7 +127,7 @@ def test_an_importance_weighted_interval_is_not_about_infinitely_many_orders() -
 
 
 class FlatIntegral(TimeIntegral):
-    """Broken: noise fractions have a flat density above 2/n, as ``BernoulliTime`` draws them."""
+    """Broken: the density of noise fractions above 2/n is uniform, as in ``BernoulliTime``."""
 
     def integrand(
         self, denoiser: Denoiser, batch: Batch, u: Tensor, draw: Tensor, noise: PassNoise
@@ -137,7 +137,7 @@ class FlatIntegral(TimeIntegral):
 
 
 def covered_by_times(estimator: TimeIntegral) -> float:
-    """Coverage on rows of 64 independent tokens, whose exact model is known, of three processes."""
+    """Coverage for three processes on rows of 64 independent tokens whose exact model is known."""
     rows, length, symbols = 600, 64, 4
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(length, symbols, generator=generator, dtype=torch.float64) / 2
@@ -161,9 +161,9 @@ def covered_by_times(estimator: TimeIntegral) -> float:
 
 
 def test_intervals_of_integrals_over_times_cover_too() -> None:
-    """Of 1,800 intervals that cover with 0.945 to 0.96, under 92% or over 98% do with p < 1e-4.
+    """If 1,800 intervals cover with 0.945 to 0.96, fewer than 92% or over 98% cover with p < 1e-4.
 
-    Measured, 95.6% cover, and 88% of the broken twin's; with 88%, over 91% do with p < 1e-4.
+    The measured coverage is 95.6%, and 88% for the broken twin, for which over 91% has p < 1e-4.
     """
     assert 0.92 <= covered_by_times(TimeIntegral()) <= 0.98
     assert covered_by_times(FlatIntegral()) < 0.91
@@ -186,10 +186,10 @@ def test_levels_and_exact_estimates() -> None:
 
 
 def test_effective_degrees_of_normal_draws() -> None:
-    """Satterthwaite's number, for variances with a degree of freedom each.
+    """Satterthwaite's number, for variances with one degree of freedom each.
 
-    10,000 sums of 16 squares, of equal variances and of very unlike ones. Measured, the median is
-    1.00 and 1.64 of what the true variances give; without the correction 0.40 and 0.77.
+    10,000 sums of 16 squares, with equal and with very different variances. The median is 1.00 and
+    1.64 of the value from the true variances; without the correction it is 0.40 and 0.77.
     """
     rng = np.random.default_rng(0)
     for variances, least, most in ((np.ones(16), 0.9, 1.0), (0.5 ** np.arange(16), 1.0, 1.8)):

@@ -1,6 +1,6 @@
 """The stratified-k estimator against the enumerated bound.
 
-False-alarm rates: 1e-6 for each mean (4.9 standard errors); the coverage band holds with 1e-6 too.
+False-alarm rates are 1e-6 for each mean (4.9 standard errors) and for the coverage band.
 """
 
 import math
@@ -49,12 +49,14 @@ def test_estimates_are_unbiased_on_an_arbitrary_denoiser(evaluations: int) -> No
 
 
 def halved(query: Query) -> Query:
-    """Broken: every draw weighs alike, as if half of the tokens were masked in each."""
+    """Broken: all draws have the same weight, as if half of the tokens were masked in each."""
     return query._replace(weight=torch.full_like(query.weight, L / 2))
 
 
 def test_broken_estimators_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collater that never masks exactly one token, and a mean over masked tokens only."""
+    """Broken twins: a collater that never masks exactly one token, and a mean over masked tokens
+    only.
+    """
     denoiser = masked_model(LookupBackbone(K, L, seed=7))
     exact = enumerated_nelbo(denoiser, X0)
     right = masks._count_at
@@ -79,7 +81,9 @@ def test_standard_error_of_a_sequence_is_unbiased() -> None:
 
 
 def test_interval_over_sequences_covers_the_truth() -> None:
-    """200 sets of 20 sequences; the 95% interval covers within the binomial 1e-6 band of 93%."""
+    """200 sets of 20 sequences: coverage of the 95% interval lies in the binomial 1e-6 band around
+    93%.
+    """
     denoiser = masked_model(LookupBackbone(K, L, seed=7))
     exact = enumerated_nelbo(denoiser, X0) / L
     result = evaluate(denoiser, rows(), evaluations=2)
@@ -110,7 +114,7 @@ def test_uniform_predictor_is_exact_without_any_noise(schedule: NoiseSchedule) -
 
 
 def test_context_is_given_and_never_counted() -> None:
-    """With the first two positions as context the estimate is -log p(x3 x4 | x1 x2)."""
+    """With the first two positions as context the estimate is that of -log p(x3 x4 | x1 x2)."""
     joint = Joint.random(K, L, seed=4)
     mask = torch.tensor([False, False, True, True])
     result = evaluate(masked_model(OracleBackbone(joint)), rows(mask))

@@ -1,7 +1,7 @@
 """BERT's objective against its enumerated expectation and the distributions of its choices.
 
-False-alarm rate 1e-6 for each mean (4.9 standard errors). The broken twins are off by more than
-twice that, so each is caught with a probability above 0.999.
+The false-alarm rate of each mean is 1e-6 (4.9 standard errors). The broken twins are off by more
+than twice that, so each is caught with a probability above 0.999.
 """
 
 import itertools
@@ -28,7 +28,7 @@ HALF = MaskedLM(fraction=0.5)
 
 
 class Watching(Denoiser):
-    """Notes what it is shown."""
+    """A denoiser that records its inputs."""
 
     def __init__(self, length: int, process: Absorbing = PROCESS) -> None:
         size = process.vocab_size
@@ -50,14 +50,14 @@ def batch(x0: torch.Tensor, loss_mask: torch.Tensor | None = None, rows: int = R
 
 
 def run(objective: MaskedLM, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """The terms, and what the network was shown."""
+    """The terms of the objective, and the network's inputs."""
     watching = Watching(rows.tokens.shape[1])
     terms = objective.terms(watching, rows, CounterNoise(11))
     return terms, watching.shown[0]
 
 
 def expectation(objective: MaskedLM, x0: torch.Tensor, count: int) -> float:
-    """Every choice of ``count`` positions and every way to show them."""
+    """Enumerate every choice of ``count`` positions and every replacement at them."""
     length = len(x0)
     fates = [(objective.mask_probability, K)]
     fates += [(objective.random_probability / K, symbol) for symbol in range(K)]
@@ -92,14 +92,14 @@ def test_the_loss_is_its_expectation(fraction: float, count: int) -> None:
 
 
 class OffByOne(Absorbing):
-    """Broken: replacements come from all ids, the mask among them."""
+    """Broken: replacements are drawn from all ids including the mask."""
 
     mask_id = unknown_id = K
 
 
 @dataclass(frozen=True)
 class OnlyMasked(MaskedLM):
-    """Broken: chosen tokens that stay visible are copied by SUBS, at no cost."""
+    """Broken: SUBS copies chosen tokens that stay visible, at no cost."""
 
     def terms(self, denoiser, batch, noise):
         copying = Watching(batch.tokens.shape[1])
@@ -110,7 +110,7 @@ class OnlyMasked(MaskedLM):
 
 @dataclass(frozen=True)
 class OverAll(MaskedLM):
-    """Broken: the mean over all positions, not over those chosen."""
+    """Broken: the mean over all positions instead of the chosen ones."""
 
     def terms(self, denoiser, batch, noise):
         return super().terms(denoiser, batch, noise) * self.fraction
@@ -140,7 +140,9 @@ def test_broken_losses_are_caught(broken: MaskedLM) -> None:
 
 @pytest.mark.parametrize(("n", "count"), [(1, 1), (3, 1), (9, 1), (10, 2), (20, 3), (200, 30)])
 def test_every_sequence_has_its_own_exact_number(n: int, count: int) -> None:
-    """BERT's rule, 15% and at least one; a sequence's number does not follow from its batch."""
+    """BERT's rule: 15% of the tokens and at least one; the batch does not change a sequence's
+    number.
+    """
     tokens, mask = torch.full((2, 200), 1), torch.zeros(2, 200, dtype=torch.bool)
     mask[0, :n], mask[1, :40] = True, True
     rows = Batch(tokens, mask, torch.arange(2))
@@ -162,7 +164,7 @@ LAW = torch.tensor([0.1 / 3, 0.1 / 3 + 0.1, 0.1 / 3, 0.8], dtype=torch.float64)
 
 
 def shown_counts(objective: MaskedLM, process: Absorbing = PROCESS) -> torch.Tensor:
-    """What one chosen symbol 1 is shown as: any of the K symbols, or the mask."""
+    """Count how a chosen symbol 1 is shown: as any of the K symbols, or as the mask."""
     watching = Watching(1, process)
     rows = batch(torch.tensor([1]))
     objective.terms(watching, rows, CounterNoise(3))
@@ -170,7 +172,7 @@ def shown_counts(objective: MaskedLM, process: Absorbing = PROCESS) -> torch.Ten
 
 
 def test_eighty_ten_ten_from_real_symbols_only() -> None:
-    """30,000 draws; power above 0.999 against each twin, worked out below."""
+    """30,000 draws; the power against each twin, computed below, is above 0.999."""
     statistic, threshold = pearson(shown_counts(MaskedLM()), LAW)
     assert statistic < threshold
     with_mask = torch.tensor([0.025, 0.125, 0.025, 0.825], dtype=torch.float64)
@@ -188,7 +190,7 @@ def test_eighty_ten_ten_from_real_symbols_only() -> None:
 
 
 def test_positions_are_chosen_alike() -> None:
-    """Each of 4 positions is the one chosen in a quarter of the rows."""
+    """Each of 4 positions is the chosen one in a quarter of the rows."""
     chosen = (run(MaskedLM(), batch(X0))[0] > 0).sum(dim=0).double()
     distribution = torch.full((4,), 0.25, dtype=torch.float64)
     statistic, threshold = pearson(chosen, distribution)
@@ -246,7 +248,7 @@ def test_bad_probabilities(options: dict[str, float], said: str) -> None:
 
 
 def test_unknown_symbols_cost_nothing_though_they_be_chosen() -> None:
-    """All positions chosen, unknown ones too: no symbol is right there, and none is scored."""
+    """All positions are chosen; unknown ones have no correct symbol and are not scored."""
     x0 = torch.tensor([[0, K, 2, K]])
     rows = batch(x0, torch.ones_like(x0, dtype=torch.bool), rows=50)
     terms, _ = run(MaskedLM(fraction=1.0), rows)

@@ -1,7 +1,7 @@
-"""Every objective is an unbiased estimate of its enumerated bound, on an arbitrary denoiser.
+"""Every objective is an unbiased estimate of its enumerated bound, for an arbitrary denoiser.
 
-False-alarm rate 1e-6 for each mean (4.9 standard errors). The broken twins are off by more than
-twice that, so each is caught with a probability above 0.999.
+The false-alarm rate of each mean is 1e-6 (4.9 standard errors). The broken twins are off by more
+than twice that, so each is caught with a probability above 0.999.
 """
 
 import math
@@ -47,7 +47,7 @@ def z_score(objective: Objective, denoiser: Denoiser, exact: float) -> float:
 
 
 def discrete_bound(schedule: NoiseSchedule, num_steps: int) -> float:
-    """The T-step bound, every step and every mask pattern enumerated."""
+    """The T-step bound, enumerated over every step and every mask pattern."""
     masks = all_masks(L)
     clean = X0.expand(len(masks), L)
     nats = -DENOISER(Inputs(clean.masked_fill(masks, K))).gather(-1, clean[..., None])[..., 0]
@@ -128,7 +128,7 @@ OBJECTIVES = [ContinuousNELBO(), DiscreteNELBO(STEPS), WeightedMLM()]
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
 def test_context_and_unknown_symbols_never_count(objective: Objective) -> None:
-    """Position 1 is given context, position 2 unknown: both stay as they are and add nothing."""
+    """Position 1 is context and position 2 is unknown: both stay unchanged and contribute nothing."""
     seen: list[torch.Tensor] = []
 
     class Watching(Denoiser):

@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo converges to what is tilted like one over the number of particles."""
+"""The error of sequential Monte Carlo falls as one over the number of particles."""
 
 import math
 
@@ -15,7 +15,7 @@ from tests.oracles import LookupBackbone, UniformBackbone, all_sequences, masked
 
 pytestmark = pytest.mark.slow
 
-# Two-sided: a standard normal lies further out with probability 1e-6.
+# Two-sided: a standard normal exceeds this with probability 1e-6.
 Z_ALARM = 4.9
 K, L = 2, 3
 
@@ -32,7 +32,7 @@ def run(sampler: SMCSampler, denoiser: Denoiser, rows: int, length: int, seed: i
 
 
 def tilted_distribution(denoiser: Denoiser) -> tuple[Tensor, float]:
-    """By enumeration: the distribution over K^L, and its normalising constant."""
+    """Enumerate the tilted distribution over K^L and its normalising constant."""
     base = distributions.random_order((K,) * L, distributions.table(denoiser, K, L), K)
     sequences = all_sequences(K, L)
     chances = torch.tensor([base[tuple(x)] for x in sequences.tolist()], dtype=torch.float64)
@@ -41,14 +41,14 @@ def tilted_distribution(denoiser: Denoiser) -> tuple[Tensor, float]:
 
 
 def distribution_of(found: Particles) -> Tensor:
-    """Each row's weighted distribution over K^L: ``[rows, K^L]``."""
+    """Weighted distribution over K^L of each row: ``[rows, K^L]``."""
     codes = (found.tokens * K ** torch.arange(L - 1, -1, -1)).sum(dim=-1)
     distribution = torch.zeros(len(codes), K**L, dtype=torch.float64)
     return distribution.scatter_add_(1, codes, found.log_weights.exp())
 
 
 def bias_at_the_mode(count: int, rows: int, **options: object) -> tuple[float, float]:
-    """Target less mean at the most likely sequence, and its standard error."""
+    """Target minus mean at the most likely sequence, and its standard error."""
     denoiser = masked_model(LookupBackbone(K, L, seed=3))
     target, _ = tilted_distribution(denoiser)
     mode = int(target.argmax())
@@ -76,10 +76,11 @@ def fit(rows: int, **options: object) -> tuple[float, float, float]:
 @pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
 @pytest.mark.parametrize("threshold", [0.0, 1.0])
 def test_the_bias_falls_like_one_over_particles(resampling: str, threshold: float) -> None:
-    """The fitted order is -1: within 4.9 errors (false alarm 1e-6) and 0.15 of curvature.
+    """The fitted order is -1 within 4.9 errors (false-alarm rate 1e-6) and 0.15 for curvature.
 
-    A twin with an error of order 1/sqrt(N) is off by 0.5, one that stays wrong by 1: 4 errors of
-    0.06 above the alarm at the least, and the second by 9, so power > 0.999 for what stays wrong.
+    A twin with an error of order 1/sqrt(N) is off by 0.5, and one that never converges by 1. These
+    are at least 4 and 9 errors of 0.06 above the threshold; the power against the second exceeds
+    0.999.
     """
     slope, error, _ = fit(50_000, resampling=resampling, ess_threshold=threshold)
     assert error < 0.06
@@ -87,14 +88,14 @@ def test_the_bias_falls_like_one_over_particles(resampling: str, threshold: floa
 
 
 class NoWeights(SMCSampler):
-    """Broken twin: the reward is computed and ignored."""
+    """Broken twin: computes the reward and ignores it."""
 
     def _worth(self, swarm, rows: Tensor) -> Tensor:
         return torch.zeros_like(super()._worth(swarm, rows))
 
 
 class WeightsStay(SMCSampler):
-    """Broken twin: a particle that was chosen for its weight keeps that weight."""
+    """Broken twin: a resampled particle keeps its weight."""
 
     def _resample(self, swarm, unfinished: Tensor, step: int) -> Tensor:
         before = swarm.weights.log_weights.flatten()
@@ -104,7 +105,7 @@ class WeightsStay(SMCSampler):
 
 
 def test_many_particles_are_right_and_twins_are_not() -> None:
-    """Total variation of 64 particles on average, known to 0.005; twins are further off."""
+    """Mean total variation of 64 particles, known to 0.005; the twins are further off."""
     denoiser = masked_model(LookupBackbone(K, L, seed=3))
     target, _ = tilted_distribution(denoiser)
     for cls, right in ((SMCSampler, True), (NoWeights, False), (WeightsStay, False)):
@@ -119,9 +120,9 @@ def test_many_particles_are_right_and_twins_are_not() -> None:
 @pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_the_normalizer_is_unbiased(resampling: str, count: int) -> None:
-    """Mean of Z-hat over rows against the sum over K^L: false alarm 1e-6 (z = 4.9).
+    """Mean of Z-hat over rows against the sum over K^L, with a false-alarm rate of 1e-6 (z = 4.9).
 
-    The twin that averages log Z-hat instead is off by more than 9 standard errors: power > 0.999.
+    The twin that averages log Z-hat is off by more than 9 standard errors, for a power above 0.999.
     """
     denoiser = masked_model(LookupBackbone(K, L, seed=3))
     _, normalizer = tilted_distribution(denoiser)
@@ -137,11 +138,11 @@ def test_the_normalizer_is_unbiased(resampling: str, count: int) -> None:
 
 
 def test_resampling_on_the_way_helps_long_rows() -> None:
-    """A uniform model tilted towards one symbol, where all is known, and weights degenerate.
+    """A uniform model tilted towards one symbol, where everything is known and weights degenerate.
 
-    Of 40 symbols 20 are that one by chance and 35.2 under the tilt. 16 weighted particles miss by
-    9.7 of them and log Z by 9.1 nats, resampled on the way by 1.0 and 3.1, over 400 rows with
-    standard errors under 0.1 and 0.3: both bounds below are 5 errors away.
+    Of 40 symbols, 20 are that symbol by chance and 35.2 under the tilt. Sixteen weighted particles
+    are off by 9.7 symbols and 9.1 nats of log Z; with resampling by 1.0 and 3.1, over 400 rows with
+    standard errors below 0.1 and 0.3. Both bounds below are 5 errors away.
     """
     length, tilt = 40, 2.0
     denoiser = masked_model(UniformBackbone(K))

@@ -1,8 +1,8 @@
-"""Stopping at a target: honoured, without any bias, and with intervals that still cover.
+"""Stopping at a target error: reached without bias, and with intervals that still cover.
 
-Means: a false alarm has probability 1e-6 (4.9 standard errors); the named broken twin, which stops
-as soon as the error so far looks small, is off by 10 standard errors and so is caught with a power
-above 0.999.
+The false-alarm rate of each mean is 1e-6 (4.9 standard errors). The broken twin stops as soon as
+the error so far looks small. It is off by 10 standard errors, so it is caught with a power above
+0.999.
 """
 
 import math
@@ -52,7 +52,7 @@ def cost(estimator: Estimator) -> int:
 
 
 def bias(errors: np.ndarray) -> float:
-    """In standard errors."""
+    """The bias in standard errors."""
     return float(errors.mean() / errors.std() * math.sqrt(len(errors)))
 
 
@@ -61,10 +61,10 @@ def bias(errors: np.ndarray) -> float:
 def test_a_target_is_honoured_without_bias(
     estimator: Estimator, target: float, table: Table
 ) -> None:
-    """Measured on 8,000 sequences the root mean square is 1.13 targets at most.
+    """Over 8,000 sequences the measured root mean square is at most 1.13 targets.
 
-    That is with ``BernoulliTime`` on the skewed table; elsewhere it is 1.05. 2,025 rows add 0.08 at
-    1e-6.
+    That is for ``BernoulliTime`` on the skewed table; elsewhere it is at most 1.05. With 2,025
+    rows, the 1e-6 quantile adds 0.08.
     """
     target *= table.scale
     result, truth = table.run(estimator, ROWS, target_se=target)
@@ -76,10 +76,11 @@ def test_a_target_is_honoured_without_bias(
 
 
 class Neighbours(TableBackbone):
-    """Sure of a token between two visible ones, but 2 nats off at every eighth of 64.
+    """Certain of a token between two visible ones, but wrong by 2 nats at every eighth of 64
+    tokens.
 
-    So a draw with few masked tokens, which weighs most, hits one of those or none, and few passes
-    know little of the variance.
+    A draw with few masked tokens, which has the largest weight, contains one of those or none, so
+    few passes give a poor estimate of the variance.
     """
 
     length = 64
@@ -96,9 +97,10 @@ class Neighbours(TableBackbone):
 
     @property
     def truth(self) -> float:
-        """The bound of the row of zeros: the mean over k of the chance that neighbours are masked.
+        """The bound of the row of zeros: the mean over k of the probability that neighbours are
+        masked.
 
-        Given a masked token, k - 1 of the other n - 1 are masked too.
+        Given a masked token, k - 1 of the other n - 1 tokens are masked too.
         """
         n, k = self.length, torch.arange(1, self.length + 1).double()
         none, both = (k - 1) * (k - 2), (n - k) * (n - k - 1)
@@ -118,17 +120,18 @@ class Neighbours(TableBackbone):
 
 
 def trust_the_first(self: Budget, first: Passes, second: Passes, cost: int) -> Outcome:
-    """The broken twin: report the error that the first stage promised."""
+    """Broken twin: reports the error predicted by the first stage."""
     error = math.sqrt(first.variance / len(second.values))
     return Outcome(second.mean, error, first.degrees(self.estimator))
 
 
 def test_the_error_of_a_long_row_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its square is that of the actual error in the mean over 1,500 rows of 64 tokens.
+    """The squared error agrees with that of the actual error in the mean over 1,500 rows of 64
+    tokens.
 
-    A false alarm has a probability of 1e-6. The twin, which was the code once, reports 0.74 of the
-    actual error: measured, it is off by 9 standard errors, so it passes with less than 1e-4. Of
-    the 95% intervals 94% cover, so that fewer than 90% have a probability below 1e-6.
+    The false-alarm rate is 1e-6. The twin, an earlier version of the code, reports 0.74 of the
+    actual error: it is off by 9 standard errors and passes with a probability below 1e-4. If 94% of
+    the 95% intervals cover, fewer than 90% cover with a probability below 1e-6.
     """
     network, rows, target = Neighbours(), 1500, 0.65
     result = network.run(rows, target)
@@ -140,14 +143,14 @@ def test_the_error_of_a_long_row_is_honest(monkeypatch: pytest.MonkeyPatch) -> N
     assert np.mean((low <= network.truth) & (network.truth <= high)) > 0.9
     assert binom.cdf(0.9 * rows, rows, 0.935) < 1e-6
     monkeypatch.setattr(Budget, "combine", trust_the_first)
-    monkeypatch.setattr(evaluation, "_TRUSTED_DEGREES", 1e12)  # the second stage is not longer
+    monkeypatch.setattr(evaluation, "_TRUSTED_DEGREES", 1e12)  # keeps the second stage short
     result = network.run(rows, target)
     errors = result.nats - network.truth
     assert bias(errors**2 - result.standard_error**2) > SIGMAS
 
 
 def stop_when_small(estimator: BernoulliTime, target: float, passes: int) -> np.ndarray:
-    """Errors of the twin: go on until the error of all draws so far is no more than the target."""
+    """Errors of the twin, which continues until the error of all draws so far meets the target."""
     runs = [TABLE.run(estimator, 2 * ROWS, seed=number) for number in range(passes)]
     values = np.stack([run.nats for run, _ in runs])
     variances = np.stack([run.standard_error**2 for run, _ in runs])
@@ -167,7 +170,7 @@ def test_stopping_when_the_error_looks_small_would_be_caught() -> None:
 
 
 def test_a_short_first_stage_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken twin: trusting a variance of two draws."""
+    """Broken twin: trusts a variance of two draws."""
     monkeypatch.setattr(evaluation, "_LEAST_DEGREES", 1)
     result, truth = TABLE.run(StratifiedK(2), ROWS, target_se=0.4)
     assert np.sqrt(((result.nats - truth) ** 2).mean()) > 2 * 0.4
@@ -180,7 +183,7 @@ def test_a_short_first_stage_would_be_caught(monkeypatch: pytest.MonkeyPatch) ->
 )
 @pytest.mark.parametrize("limited", [False, True], ids=["free", "limited"])
 def test_intervals_after_stopping_cover(estimator: Estimator, target: float, limited: bool) -> None:
-    """12,000 rows: 94.3% to 95.7% leave the band of 93% to 97% with probability below 1e-6."""
+    """12,000 rows: 94.3% to 95.7% leave the band of 93% to 97% with a probability below 1e-6."""
     passes = 3 * math.ceil(15 / estimator.degrees)  # three times the first stage
     budget = passes * cost(estimator) if limited else None
     result, truth = TABLE.run(estimator, 12_000, target_se=target, max_nfe=budget)
@@ -194,7 +197,7 @@ def test_intervals_after_stopping_cover(estimator: Estimator, target: float, lim
 
 
 def test_a_budget_comes_before_the_target() -> None:
-    """Enough for the first stage alone, then for part of the second."""
+    """Enough for the first stage only, then for part of the second."""
     for budget, spent in ((40, 32), (70, 64), (10**6, None)):
         result, truth = TABLE.run(ExactK(), ROWS, target_se=0.05, max_nfe=budget)
         assert abs(bias(result.nats - truth)) < SIGMAS
@@ -211,7 +214,9 @@ def test_a_budget_comes_before_the_target() -> None:
 def test_a_target_out_of_reach_wastes_nothing(
     estimator: Estimator, table: Table, passes: int
 ) -> None:
-    """Row by row what the budget alone gives, whether or not the first stage uses all of it."""
+    """Equal, row by row, to the result of the budget alone, whether or not the first stage uses all
+    of it.
+    """
     budget = passes * cost(estimator)
     bound, _ = table.run(estimator, 81, target_se=1e-6, max_nfe=budget)
     alone, _ = table.run(estimator, 81, max_nfe=budget)
@@ -220,14 +225,14 @@ def test_a_target_out_of_reach_wastes_nothing(
 
 
 def mean_of_all(self: Budget, first: Passes, second: Passes, cost: int) -> Outcome:
-    """The broken twin: weights that follow the length of the second stage."""
+    """Broken twin: weights that depend on the length of the second stage."""
     passes = first + second
     error = math.sqrt(passes.variance / len(passes.values))
     return Outcome(passes.mean, error, passes.degrees(self.estimator))
 
 
 def test_a_budget_that_some_rows_meet_does_not_bias(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured, the twin is off by 8.5 standard errors here: caught with a power above 0.999."""
+    """The twin is off by 8.5 standard errors here, so it is caught with a power above 0.999."""
     rows, estimator, arguments = 81 * 300, ExactK(16), {"target_se": 1.2, "max_nfe": 64}
     result, truth = SKEWED.run(estimator, rows, **arguments)
     met = result.nfe == 64

@@ -1,7 +1,7 @@
 """Standard errors over rows that are cut from consecutive sequence.
 
-The sources have a variance of the mean in closed form. The named broken twin, the formula for
-independent rows, is off by a factor of sqrt(3) on them and fails every test that it is put to.
+The variance of the mean of the sources is known in closed form. The broken twin is the formula for
+independent rows; on these sources it is off by a factor of sqrt(3) and fails every test.
 """
 
 import math
@@ -22,12 +22,12 @@ def rows(nats: np.ndarray, tokens: int = TOKENS) -> RowNats:
 
 
 def naive(found: RowNats) -> float:
-    """The broken twin: each row a stretch of its own."""
+    """Broken twin: treats each row as a stretch."""
     return ratio_error(found.nats, found.num_tokens, len(found.nats))
 
 
 def autoregressive(num: int, phi: float, seed: int = 0) -> np.ndarray:
-    """Stationary AR(1) series x_i = phi x_(i-1) + e_i with e of variance 1, one a line."""
+    """Draw stationary AR(1) series x_i = phi x_(i-1) + e_i with e of variance 1, one per row."""
     noise = np.random.default_rng(seed).standard_normal((num, SERIES))
     noise[0] /= math.sqrt(1 - phi**2)
     for place in range(1, num):
@@ -36,16 +36,17 @@ def autoregressive(num: int, phi: float, seed: int = 0) -> np.ndarray:
 
 
 def variance_of_sum(num: int, phi: float) -> float:
-    """Of ``num`` values of the series: the sum over lags of (num - |lag|) phi^|lag| / (1 - phi^2).
-
-    Source: any text on time series; summed as it stands.
+    """Variance of a sum of ``num`` values: the sum over lags of (num - |lag|) phi^|lag| / (1 -
+    phi^2).
     """
     lags = np.arange(1, num)
     return (num + 2 * ((num - lags) * phi**lags).sum()) / (1 - phi**2)
 
 
 def test_an_error_worked_out_by_hand() -> None:
-    """Ratio 12/8; residuals -2, -1, 0, 3; their squares times 4/3 over the square of 8 tokens."""
+    """Ratio 12/8; residuals -2, -1, 0, 3; the sum of their squares times 4/3, over 8 tokens
+    squared.
+    """
     found = rows(np.array([1, 2, 3, 6]), tokens=2)
     assert found.num_stretches == 4
     assert found.nats_per_token_error == pytest.approx(math.sqrt(14 * 4 / 3) / 8, rel=1e-12)
@@ -85,16 +86,16 @@ def test_the_number_of_stretches() -> None:
 
 @pytest.mark.parametrize("num", [1024, 1000])
 def test_correlated_rows_have_the_error_of_their_source(num: int) -> None:
-    """The squared error, in the mean over 2,000 series, is what the autocovariances say.
+    """The squared error, averaged over 2,000 series, agrees with the autocovariances.
 
-    With 30 stretches of b rows it should be (30 V(b) - V(n) / 30) * 30 / 29 for the sum, 0.91 to
-    0.99 of the true V(n). A false alarm has a probability of 1e-6; the twin is at a third.
+    With 30 stretches of b rows it should be (30 V(b) - V(n) / 30) * 30 / 29 for the sum, which is
+    0.91 to 0.99 of the true V(n). The false-alarm rate is 1e-6; the twin reports a third.
     """
     series = autoregressive(num, PHI)
     truth = variance_of_sum(num, PHI) / (num * TOKENS) ** 2
     sizes = np.diff([*(num * np.arange(30) // 30), num])
     between = sum(variance_of_sum(int(size), PHI) for size in sizes)
-    # Every stretch's weight in the whole, for those of unequal sizes.
+    # The fraction of each stretch in the whole, for stretches of unequal sizes.
     shares, cross = sizes / num, np.array([covariance(num, sizes, i) for i in range(30)])
     expected = between - 2 * (shares @ cross) + (shares**2).sum() * variance_of_sum(num, PHI)
     expected /= (1 - (shares**2).sum()) * (num * TOKENS) ** 2
@@ -105,14 +106,14 @@ def test_correlated_rows_have_the_error_of_their_source(num: int) -> None:
 
 
 def covariance(num: int, sizes: np.ndarray, which: int) -> float:
-    """Of a stretch's sum with the sum of all."""
+    """Covariance of a stretch's sum with the sum of all."""
     first = int(sizes[:which].sum())
     inside, every = np.arange(first, first + sizes[which]), np.arange(num)
     return float((PHI ** np.abs(inside[:, None] - every)).sum() / (1 - PHI**2))
 
 
 def coverage(series: np.ndarray, *, independent: bool = False) -> float:
-    """Fraction of 95% intervals by Student's t that hold the true mean."""
+    """Fraction of 95% intervals by Student's t that contain the true mean."""
     held = []
     for line in series:
         found = rows(line, tokens=1)
@@ -124,9 +125,10 @@ def coverage(series: np.ndarray, *, independent: bool = False) -> float:
 
 
 def test_intervals_over_correlated_rows_cover() -> None:
-    """2,000 series of 900 rows: coverage of 94% leaves 91% to 97% with probability below 1e-6.
+    """2,000 series of 900 rows: with a coverage of 94%, 91% to 97% fails with probability below
+    1e-6.
 
-    The twin covers 74%, and would have to be inside with a probability below 1e-6.
+    The twin covers 74% and passes with probability below 1e-6.
     """
     series = autoregressive(900, PHI)
     assert 0.91 <= coverage(series) <= 0.97
@@ -137,7 +139,9 @@ def test_intervals_over_correlated_rows_cover() -> None:
 
 
 def test_independent_rows_have_about_the_error_of_the_plain_formula() -> None:
-    """29 degrees of freedom: 13% of noise, so none of 2,000 is off by more than 5 times as much."""
+    """29 degrees of freedom give noise of 13%, so none of 2,000 is off by more than five times
+    that.
+    """
     series = np.random.default_rng(1).standard_normal((SERIES, 1024))
     ratio = np.array([rows(line).nats_per_token_error / naive(rows(line)) for line in series])
     assert (ratio**2).mean() == pytest.approx(1, abs=SIGMAS * math.sqrt(2 / 29 / SERIES))
@@ -145,9 +149,9 @@ def test_independent_rows_have_about_the_error_of_the_plain_formula() -> None:
 
 
 def test_a_moving_average_with_negative_correlation() -> None:
-    """Neighbours that make up for each other: x_i = e_i - e_(i-1) / 2.
+    """Neighbours that cancel: x_i = e_i - e_(i-1) / 2.
 
-    The variance of the sum of n is n (1 - 1/2)^2 + 1; the plain formula has n * 5/4.
+    The variance of the sum of n is n (1 - 1/2)^2 + 1; the plain formula gives n * 5/4.
     """
     noise = np.random.default_rng(2).standard_normal((400, 1025))
     series = noise[:, 1:] - noise[:, :-1] / 2
@@ -158,7 +162,7 @@ def test_a_moving_average_with_negative_correlation() -> None:
 
 
 def test_the_order_of_rows_matters() -> None:
-    """Shuffled rows look independent: an evaluation has to read its rows in order."""
+    """Shuffled rows look independent, so an evaluation has to read its rows in order."""
     line = autoregressive(1024, 0.9)[0]
     ordered = rows(line).nats_per_token_error
     shuffled = rows(np.random.default_rng(3).permutation(line)).nats_per_token_error
@@ -166,7 +170,7 @@ def test_the_order_of_rows_matters() -> None:
 
 
 def test_a_paired_difference_has_none_of_what_both_share() -> None:
-    """Two models differ by 1 nat and a noise of 0.1, on rows that vary by 100 times as much."""
+    """Two models differ by 1 nat with noise of 0.1, on rows that vary by 100 times as much."""
     shared = autoregressive(900, 0.9)[0] * 10
     noise = np.random.default_rng(4).normal(1, 0.1, 900)
     model, baseline = rows(shared + noise), rows(shared)

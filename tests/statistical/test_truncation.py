@@ -1,13 +1,13 @@
-"""Nominal against actual reveal rate over a 50,257-symbol vocabulary.
+"""Nominal and actual reveal rates with a vocabulary of 50,257 symbols.
 
 Zheng et al. 2024, arXiv:2409.02908: a Gumbel-argmax in float32 over all symbols and the mask
-truncates the Gumbel's tail. Here a nominal rate of 0.002 a step comes out as 0.00087.
+truncates the Gumbel's tail. Here it turns a nominal rate of 0.002 per step into 0.00087.
 
-The samplers get the generator's 32-bit words in equal steps in place of random ones, so every
-position has another of n evenly spaced uniforms, and a rate comes out to 1 / n: a loss of 1% is two
-of 100,000 positions, found for certain and never alarmed. Random words are tested by their tails:
-false-alarm rate 1e-6 an assertion, and at 2,097,152 draws a power above 0.999 against a rate that
-is off by a seventh. Their generator has its known answers in ``tests/exact/test_rng.py``.
+The samplers receive evenly spaced 32-bit words instead of random ones, so that the n positions get
+n evenly spaced uniforms and a rate is exact to 1 / n. A loss of 1% is two of 100,000 positions and
+is always found, without false alarms. Random words are tested by their tails: with a false-alarm
+rate of 1e-6 per assertion, 2,097,152 draws have a power above 0.999 against a rate that is off by a
+seventh. ``tests/exact/test_rng.py`` has the known answers of their generator.
 """
 
 import pytest
@@ -41,14 +41,14 @@ PROCESS = Absorbing(K, Linear())
 
 
 class Flat(TableBackbone):
-    """Every symbol alike, without the memory for every row of logits."""
+    """All symbols are equally likely; no memory is used for the rows of logits."""
 
     def logits(self, inputs: Inputs) -> Tensor:
         return torch.zeros(1, 1, K).expand(*inputs.tokens.shape, K)
 
 
 class FlatDenoiser(Denoiser):
-    """The normalised distribution, expanded likewise."""
+    """The normalised distribution, expanded in the same way."""
 
     def forward(self, inputs: Inputs, where: Tensor | None = None) -> Tensor:
         distribution = torch.full((K,), 1 / K, dtype=torch.float64).log().float()
@@ -58,11 +58,11 @@ class FlatDenoiser(Denoiser):
 
 
 class Stop(Exception):
-    """Raised after the first step, which is all that is looked at."""
+    """Raised after the first step, the only one that is tested."""
 
 
 def even_words(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
-    """In place of Philox: words that rise in equal steps along the draws of a call."""
+    """Replacement of Philox: words that increase evenly along the draws of a call."""
     del key
     count = counter[2].numel()
     words = torch.arange(count) * 2**32 // count
@@ -92,9 +92,9 @@ def first_step(sampler: Sampler) -> int:
     return seen[0]
 
 
-# The loop's first step goes to alpha = 0.9 * NOMINAL / (1 - 0.55). Cached ancestral draws what
-# ancestral draws, bit for bit; the others reveal by count or by certainty, at no rate. The
-# predictor-corrector draws three times, each to within one position.
+# The loop's first step goes to alpha = 0.9 * NOMINAL / (1 - 0.55). Cached ancestral draws the same
+# bits as ancestral. The others reveal by count or by confidence and have no rate. The
+# predictor-corrector draws three times, each time to within one position.
 SAMPLERS = [
     (AncestralSampler(STEPS), NOMINAL, 1),
     (RemaskCapSampler(STEPS), NOMINAL, 1),
@@ -117,17 +117,17 @@ def test_the_reveal_rate_is_nominal(sampler: Sampler, nominal: float, slack: int
 
 
 def shrunk(self: SeededDraws, where: Tensor) -> Tensor:
-    """The broken twin of times that never reach 1: 28% of the first step's reveals are lost."""
+    """Broken twin: times never reach 1, which loses 28% of the reveals of the first step."""
     return RIGHT["unmask_times"](self, where) * 0.9994
 
 
 def lifted(self: SeededDraws, where: Tensor) -> Tensor:
-    """The broken twin of times that never reach 0."""
+    """Broken twin: times never reach 0."""
     return torch.where(where, 1 - (1 - RIGHT["unmask_times"](self, where)) * 0.9994, 0.0)
 
 
 def rare(self: SeededDraws, probability: Tensor, where: Tensor, step: int) -> Tensor:
-    """The broken twin of coins that lose 5% of their heads."""
+    """Broken twin: coins lose 5% of their heads."""
     return RIGHT["coins"](self, probability * 0.95, where, step)
 
 
@@ -147,9 +147,10 @@ def test_draws_that_lose_reveals_are_found(
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.usefixtures("even")
 def test_the_library_in_half_precision_is_found(dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own noise with 11 or 8 bits, which are few near 1, where the first times are.
+    """The library's noise with 11 or 8 bits, which are few near 1, where the first times are.
 
-    Float32 would keep the rate, for the library draws when to reveal apart from what.
+    Float32 would keep the rate, because the library draws separately when to reveal and which
+    symbol.
     """
     right = rng._open_uniform
     monkeypatch.setattr(rng, "_open_uniform", lambda *words: right(*words).to(dtype).double())
@@ -157,7 +158,7 @@ def test_the_library_in_half_precision_is_found(dtype, monkeypatch: pytest.Monke
 
 
 def cells() -> Tensor:
-    """How many of 100,000 evenly spaced times fall into each of 500 steps."""
+    """Count the evenly spaced times, out of 100,000, in each of 500 steps."""
     where = torch.ones(ROWS, LENGTH, dtype=torch.bool)
     edges = torch.linspace(1, 0, STEPS + 1, dtype=torch.float64)
     found = SeededDraws(torch.arange(ROWS)).unmask_steps(edges, where)
@@ -180,7 +181,7 @@ DRAWS = 1 << 21
 
 
 def tails() -> dict[str, int]:
-    """How many of the library's draws fall beyond a rate of 0.002."""
+    """Count the library's draws beyond a rate of 0.002."""
     draws = SeededDraws(torch.arange(DRAWS // 1024))
     where = torch.ones(DRAWS // 1024, 1024, dtype=torch.bool)
     times = draws.unmask_times(where)
@@ -207,11 +208,12 @@ def bounds(draws: int) -> tuple[float, float]:
 
 
 def float32_gumbel() -> int:
-    """The published fault: p / exponential noise in float32 over the symbols and the mask, argmax.
+    """The published error: argmax of p / exponential noise in float32 over the symbols and the
+    mask.
 
-    A simulation, for it would take five billion draws. All symbols are alike, so only the largest
-    of their K uniforms matters. Float32 uniforms are multiples of 2^-24, and floor(2^24 v^(1/K))
-    has the distribution of the largest of K of them.
+    It is simulated, because running it would take five billion draws. All symbols are equally
+    likely, so only the largest of their K uniforms matters. Float32 uniforms are multiples of
+    2^-24, and floor(2^24 v^(1/K)) has the distribution of the largest of K of them.
     """
     generator = torch.Generator().manual_seed(0)
     v = torch.rand(POSITIONS, dtype=torch.float64, generator=generator)
@@ -225,7 +227,7 @@ def float32_gumbel() -> int:
 
 
 def test_float32_draws_over_all_letters_fail() -> None:
-    """Their rate, .00087, is below the bound with power above 0.999."""
+    """Their rate, .00087, is found to be too low with a power above 0.999."""
     low, _ = bounds(POSITIONS)
     count = float32_gumbel()
     assert count < low

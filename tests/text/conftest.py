@@ -1,4 +1,4 @@
-"""A cache of its own for every test, and small corpora."""
+"""A separate cache for every test, and small corpora."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ def write(tmp_path: Path) -> Callable[[str, object], Path]:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

@@ -108,7 +108,7 @@ def test_a_hub_name_without_a_network_says_where_a_copy_would_be_used(cache) -> 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in the hub's own format under the name of a published corpus."""
+    """Create a folder in the hub's cache format under the name of a published corpus."""
     folder = tmp_path / "hub"
     (folder / "plain").mkdir(parents=True)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))

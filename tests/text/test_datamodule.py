@@ -35,7 +35,7 @@ def test_a_split_by_documents(lines) -> None:
     data = module(lines, split=(0.6, 0.2, 0.2))
     found = {split: whole(data, split).splitlines() for split in ("valid", "test")}
     documents = {split: set(texts) for split, texts in found.items()}
-    # Training drops less than a row at its end, so its documents come from the dataset.
+    # Training drops the last partial row, so its documents are read from the dataset.
     train = data.dataset("train")
     of_train = {
         data.tokenizer.decode(train.store.read(int(i), 0, int(train.store.lengths[i])))
@@ -43,7 +43,7 @@ def test_a_split_by_documents(lines) -> None:
     }
     assert of_train | documents["valid"] | documents["test"] == set(LINES)
     assert sum(map(len, (of_train, documents["valid"], documents["test"]))) == len(LINES)
-    # 400 draws at 0.2 leave [38, 125] with probability below 1e-6 (binomial).
+    # 400 draws at 0.2 lie outside of [38, 125] with probability below 1e-6 (binomial).
     assert all(38 <= len(texts) <= 125 for texts in documents.values())
     assert [line for line in LINES if line in documents["test"]] == found["test"]
 
@@ -54,7 +54,7 @@ def test_equal_documents_go_together_and_seeds_deal_anew() -> None:
     assert np.array_equal(owner[:2000], owner[2000:])
     assert np.array_equal(deal(hashes[5:9], 0.1, 0.3, seed=0), owner[5:9])
     assert not np.array_equal(deal(hashes, 0.1, 0.3, seed=1), owner[:2000])
-    # Binomial(2000, p): 1e-6 lies at 4.9 standard deviations.
+    # Binomial(2000, p): 1e-6 is at 4.9 standard deviations.
     for place, share in ((1, 0.1), (2, 0.3)):
         error = 4.9 * np.sqrt(2000 * share * (1 - share))
         assert abs((owner[:2000] == place).sum() - 2000 * share) < error
@@ -196,7 +196,7 @@ def test_a_published_corpus_brings_its_splits(monkeypatch, tmp_path) -> None:
 
 
 def test_the_interpolated_model_is_chosen_on_validation_alone(write) -> None:
-    """The broken twin chooses on the split that is scored, where longer contexts help."""
+    """Broken twin: chooses on the split that is scored, where longer contexts score better."""
     generator = np.random.default_rng(0)
     phrases = ["".join(generator.choice(list("abcdefgh"), 12)) for _ in range(24)]
     told = ["".join(generator.choice(phrases, 500)) for _ in range(2)]

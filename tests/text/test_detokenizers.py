@@ -1,4 +1,4 @@
-"""Hand-written pairs: a corpus' text and what its author wrote."""
+"""Hand-written pairs of a corpus' text and the original text."""
 
 import pytest
 from hypothesis import given
@@ -63,7 +63,7 @@ def test_pairs(function, given_: str, wanted: str) -> None:
 
 
 def test_rules_follow_each_other() -> None:
-    """A rule takes the blank that an earlier one kept, and does not go back to earlier signs."""
+    """A rule uses the space that an earlier one kept, and does not return to earlier punctuation."""
     assert wikitext("a . , b") == "a., b"
     assert wikitext("a , . b") == "a ,. b", "the comma comes last"
     assert lm1b("a , ; b") == "a,; b"
@@ -72,7 +72,7 @@ def test_rules_follow_each_other() -> None:
 
 @pytest.mark.parametrize(("function", "given_", "wanted"), PAIRS)
 def test_what_is_mended_stays(function, given_: str, wanted: str) -> None:
-    """Idempotent on each of them; LAMBADA too, whose line break is not put twice."""
+    """Applying the function twice changes nothing; LAMBADA's line break is added once."""
     assert function(wanted) == wanted
 
 

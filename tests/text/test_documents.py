@@ -106,7 +106,7 @@ def test_kinds() -> None:
 
 
 def test_a_file_is_streamed(write) -> None:
-    """The first document comes before the second is even sound."""
+    """The first document is returned before the second is read, which is invalid."""
     stream = read_documents(write("a.txt", b"good\n\xff\n"), Reading())
     assert next(stream) == "good"
     with pytest.raises(ValueError, match="offset 5"):

@@ -1,4 +1,4 @@
-"""The libraries of the extra are imported where they are needed, and nowhere before."""
+"""The optional libraries are imported only where they are used."""
 
 import subprocess
 import sys

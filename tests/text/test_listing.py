@@ -1,4 +1,4 @@
-"""A listing of samples is read back to the same samples, whatever they hold."""
+"""A list of samples is parsed back to the same samples, whatever they contain."""
 
 import gzip
 import json

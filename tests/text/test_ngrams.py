@@ -1,4 +1,4 @@
-"""Witten-Bell models against a dictionary twin, and their distributions sum to one."""
+"""Witten-Bell models against a twin written with dictionaries; their distributions sum to one."""
 
 from collections import defaultdict
 from itertools import product
@@ -14,7 +14,7 @@ K = 3
 
 
 def twin(train: list[list[int]], order: int):
-    """The same distribution from its definition, one symbol at a time."""
+    """The same distribution from its definition, symbol by symbol."""
     followers: dict[tuple, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for row in train:
         for place, symbol in enumerate(row):
@@ -64,7 +64,7 @@ def test_distributions_sum_to_one() -> None:
     model = NGramModel([block(train)], K, 2)
     nats, _ = model.nats_by_order([block([row]) for row in every])
     np.testing.assert_allclose(np.exp(-nats).sum(axis=1), 1, atol=1e-12)
-    # A twin that forgets the escape mass d(c) of the denominator does not.
+    # A twin without the escape mass d(c) in the denominator does not sum to one.
     assert abs(sum(np.exp(-twin_without_escape(train)(row)) for row in every) - 1) > 0.1
 
 

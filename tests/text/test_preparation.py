@@ -183,7 +183,7 @@ def test_a_damaged_shard_is_noticed_and_made_anew(lines, cache, harm) -> None:
 
 
 def test_a_shard_that_was_only_touched_is_kept(lines, cache, monkeypatch) -> None:
-    """As when a cache is copied; it is read once more, then trusted again."""
+    """For example when a cache is copied: the shard is read once more and then trusted again."""
     prepare(source(lines), ByteTokenizer())
     for path in folder(cache).glob("*.shard"):
         os.utime(path, (1, 1))
@@ -256,7 +256,7 @@ def test_two_processes_may_prepare_the_same_corpus(script, lines, cache) -> None
     total = sum(len(line) for line in LINES)
     assert answers == (f"{len(LINES)} {total} {9 * ord('l')}",) * 2
     assert sum(map(int, made)) == len(shards(cache)), "no shard is made twice"
-    # The second to come found the first at work, or found its work done.
+    # The second process found the first at work, or found the work done.
     assert sum("another process is tokenising" in err for _, err in said) <= 1
     names = {path.name for path in folder(cache).iterdir()}
     assert names == {"lock", "manifest.json", *shards(cache)}
@@ -270,7 +270,7 @@ def test_a_killed_preparation_leaves_no_process_and_goes_on(script, lines, cache
             break
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=20)  # until the last process lets go of the pipes
+    process.communicate(timeout=20)  # until the last process closes the pipes
     with pytest.raises(ProcessLookupError):
         for _ in range(1000):
             os.killpg(process.pid, 0)
@@ -310,7 +310,7 @@ def test_a_document_that_does_not_encode_is_numbered(write) -> None:
 
 
 def test_documents_without_ids_are_left_out(write) -> None:
-    """A tokenizer may find nothing in a text that is not blank."""
+    """A tokenizer may find no token in a text that is not blank."""
 
     class Deaf(ByteTokenizer):
         def encode(self, string):
@@ -321,7 +321,7 @@ def test_documents_without_ids_are_left_out(write) -> None:
 
 @pytest.mark.slow
 def test_a_corpus_need_not_fit_in_memory(write) -> None:
-    """Forty shards pass through the memory of a few."""
+    """Forty shards are read with memory for a few."""
     size = 1 << 17
     path = write("a.txt", ("x" * 255 + "\n") * (40 * size // 256))
     preparation._SHARD_CHARACTERS = size

@@ -1,4 +1,4 @@
-"""Rows against a naive twin: documents as lists, joined and cut by hand."""
+"""Rows against a naive twin that joins lists of documents and cuts them."""
 
 import pickle
 
@@ -19,7 +19,7 @@ PAD = 99
 
 
 class Store(TokenStore):
-    """Documents in memory, with what rows ask of a store."""
+    """Documents in memory, with the interface that rows need."""
 
     def __init__(self, documents: list[list[int]]) -> None:
         self.documents = documents

@@ -61,7 +61,7 @@ def test_published_bert_encodings(bert: BertTokenizer) -> None:
     assert bert.frame == (101, 102) and bert.separator == 102
     assert bert.encode("hello world").tolist() == [7592, 2088]
     assert bert.encode("Héllo WORLD").tolist() == [7592, 2088]
-    # The example of the BERT repository's README, with its published pieces.
+    # The example in the BERT repository's README, with its published pieces.
     pieces = bert.encode("unaffable").tolist()
     words = (Path(bert.vocabulary) / "vocab.txt").read_text().splitlines()
     assert [words[i] for i in pieces] == ["una", "##ffa", "##ble"]
@@ -128,7 +128,7 @@ def test_any_change_of_the_files_changes_the_fingerprint(tmp_path: Path) -> None
 
 
 def test_entries_that_no_text_holds_are_reserved(tmp_path: Path, bert: BertTokenizer) -> None:
-    """Uniform noise must not draw them; what frames a text and [UNK] stand in texts."""
+    """Uniform noise must not draw them; [UNK] and the tokens that frame a text do occur in texts."""
     names = {place: name for name, place in bert.ids.items()}
     reserved = {names[place] for place in bert.reserved_ids}
     unused = {name for name in bert.ids if name.startswith("[unused")}
@@ -213,7 +213,7 @@ def test_another_vocabulary_under_a_published_name(cache: Path) -> None:
 
 
 class Unread(Source):
-    """A corpus that is not to be read."""
+    """A corpus that must not be read."""
 
     @property
     def name(self) -> str:

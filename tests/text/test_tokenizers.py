@@ -38,7 +38,7 @@ def test_characters_round_trip(string: str) -> None:
 
 def test_a_character_outside_the_alphabet_is_named_with_its_offset() -> None:
     tokenizer = CharacterTokenizer("abé")
-    for wrong in ("c", "\x00", "𝄞"):  # between, below and above those that are there
+    for wrong in ("c", "\x00", "𝄞"):  # between, below and above the characters of the alphabet
         with pytest.raises(ValueError, match="the 3 characters of its alphabet") as error:
             tokenizer.encode("aé" + wrong + "b")
         assert f"got {wrong!r} at offset 2; add it to" in str(error.value)
@@ -87,7 +87,7 @@ def test_digests_do_not_collide_by_concatenation() -> None:
 
 
 def test_templates_of_text() -> None:
-    """What is given is one token alone; what is masked is any token."""
+    """A fixed position allows one token only; a masked one allows any token."""
     tokenizer = CharacterTokenizer("abc")
     allowed = tokenizer.allowed("[MASK]a[MASK:2]bc[MASK]")
     assert allowed.shape == (7, 3)
@@ -98,7 +98,7 @@ def test_templates_of_text() -> None:
     wide = ByteTokenizer().allowed("é[MASK:03]")
     assert wide.sum(axis=1).tolist() == [1, 1, 256, 256, 256]
     for text in ("a[MASK:x]", "[MASKb", "[mask]"):
-        with pytest.raises(ValueError, match="'\\['"):  # plain text, and not of this alphabet
+        with pytest.raises(ValueError, match="'\\['"):  # plain text that is not in the alphabet
             tokenizer.allowed(text)
     with pytest.raises(ValueError, match=r"\[MASK:0\] must be at least one token, got none"):
         tokenizer.allowed("a[MASK:0]")

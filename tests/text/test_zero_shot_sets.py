@@ -1,4 +1,4 @@
-"""Where the zero-shot sets are found, and how a table speaks of them."""
+"""How the zero-shot sets are found, and what their table says."""
 
 import json
 import re
@@ -26,7 +26,7 @@ DATA = TextDataModule(ByteTokenizer(), 16, "x.txt")
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in the hub's own format under the name of PTB."""
+    """Create a folder in the hub's cache format under the name of PTB."""
     folder = tmp_path / "hub"
     folder.mkdir()
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hf")
@@ -145,7 +145,7 @@ ROWS = [" = Robert = \n", "", " He was , he said , here . \n", "\n", " 3 @.@ 5 \
 
 @pytest.mark.parametrize("name", ["wikitext", "ptb", "lm1b", "lambada", "ag_news", "pubmed"])
 def test_a_set_is_the_same_text_from_any_kind_of_file(tmp_path: Path, name: str) -> None:
-    """Rows of the hub end in a line break or not, and some are blank; a .txt has lines."""
+    """Rows from the hub may be blank or end in a line break; a .txt file has lines."""
     corpus = next(one.corpora[0] for one in SETS if one.name == name)
     field = PUBLISHED[corpus].column
     kinds = {
@@ -169,7 +169,7 @@ def test_a_set_is_the_same_text_from_any_kind_of_file(tmp_path: Path, name: str)
     assert texts["a"] == texts["b"] == texts["c"] == texts["d"] != texts["e"]
     assert len(texts["a"]) == 3, "blank rows are left out"
     published = [DETOKENIZERS[PUBLISHED[corpus].detokenizer](row) for row in ROWS[::2]]
-    if name == "wikitext":  # as the hub has its rows, line break and all
+    if name == "wikitext":  # rows of the hub include their line breaks
         assert texts["a"] == published and texts["a"][0].endswith("=\n")
     else:
         assert not any(text.endswith(("\n", " ")) for text in texts["a"])

@@ -1,4 +1,4 @@
-"""A tiny GPT-2 in a folder, shared by the tests that only read it."""
+"""A tiny GPT-2 in a folder, shared by tests that only read it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A BERT checkpoint as a backbone: its own logits, by way of the core's ids."""
+"""A BERT checkpoint as a backbone: the same logits, through the core's ids."""
 
 from pathlib import Path
 

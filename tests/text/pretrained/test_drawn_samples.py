@@ -1,4 +1,4 @@
-"""``seqdiff generative-perplexity RUN``: the numbers of the samples that ``sample`` would write."""
+"""``seqdiff generative-perplexity RUN`` gives the numbers of the samples that ``sample`` writes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def build(folder: Path, *flags: str) -> Path:
-    """A network as it is built: every byte is equally likely."""
+    """A network with initial weights: every byte is equally likely."""
     config = str(CONFIGS / "experiment" / "text" / "bytes.yaml")
     command = ["train", config, f"--output={folder}", "--data.train=x.txt", *SMALL]
     assert main([*command, "--trainer.max_steps=0", *flags]) == 0
@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def numbers(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines of the table that hold numbers."""
+    """The lines of the table that contain numbers."""
     capsys.readouterr()
     assert main(["generative-perplexity", *arguments]) == 0
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]

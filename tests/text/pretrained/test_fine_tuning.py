@@ -1,4 +1,4 @@
-"""The parts of fine-tuning that a good score does not show: decay, clipping, segments."""
+"""Details of fine-tuning that scores do not show: decay, clipping, segments."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def backbone(checkpoint: Path) -> BertBackbone:
 
 
 def test_weights_decay_and_the_rate_rises_then_falls() -> None:
-    """Without a gradient AdamW leaves 1 - rate x decay of a weight (arXiv:1711.05101, alg. 2)."""
+    """Without a gradient AdamW multiplies a weight by 1 - rate x decay (arXiv:1711.05101, alg. 2)."""
     layer = torch.nn.Linear(2, 2, bias=False)
     layer.weight.grad = torch.zeros(2, 2)
     before = layer.weight.detach().clone()
@@ -53,7 +53,7 @@ def test_the_second_sentence_is_told_from_the_first(backbone: BertBackbone) -> N
 
 
 def test_gradients_are_clipped(checkpoint: Path, backbone: BertBackbone) -> None:
-    """Clipped to less than AdamW's epsilon nothing moves; unclipped a rate of 3e-3 learns."""
+    """Clipping below AdamW's epsilon keeps the weights; without clipping a rate of 3e-3 learns."""
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
     train, dev = (encode(tokenizer, sentences(n, s), 24) for n, s in ((200, 2), (60, 3)))
     for clip, still in ((1e-30, True), (1.0, False)):

@@ -1,4 +1,4 @@
-"""Generative perplexity against GPT-2 written out in float64, and what must not be lost."""
+"""Generative perplexity against GPT-2 written in float64, and details that are easy to lose."""
 
 import copy
 import math
@@ -30,7 +30,7 @@ def test_the_folder_says_what_the_model_needs(judge: Judge) -> None:
 
 
 def test_nothing_is_added_to_a_text_by_its_tokenizer(judge: Judge) -> None:
-    """A tokenizer may put tokens round every text of its own accord; the start is ours to add."""
+    """A tokenizer may add tokens around every text; only our start token is allowed."""
     tokenizer = copy.deepcopy(judge.tokenizer)
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single=f"{BOS} $A {BOS}", special_tokens=[(BOS, 0)]
@@ -42,8 +42,10 @@ def test_nothing_is_added_to_a_text_by_its_tokenizer(judge: Judge) -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
 def test_every_token_counts_once_whatever_the_batch(judge: Judge, batch_size: int) -> None:
-    """5 samples of lengths that differ, two of them longer than the context, the last batch not
-    full; the numbers by hand are in float64."""
+    """Five samples of different lengths, two longer than the context, with a partial last batch.
+
+    The expected numbers are computed in float64.
+    """
     samples = judge.encode(LONG)
     found = run(judge, samples, batch_size)
     expected = by_hand(judge.network, samples, 0)
@@ -68,7 +70,7 @@ def test_in_float64_batches_agree_to_the_last_digits(judge: Judge) -> None:
 
 
 def test_broken_twins_would_be_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last batch dropped, padding counted, tokens of overlaps counted twice, a shift."""
+    """Broken twins: drop the last batch, count padding, count overlaps twice, shift by one."""
     samples = judge.encode(LONG)
     right, expected = module._score, by_hand(judge.network, samples, 0)
 
@@ -131,7 +133,7 @@ def test_entropy_is_that_of_the_tokens_of_a_sample(judge: Judge) -> None:
 
 
 def test_errors_are_over_samples(judge: Judge) -> None:
-    """To first order: against the spread of the perplexity over 2,000 draws of 200 samples."""
+    """To first order, against the spread of the perplexity over 2,000 draws of 200 samples."""
     rng = np.random.default_rng(0)
     samples = [rng.integers(0, 40, rng.integers(2, 9)) for _ in range(200)]
     found = run(judge, samples, 50)

@@ -1,4 +1,4 @@
-"""GLUE: the published files, the metrics by hand, and fine-tuning that learns what it can."""
+"""GLUE: the published files, metrics computed by hand, and fine-tuning that learns."""
 
 import gzip
 import json
@@ -81,7 +81,7 @@ def put(path: Path, content: str | bytes) -> Path:
 
 
 def test_lines_are_read_as_they_are(tmp_path: Path) -> None:
-    """A quote that never closes, a carriage return, and both names of the classes of RTE."""
+    """A quote that is never closed, a carriage return, and both names of RTE's classes."""
     sst2 = 'sentence\tlabel\r\n" a film\t1\r\n it is " bad \t0\r\n'
     found = read_task("glue.dev", TASKS["sst2"], put(tmp_path / "a.tsv", sst2))
     assert found == [Example('" a film', None, 1), Example('it is " bad', None, 0)]
@@ -113,7 +113,7 @@ def test_bad_files(tmp_path: Path, name: str, content: str | bytes, said: str) -
 
 
 def test_metrics_are_what_their_names_say() -> None:
-    """By hand from the counts of a table: 5 true and 2 false ones, 3 false and 6 true zeros."""
+    """Computed by hand from a table of 5 true and 2 false ones, 3 false and 6 true zeros."""
     truth = np.array([1] * 5 + [0] * 2 + [1] * 3 + [0] * 6)
     found = np.array([1] * 7 + [0] * 9)
     matthews = (5 * 6 - 2 * 3) / math.sqrt(7 * 8 * 8 * 9)
@@ -142,7 +142,7 @@ def test_the_best_epoch_is_chosen_by_the_metric_of_the_task() -> None:
 
 
 def sentences(count: int, seed: int) -> list[Example]:
-    """Some words; the class is whether ``good`` is among them."""
+    """Draw words; the class is whether ``good`` is among them."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -168,7 +168,7 @@ def test_encoding_marks_pairs_and_cuts_the_longer_one(checkpoint: Path) -> None:
 
 
 def test_predictions_do_not_depend_on_the_batch(checkpoint: Path, backbone: BertBackbone) -> None:
-    """Padding is not attended to, and the last batch is not left out."""
+    """Padding is not attended to, and the last batch is not dropped."""
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
     data = encode(tokenizer, sentences(23, 1), 24)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""``seqdiff generative-perplexity``: what it prints, and what it refuses in one line."""
+"""What ``seqdiff generative-perplexity`` prints, and its one-line errors."""
 
 import json
 import math
@@ -66,7 +66,7 @@ def test_what_is_said_without_bos_and_without_limit(judge: Judge) -> None:
 
 
 def test_samples_that_the_perplexity_leaves_out_are_counted(judge: Judge) -> None:
-    """The twin averages a part of what was drawn and says nothing of the rest."""
+    """Broken twin: averages a part of the samples and does not say so."""
     samples = [np.array([5]), np.array([5, 6, 7]), np.array([9])]
     found = generative_perplexity(
         judge.network, samples, vocab_size=280, bos=None, context=CONTEXT, batch_size=9
@@ -175,7 +175,7 @@ def test_a_hub_name_without_network(command, fails, one_sample, monkeypatch) -> 
 
 
 def test_a_model_that_looks_ahead_judges_nothing(tmp_path, command, fails, one_sample) -> None:
-    """transformers loads a BERT as a causal model, and only warns."""
+    """transformers loads BERT as a causal model and only warns."""
     said = fails([*command, one_sample, "--model", str(save_bert(tmp_path / "bert"))])
     assert "must predict each token from those before it, got" in said and "of type bert" in said
 
@@ -183,7 +183,7 @@ def test_a_model_that_looks_ahead_judges_nothing(tmp_path, command, fails, one_s
 def test_from_the_hub_too_come_safetensors_and_no_code(
     gpt2_folder: Path, command, one_sample, monkeypatch
 ) -> None:
-    """A name that the cache holds: what it stands for is read as a folder would be."""
+    """A cached name is read under the same rules as a folder."""
     asked = []
     for name in ("AutoTokenizer", "AutoModelForCausalLM"):
         auto = getattr(transformers, name)

@@ -1,4 +1,4 @@
-"""A tiny BERT with a WordPiece tokenizer in a folder, and a data module in its tokens."""
+"""A tiny BERT with a WordPiece tokenizer in a folder, and a data module with its tokens."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ SIZE, MASK = len(VOCAB), VOCAB.index("[MASK]")
 
 
 def save_bert(folder: Path, *, seed: int = 0, pretraining: bool = False) -> Path:
-    """With ``pretraining`` it also holds the heads that the published checkpoints hold."""
+    """Save a BERT; with ``pretraining`` it includes the heads of the published checkpoints."""
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
@@ -41,7 +41,7 @@ def save_bert(folder: Path, *, seed: int = 0, pretraining: bool = False) -> Path
 
 
 class WordTokenizer:
-    """The core's view of the vocabulary."""
+    """The vocabulary as a tokenizer of the core."""
 
     vocab_size = SIZE
     fingerprint = "words"

@@ -1,4 +1,4 @@
-"""A tiny GPT-2 with a tokenizer in a folder, and its likelihood written out in float64."""
+"""A tiny GPT-2 with a tokenizer in a folder, and its likelihood written in float64."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ LONG = [*TEXTS, "the mat", "then a dog sat on the mat and a cat, and the cat sle
 
 
 def save_tokenizer(folder: Path, *, bos: bool = True) -> int:
-    """Byte-level BPE, as GPT-2's; gives the number of its tokens."""
+    """Save a byte-level BPE like GPT-2's; return the number of its tokens."""
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
@@ -86,7 +86,7 @@ def weights(network: torch.nn.Module) -> dict[str, np.ndarray]:
 
 
 def sample_nats(w: dict[str, np.ndarray], ids: np.ndarray) -> float:
-    """-log p of the tokens after the first, each from what a window shows of those before."""
+    """-log p of the tokens after the first, each given the previous tokens of its window."""
     total, done, start = 0.0, 1, 0
     while done < len(ids):
         end = min(start + CONTEXT, len(ids))
