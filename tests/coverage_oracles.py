@@ -16,19 +16,19 @@ from seqdiff.schedules import Cosine
 from seqdiff.types import Batch, Inputs
 from tests.oracles import LookupBackbone, all_sequences, masked_model
 
-# Rows evaluated at a time.
+# Rows evaluated together.
 _CHUNK = 20_000
 
 
 @dataclass(frozen=True)
 class Table:
-    """A lookup-table denoiser.
+    """A denoiser from a table of logits.
 
     Attributes:
         vocab_size: K.
         length: L.
-        seed: Of its logits.
-        scale: Standard deviation of its logits; 3 makes distributions with long tails.
+        seed: Seed of the logits.
+        scale: Standard deviation of the logits; 3 gives distributions with long tails.
     """
 
     vocab_size: int
@@ -45,7 +45,7 @@ class Table:
     def run(
         self, estimator: Estimator, rows: int, *, seed: int = 0, **budget: float | None
     ) -> tuple[Likelihood, np.ndarray]:
-        """Evaluate the sequences over and over; the result, and the truth of each row."""
+        """Evaluate the sequences repeatedly; return the result and the truth of each row."""
         x0 = all_sequences(self.vocab_size, self.length)
         batches = []
         for index in torch.arange(rows).split(_CHUNK):
@@ -79,11 +79,11 @@ def order_nats(table: Table) -> np.ndarray:
 
 @cache
 def truth(table: Table, estimator: Estimator) -> np.ndarray:
-    """What the estimator should expect for each sequence, by enumeration of the orders."""
+    """The expected estimate for each sequence, by enumeration of the orders."""
     nats = order_nats(table)
     if not isinstance(estimator, ImportanceWeightedOrders):
         return nats.mean(axis=0)
-    # Every multiset of orders, as often as its arrangements.
+    # Every multiset of orders, repeated by its number of arrangements.
     total = np.zeros(nats.shape[1])
     for chosen in itertools.combinations_with_replacement(range(len(nats)), estimator.orders):
         repeats = np.unique(chosen, return_counts=True)[1]

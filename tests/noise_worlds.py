@@ -1,4 +1,4 @@
-"""Noisy worlds that are small enough to enumerate: a joint table, and its exact predictions."""
+"""Joint distributions small enough to enumerate, with their exact predictions under noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.oracles import all_sequences
 
 @dataclass(frozen=True)
 class World:
-    """A joint table p over K^L and a process that acts on it."""
+    """A joint table p over K^L and a process."""
 
     process: DiscreteProcess
     probs: Tensor  # [K^L] float64
@@ -44,7 +44,7 @@ class World:
         return table[clean[:, None, :], noisy[None, :, :]].sum(dim=-1)
 
     def log_loo(self, z: Tensor, t: Tensor) -> Tensor:
-        """Exact p(x^l | z^-l), ``[B, L, K]``; a time for each row."""
+        """Exact p(x^l | z^-l), ``[B, L, K]``, at one time per row."""
         symbols, count = torch.arange(self.size), len(z)
         one_hot = self.process.one_hot(symbols).expand(count, -1, -1)
         table = self.process.log_marginal(one_hot, t.double()[:, None].expand(count, self.size))
@@ -64,7 +64,7 @@ class World:
 
 
 class TableBackbone(Backbone):
-    """Outputs are any function of the noisy tokens and the time."""
+    """Outputs are an arbitrary function of the noisy tokens and the time."""
 
     time_conditioned = True
     width = 1
@@ -122,7 +122,8 @@ def bound_integral(world: World, term: Term, x: Tensor, nodes: int = 64) -> floa
 
     Args:
         world: The process and its rows.
-        term: Of clean ids, noisy ids and times at single positions ``[n, L]``: nats per unit time.
+        term: Function of clean ids, noisy ids and times at single positions ``[n, L]``, in nats per
+            unit of time.
         x: The row.
     """
     place, weight = ends_quadrature(nodes)

@@ -1,4 +1,4 @@
-"""A transformer small enough for float64, with weights that no symmetry of the first ones hides."""
+"""A transformer small enough for float64, with weights that break the symmetry of initial ones."""
 
 import torch
 

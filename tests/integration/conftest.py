@@ -1,4 +1,4 @@
-"""One small run of the toy domain, shared by the tests that only read it."""
+"""A small run of the toy domain, shared by tests that only read it."""
 
 import re
 from collections.abc import Callable
@@ -31,13 +31,13 @@ EXPERIMENT = {
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
-    """Nets this small only lose time to a second thread."""
+    """Networks this small are slower with a second thread."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """An experiment file with a base and a sub-configuration, in the shipped folder shape."""
+    """An experiment file with a base and a sub-configuration, in the layout of the shipped configs."""
     return write_config(tmp_path)
 
 
@@ -54,7 +54,7 @@ def write_config(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run: read it, do not write into it."""
+    """A finished run; tests only read it."""
     folder = tmp_path_factory.mktemp("trained")
     path = write_config(folder)
     assert main(["train", str(path), "--trainer.max_steps", "60"]) == 0
@@ -63,7 +63,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fails(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
-    """Run a command that must fail politely; give its one line."""
+    """Run a command that must fail with one line; return the line."""
 
     def run(arguments: list[str]) -> str:
         capsys.readouterr()
@@ -81,14 +81,14 @@ _FITTING = re.compile("(?<=; its samplers are ).*")
 
 
 def _without_twins(found: re.Match[str]) -> str:
-    """The names of samplers without those that other tests of this process have defined."""
+    """The names of samplers, without those that other tests of this process have defined."""
     known = named_samplers()
     ours = (n for n in found[0].split(", ") if known[n].__module__.startswith("seqdiff."))
     return ", ".join(ours)
 
 
 class Entry:
-    """An entry point whose object is already here."""
+    """An entry point whose object is already loaded."""
 
     value = "a test"
 
@@ -101,7 +101,7 @@ class Entry:
 
 @pytest.fixture
 def toy_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the toy domain's writer and readers as its package would."""
+    """Install the toy domain's writer and readers, as its package would."""
     from tests.integration import toy_domain
 
     install(
@@ -124,7 +124,7 @@ def install(monkeypatch: pytest.MonkeyPatch, found: dict[str, list["Entry"]]) ->
 
 
 def override(command: list[str], *flags: str) -> list[str]:
-    """A command in which options replace those of the same name; each has one value."""
+    """A command in which options replace earlier ones of the same name; each has one value."""
     names = {flag.partition("=")[0] for flag in flags if flag.startswith("--")}
     kept: list[str] = []
     words = list(command)
@@ -139,7 +139,7 @@ def override(command: list[str], *flags: str) -> list[str]:
 
 @pytest.fixture
 def rings(tmp_path: Path) -> Path:
-    """Five sequences of three lengths, one with unknown symbols, one of nothing else."""
+    """Five sequences of three lengths, one with unknown symbols and one of unknown symbols only."""
     from tests.integration.toy_domain import write_ring
 
     path = tmp_path / "a.ring"

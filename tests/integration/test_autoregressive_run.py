@@ -1,4 +1,4 @@
-"""An autoregressive run and a BERT run from the command line, beside a run of masked diffusion."""
+"""An autoregressive run and a BERT run from the command line, compared with masked diffusion."""
 
 import csv
 import itertools
@@ -68,7 +68,7 @@ def test_evaluation_is_the_chain_rule_written_out(left: Path, tmp_path: Path, ca
         for tokens, counted in zip(batch.tokens, batch.loss_mask, strict=True):
             for place in counted.nonzero().flatten().tolist():
                 hidden = tokens[None].clone()
-                hidden[:, place:] = 3  # what comes after must not matter
+                hidden[:, place:] = 3  # what follows must not matter
                 logits = trained.denoiser.backbone(Inputs(hidden))[0, place].double()
                 total -= float(logits.log_softmax(-1)[tokens[place]])
                 count += 1
@@ -103,7 +103,7 @@ def draw(run: Path, out: Path, *flags: str) -> list[str]:
 
 
 def likely_steps(sequences: list[str]) -> float:
-    """Share of neighbours that are one or two apart on the ring, as in the data, either way."""
+    """Fraction of neighbours that are one or two apart on the ring, as in the data."""
     steps = [
         (ALPHABET.index(b) - ALPHABET.index(a)) % 6
         for s in sequences

@@ -1,4 +1,4 @@
-"""Every benchmark runs at toy size, and refuses to time two sides that compute different things."""
+"""Every benchmark runs at small size, and does not time two sides with different results."""
 
 import argparse
 import json
@@ -122,7 +122,7 @@ def test_transformer_step_runs_and_records(dtype, tmp_path, capsys) -> None:
 
 
 def test_transformer_step_refuses_a_wrong_kernel(monkeypatch, capsys) -> None:
-    """Positions that are lost in single precision alone."""
+    """Positions are lost in single precision only."""
     right = transformer_layers.rotate
 
     def forgetful(x, table):
@@ -144,9 +144,9 @@ def test_transformer_step_moves_the_weights_with_dropout() -> None:
 
 
 def test_flops_of_a_transformer_step_by_counting() -> None:
-    """Against what PyTorch counts of a forward pass, less the products of the condition.
+    """Against PyTorch's count for a forward pass, minus the products of the condition.
 
-    The body and the head each embed it.
+    The body and the head embed the condition separately.
     """
     shape = transformer_training.Shape(16, 3, 2, 10)
     network = transformer_training.make_network(shape, 7, 0.0)
@@ -162,7 +162,7 @@ def test_flops_of_a_transformer_step_by_counting() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
 def test_memory_is_that_of_a_process_of_its_own() -> None:
-    """The parallel scan holds several tensors of all states, 16 by 16 floats a position."""
+    """The parallel scan allocates several tensors of all states, 16 by 16 floats per position."""
     command = [sys.executable, "-m", "benchmarks.peak_memory", "two-pass", "8", "1", "1", "4096"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(done.stdout) > 4 * (4096 * 16 * 16 * 4)
@@ -199,7 +199,7 @@ def test_step_refuses_a_twin_that_forgets_to_flip_back(monkeypatch, capsys) -> N
 
 
 def test_step_refuses_a_twin_with_a_wrong_gradient(monkeypatch, capsys) -> None:
-    """The same loss, but the gradient of the second pass is not propagated."""
+    """The loss is the same, but the gradient of the second pass is not propagated."""
 
     def stopped(self, x, padding=None, *, mirrored=False):
         return self.fwd(x) + self.rev(x.detach().flip(1)).flip(1)
@@ -230,7 +230,7 @@ def test_not_a_number_is_a_difference() -> None:
 
 
 def test_a_ratio_is_taken_within_each_pair() -> None:
-    """A machine that halves its speed between the pairs leaves every ratio alone."""
+    """A machine that slows down by half between pairs does not change the ratios."""
     ratio = common.Ratio(ours=[1.0, 2.0, 1.0], theirs=[10.0, 20.0, 12.0])
     assert ratio.pairs == [10.0, 10.0, 12.0]
     assert str(ratio) == "10.00x (10.00 to 12.00)"
@@ -258,7 +258,7 @@ def test_cuda_is_refused_in_one_line_without_a_device(capsys) -> None:
 
 
 def test_layers_of_mamba_ssm_take_our_weights(monkeypatch) -> None:
-    """A stand-in with the constructor's keywords and the parameter names of mamba_ssm.Mamba."""
+    """A replacement with the constructor arguments and parameter names of mamba_ssm.Mamba."""
 
     def stand_in(d_model, d_state, d_conv, expand, dt_rank, bias, conv_bias):
         assert (d_model, d_state, d_conv, expand, dt_rank) == (6, 16, 4, 2, 1)

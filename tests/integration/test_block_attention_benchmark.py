@@ -1,4 +1,4 @@
-"""The benchmark of block attention at toy size; it refuses to time ways that differ."""
+"""The benchmark of block attention at small size; it does not time results that differ."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ SMALL = ["--pairs", "2", "--shape", "8x2x2x24", "--vocabulary", "9", "--batch", 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process of its own, and nothing compiled: FlexAttention is a second dense mask here."""
+    """No separate process and no compilation: a second dense mask replaces FlexAttention."""
     monkeypatch.setattr(block_attention, "in_fresh_process", lambda module, way, *rest: len(way))
     monkeypatch.setattr(torch, "compile", lambda function: function)
     monkeypatch.setitem(block_attention.WAYS, "flex", dense_pass)
@@ -62,7 +62,7 @@ def test_a_block_longer_than_the_row(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
 def test_memory_is_that_of_a_process_of_its_own() -> None:
-    """The mask alone, [2,048, 2,048] in float32, is 16 MiB; the structured form has none of it."""
+    """The mask [2,048, 2,048] in float32 takes 16 MiB; the structured form has no mask."""
     at = ("8x1x2x1024", "4", "9", "1")
     peaks = [
         int(

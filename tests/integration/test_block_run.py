@@ -70,7 +70,7 @@ def test_a_run_is_of_its_blocks(run: Path) -> None:
 
 
 def test_evaluation_bounds_block_by_block(run: Path, tmp_path: Path, capsys) -> None:
-    """Against every mask of a block, each of which is as likely as its number is."""
+    """Against every mask of a block; all masks with the same number of tokens are equally likely."""
     content = evaluated(run, tmp_path / "a.json", "--evaluations", "64")
     row = content["rows"][0]
     assert row["name"] == f"model, upper bound, blocks of {SIZE}"
@@ -119,7 +119,7 @@ def test_samples_follow_the_ring(run: Path, tmp_path: Path, toy_writer: None) ->
     strings = [line.split()[1] for line in out.read_text().splitlines()]
     assert [len(string) for string in strings] == [31] * 20
     if "mamba" not in str(run):
-        return  # this network has learned these few rows by heart
+        return  # this network has memorised these rows
     pairs = [pair for string in strings for pair in itertools.pairwise(string)]
     steps = [(ALPHABET.index(b) - ALPHABET.index(a)) % 6 for a, b in pairs]
     assert sum(step in (1, 2, 4, 5) for step in steps) > 0.8 * len(steps), "of 6, two never occur"

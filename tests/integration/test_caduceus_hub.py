@@ -1,4 +1,4 @@
-"""Published Caduceus folders: what is written is read back, and what does not fit is named."""
+"""Published Caduceus folders: written files are read back, and mismatches are reported."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

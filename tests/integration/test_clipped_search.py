@@ -1,4 +1,4 @@
-"""The interval of masked shares is searched while a run trains, and nothing else changes."""
+"""The search for the interval of mask rates during training changes nothing else."""
 
 import csv
 import os
@@ -26,7 +26,7 @@ SEARCH = [*PLAIN, "--objective.search_batches", "4"]
 
 
 class DropoutBlockNet(ToyBlockNet):
-    """Shows whether training goes on in the mode of training."""
+    """Shows whether the network returns to training mode."""
 
     def __init__(self, *, num_embeddings: int, num_logits: int) -> None:
         super().__init__(num_embeddings=num_embeddings, num_logits=num_logits)
@@ -92,7 +92,7 @@ def test_resume_is_bit_identical(
 def test_a_run_that_forgets_its_interval_is_not_identical(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broken twin of the test above."""
+    """Broken twin of the test above."""
     flags = [*SEARCH, "--trainer.max_steps", "6", "--trainer.val_check_interval", "3"]
     straight, broken = train(config, tmp_path / "straight", *flags), tmp_path / "broken"
     kill_in_the_sixth_step(monkeypatch, config, broken, *flags)
@@ -130,7 +130,7 @@ def test_the_choice_is_logged_used_and_saved(
 def test_a_search_changes_nothing_but_the_interval(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the weights, the average, the noise of dropout, or what validation says."""
+    """It changes neither weights, average, dropout noise nor validation results."""
     flags = ["--trainer.max_steps", "7", "--trainer.val_check_interval", "2"]
     plain = train(config, tmp_path / "plain", *PLAIN, *flags)
     with monkeypatch.context() as patch:
@@ -147,7 +147,7 @@ def test_a_search_changes_nothing_but_the_interval(
 
 
 def variances_of(run: Path, objective: BlockNELBO) -> tuple[list[float], tuple[float, float]]:
-    """What a search finds with the exported weights, by hand."""
+    """The expected result of a search with the exported weights."""
     loaded = load(run)
     estimates = ClippedEstimates(objective, loaded.denoiser, CounterNoise(7))
     batches = islice(loaded.datamodule.training_loader("valid"), 4)
@@ -156,7 +156,7 @@ def variances_of(run: Path, objective: BlockNELBO) -> tuple[list[float], tuple[f
 
 
 class ByValidation(BlockNELBO):
-    """Broken: what validation computes, whatever the interval."""
+    """Broken: always the validation objective, whatever the interval."""
 
     def terms(self, *arguments: object) -> torch.Tensor:
         return WeightedMLM().terms(*arguments)
@@ -165,7 +165,7 @@ class ByValidation(BlockNELBO):
 def test_it_measures_the_average_by_what_training_computes(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of 4 steps exports its average; going on, the search of step 4 is of those weights."""
+    """A run of 4 steps exports its average; when it continues, step 4 searches with those weights."""
     flags = [*SEARCH, "--trainer.val_check_interval", "4", "--ema_decay", "0.5"]
     run = train(config, tmp_path / "run", *flags, "--trainer.max_steps", "4")
     (values, least), (wrong, _) = (variances_of(run, kind()) for kind in (BlockNELBO, ByValidation))
@@ -176,7 +176,8 @@ def test_it_measures_the_average_by_what_training_computes(
     assert logged != pytest.approx([min(wrong), wrong[-1]], rel=0.1)
 
     again = train(config, tmp_path / "again", *flags, "--trainer.max_steps", "4")
-    monkeypatch.setattr(EMA, "apply", lambda self, network: None)  # broken: the parameters
+    # broken: the parameters themselves
+    monkeypatch.setattr(EMA, "apply", lambda self, network: None)
     monkeypatch.setattr(EMA, "restore", lambda self, network: None)
     assert main(["train", "--resume", str(again), "--trainer.max_steps", "5"]) == 0
     assert rows(again, "train/loss_variance")[4] != pytest.approx(min(values), rel=1e-6)

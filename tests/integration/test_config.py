@@ -1,4 +1,4 @@
-"""Configurations: precedence, composition, round trips, and errors in one line with the choices."""
+"""Configurations: precedence, composition, round trips, and one-line errors that list the choices."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ PARTS = sorted(set(CONFIGS.glob("*/*.yaml")) - set(EXPERIMENTS))
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_shipped_experiment_builds(path: Path, tmp_path: Path) -> None:
     flags = ["--output", str(tmp_path / "run")]
-    if path.name == "bert.yaml":  # its weights are not ours to ship
+    if path.name == "bert.yaml":  # its weights cannot be included
         pytest.importorskip("transformers")
         from tests.text.pretrained.tiny_bert import SIZE, save_bert
 
@@ -39,7 +39,7 @@ def test_every_shipped_experiment_builds(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", PARTS, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_shipped_part_builds(path: Path) -> None:
-    """A part lies in a folder that is named after its key."""
+    """The folder of a part has the name of its key."""
     demo = CONFIGS / "experiment" / "genomics" / "demo.yaml"
     built = instantiate(parse_run(demo, [f"--{path.parent.name}", str(path)]))
     kind = yaml.safe_load(path.read_text())["class_path"].rpartition(".")[2]
@@ -53,7 +53,7 @@ def test_every_shipped_file_is_tested() -> None:
 
 
 def test_precedence(config: Path) -> None:
-    """Code < base < experiment < flag, each seen on a key of its own."""
+    """Code < base < experiment < flag, each tested with a key of its own."""
     base = config.parents[1] / "base.yaml"
     text = yaml.safe_load(base.read_text())
     base.write_text(yaml.safe_dump({**text, "seed": 1, "optim": {"lr": 0.5, "warmup_steps": 9}}))

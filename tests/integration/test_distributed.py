@@ -1,4 +1,4 @@
-"""Two processes on one machine give what one process gives on the same global batch."""
+"""Two processes on one machine give the result of one process on the same global batch."""
 
 import csv
 import os
@@ -24,9 +24,9 @@ def _losses(run: Path, name: str) -> list[float]:
 
 
 def test_two_processes_equal_one(config: Path, tmp_path: Path) -> None:
-    """Rows with unknown symbols make the two halves of a batch count different tokens.
+    """Rows with unknown symbols give the two halves of a batch different numbers of tokens.
 
-    So averaging each process's own mean, the broken twin, would give other weights: see below.
+    The broken twin below, which averages the means of the processes, gives other weights.
     """
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert main(["train", str(config), *FLAGS, "--output", str(alone)]) == 0
@@ -50,7 +50,7 @@ def test_two_processes_equal_one(config: Path, tmp_path: Path) -> None:
 
 
 def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) -> None:
-    """Or its threads abort the interpreter's end, once in a while, with exit code -6."""
+    """Otherwise its threads sometimes abort the interpreter at exit, with code -6."""
     command = ["train", str(config), *FLAGS, "--trainer.strategy", "ddp"]
     lines = [
         "import torch",
@@ -70,7 +70,7 @@ def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) ->
 
 
 def test_averaging_each_process_own_mean_is_another_gradient(config: Path) -> None:
-    """The broken twin differs by far more than the tolerance above."""
+    """Broken twin: its difference exceeds the tolerance above by far."""
     from seqdiff.run.config import instantiate, parse_run
 
     data = instantiate(parse_run(config)).data

@@ -1,4 +1,4 @@
-"""What README and docs show is checked: commands parse, Python blocks run, links and keys exist."""
+"""Checks of README and docs: commands parse, Python blocks run, links and keys exist."""
 
 import inspect
 import re
@@ -39,13 +39,13 @@ PAGES = {
 
 
 def blocks(language: str, text: str) -> list[str]:
-    """Code blocks of a language, also within tabs, whose blocks are indented."""
+    """Code blocks of a language, including indented blocks in tabs."""
     found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", text, flags=re.DOTALL | re.MULTILINE)
     return [re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
 
 
 def commands(text: str) -> list[list[str]]:
-    """Every command of a shell block, and every inline one of ours that is whole."""
+    """Every command of a shell block, and every complete inline command of seqdiff."""
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     lines = [line for block in blocks("sh", text) for line in block.splitlines()]
     lines += [
@@ -59,7 +59,7 @@ def commands(text: str) -> list[list[str]]:
 
 
 def substituted(text: str) -> list[list[str]]:
-    """The commands of a page, with the variables that its shell blocks set filled in."""
+    """The commands of a page, with the variables that its shell blocks set."""
     values: dict[str, list[str]] = {}
     found = []
     for words in commands(text):
@@ -84,7 +84,7 @@ HELD_OUT = [words for _, words in INLINE if words[0].startswith("--data.test_")]
 
 
 def check(words: list[str]) -> None:
-    """Read a command as its program would, without doing it."""
+    """Parse a command as its program would, without running it."""
     words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
     program, *arguments = words
     if program == "seqdiff":
@@ -146,7 +146,7 @@ def test_commands_are_valid(
     ],
 )
 def test_a_wrong_command_would_be_found(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken twins of the commands above."""
+    """Broken twins of the commands above."""
     monkeypatch.chdir(ROOT)
     with pytest.raises((AssertionError, OSError, ValueError)):
         check(shlex.split(broken))
@@ -170,7 +170,7 @@ def options() -> set[str]:
 
 
 def find_option(page: str, words: list[str], options: set[str]) -> bool:
-    """Whether an option exists that prose names; with a value, also whether a run takes it."""
+    """Whether an option in the text exists and, if it has a value, whether a run accepts it."""
     name = words[0]
     if name in options and (len(words) == 1 or not name.startswith("--data.")):
         return True
@@ -210,7 +210,7 @@ def test_a_wrong_option_would_be_found(
 def test_a_held_out_test_split_leaves_data_to_train_and_to_validate_on(
     flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shipped configuration validates, so the other held-out split must not go missing."""
+    """The shipped configuration validates, so its validation split must not be empty."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
     bases = np.array(list("ACGT"))[np.random.default_rng(0).integers(0, 4, 300_000)]
@@ -247,7 +247,7 @@ def test_where_things_go_exists() -> None:
 
 @pytest.fixture
 def shown_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what the Python blocks open: a run, published networks and DNA, all tiny."""
+    """A folder with small versions of what the Python blocks open: a run, published networks, DNA."""
     config = tmp_path / "demo.yaml"
     shipped = ROOT / "configs" / "experiment" / "genomics" / "demo.yaml"
     small = {
@@ -272,7 +272,7 @@ def shown_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _run(block: str) -> dict:
-    """Each block on its own, as it would be pasted; rows of 16 bases in place of longer ones."""
+    """Run each block separately, with rows of 16 bases instead of longer ones."""
     names: dict = {}
     short = re.sub(r"length=6\d", "length=16", block).replace("(4, 64)", "(4, 16)")
     exec(compile(short, "docs", "exec"), names)
@@ -311,7 +311,7 @@ def test_python_blocks_run(shown_folders: Path, capsys) -> None:
 
 
 def test_brca1(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """All SNVs agree with the genome; a score that knows the answer has an AUROC of 1."""
+    """All SNVs agree with the genome, and perfect scores have an AUROC of 1."""
     to_vcf, compare = blocks("python", PAGES["docs/benchmarks/brca1.md"])
     monkeypatch.chdir(tmp_path)
     table = real_data / "variants" / "brca1_sge_findlay2018_hg38.tsv.gz"
@@ -364,7 +364,7 @@ def test_the_report_page_names_the_limits_of_the_code() -> None:
 def test_figures_can_be_drawn_again(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if script.stem == "chain":  # shared by the others
+    if script.stem == "chain":  # imported by the other scripts
         return
     monkeypatch.syspath_prepend(str(script.parent))
     names: dict = {"__name__": script.stem, "__file__": str(script)}
@@ -375,7 +375,7 @@ def test_figures_can_be_drawn_again(
 
 
 def test_hooks_are_what_ci_runs() -> None:
-    """Nothing is found by CI that a hook could not have said before, and the other way round."""
+    """The hooks and CI run the same checks."""
     (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     hooks = {hook["entry"] for hook in local["hooks"]}
     ci = (ROOT / ".ci" / "run").read_text().splitlines()

@@ -17,7 +17,7 @@ from tests.integration.toy_domain import ToyNet
 def test_names_on_the_command_line_are_those_of_the_classes() -> None:
     classes = [getattr(likelihood, name) for name in likelihood.__all__]
     kinds = [kind for kind in classes if isinstance(kind, type) and issubclass(kind, Estimator)]
-    # SmallK is for differences of likelihoods alone.
+    # SmallK estimates differences of likelihoods only.
     kinds = [kind for kind in kinds if not isabstract(kind) and kind not in (BlockBound, SmallK)]
     assert sorted(get_args(estimators.EstimatorName)) == sorted(kind.name for kind in kinds)
     assert len(kinds) == 10
@@ -63,7 +63,7 @@ def test_the_table_names_estimator_convention_and_what_was_counted(
 def test_a_budget_too_small_for_a_row_is_refused_before_the_network(
     trained: Path, fails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 0 has 11 known symbols, the others up to 12, of which the first is row 1."""
+    """Row 0 has 11 known symbols; the others have up to 12, first row 1."""
     calls: list[int] = []
     forward = ToyNet.forward
 

@@ -1,4 +1,4 @@
-"""The benchmark of a fine-tuning step at toy size."""
+"""The benchmark of a fine-tuning step at small size."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs of Plaid from the command line: trained, gone on with, evaluated, drawn from, infilled."""
+"""Runs of Plaid from the command line: trained, resumed, evaluated, sampled, infilled."""
 
 from __future__ import annotations
 

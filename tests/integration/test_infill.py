@@ -1,4 +1,4 @@
-"""``seqdiff sample --infill`` and ``--motif`` from the command line, on a model that is a table."""
+"""``seqdiff sample --infill`` and ``--motif`` from the command line, with a table as model."""
 
 import gzip
 from collections import Counter
@@ -26,7 +26,7 @@ LENGTH, DRAWS = 3, 4000
 
 
 class TableNet(TableBackbone):
-    """Arbitrary distributions of the bases of every row of three; looks at nothing but the row."""
+    """Arbitrary distributions of the bases of every row of three, by the row only."""
 
     def __init__(self, *, num_embeddings: int, num_logits: int) -> None:
         super().__init__(num_logits)
@@ -65,7 +65,7 @@ def sample(run: Path, out: Path, *flags: str, num: int = DRAWS) -> dict[str, str
 
 
 def follows(drawn: list[str], right: Distribution, wrong: Distribution) -> None:
-    """Draws fit: false alarm 1e-6, and the power against a wrong distribution is above .999."""
+    """The samples fit: false-alarm rate 1e-6, with a power above .999 against a wrong distribution."""
     rows = [x for x, chance in right.items() if chance > 0]
     counts = Counter(tuple(map("ACGT".index, x)) for x in drawn)
     assert set(counts) <= set(rows), "nothing else is ever drawn"
@@ -77,7 +77,7 @@ def follows(drawn: list[str], right: Distribution, wrong: Distribution) -> None:
 
 
 def exact(run: Path, pattern: str) -> Distribution:
-    """The distribution that first-hitting has within a pattern."""
+    """The distribution of the first-hitting sampler within a pattern."""
     trained = load(run)
     allowed = torch.from_numpy(trained.tokenizer.allowed(pattern))
     table = distributions.table(trained.denoiser, 4, LENGTH, restricted(allowed))
@@ -121,7 +121,7 @@ def test_both_strands_are_equally_likely(table_run: Path, tmp_path: Path) -> Non
     right = distributions.random_order((4,) * LENGTH, mean, 4)
     for x, chance in right.items():
         assert right[other_strand(x, DNA)] == pytest.approx(chance, abs=1e-7)
-    # The rare sequences are put together, so that each cell holds 20 on average.
+    # Rare sequences are combined, so that each cell expects at least 20.
     common = {x for x in right if min(right[x], right[other_strand(x, DNA)]) * DRAWS > 21}
     rest: Tokens = (-1,)
 
@@ -139,7 +139,7 @@ def test_both_strands_are_equally_likely(table_run: Path, tmp_path: Path) -> Non
 
 
 def _mean(straight: list[list[float]], back: list[list[float]]) -> list[list[float]]:
-    """Of a prediction and of that for the other strand, read on this one."""
+    """Mean of a prediction and of the other strand's prediction, read on this strand."""
     return [
         [(p + back[LENGTH - 1 - i][DNA[letter]]) / 2 for letter, p in enumerate(distribution)]
         for i, distribution in enumerate(straight)
@@ -148,7 +148,7 @@ def _mean(straight: list[list[float]], back: list[list[float]]) -> list[list[flo
 
 @pytest.mark.slow
 def test_motifs_stand_where_they_should(table_run: Path, tmp_path: Path) -> None:
-    """A loose motif of one letter: at each of two places half of the times."""
+    """A degenerate motif of one letter occurs at each of two positions half of the time."""
     drawn = sample(table_run, tmp_path / "x.fa", "--length=3", "--motif=R@1", "--motif=C")
     left, right = exact(table_run, "CRN"), exact(table_run, "NRC")
     both = {x: (left.get(x, 0.0) + right.get(x, 0.0)) / 2 for x in {*left, *right}}
@@ -193,7 +193,7 @@ def test_a_full_template_needs_no_network(
     assert ring(trained, tmp_path / "x.ring", f"--infill={tmp_path / 't.ring'}") == ["uvw"] * 4
 
 
-# Refusals: in one line, before the network is called, and nothing is written
+# Errors: in one line, before the network is called, and without output files
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_a_sampler_that_prefers_an_end_is_not_consistent(table_run: Path, fails,
 
 @pytest.mark.usefixtures("toy_writer")
 def test_longer_than_the_context(trained: Path, tmp_path: Path, fails, monkeypatch) -> None:
-    """Asked for, it is drawn; a sampler that slides a window shows no more; a bound is a bound."""
+    """It is drawn on request; a sliding window shows no more; a bound is enforced."""
     out = tmp_path / "x.ring"
     assert {len(s) for s in ring(trained, out, "--length=20", "--extrapolate")} == {20}
     slide = ["--sampler=semi_autoregressive", "--window=12", "--stride=6"]

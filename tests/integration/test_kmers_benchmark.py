@@ -1,4 +1,4 @@
-"""The benchmark of k-mer counting at toy size."""
+"""The benchmark of k-mer counting at small size."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Processes, parameterizations, checkpoints and options that do not fit, from the command line.
+"""Incompatible processes, parameterizations, checkpoints and options, from the command line.
 
-Each is an error in one line with exit code 2, before anything is written; the ``fails`` fixture
-checks that. What a schedule leaves at t = 1 is no such error: it is counted.
+Each is a one-line error with exit code 2, before anything is written; the ``fails`` fixture checks
+that. A schedule that leaves tokens at t = 1 is allowed, and its cost is counted.
 """
 
 import json
@@ -30,7 +30,7 @@ def _one_thread() -> None:
 
 
 class SixOutputs(ToyNet):
-    """A network that always has an output for each of six symbols, and a time input."""
+    """A network with an output for each of six symbols and a time input."""
 
     def __init__(
         self, *, num_embeddings: int, num_logits: int, time_conditioned: bool = False
@@ -111,7 +111,7 @@ def test_systems(preset: str, flags: list[str], said: str, tmp_path: Path, fails
 
 
 def test_a_file_that_names_a_preset_and_no_time_input(tmp_path: Path, fails: Fails) -> None:
-    """A flag comes after a file: there the preset decides."""
+    """A flag overrides a file; here the preset decides."""
     path = configure(tmp_path, "Transformer", time_conditioned=False)
     content = path.read_text()
     path.write_text(f"preset: udlm\n{content}")
@@ -130,7 +130,7 @@ def test_the_way_out_of_an_incomplete_schedule(tmp_path: Path) -> None:
 
 
 def test_a_schedule_that_leaves_tokens_at_the_end_is_counted(tmp_path: Path) -> None:
-    """alpha(1) = 1/2: a network that predicts all symbols alike costs log2(6), prior included."""
+    """alpha(1) = 1/2: a uniform prediction costs log2(6), including the prior."""
     path, out = configure(tmp_path, "Transformer"), tmp_path / "e.json"
     run, eps = tmp_path / "run", ["--process.schedule.eps", "0.5"]
     assert main(["train", str(path), "--preset", "udlm", *eps, *UNTRAINED]) == 0
@@ -149,7 +149,7 @@ def test_a_schedule_that_leaves_tokens_at_the_end_is_counted(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Untrained runs: read them, do not write into them."""
+    """Untrained runs; tests only read them."""
     found = {}
     for preset in ("mdlm", "bd3lm", "sedd", "udlm", "gidd", "plaid", "ar"):
         folder = tmp_path_factory.mktemp(preset)
@@ -257,7 +257,7 @@ def test_weights_of_another_kind_of_prediction_do_not_start_a_run(
     tmp_path: Path,
     fails: Fails,
 ) -> None:
-    """Three of them have the same names and shapes, and would be written as what they are not."""
+    """Three of them have the same names and shapes, so the kind has to be checked."""
     path = configure(tmp_path, "Transformer")
     words = ["train", str(path), "--preset", preset, *flags, *UNTRAINED]
     message = fails([*words, "--start_from", str(runs[first])])
@@ -270,7 +270,7 @@ def test_weights_of_another_kind_of_prediction_do_not_start_a_run(
 def test_weights_of_the_same_kind_of_prediction_start_a_run(
     runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Hybrid noise goes on from uniform noise: both predict a token from the others."""
+    """Hybrid noise continues from uniform noise: both predict a token from the others."""
     path = configure(tmp_path, "Transformer")
     words = ["train", str(path), "--preset", "gidd", *UNTRAINED]
     assert main([*words, "--start_from", str(runs["udlm"])]) == 0

@@ -1,4 +1,4 @@
-"""What a user installs: three import names, typed, importable without side effects."""
+"""The installed package: three import names, typed, importable without side effects."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def test_wheel_holds_exactly_three_packages(tmp_path: Path) -> None:
 
 
 def test_core_imports_no_domain_no_kernel_and_no_trainer() -> None:
-    """One fresh interpreter imports the core's parts; heavy or foreign modules must stay out."""
+    """A new interpreter imports the core; heavy and unrelated modules must not be imported."""
     code = (
         "import sys, seqdiff, seqdiff.likelihood, seqdiff.samplers, seqdiff.backbones;"
         "bad = {'lightning', 'jsonargparse', 'numba', 'triton', 'genomics', 'text', 'pyfaidx'};"

@@ -1,4 +1,4 @@
-"""The gif that ``seqdiff plot trace`` writes: its frames and what they show."""
+"""The GIF of ``seqdiff plot trace``: its frames and their content."""
 
 from pathlib import Path
 

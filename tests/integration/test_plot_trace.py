@@ -1,4 +1,4 @@
-"""``seqdiff plot trace``: what is drawn, checked by the numbers handed to matplotlib."""
+"""``seqdiff plot trace``, checked by the numbers that matplotlib receives."""
 
 import itertools
 import subprocess
@@ -86,7 +86,7 @@ def test_symbols_are_spelled_so_that_any_font_shows_them(symbol: str, spelled: s
 
 
 def _long() -> Trace:
-    """Every position of 3,000 is revealed in a step of its own, from left to right."""
+    """Each of 3,000 positions is revealed in its own step, from left to right."""
     found, length = Recorder(), 3000
     x_t = torch.full((1, length), 4)
     found.start(x_t, [0])
@@ -140,7 +140,7 @@ def test_seven_letters_have_colors_of_their_own_and_eight_a_scale() -> None:
 
 
 def _apart(palette: tuple[str, ...]) -> float:
-    """Smallest CIELAB distance of two colours, for normal and for dichromatic eyes.
+    """Smallest CIELAB distance of two colours, for normal and for dichromatic vision.
 
     Simulation: Machado, Oliveira and Fernandes 2009, https://doi.org/10.1109/TVCG.2009.113.
     """
@@ -168,9 +168,10 @@ def _apart(palette: tuple[str, ...]) -> float:
 
 
 def test_colors_stay_apart_for_colour_blind_eyes() -> None:
-    """A distance of 10 is plain at a glance; a just visible one is 2.3."""
+    """A distance of 10 is obvious at a glance; 2.3 is just noticeable."""
     assert _apart((*colors.PALETTE, colors.MASK, colors.REMASKED)) > 15
-    assert _apart(("#00AA00", "#0000FF", "#FFAA00", "#DD0000", "#808080")) < 15  # usual for DNA
+    # common colours for DNA
+    assert _apart(("#00AA00", "#0000FF", "#FFAA00", "#DD0000", "#808080")) < 15
     assert _apart((*colors.PALETTE, colors.MASK, "#808080")) < 10
 
 
@@ -245,7 +246,7 @@ def test_names_come_before_numbers(tmp_path: Path, capsys) -> None:
 
 
 def test_what_is_not_needed_is_not_imported(file: Path, tmp_path: Path) -> None:
-    """Help waits for nothing slow, a still picture not for torch; pyplot's state is left alone."""
+    """Help imports nothing slow and a still picture does not import torch; pyplot is unchanged."""
     for words, heavy in (
         ("plot trace --help", "torch numpy matplotlib"),
         (f"plot trace {file} --out {tmp_path}/a.png", "torch matplotlib.pyplot"),

@@ -1,4 +1,4 @@
-"""The systems of the papers by name, on networks that have what they need and on others."""
+"""The systems of the papers by name, on compatible and on incompatible networks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ NETWORKS = {
     "BlockMamba": {"d_model": 8, "n_layer": 1},
     "AutoregressiveTransformer": {"d_model": 16, "n_layer": 1, "n_heads": 2},
 }
-# Every pair that trains; the others say what the network lacks.
+# Every pair that trains; for the others the error names what the network lacks.
 FIT = {
     "Transformer": set(PRESETS) - {"ar"},
     "Caduceus": set(PRESETS) - {"ar", "bd3lm"},
@@ -74,7 +74,7 @@ def test_a_preset_goes_with_the_networks_that_have_what_it_needs(
 
 @pytest.fixture(scope="module")
 def uniform(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of uniform noise that has been trained for a step: read it, do not write into it."""
+    """A run of uniform noise after one step; tests only read it."""
     folder = tmp_path_factory.mktemp("uniform")
     path = configure(folder, "Transformer")
     words = ["--preset", "udlm", "--trainer.max_steps", "1"]

@@ -1,4 +1,4 @@
-"""Arguments that are refused before anything slow: the run they name does not even exist."""
+"""Invalid arguments are reported before anything slow: the run that they name does not exist."""
 
 import errno
 from collections.abc import Callable
@@ -113,7 +113,7 @@ def test_bad_evaluation(tmp_path: Path, fails, flag: str, value: str, said: str)
 
 
 def test_good_arguments_get_as_far_as_the_run(tmp_path: Path, fails, toy_writer: None) -> None:
-    """The twin of the refusals: with nothing else wrong, the run is what is missing."""
+    """With valid arguments the missing run is the only error."""
     run = tmp_path / "no-run"
     assert "must hold run.yaml" in fails(_sample(run, tmp_path / "a.ring"))
     assert "must hold run.yaml" in fails(["evaluate", str(run), "--json", str(tmp_path / "a.json")])
@@ -167,7 +167,7 @@ def test_out_of_memory_while_drawing(
 def test_a_mistake_of_ours_is_not_blamed_on_memory(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broken twin: taking every RuntimeError for a full memory would hide this one."""
+    """Broken twin: reporting every RuntimeError as lack of memory would hide this one."""
 
     def forward(self, inputs, where=None):
         raise RuntimeError("shapes differ")

@@ -1,4 +1,4 @@
-"""``seqdiff report``: the page, its numbers and what it refuses."""
+"""``seqdiff report``: the page, its numbers and its errors."""
 
 import json
 import resource
@@ -30,7 +30,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two steps, samples of it, a reference and motifs."""
+    """A run of two steps, its samples, a reference and motifs."""
     folder = tmp_path_factory.mktemp("report")
     small = {
         "base": str(CONFIGS / "experiment" / "genomics" / "demo.yaml"),
@@ -60,7 +60,7 @@ def call(world: Path, out: Path, *more: str, **changed: Path) -> int:
 
 
 class Page(HTMLParser):
-    """Collects what a page refers to and says."""
+    """Collects the links and the text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def test_page_and_numbers(world: Path, tmp_path: Path, capsys) -> None:
 
 
 def test_both_files_are_written_or_neither(world: Path, tmp_path: Path, capsys) -> None:
-    """The page, the longer of the two, meets a full disk."""
+    """The disk fills up while the page, the longer file, is written."""
     out = tmp_path / "report.html"
     assert call(world, out, f"--trace={world / 't.npz'}") == 0
     sizes = [out.with_suffix(end).stat().st_size for end in (".json", ".html")]
@@ -161,7 +161,7 @@ def test_the_same_call_gives_the_same_numbers(world: Path, tmp_path: Path) -> No
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 def test_chromium_shows_it_on_a_phone(world: Path, tmp_path: Path) -> None:
-    """Nothing is wider than 360 pixels, measured by the browser itself."""
+    """The browser measures that nothing is wider than 360 pixels."""
     assert CHROMIUM is not None
     out = tmp_path / "report.html"
     assert call(world, out, f"--motifs={world / 'm.jaspar'}", f"--trace={world / 't.npz'}") == 0

@@ -1,4 +1,4 @@
-"""A run that stops and goes on equals, byte for byte, the run that never stopped."""
+"""A run that stops and resumes equals, byte for byte, a run that never stopped."""
 
 import csv
 from pathlib import Path
@@ -42,7 +42,7 @@ class _Killed(Exception):
 
 
 def _kill_after_batch(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
-    """Stop the process between two batches, as a lost machine would: nothing is saved."""
+    """Stop the process between two batches without saving, like a failing machine."""
     seen = 0
     original = RunCheckpoint.on_train_batch_end
 
@@ -60,7 +60,7 @@ def _kill_after_batch(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
 def test_resume_is_bit_identical(
     way: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9 steps, against a kill in the 6th (amid accumulation, if any) after a save at 4."""
+    """9 steps, against a kill in the 6th (during accumulation, if any) after a save at 4."""
     flags = [*WAYS[way], "--trainer.max_steps", "9", "--checkpoint_every_n_steps", "4"]
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     assert main(["train", str(config), *flags, "--output", str(straight)]) == 0
@@ -89,7 +89,7 @@ def test_resume_is_bit_identical(
 def test_steps_done_twice_are_shown_once(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TensorBoard drops the points of steps 4 and 5, which a run that was killed did in vain."""
+    """TensorBoard drops the points of steps 4 and 5, which the killed run had logged."""
     run, flags = tmp_path / "run", ["--checkpoint_every_n_steps", "4"]
     with monkeypatch.context() as patch:
         _kill_after_batch(patch, 6)
@@ -104,7 +104,7 @@ def test_steps_done_twice_are_shown_once(
 def test_a_run_that_forgets_its_position_is_not_identical(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broken twin: the same test fails when the stream starts again at 0."""
+    """Broken twin: the data stream starts again at 0."""
     from seqdiff.training.module import DataLoaders
 
     flags = ["--trainer.max_steps", "6", "--checkpoint_every_n_steps", "3"]
@@ -142,7 +142,7 @@ def test_resume_with_another_batch_shape_reads_on_at_the_next_example(
 
 
 def test_stop_waits_for_the_accumulated_gradient(config: Path, tmp_path: Path) -> None:
-    """A time limit of one second, in the middle of any group, still ends between two steps."""
+    """A time limit of one second, which passes inside of a group, ends between two steps."""
     run = tmp_path / "run"
     flags = ["--trainer.accumulate_grad_batches", "7", "--trainer.max_time", "00:00:00:01"]
     assert main(["train", str(config), *flags, "--trainer.max_steps", "100000"]) == 0

@@ -1,4 +1,4 @@
-"""A process of an outsider trains, evaluates and samples without a line changed in seqdiff."""
+"""A process of a user trains, evaluates and samples without changes to seqdiff."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -130,7 +130,7 @@ def test_what_it_cannot_have_is_an_error_in_one_line(tmp_path: Path, fails: Fail
 
 
 def exact_ring(joint: Joint, process: Ring, *, full: bool = False) -> Denoiser:
-    """The exact leave-one-out model in offsets; with ``full`` the twin that counts z twice."""
+    """The exact leave-one-out model in offsets; ``full`` gives the twin that counts z twice."""
 
     def answer(z: Tensor, t: Tensor, label: Tensor, process: Ring) -> Tensor:
         table = joint.log_full if full else joint.log_loo
@@ -145,7 +145,7 @@ def loo(denoiser: Denoiser, z: Tensor, t: Tensor) -> Tensor:
 
 
 def noisy_given(joint: Joint, t: Tensor, process: Ring) -> Tensor:
-    """q_t(z | x) of every clean row and noisy row, at some times: ``[n, rows, rows]``."""
+    """q_t(z | x) of every clean and noisy row at some times: ``[n, rows, rows]``."""
     rows, symbols = joint.rows, torch.arange(joint.size)
     one_hot = process.one_hot(symbols).expand(len(t), -1, -1)
     table = process.log_marginal(one_hot, t[:, None].expand(len(t), joint.size))
@@ -153,7 +153,7 @@ def noisy_given(joint: Joint, t: Tensor, process: Ring) -> Tensor:
 
 
 def expected(joint: Joint, t: Tensor, weight: Tensor, term: Term, process: Ring) -> Tensor:
-    """Sum over times of E sum_l term(x, z, t) for every clean row x, times a weight a time."""
+    """Weighted sum over times of E sum_l term(x, z, t), for every clean row x."""
     rows, chances = joint.rows, noisy_given(joint, t, process)
     z, times = (
         rows.repeat(len(t), 1),
@@ -167,7 +167,7 @@ def expected(joint: Joint, t: Tensor, weight: Tensor, term: Term, process: Ring)
 
 
 def integral(joint: Joint, denoiser: Denoiser) -> Tensor:
-    """The continuous bound between its ends, of every clean row; t = u^4."""
+    """The continuous bound of every clean row, without its ends; t = u^4."""
     process = denoiser.process
     nodes, weights = np.polynomial.legendre.leggauss(64)
     u, weight = torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
@@ -183,7 +183,7 @@ def integral(joint: Joint, denoiser: Denoiser) -> Tensor:
 
 @pytest.mark.parametrize(("size", "length"), [(5, 1), (4, 2)])
 def test_the_continuous_bound_of_the_exact_model_is_the_likelihood(size: int, length: int) -> None:
-    """Up to what both ends cost: -log p + KL(q_1(. | x) || prior) - KL(q_1(. | x) || p_1)."""
+    """Up to the cost of both ends: -log p + KL(q_1(. | x) || prior) - KL(q_1(. | x) || p_1)."""
     process, joint = Ring(size, speed=4.0), Joint.random(size, length, seed=1)
     one = torch.ones((), dtype=torch.float64)
     log_q = noisy_given(joint, one[None], process)[0].log()
@@ -201,7 +201,7 @@ def test_the_continuous_bound_of_the_exact_model_is_the_likelihood(size: int, le
 
 
 def steps_bound(joint: Joint, denoiser: Denoiser, num_steps: int) -> float:
-    """E_x of the T-step bound, prior included."""
+    """E_x of the T-step bound, including the prior."""
     process = denoiser.process
     t = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)[1:]
     rows = joint.rows.repeat(num_steps, 1)
@@ -217,7 +217,7 @@ def steps_bound(joint: Joint, denoiser: Denoiser, num_steps: int) -> float:
 
 
 def test_gaps_of_chains_fall_with_their_steps() -> None:
-    """E[bound] - H - KL(p_1 || prior) is the total correlation that parallel steps lose."""
+    """E[bound] - H - KL(p_1 || prior) is the total correlation lost by parallel steps."""
     process = Ring(4, speed=4.0)
     for length in (1, 2):
         joint = Joint.random(4, length, seed=1)

@@ -1,4 +1,4 @@
-"""A third domain from a configuration file to samples, through the public command line."""
+"""A third domain from a configuration file to samples, through the command line."""
 
 import csv
 import json
@@ -88,7 +88,7 @@ def test_sample_is_a_function_of_the_seed(trained: Path, tmp_path: Path) -> None
 def test_shared_weights_are_exported_averaged_under_every_name(
     config: Path, tmp_path: Path
 ) -> None:
-    """Exporting the average by parameter name would leave the last weights under the second."""
+    """An average by parameter name would export the last weights under the second name."""
     assert main(["train", str(config), "--backbone", f"{TOY}.TiedNet"]) == 0
     exported = load_file(tmp_path / "run" / "model.safetensors")
     checkpoint = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
@@ -101,7 +101,7 @@ def test_shared_weights_are_exported_averaged_under_every_name(
 
 
 def test_one_batch_is_learnt_by_heart(tmp_path: Path, config: Path) -> None:
-    """Six distinct rows, each spelt out by any one of its tokens and the row's two-fold stride."""
+    """Six distinct rows, each determined by one of its tokens and the row's stride."""
     flags = ["--data.init_args.batch_size", "48", "--trainer.max_steps", "150"]
     flags += ["--data.init_args.length", "6", "--backbone.init_args.width", "64"]
     flags += ["--trainer.log_every_n_steps", "50"]
@@ -113,7 +113,7 @@ def test_one_batch_is_learnt_by_heart(tmp_path: Path, config: Path) -> None:
 
 
 def test_validation_uses_the_same_masks(config: Path, tmp_path: Path) -> None:
-    """With a learning rate of nothing, every validation gives the same number."""
+    """With a learning rate of 0, every validation gives the same number."""
     flags = ["--trainer.val_check_interval", "2", "--optim.lr", "1e-30"]
     assert main(["train", str(config), *flags]) == 0
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
@@ -139,7 +139,7 @@ def test_run_config_is_frozen(config: Path) -> None:
 
 
 def test_a_log_row_is_the_mean_since_the_last_one(config: Path, tmp_path: Path) -> None:
-    """Single steps would alias with time samplers that repeat; accumulation counts whole steps."""
+    """Single steps would alias with periodic time samplers; accumulation counts whole steps."""
     values = {}
     for every in (1, 3):
         run = tmp_path / f"every{every}"
@@ -149,6 +149,6 @@ def test_a_log_row_is_the_mean_since_the_last_one(config: Path, tmp_path: Path) 
             rows = [r for r in csv.DictReader(file) if r["name"] == "train/nats_per_token"]
         values[every] = [float(row["value"]) for row in rows]
     means = [sum(values[1][i : i + 3]) / 3 for i in (0, 3)]
-    # The steps' counted tokens differ a little, so the mean of their means is not quite the mean.
+    # The steps count slightly different numbers of tokens, so the mean of means is not exact.
     assert values[3] == pytest.approx(means, rel=5e-3)
     assert values[3] != pytest.approx(values[1][2::3], rel=2e-2)

@@ -1,4 +1,4 @@
-"""The noise of samples follows from the seed, the weights and the tokenizer of a run."""
+"""The noise of samples is determined by the seed, the weights and the tokenizer of a run."""
 
 import shutil
 from dataclasses import replace
@@ -27,7 +27,7 @@ def samples(run: Path, out: Path, *flags: str) -> np.ndarray:
 
 @pytest.fixture
 def nearly(trained: Path, tmp_path: Path) -> Path:
-    """The same run, its weights changed by less than it takes to change what it draws."""
+    """The same run with a change of weights that is too small to change its samples."""
     copy = tmp_path / "nearly"
     shutil.copytree(trained, copy)
     path, run = copy / "model.safetensors", load(trained)
@@ -40,10 +40,11 @@ def nearly(trained: Path, tmp_path: Path) -> Path:
 def test_two_models_have_independent_noise_at_one_seed(
     trained: Path, nearly: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many letters agree as between sequences of different numbers, which share no noise.
+    """As many letters agree as between different sequences, which share no noise.
 
-    400 sequences; the standard error of the agreement is that of their means. A false alarm has a
-    probability below 1e-6. In the broken twin, whose noise is the seed's alone, nearly all agree.
+    The standard error of the agreement is that of the means of 400 sequences, and the false-alarm
+    rate is below 1e-6. In the broken twin, whose noise depends on the seed only, nearly all letters
+    agree.
     """
     first, second = samples(trained, tmp_path / "a.ring"), samples(nearly, tmp_path / "b.ring")
     agreement = (first == second).mean(axis=1)

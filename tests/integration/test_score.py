@@ -28,7 +28,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def scored(path: Path) -> list[dict[str, str]]:
-    """Lines of records with a known symbol."""
+    """The lines of records with a known symbol."""
     return [row for row in read(path) if row["counted"] != "0"]
 
 
@@ -40,7 +40,7 @@ def noise_index(content: np.ndarray, reading: int) -> int:
 
 @pytest.fixture(scope="module")
 def dna_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny equivariant Caduceus after one step, its embedding made large enough to matter."""
+    """A small equivariant Caduceus after one step, with an embedding large enough to matter."""
     run = tmp_path_factory.mktemp("dna") / "run"
     sizes = ["--data.length=16", "--data.num_train=32", "--backbone.variant=ps"]
     sizes += ["--backbone.complement=[3,2,1,0,4]", "--trainer.max_steps=1"]
@@ -60,7 +60,7 @@ def score(run: Path, source: Path, out: Path, *flags: str) -> list[str]:
 def test_scores_of_a_domain_from_outside(
     trained: Path, rings: Path, tmp_path: Path, capsys
 ) -> None:
-    """Each line is what ``evaluate`` says of that sequence alone, in the order of the file."""
+    """Each line equals ``evaluate`` on that sequence alone, in the order of the file."""
     out = tmp_path / "scores.tsv"
     assert main(score(trained, rings, out, "--estimator", "fixed-order")) == 0
     said = capsys.readouterr().out
@@ -214,7 +214,7 @@ def test_bad_arguments_are_refused_before_the_run_is_opened(
 
 @pytest.mark.usefixtures("toy_writer")
 def test_good_arguments_get_as_far_as_the_run(tmp_path: Path, rings: Path, fails) -> None:
-    """The twin of the refusals."""
+    """With valid arguments the missing run is the only error."""
     assert "must hold run.yaml" in fails(score(tmp_path / "no-run", rings, tmp_path / "a.tsv"))
     assert "score must be given one file, got 0" in fails(["score", "run", "--out", "a.tsv"])
 
@@ -228,7 +228,7 @@ def test_the_bar_moves_with_every_network_call(
     monkeypatch: pytest.MonkeyPatch,
     flags: tuple[str, ...],
 ) -> None:
-    """A long record is many calls, and would else look stuck."""
+    """A long record takes many calls and would otherwise look stuck."""
     shown: list[float] = []
 
     class Bar(Progress):

@@ -1,4 +1,4 @@
-"""What ``seqdiff score`` reads and writes: too long, too dear, already there."""
+"""Files of ``seqdiff score``: long records, expensive ones, existing output."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_a_record_too_long_for_the_network_is_refused_before_the_network(
 def test_records_beyond_the_training_rows_are_scored_and_said(
     trained: Path, tmp_path: Path, capsys
 ) -> None:
-    """The rows that the run was trained on have 12 symbols."""
+    """The run was trained on rows of 12 symbols."""
     source, out = tmp_path / "a.ring", tmp_path / "a.tsv"
     for lengths, warned in (((12, 3), False), ((13, 12, 20), True)):
         names = [f"r{number}" for number in range(len(lengths))]

@@ -1,4 +1,4 @@
-"""A record's score is a function of its content and the seed; strands of a PS Caduceus agree."""
+"""A score depends on a record's content and the seed; a PS Caduceus scores both strands equally."""
 
 import csv
 from collections.abc import Callable
@@ -36,7 +36,7 @@ NUMBERS = ("nats", "bits/base", "standard_error", "low", "high")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tiny Caduceus runs, equivariant and not, with weights large enough to tell strands apart."""
+    """Small Caduceus runs, equivariant and not, with weights large enough to distinguish strands."""
     found = {}
     for variant in ("ps", "ph"):
         run = tmp_path_factory.mktemp("dna") / variant
@@ -54,7 +54,7 @@ def mirror(letters: str) -> str:
 
 
 def table(run: Path, folder: Path, letters: dict[str, str], *flags: str) -> dict[str, np.ndarray]:
-    """Write the records, score them, and read the numbers as printed."""
+    """Write the records, score them, and read the printed numbers."""
     source, out = folder / "some.fa", folder / "some.tsv"
     write_fasta(source, list(letters), list(letters.values()))
     assert main(["score", str(run), "--fasta", str(source), "--out", str(out), *flags]) == 0
@@ -64,7 +64,7 @@ def table(run: Path, folder: Path, letters: dict[str, str], *flags: str) -> dict
 
 
 def mirrored(letters: dict[str, str]) -> dict[str, str]:
-    """The other strands, in another order, with a stranger before them."""
+    """The other strands in another order, after a record that is not among them."""
     return {"x": "GATTACA", **{name: mirror(letters[name]) for name in reversed(letters)}}
 
 
@@ -87,7 +87,7 @@ def test_both_strands_print_the_same_scores(
 def test_noise_that_is_not_mirrored_would_be_caught(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broken twin: noise over positions from the same end on both strands."""
+    """Broken twin: noise by position from the same end on both strands."""
     positions = PassNoise.positions
 
     def forwards(self, rows, draw):
@@ -107,7 +107,7 @@ def test_left_to_right_is_not_the_same_on_both_strands(
 
 
 def test_fasta_on_both_strands(runs: dict[str, Path], tmp_path: Path) -> None:
-    """Mirrored FASTA gives the same mean; a single strand left to right does not."""
+    """Mirrored FASTA gives the same mean; a single strand read left to right does not."""
     letters = ["ACGTTGCANNACCGGT", "acgtt", "GGGRTTTCAC"]
     write_fasta(tmp_path / "f.fa", ["a", "b", "c"], letters)
     mirrored = ["".join("ACGTN"[i] for i in reverse_complement(encode(s))) for s in letters]
@@ -152,7 +152,7 @@ def test_the_mean_of_both_strands_is_the_same_for_any_network(
 
 
 def test_both_strands_have_noise_of_their_own(runs: dict[str, Path], tmp_path: Path) -> None:
-    """With equal noise the two readings would agree, and their mean be no better than one."""
+    """With equal noise the two readings would agree, and their mean would be no better than one."""
     one = table(runs["ps"], tmp_path, LETTERS)
     both = table(runs["ps"], tmp_path, LETTERS, "--rc", "mean")
     assert all(abs(one[name][0] - both[name][0]) > 1e-3 for name in LETTERS)
@@ -198,7 +198,7 @@ def test_scores_do_not_depend_on_the_number_of_threads(
 
 
 def test_a_long_record_agrees_too(runs: dict[str, Path], tmp_path: Path) -> None:
-    """1e-5 a base: with some 1,400 nats, float32 itself keeps no more."""
+    """1e-5 per base: float32 keeps no more for about 1,400 nats."""
     letters = decode(np.random.default_rng(0).integers(0, 4, 1000))
     forward = table(runs["ps"], tmp_path, {"long": letters})["long"]
     backward = table(runs["ps"], tmp_path, {"long": mirror(letters)})["long"]
@@ -208,7 +208,7 @@ def test_a_long_record_agrees_too(runs: dict[str, Path], tmp_path: Path) -> None
 
 @pytest.mark.parametrize("letters", LETTERS.values(), ids=LETTERS)
 def test_what_the_reader_says(tmp_path: Path, letters: str) -> None:
-    """One content for both strands, and which of them a reading is."""
+    """Both strands have the same content, and a reading knows its strand."""
     read: dict[str, list] = {}
     for rc in ("none", "mean"):
         for name, strand in (("f", letters), ("r", mirror(letters))):

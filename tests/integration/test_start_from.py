@@ -1,4 +1,4 @@
-"""``start_from``: a run that begins with the weights of another one."""
+"""``start_from``: a run that starts from the weights of another run."""
 
 import shutil
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_blocks_go_on_from_masked_diffusion(config: Path, first: Path, tmp_path:
     distance = max(float((close[name] - weights[name]).abs().max()) for name in weights)
     assert 0 < distance < 1e-4
     assert torch.load(run / "last.ckpt", weights_only=True)["global_step"] == 2
-    # The broken twin, which forgets the key, begins elsewhere.
+    # The broken twin ignores the key and starts from other weights.
     alone = ["train", str(config), *BLOCKS, *flags, "--output", str(tmp_path / "alone")]
     assert main(alone) == 0
     other = load_file(tmp_path / "alone" / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Every system of the papers on DNA and on text, by the commands that a user types."""
+"""Every system of the papers on DNA and on text, with the commands of a user."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def _one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_likelihood(run: Path, system: str) -> None:
-    """Validated in training, and evaluated with a standard error."""
+    """Validated during training, and evaluated with a standard error."""
     metrics = (run / "metrics.csv").read_text()
     assert "val/nats_per_token" in metrics and "nan" not in metrics and "inf" not in metrics
     numbers = run / "test.json"
@@ -61,7 +61,7 @@ def check_likelihood(run: Path, system: str) -> None:
     content = json.loads(numbers.read_text())
     row = content["rows"][0]
     assert row["name"].startswith("model") and 0 < row["bits_per_token_error"] < 10
-    steps = system.startswith("d3pm")  # trained as a chain, and evaluated as that chain
+    steps = system.startswith("d3pm")  # trained and evaluated with discrete steps
     assert (content["estimator"] == "discrete-steps") == steps
     assert (row["name"] == "model, upper bound, 1000 steps") == steps
 

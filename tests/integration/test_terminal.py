@@ -1,4 +1,4 @@
-"""What a user sees on the terminal: nothing that is not for them, and commands that work."""
+"""Output on the terminal: only what concerns the user, and commands that work."""
 
 import logging
 import shlex
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _install(folder: Path) -> Path:
-    """A program of the right name, as pip would lay it down."""
+    """An executable with the right name, as pip would install it."""
     folder.mkdir(parents=True)
     program = folder / "seqdiff"
     program.write_text('#!/bin/sh\necho called with "$@"\n')
@@ -67,7 +67,7 @@ def test_train_says_what_is_next(config: Path, tmp_path: Path, capsys) -> None:
 
 
 def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
-    """Lightning in a fresh process, with a validation and loader processes to remark on."""
+    """Lightning in a new process, with validation and loader processes that could print warnings."""
     flags = ["--trainer.val_check_interval=3", "--data.num_workers=1"]
     command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What is typed for a run of text, where, and what is said on the terminal."""
+"""Commands on text runs: options, folders, and output on the terminal."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -78,12 +78,12 @@ def test_a_special_token_in_brackets_can_be_typed(
 def test_a_run_does_not_depend_on_the_folder_it_was_typed_in(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files, globs and vocabularies that are there; the hub's names stay as they are."""
+    """Existing files, globs and vocabularies become absolute; names of the hub stay unchanged."""
     words = "\n".join(["[UNK]", "[CLS]", "[SEP]", "##a", "a", "b", "c", "d"])
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "vocab.txt").write_text(words)
-    (tmp_path / "line").mkdir()  # as a value of data.document
-    (tmp_path / "gpt2").mkdir()  # without the files of a vocabulary
+    (tmp_path / "line").mkdir()  # also a value of data.document
+    (tmp_path / "gpt2").mkdir()  # a folder without vocabulary files
     (tmp_path / "v.txt").write_text("abcd " * 99)
     monkeypatch.chdir(tmp_path)
     tokenizer = ["--data.tokenizer=BertTokenizer", "--data.tokenizer.vocabulary=words"]

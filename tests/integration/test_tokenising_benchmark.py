@@ -1,4 +1,4 @@
-"""The benchmark of parallel tokenising at toy size."""
+"""The benchmark of parallel tokenising at small size."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_a_side_prepares_the_corpus_from_nothing(source: Path, tmp_path: Path) -
 
 
 def test_other_shards_are_refused(source: Path, monkeypatch, capsys) -> None:
-    """A side of two processes that loses a byte."""
+    """The side with two processes loses a byte."""
     real = Preparation.__call__
 
     def lossy(self: Preparation) -> None:

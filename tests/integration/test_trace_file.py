@@ -1,4 +1,4 @@
-"""The file of a trace: what was written is read, and what is no trace is refused."""
+"""Trace files: written traces are read back, and other files are rejected."""
 
 import json
 import pickle
@@ -14,7 +14,7 @@ from seqdiff.trace import Trace, read_trace, write_trace
 
 @pytest.mark.parametrize("count", [2, 256, 257, 70_000])
 def test_a_file_gives_back_what_was_written(tmp_path: Path, count: int) -> None:
-    """Any size of alphabet; symbols may be empty, end in a zero byte or repeat."""
+    """Alphabets of any size; symbols may be empty, end in a zero byte or repeat."""
     symbols = ["\x00", "", *("é" if i % 2 else "\n" for i in range(count - 1))]
     mask = count
     found = Recorder()
@@ -32,7 +32,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path, count: int) -> None:
 
 
 class TestReading:
-    """What is no trace is refused in one line that says why."""
+    """Files that are not traces give a one-line error with the reason."""
 
     @pytest.fixture
     def arrays(self) -> dict[str, np.ndarray]:
@@ -101,7 +101,7 @@ class TestReading:
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
         assert self._refused(path) == "File is not a zip file"
-        for place in range(60, len(whole), 97):  # no damage is a traceback
+        for place in range(60, len(whole), 97):  # damage never gives a traceback
             path.write_bytes(whole[:place] + b"\xff" * 4 + whole[place + 4 :])
             try:
                 read_trace(path)

@@ -1,4 +1,4 @@
-"""One optimiser step at a time: the loss, its rate, its average, its speed, as logged."""
+"""Single optimiser steps: the logged loss, learning rate, average and speed."""
 
 import csv
 import math
@@ -28,7 +28,7 @@ def logged(run: Path, name: str) -> list[float]:
 
 
 def test_loss_is_per_counted_token(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AdamW does not see the scale of a loss, so what ``training_step`` returns is looked at."""
+    """AdamW ignores the scale of a loss, so the test reads the result of ``training_step``."""
     seen = []
     original = DiffusionModule.training_step
 
@@ -60,7 +60,7 @@ def test_the_logged_rate_is_the_one_of_its_step(shape: str, config: Path, tmp_pa
 
 
 def test_validation_scores_the_average(config: Path, tmp_path: Path) -> None:
-    """Validation after the last step against the exported average and against the last weights."""
+    """Validation after the last step agrees with the exported average, not with the last weights."""
     run = tmp_path / "run"
     flags = ["--trainer.val_check_interval", "6", "--data.init_args.eval_batch_size", "5"]
     assert main(["train", str(config), *flags]) == 0
@@ -85,7 +85,7 @@ def test_validation_scores_the_average(config: Path, tmp_path: Path) -> None:
 def test_throughput_counts_each_token_once(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a clock that ticks once a reading: the start, then each log step."""
+    """With a clock that advances at every reading: at the start, then at each log step."""
     ticks = iter(range(10**6))
     clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
     monkeypatch.setattr(seqdiff.training.callbacks, "time", clock)
@@ -108,7 +108,7 @@ def test_an_average_added_later_takes_one_update_a_step(config: Path, tmp_path: 
 def test_the_first_process_opens_the_data_before_lightning_starts_others(
     split: str, config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others leave it to the first, which encodes it once; then each opens what is encoded."""
+    """The first process encodes the data once; then each process opens the encoded data."""
     original = ToyData.dataset
 
     def dataset(self, wanted):
@@ -132,7 +132,7 @@ def test_the_first_process_opens_the_data_before_lightning_starts_others(
 
 @pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
 def test_whole_precisions_train(precision: str, config: Path, tmp_path: Path) -> None:
-    """Lightning rebuilds a batch for these; the first loss is the one of single precision."""
+    """Lightning converts a batch for these; the first loss is that of single precision."""
     assert main(["train", str(config), "--output", str(tmp_path / "single")]) == 0
     assert main(["train", str(config), "--trainer.precision", precision]) == 0
     first = [logged(tmp_path / run, "train/nats_per_token")[0] for run in ("run", "single")]

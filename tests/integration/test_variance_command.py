@@ -1,4 +1,4 @@
-"""``seqdiff variance``: the numbers of a search, as a table, as JSON and as a heat map."""
+"""``seqdiff variance``: the numbers of a search as a table, as JSON and as a heat map."""
 
 import json
 from itertools import islice
@@ -58,7 +58,7 @@ def test_the_table_and_the_numbers(
     shown = capsys.readouterr().out
     scale = 10 ** np.floor(np.log10(expected.values[expected.least]))
     value, error = (v[expected.least] / scale for v in (expected.values, expected.standard_errors))
-    shown = " ".join(shown.split())  # titles and cells are broken into lines
+    shown = " ".join(shown.split())  # titles and cells are wrapped
     assert f" {value:.3g} ±{float(f'{error:.1g}'):g}* " in shown and shown.count("*") == 2
     assert f"* least: {least}, " in shown and expected.values[-1] > 10 * scale
     assert f" {float(f'{expected.values[-1] / scale:.3g}'):g} ±" in shown

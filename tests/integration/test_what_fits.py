@@ -1,6 +1,7 @@
-"""Which samplers, estimators, objectives and guidance go with which models: all pairs.
+"""Which samplers, estimators, objectives and guidance work with which models: all pairs.
 
-Every pair runs, or is an error in one line that names what fits, before the network is called.
+Every pair either runs or gives a one-line error that names the alternatives, before any call of the
+network.
 """
 
 from collections.abc import Callable
@@ -90,7 +91,7 @@ PREDICTED = {
 SCORED = {"absorbing score", "uniform score"}
 NOISY = {"uniform loo", "uniform full", "hybrid loo", "hybrid full"}
 
-# Samplers of masked tokens whose unmask times or orders do not depend on the noise of symbols.
+# Samplers of masked tokens whose reveal times or orders do not depend on the noise of symbols.
 ONE_BY_ONE = (
     "cached_ancestral",
     "confidence",
@@ -105,7 +106,7 @@ ONE_BY_ONE = (
     "threshold",
 )
 
-# The table: what each goes with.
+# The table of compatible pairs.
 SAMPLERS: dict[str, set[str]] = {
     "ancestral": {"subs", *PREDICTED},
     "tweedie": {"subs", *PREDICTED, *SCORED},
@@ -141,13 +142,13 @@ OBJECTIVES: dict[type[Objective], set[str]] = {
 }
 GUIDED = {"subs", *NOISY}
 GUIDANCE: dict[str, set[str]] = {
-    "classifier-free": GUIDED,  # the networks that read from left to right know no classes
+    "classifier-free": GUIDED,  # the left-to-right networks have no classes
     "exact classifier": {*GUIDED, "left to right"},
     "first-order classifier": {*GUIDED, "left to right"},
     "both strands": {"subs", *PREDICTED},
     "blocks classifier-free": {"blocks"},
 }
-# Parameterizations, and whether a network has to be told the noise level for each.
+# Parameterizations, and whether a network needs the noise level for each.
 PARTS: dict[type[Parameterization], dict[type[Process], bool]] = {
     Subs: {Absorbing: False, Blockwise: False},
     MaskColumn: {Absorbing: True},
@@ -157,7 +158,7 @@ PARTS: dict[type[Parameterization], dict[type[Process], bool]] = {
     Categorical: {Gaussian: True},
 }
 PROCESSES: list[Process] = list({type(p): p for p, _ in SYSTEMS.values()}.values())
-# With a strength at which it is the reverse step alone that is known.
+# With a strength for which only the reverse step is known.
 STEPS = {"ancestral", "tweedie", "predictor_corrector"}
 IN_BLOCKS = {"ancestral", "tweedie", "predictor_corrector", *ONE_BY_ONE}
 IN_WINDOWS = {*IN_BLOCKS, "tau_leaping", "semi_autoregressive", "smc"}
@@ -169,7 +170,7 @@ def _one_thread() -> None:
 
 
 class Counted:
-    """A model, and the calls of its network."""
+    """A model, and a count of its network calls."""
 
     def __init__(self, name: str) -> None:
         process, kind = SYSTEMS[name]
@@ -219,7 +220,7 @@ def sampler(name: str) -> Sampler:
 
 
 def draw(chosen: Sampler, denoiser: Denoiser) -> None:
-    """Infilling: a token is given, and another may be one of two symbols."""
+    """Infilling: one token is given, and another may be one of two symbols."""
     x_init = denoiser.process.blank((2, L))
     x_init[1, 0] = 1
     allowed = torch.ones(2, L, K, dtype=torch.bool)
@@ -232,7 +233,7 @@ def draw(chosen: Sampler, denoiser: Denoiser) -> None:
 
 
 def refused(counted: Counted, call: Callable[[], object], *names: str) -> None:
-    """The call is an error in one line, which names the model and what fits it."""
+    """The call fails with a one-line error that names the model and the alternatives."""
     with pytest.raises(ValueError) as error:
         call()
     message = str(error.value)
@@ -266,7 +267,7 @@ def test_tables_are_complete() -> None:
 
 @pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.name)
 def test_parts(process: Process) -> None:
-    """Which outputs and which time input a process takes; blocks and prefixes take none."""
+    """Outputs and time input that a process accepts; blocks and prefixes accept none."""
     for kind, processes in PARTS.items():
         fits, parameterization = type(process) in processes, kind()
         build = GaussianDenoiser if isinstance(process, Gaussian) else Denoiser
@@ -289,11 +290,12 @@ def test_parts(process: Process) -> None:
 
 @pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.name)
 def test_blocks(process: Process) -> None:
-    """Only masks: a block of other noise would need a noise level of its own."""
+    """Only masks: a block with other noise would need its own noise level."""
     if isinstance(process, Absorbing):
         assert Blockwise(process, 3).unknown_id == K
         return
-    blocks = object.__new__(Blockwise)  # past the type checker that watches constructors in tests
+    # bypasses the type checker that watches constructors in tests
+    blocks = object.__new__(Blockwise)
     object.__setattr__(blocks, "process", process)
     object.__setattr__(blocks, "block_size", 3)
     with pytest.raises(ValueError, match=rf"process must be absorbing, got {process.name}, whose"):
@@ -346,7 +348,7 @@ def test_samplers_of_guided_steps(kind: str) -> None:
 
 @pytest.mark.parametrize("name", list(SAMPLERS))
 def test_samplers_within_samplers(name: str) -> None:
-    """A sampler of blocks or of windows takes those that can fill one."""
+    """A sampler of blocks or windows accepts the samplers that can fill one."""
     for outer, inside, kind in (
         (lambda inner: BlockSampler(inner), IN_BLOCKS, "blocks"),
         (lambda inner: SemiAutoregressiveSampler(4, 2, inner), IN_WINDOWS, "subs"),

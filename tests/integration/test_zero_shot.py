@@ -1,4 +1,4 @@
-"""The zero-shot suite against evaluations of the same files by other routes."""
+"""The zero-shot suite against separate evaluations of the same files."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -42,7 +42,7 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copies of two of the seven sets, and what is no copy of any."""
+    """Copies of two of the seven sets, and a file that is none of them."""
     copies = tmp_path_factory.mktemp("copies")
     (copies / "ptb.valid.txt").write_text("".join(line + "\n" for line in PTB * 4))
     records = [json.dumps({"text": text}) + "\n" for text in LAMBADA * 3]
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(root: Path, copies: Path, *flags: str, net: str = "Transformer") -> Path:
-    """A run whose own test split is the copy of PTB, mended as the suite mends it."""
+    """A run whose test split is the copy of PTB, detokenised as in the suite."""
     (root / "train.txt").write_text(
         "".join(f"sentence {i} to train on, short\n" for i in range(99))
     )
@@ -128,7 +128,7 @@ def test_numbers_are_those_of_the_same_files_by_other_routes(
 def test_broken_twins_are_seen(
     run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Text as it came, and the last row dropped."""
+    """Broken twins: the original text, and a dropped last row."""
     own = model_row(run, tmp_path / "e.json", *QUICK)
 
     def differs() -> bool:
@@ -152,7 +152,7 @@ def test_broken_twins_are_seen(
 def test_a_limit_takes_rows_that_are_spread_and_says_so(
     run: Path, folder: Path, tmp_path: Path, capsys
 ) -> None:
-    """Four of ten rows, each worth what it is worth among all of them."""
+    """Four of ten rows, with the same results as among all rows."""
     flags = ["--suite_folder", str(folder), *QUICK, "--limit", "4"]
     found = suite(run, tmp_path / "s.json", *flags)
     ptb, printed = found["sets"]["ptb"], capsys.readouterr().out
@@ -247,7 +247,7 @@ def test_documents_a_row_are_cut_and_an_autoregressive_run_is_exact(
 def test_a_set_that_the_run_cannot_spell_is_listed_and_the_others_go_on(
     folder: Path, tmp_path: Path, fails: Callable[[list[str]], str], capsys
 ) -> None:
-    """A run on the characters of PTB, of the documents of training and no others."""
+    """A run on the characters of PTB's training documents only."""
     mended = [DETOKENIZERS["ptb"](line) for line in PTB]
     alphabet = "".join(sorted(set("".join([*mended, "sentence to train on, short 0123456789"]))))
     flags = ["--data.tokenizer=text.tokenizers.CharacterTokenizer"]
@@ -284,7 +284,7 @@ def test_a_set_that_the_run_cannot_spell_is_listed_and_the_others_go_on(
 def test_a_set_is_reported_before_the_next_is_begun(
     run: Path, folder: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second set fails: what the first came to has been said."""
+    """The second set fails, and the result of the first has been printed."""
     real = suite_table.evaluate_set
 
     def interrupted(run, found, *rest, **options):

@@ -1,7 +1,7 @@
-"""A third domain, as an outsider would write it: two-letter words over a ring of symbols.
+"""A third domain, as a user would write it: two-letter words over a ring of symbols.
 
-Row ``i`` of a split starts at a symbol that depends on ``i`` and goes round the ring, one step at a
-time; every ninth row has an unknown symbol. It imports the core and no other domain.
+Row ``i`` of a split starts at a symbol that depends on ``i`` and steps around the ring; every ninth
+row has an unknown symbol. The module imports the core and no other domain.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class RingTokenizer:
         return np.array([(ALPHABET + "-").index(symbol) for symbol in string], dtype=np.int64)
 
     def allowed(self, string: str) -> Bool[np.ndarray, "L K"]:
-        """A capital allows its letter and the next one of the ring, a dash all."""
+        """A capital allows its letter and the next one of the ring, a dash allows all."""
         rows = np.zeros((len(string), len(ALPHABET)), dtype=bool)
         for row, symbol in zip(rows, string, strict=True):
             if symbol == "-":
@@ -114,7 +114,7 @@ class ToyData(SequenceDataModule):
 
 
 class ToyNet(Backbone):
-    """Reads the two neighbours on either side."""
+    """Reads two neighbours on either side."""
 
     num_layers = 1
 
@@ -173,7 +173,7 @@ class ToyBlockNet(ToyNet):
 
 
 class DropoutNet(ToyNet):
-    """Draws noise of its own."""
+    """Draws its own noise."""
 
     def __init__(self, *, num_embeddings: int, num_logits: int) -> None:
         super().__init__(num_embeddings=num_embeddings, num_logits=num_logits)
@@ -181,7 +181,7 @@ class DropoutNet(ToyNet):
 
 
 class TiedNet(ToyNet):
-    """Reads and writes symbols through the same vectors."""
+    """Uses the same vectors for input and output symbols."""
 
     def __init__(self, *, num_embeddings: int, num_logits: int, width: int = 16) -> None:
         super().__init__(num_embeddings=num_embeddings, num_logits=num_logits, width=width)
@@ -195,7 +195,7 @@ class TiedNet(ToyNet):
 
 
 class NetWithASpare(ToyNet):
-    """Has a parameter that nothing reads."""
+    """Has an unused parameter."""
 
     def __init__(self, *, num_embeddings: int, num_logits: int) -> None:
         super().__init__(num_embeddings=num_embeddings, num_logits=num_logits)
@@ -207,19 +207,19 @@ class NotABackbone:
 
 
 def write_ring(path: Path, sequences: list[str], names: list[str]) -> None:
-    """Write one ``name sequence`` line each: a sample writer of the domain."""
+    """Write a line ``name sequence`` for each sequence: a sample writer of the domain."""
     lines = [f"{name} {s}\n" for name, s in zip(names, sequences, strict=True)]
     path.write_text("".join(lines))
 
 
 def read_rings(path: Path) -> list[tuple[str, str]]:
-    """Read what ``write_ring`` writes, with patterns: a template reader of the domain."""
+    """Read the files of ``write_ring``, with patterns: a template reader of the domain."""
     return [(name, s) for name, s in map(str.split, path.read_text().splitlines())]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RingReader:
-    """Reads what ``write_ring`` writes; a ring may be read round either way.
+    """Reads the files of ``write_ring``; a ring may be read in both directions.
 
     Attributes:
         ring: File of 'name sequence' lines.

@@ -1,4 +1,4 @@
-"""Traces made by hand, and the colours that they are drawn in."""
+"""Hand-made traces, and the colours that they are drawn in."""
 
 import torch
 
@@ -18,5 +18,5 @@ def record(states: list[list[int]], symbols: str | list[str], name: str = "one")
 
 
 def small_trace() -> Trace:
-    """Three states of four positions; the third position is remasked."""
+    """Three states of four positions; the third position is masked again."""
     return record([[0, 4, 4, 4], [0, 4, 2, 3], [0, 1, 4, 3]], "ACGTN")
