@@ -35,7 +35,9 @@ def draw(length: int, batch: int = 2, seed: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def walk(own: SelectiveSSM, xz: Tensor, state: Tensor, tail: Tensor) -> tuple[Tensor, ...]:
-    """Read tokens one by one; return outputs, every state and the last inputs of the convolution."""
+    """Read tokens one by one; return outputs, every state and the last inputs of the
+    convolution.
+    """
     A, rank = -own.A_log.exp(), own.dt_proj.in_features
     outputs, states = [], [state]
     for x, z in zip(*(part.unbind(1) for part in xz.chunk(2, -1)), strict=True):
@@ -59,7 +61,9 @@ def twin(
     fault: Fault | None = None,
     label: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """``network.block_logits``, and the states of each layer before every block ``(B, n, D, N)``."""
+    """``network.block_logits``, and the states of each layer before every block ``(B,
+    n, D, N)``.
+    """
     rows, kept = [network.embedding(x0), network.embedding(x_t)], []
     if network.label_embedding is not None:
         rows[1] = rows[1] + network.label_embedding(label, x_t)

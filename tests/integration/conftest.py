@@ -37,7 +37,9 @@ def _one_thread() -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """An experiment file with a base and a sub-configuration, in the layout of the shipped configs."""
+    """An experiment file with a base and a sub-configuration, in the layout of the
+    shipped configs.
+    """
     return write_config(tmp_path)
 
 

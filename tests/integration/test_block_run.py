@@ -70,7 +70,9 @@ def test_a_run_is_of_its_blocks(run: Path) -> None:
 
 
 def test_evaluation_bounds_block_by_block(run: Path, tmp_path: Path, capsys) -> None:
-    """Against every mask of a block; all masks with the same number of tokens are equally likely."""
+    """Against every mask of a block; all masks with the same number of tokens are
+    equally likely.
+    """
     content = evaluated(run, tmp_path / "a.json", "--evaluations", "64")
     row = content["rows"][0]
     assert row["name"] == f"model, upper bound, blocks of {SIZE}"

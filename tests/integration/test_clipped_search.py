@@ -165,7 +165,9 @@ class ByValidation(BlockNELBO):
 def test_it_measures_the_average_by_what_training_computes(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of 4 steps exports its average; when it continues, step 4 searches with those weights."""
+    """A run of 4 steps exports its average; when it continues, step 4 searches with
+    those weights.
+    """
     flags = [*SEARCH, "--trainer.val_check_interval", "4", "--ema_decay", "0.5"]
     run = train(config, tmp_path / "run", *flags, "--trainer.max_steps", "4")
     (values, least), (wrong, _) = (variances_of(run, kind()) for kind in (BlockNELBO, ByValidation))

@@ -1,4 +1,6 @@
-"""Configurations: precedence, composition, round trips, and one-line errors that list the choices."""
+"""Configurations: precedence, composition, round trips, and one-line errors that list
+the choices.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Runs damaged by a kill, a copy or another version: one-line errors that leave the run unchanged."""
+"""Runs damaged by a kill, a copy or another version: one-line errors that leave the run
+unchanged.
+"""
 
 import shutil
 import subprocess
@@ -242,7 +244,9 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def test_revision_is_the_one_of_the_package(tmp_path: Path, monkeypatch) -> None:
-    """The revision of the package, not of the working directory or of a checkout that contains it."""
+    """The revision of the package, not of the working directory or of a checkout that
+    contains it.
+    """
     checkout, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
     for folder in (checkout / "package", checkout / "installed", elsewhere / "package"):
         folder.mkdir(parents=True)

@@ -109,7 +109,9 @@ class Counting(TrainingStream):
 
 
 def test_an_order_is_drawn_once_while_it_is_near_and_given_up_when_it_is_far():
-    """Loaders cross the end of an epoch and return; ten epochs of a genome would fill the memory."""
+    """Loaders cross the end of an epoch and return; ten epochs of a genome would fill
+    the memory.
+    """
     stream = Counting(10)
     for _ in range(3):
         for positions in ([8, 9], [9, 10], [10, 11], [9]):

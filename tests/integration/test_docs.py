@@ -247,7 +247,9 @@ def test_where_things_go_exists() -> None:
 
 @pytest.fixture
 def shown_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with small versions of what the Python blocks open: a run, published networks, DNA."""
+    """A folder with small versions of what the Python blocks open: a run, published
+    networks, DNA.
+    """
     config = tmp_path / "demo.yaml"
     shipped = ROOT / "configs" / "experiment" / "genomics" / "demo.yaml"
     small = {

@@ -65,7 +65,9 @@ def sample(run: Path, out: Path, *flags: str, num: int = DRAWS) -> dict[str, str
 
 
 def follows(drawn: list[str], right: Distribution, wrong: Distribution) -> None:
-    """The samples fit: false-alarm rate 1e-6, with a power above .999 against a wrong distribution."""
+    """The samples fit: false-alarm rate 1e-6, with a power above .999 against a wrong
+    distribution.
+    """
     rows = [x for x, chance in right.items() if chance > 0]
     counts = Counter(tuple(map("ACGT".index, x)) for x in drawn)
     assert set(counts) <= set(rows), "nothing else is ever drawn"

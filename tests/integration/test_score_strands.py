@@ -36,7 +36,9 @@ NUMBERS = ("nats", "bits/base", "standard_error", "low", "high")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Small Caduceus runs, equivariant and not, with weights large enough to distinguish strands."""
+    """Small Caduceus runs, equivariant and not, with weights large enough to
+    distinguish strands.
+    """
     found = {}
     for variant in ("ps", "ph"):
         run = tmp_path_factory.mktemp("dna") / variant

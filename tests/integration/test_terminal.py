@@ -67,7 +67,9 @@ def test_train_says_what_is_next(config: Path, tmp_path: Path, capsys) -> None:
 
 
 def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
-    """Lightning in a new process, with validation and loader processes that could print warnings."""
+    """Lightning in a new process, with validation and loader processes that could print
+    warnings.
+    """
     flags = ["--trainer.val_check_interval=3", "--data.num_workers=1"]
     command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

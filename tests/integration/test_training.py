@@ -60,7 +60,9 @@ def test_the_logged_rate_is_the_one_of_its_step(shape: str, config: Path, tmp_pa
 
 
 def test_validation_scores_the_average(config: Path, tmp_path: Path) -> None:
-    """Validation after the last step agrees with the exported average, not with the last weights."""
+    """Validation after the last step agrees with the exported average, not with the
+    last weights.
+    """
     run = tmp_path / "run"
     flags = ["--trainer.val_check_interval", "6", "--data.init_args.eval_batch_size", "5"]
     assert main(["train", str(config), *flags]) == 0

@@ -160,7 +160,9 @@ def positions_seen(model: Transformer, block_size: int, padded: bool) -> list[li
 
 
 def test_neither_padding_nor_what_nobody_reads_is_worked_on() -> None:
-    """The last clean blocks and the last clean layer are skipped; all of them if a block is a row."""
+    """The last clean blocks and the last clean layer are skipped; all of them if a
+    block is a row.
+    """
     sizes = lambda: build(max_length=200)  # noqa: E731
     assert positions_seen(sizes(), 4, False) == [[1000, 980], [1000, 980], [1000]]
     real, clean = sum(LENGTHS), 196 + 76 + 60

@@ -37,7 +37,9 @@ def case(
     padded: bool = False,
     from_borders: bool = False,
 ) -> list[Tensor | None]:
-    """Input, borders and 14 weights; the last block of a row that is read from borders is shorter."""
+    """Input, borders and 14 weights; the last block of a row that is read from borders
+    is shorter.
+    """
     random = torch.Generator().manual_seed(7)
 
     def normal(*shape: int) -> Tensor:

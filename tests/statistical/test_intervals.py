@@ -117,7 +117,9 @@ def test_the_error_rates_written_above() -> None:
 
 
 def test_an_importance_weighted_interval_is_not_about_infinitely_many_orders() -> None:
-    """It covers the bound for its number of orders; the limit lies below, outside of the interval."""
+    """It covers the bound for its number of orders; the limit lies below, outside of
+    the interval.
+    """
     estimator, table = ImportanceWeightedOrders(2, repeats=64), TABLES[0]
     result, _ = table.run(estimator, 810)
     nats = order_nats(table)

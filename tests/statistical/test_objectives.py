@@ -128,7 +128,9 @@ OBJECTIVES = [ContinuousNELBO(), DiscreteNELBO(STEPS), WeightedMLM()]
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
 def test_context_and_unknown_symbols_never_count(objective: Objective) -> None:
-    """Position 1 is context and position 2 is unknown: both stay unchanged and contribute nothing."""
+    """Position 1 is context and position 2 is unknown: both stay unchanged and
+    contribute nothing.
+    """
     seen: list[torch.Tensor] = []
 
     class Watching(Denoiser):

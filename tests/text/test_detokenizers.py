@@ -63,7 +63,9 @@ def test_pairs(function, given_: str, wanted: str) -> None:
 
 
 def test_rules_follow_each_other() -> None:
-    """A rule uses the space that an earlier one kept, and does not return to earlier punctuation."""
+    """A rule uses the space that an earlier one kept, and does not return to earlier
+    punctuation.
+    """
     assert wikitext("a . , b") == "a., b"
     assert wikitext("a , . b") == "a ,. b", "the comma comes last"
     assert lm1b("a , ; b") == "a,; b"

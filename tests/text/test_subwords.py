@@ -128,7 +128,9 @@ def test_any_change_of_the_files_changes_the_fingerprint(tmp_path: Path) -> None
 
 
 def test_entries_that_no_text_holds_are_reserved(tmp_path: Path, bert: BertTokenizer) -> None:
-    """Uniform noise must not draw them; [UNK] and the tokens that frame a text do occur in texts."""
+    """Uniform noise must not draw them; [UNK] and the tokens that frame a text do occur
+    in texts.
+    """
     names = {place: name for name, place in bert.ids.items()}
     reserved = {names[place] for place in bert.reserved_ids}
     unused = {name for name in bert.ids if name.startswith("[unused")}

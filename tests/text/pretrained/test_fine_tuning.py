@@ -24,7 +24,9 @@ def backbone(checkpoint: Path) -> BertBackbone:
 
 
 def test_weights_decay_and_the_rate_rises_then_falls() -> None:
-    """Without a gradient AdamW multiplies a weight by 1 - rate x decay (arXiv:1711.05101, alg. 2)."""
+    """Without a gradient AdamW multiplies a weight by 1 - rate x decay
+    (arXiv:1711.05101, alg. 2).
+    """
     layer = torch.nn.Linear(2, 2, bias=False)
     layer.weight.grad = torch.zeros(2, 2)
     before = layer.weight.detach().clone()
