@@ -1,4 +1,4 @@
-"""What the sampler of block diffusion ought to draw, written down independently of it."""
+"""Expected distributions of the block diffusion sampler, written independently of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.enumeration import Distribution, Tokens
 
 
 def fill(inner: Sampler, x: Tokens, table: distributions.Table, k: int) -> Distribution:
-    """What a sampler makes of a block, from the distributions of every state of the block."""
+    """Distribution of a filled block, from the predictions for every state of the block."""
     if isinstance(inner, FirstHittingSampler):
         return distributions.random_order(x, table, k)
     if isinstance(inner, ConfidenceSampler):
@@ -32,7 +32,7 @@ def by_blocks(
     x_init: Tokens,
     seen: Callable[[Tokens], Tokens] = lambda behind: behind,
 ) -> Distribution:
-    """Fill block after block; look up the distributions of a block beside what is ``seen``."""
+    """Fill block after block, with the predictions for each block given ``seen``."""
     k = denoiser.vocab_size
     table = distributions.table(denoiser, k, len(x_init))
     distribution: Distribution = {x_init: 1.0}

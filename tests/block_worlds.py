@@ -1,4 +1,4 @@
-"""Small models of block diffusion of which everything is known."""
+"""Small models of block diffusion that are fully known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.oracles import Joint, OracleBackbone, TableBackbone, all_masks, unit_
 
 
 class RecomputingCache:
-    """A ``BlockCache`` that keeps the tokens and asks about all of them again."""
+    """A ``BlockCache`` that keeps the tokens and evaluates all of them again."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RecomputingCache:
 
 
 class BlockWorld(TableBackbone):
-    """Scores a block from a row whose earlier blocks are clean and whose later ones are masked."""
+    """Scores a block given clean earlier blocks and masked later ones."""
 
     reads_blocks, reads_noisy_prefix = True, False
 
@@ -98,13 +98,13 @@ class BlockOracle(BlockWorld):
 
 
 class NoisyPrefixOracle(BlockOracle):
-    """Broken: reads the earlier blocks as they are corrupted."""
+    """Broken: reads the corrupted earlier blocks."""
 
     reads_noisy_prefix = True
 
 
 class FactorisedOracle(BlockOracle):
-    """Emits the exact conditionals given the earlier blocks alone: blind within a block."""
+    """Emits the exact conditionals given the earlier blocks only, not the block itself."""
 
     def score(self, row: Tensor, start: int) -> Tensor:
         place = torch.arange(row.shape[1])
@@ -112,7 +112,7 @@ class FactorisedOracle(BlockOracle):
 
 
 class BlockLookup(BlockWorld):
-    """Arbitrary conditionals: one random table of logits for every row that can be shown."""
+    """Arbitrary conditionals: one random table of logits for every possible input row."""
 
     def __init__(self, vocab_size: int, length: int, seed: int) -> None:
         super().__init__(vocab_size)
@@ -129,7 +129,7 @@ class BlockLookup(BlockWorld):
 
 
 def mask_weights(masks: Tensor, fractions: tuple[float, float]) -> Tensor:
-    """Of every mask its probability over the fraction, averaged over fractions in an interval."""
+    """Probability of every mask over the fraction, averaged over fractions in an interval."""
     nodes, weights = unit_quadrature()
     low, high = fractions
     fraction = (low + (high - low) * nodes)[:, None]
@@ -141,7 +141,7 @@ def mask_weights(masks: Tensor, fractions: tuple[float, float]) -> Tensor:
 def block_denoiser(
     network: Backbone, block_size: int, schedule: NoiseSchedule | None = None
 ) -> Denoiser:
-    """A model of masked diffusion by blocks."""
+    """A block diffusion model."""
     inner = Absorbing(network.num_logits, schedule or Linear())
     return Denoiser(network, Blockwise(inner, block_size))
 
@@ -149,9 +149,9 @@ def block_denoiser(
 def enumerated_block_bound(
     denoiser: Denoiser, x0: Tensor, *, fractions: tuple[float, float] = (0.0, 1.0)
 ) -> float:
-    """Sum over blocks of E over the masked fraction and every mask of the block: no sampling.
+    """Sum over blocks of E over the masked fraction and every mask of the block, without sampling.
 
-    The fraction is uniform on an interval and a masked token weighs one over it.
+    The fraction is uniform on an interval, and a masked token has the weight of one over it.
     """
     network, process = denoiser.backbone, denoiser.process
     assert isinstance(process, Blockwise)
@@ -172,7 +172,7 @@ def enumerated_block_bound(
 
 
 class LabelledBlocks(BlockWorld):
-    """A table of its own for rows with each of two labels, and for rows without."""
+    """One table for rows with each of two labels, and one for rows without."""
 
     num_classes = 2
 
@@ -192,7 +192,7 @@ class LabelledBlocks(BlockWorld):
 
 
 class ChainOfBlocks(BlockWorld):
-    """Scores every token of a block by the last token of the block before: nothing grows."""
+    """Scores every token of a block given the last token of the previous block; nothing grows."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__(vocab_size)

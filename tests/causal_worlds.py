@@ -1,4 +1,4 @@
-"""Small autoregressive models of which everything is known, and one that looks ahead."""
+"""Small autoregressive models that are fully known, and broken ones that look ahead."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ class CausalLookup(TableBackbone):
         for place in range(tokens.shape[1]):
             table = self.tables[
                 min(place, len(self.tables) - 1)
-            ]  # further on, any distribution will do
+            ]  # later positions may have any distribution
             logits.append(table[code % len(table)])
             code = code * self.base + tokens[:, place]
         return torch.stack(logits, dim=1)
 
     def distribution(self) -> Tensor:
-        """Of every sequence over the real symbols, in the order of ``all_sequences``."""
+        """Probability of every sequence over the real symbols, in the order of
+        ``all_sequences``.
+        """
         rows = all_sequences(self.base - 1, len(self.tables))
         log_distribution = torch.zeros(len(rows), dtype=torch.float64)
         for number, row in enumerate(rows.tolist()):
@@ -49,7 +51,7 @@ class CausalLookup(TableBackbone):
 
 
 class LookingLookup(CausalLookup):
-    """Broken: the shift is forgotten, so each position sees its own token."""
+    """Broken: without the shift each position sees its own token."""
 
     def logits(self, inputs: Inputs) -> Tensor:
         tokens = inputs.tokens
@@ -57,7 +59,7 @@ class LookingLookup(CausalLookup):
 
 
 class CausalNet(Backbone):
-    """Reads the four tokens before; trainable, and of any length."""
+    """Reads the previous four tokens; trainable, for any length."""
 
     shift, num_layers, causal = 1, 1, True
 
@@ -84,6 +86,6 @@ class CausalNet(Backbone):
 
 
 class LookingNet(CausalNet):
-    """Broken: off by one, so each position sees its own token."""
+    """Broken: shifted by one, so each position sees its own token."""
 
     shift = 0

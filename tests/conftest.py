@@ -1,4 +1,4 @@
-"""Shape-check every annotated call while tests run, and find golden files and real data."""
+"""Checks shapes at every annotated call while tests run, and finds golden files and real data."""
 
 import os
 from pathlib import Path
@@ -8,16 +8,16 @@ import torch
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-# Without a device the Triton kernels run in its interpreter, which has to be chosen before
-# anything imports Triton.
+# Without a device the Triton kernels run in its interpreter, which must be selected before anything
+# imports Triton.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-# A deadline measures the load of the machine, and the first example compiles.
+# Deadlines depend on the load of the machine, and the first example compiles kernels.
 settings.register_profile("seqdiff", deadline=None)
 settings.load_profile("seqdiff")
 
-# Numba compiles a function's own bytecode, so the wrapped twin of a kernel would not compile.
+# Numba compiles the function itself, so a kernel wrapped by the shape checker would not compile.
 _KERNELS = ("cpu", "triton", "suffix_kernels")
 
 

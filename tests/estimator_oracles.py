@@ -1,4 +1,4 @@
-"""The expectations of likelihood estimators, from noise that enumerates instead of being drawn."""
+"""The expectations of likelihood estimators, by enumerating their noise."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ def table(schedule: NoiseSchedule | None = None) -> Denoiser:
 
 
 def order_nats(denoiser: Denoiser, x0: Tensor = X0) -> Tensor:
-    """-log p_o(x0) of every order, by the chain rule spelled out."""
+    """-log p_o(x0) of every order, by the chain rule."""
     totals = []
     for order in ORDERS.tolist():
         total = 0.0
@@ -47,7 +47,7 @@ def order_nats(denoiser: Denoiser, x0: Tensor = X0) -> Tensor:
 
 @dataclass(frozen=True)
 class Scripted(PassNoise):
-    """Noise that was written down: one scalar, and one row of positions, for each item asked."""
+    """Prepared noise: one scalar and one row of positions for each request."""
 
     scalars: Tensor
     places: Tensor
@@ -67,9 +67,9 @@ def scripted_values(
     scalars: Tensor,
     places: Tensor,
 ) -> np.ndarray:
-    """What evaluations of the estimator come to when its noise is scripted.
+    """The values of an estimator's evaluations with prepared noise.
 
-    The cross-entropies are spelled out here; that ``value`` agrees is checked as well.
+    The cross-entropies are computed here, and ``value`` must agree.
     """
     batch = copies(X0, len(evaluation))
     noise = Scripted(CounterNoise(0), scalars.double(), places.double())
@@ -83,7 +83,7 @@ def scripted_values(
 
 
 def expectation_by_k(estimator: QueryEstimator, denoiser: Denoiser | None = None) -> float:
-    """Over every order of masking and every piece of (0, 1) on which k is constant."""
+    """Average over every order of masking and every interval of (0, 1) on which k is constant."""
     cost = int(estimator.cost(torch.tensor([L])))
     grid = (torch.arange(60, dtype=torch.float64) + 0.5) / 60
     cells = list(itertools.product(range(cost), range(60), range(len(ORDERS))))
@@ -100,7 +100,9 @@ def expectation_by_k(estimator: QueryEstimator, denoiser: Denoiser | None = None
 
 
 def expectation_by_time(estimator: BernoulliTime, denoiser: Denoiser | None = None) -> float:
-    """Over mask patterns exactly, over the uniform that becomes a time by quadrature."""
+    """Average over mask patterns exactly, and over the uniform that gives the time by
+    quadrature.
+    """
     denoiser = denoiser or table()
     process = denoiser.process
     assert isinstance(process, Absorbing)
@@ -108,7 +110,7 @@ def expectation_by_time(estimator: BernoulliTime, denoiser: Denoiser | None = No
     size = len(patterns)
     for u, weight in zip(*unit_quadrature(), strict=True):
         arguments = {"evaluation": torch.zeros(size).long(), "scalars": u.expand(size)}
-        # The time is a function of u that a query's weight and t tell.
+        # The time is a function of u, which the weight and t of a query give.
         noise = Scripted(CounterNoise(0), u[None], torch.full((1, L), 2.0).double())
         query = estimator.query(copies(X0, 1), torch.zeros(1).long(), noise=noise, process=process)
         distribution = mask_distribution(patterns, float(process.schedule.alpha(query.t)))
@@ -119,7 +121,7 @@ def expectation_by_time(estimator: BernoulliTime, denoiser: Denoiser | None = No
 
 
 def expectation_over_orders(estimator: QueryEstimator, num_orders: int) -> float:
-    """Over every tuple of orders that a repeat can draw; the repeats are made alike."""
+    """Average over every tuple of orders that a repeat can draw; all repeats are equal."""
     size = len(ORDERS) * L
     values = scripted_values(
         replace(estimator, orders=max(2, num_orders)),

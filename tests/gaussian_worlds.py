@@ -1,4 +1,4 @@
-"""Gaussian diffusion where the exact posterior is known, and integrals over its noise."""
+"""Gaussian diffusion with a known exact posterior, and integrals over its noise."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from seqdiff.types import Batch, Inputs
 class ExactNetwork(Backbone):
     """Outputs the log leave-one-out probabilities p(x_i | z of the others) of a joint distribution.
 
-    It gets z back from the residual stream, which it expects as the denoiser of ``exact_world``
-    writes it; with one position these are the logarithms of p. Nothing of it is learned.
+    It recovers z from the residual stream, in the form that the denoiser of ``exact_world`` writes.
+    With one position the outputs are the logarithms of p. It has no learned parameters.
     """
 
     def __init__(self, joint: Tensor, vectors: Tensor, process: Gaussian) -> None:
@@ -87,14 +87,14 @@ def coin_world(p: tuple[float, float] = (0.8, 0.2), **options: object) -> Gaussi
 
 
 def planar_world(p: tuple[float, ...], **options: object) -> GaussianDenoiser:
-    """Symbols at uneven angles of the unit circle, one position."""
+    """Symbols at irregular angles of the unit circle, one position."""
     angles = torch.linspace(0, 1, len(p), dtype=torch.float64) ** 1.5 * 4
     vectors = torch.stack((angles.cos(), angles.sin()), dim=-1)
     return exact_world(torch.tensor(p, dtype=torch.float64), vectors, **options)
 
 
 def normal_grid(points: int, dims: int, width: float = 9.0) -> tuple[Tensor, Tensor]:
-    """Nodes ``[n, dims]`` and weights of the trapezoidal rule against the standard normal."""
+    """Nodes ``[n, dims]`` and weights of the trapezoidal rule for the standard normal."""
     x = torch.linspace(-width, width, points, dtype=torch.float64)
     weight = (-(x**2) / 2).exp() / math.sqrt(2 * math.pi) * (x[1] - x[0])
     nodes = torch.cartesian_prod(*[x] * dims).view(-1, dims)
@@ -102,7 +102,7 @@ def normal_grid(points: int, dims: int, width: float = 9.0) -> tuple[Tensor, Ten
 
 
 def rows_of(x: tuple[int, ...], count: int) -> Batch:
-    """The same row many times."""
+    """Copies of a row."""
     tokens = torch.tensor([x]).expand(count, -1)
     return Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.arange(count))
 
@@ -131,7 +131,7 @@ def bound(
 def final_kls(denoiser: GaussianDenoiser, joint: Tensor, points: int) -> tuple[Tensor, float]:
     """KL(q_1(. | x) || N) - KL(q_1(. | x) || p_1) of every row x, and KL(p_1 || N).
 
-    Written down from the definitions, on a grid of z.
+    Computed from the definitions, on a grid of z.
     """
     gamma = denoiser.schedule(torch.ones((), dtype=torch.float64)).gamma.detach()
     signal, spread = torch.sigmoid(-gamma).sqrt(), torch.sigmoid(gamma).sqrt()
@@ -160,9 +160,9 @@ def final_kls(denoiser: GaussianDenoiser, joint: Tensor, points: int) -> tuple[T
 
 
 def decoder_gap(denoiser: GaussianDenoiser, joint: Tensor, points: int) -> float:
-    """Cost of decoding the positions of z_0 one by one: the mean of sum_i H(x_i) - H(x) given z_0.
+    """Cost of decoding the positions of z_0 separately: mean of sum_i H(x_i) - H(x) given z_0.
 
-    A bound with an exact network has it beside H + KL(p_1 || N), and one position has none.
+    The bound of an exact network exceeds H + KL(p_1 || N) by it. With one position it is 0.
     """
     gamma = denoiser.schedule(torch.zeros((), dtype=torch.float64)).gamma.detach()
     signal, spread = torch.sigmoid(-gamma).sqrt(), torch.sigmoid(gamma).sqrt()

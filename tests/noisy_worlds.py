@@ -1,4 +1,4 @@
-"""Small worlds with noise of any kind, and the exact distribution of what a sampler's code does."""
+"""Small models with any kind of noise, and the exact distribution of a sampler's code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Joint:
     """A distribution over all rows of K symbols.
 
     Attributes:
-        probs: Of the rows in the order of their base-K codes, ``[K^L]``.
+        probs: Probabilities of the rows in the order of their base-K codes, ``[K^L]``.
         size: K.
         length: L.
     """
@@ -66,11 +66,11 @@ class Joint:
         }
 
     def log_loo(self, z: Tensor, t: Tensor, process: DiscreteProcess) -> Tensor:
-        """log p(x^l = v | the other noisy tokens), up to a constant a position: ``[B, L, K]``."""
+        """log p(x^l = v | the other noisy tokens), up to a constant per position: ``[B, L, K]``."""
         return self._summed(self._evidence(z, t, process), leave_out=True)
 
     def log_full(self, z: Tensor, t: Tensor, process: DiscreteProcess) -> Tensor:
-        """log p(x^l = v | all noisy tokens), up to a constant a position."""
+        """log p(x^l = v | all noisy tokens), up to a constant per position."""
         return self._summed(self._evidence(z, t, process), leave_out=False)
 
     def log_noisy(self, z: Tensor, t: Tensor, process: DiscreteProcess) -> Tensor:
@@ -85,7 +85,7 @@ class Joint:
         return {tuple(row): p for row, p in zip(z.tolist(), found.tolist(), strict=True) if p > 0}
 
     def _evidence(self, z: Tensor, t: Tensor, process: DiscreteProcess) -> Tensor:
-        """q_t(z^l | v), 1 where nothing is known, ``[B, L, K]``."""
+        """q_t(z^l | v), and 1 where nothing is known, ``[B, L, K]``."""
         unknown = z >= process.states
         times = t.double()[:, None].expand(z.shape)
         evidence = process.log_likelihood(z.masked_fill(unknown, 0), times).exp()
@@ -114,13 +114,13 @@ def every_row(states: int, length: int) -> Tensor:
 class World(Backbone):
     """A network whose outputs are a function of rows and times.
 
-    It counts its calls and keeps the latest time that it was told.
+    It counts its calls and keeps the last time.
 
     Args:
-        answer: Gives the outputs ``[B, L, num_logits]`` for rows, times, labels and the process.
+        answer: Returns the outputs ``[B, L, num_logits]`` for rows, times, labels and the process.
         process: The process.
-        num_logits: Outputs of a position.
-        num_classes: Classes it is told, if any.
+        num_logits: Outputs per position.
+        num_classes: Classes, if any.
     """
 
     time_conditioned = True
@@ -168,7 +168,7 @@ def exact(
     *,
     labelled: Sequence[Joint] = (),
 ) -> Denoiser:
-    """The exact denoiser of a joint distribution, in the kind that a parameterization names.
+    """The exact denoiser of a joint distribution, with the outputs of a parameterization.
 
     Args:
         joint: The distribution, without a label.
@@ -190,7 +190,7 @@ def exact(
 def outputs_of(
     joint: Joint, z: Tensor, t: Tensor, process: DiscreteProcess, kind: Parameterization
 ) -> Tensor:
-    """What a network has to emit so that it is read as the exact prediction."""
+    """The network outputs whose meaning is the exact prediction."""
     if isinstance(kind, Full):
         return joint.log_full(z, t, process)
     log_loo = joint.log_loo(z, t, process).log_softmax(dim=-1)
@@ -209,7 +209,7 @@ def outputs_of(
 
 
 def mislabelled(joint: Joint, process: DiscreteProcess) -> Denoiser:
-    """The twin of every test: FULL predictions in the place of leave-one-out ones."""
+    """Broken twin of every test: FULL predictions instead of leave-one-out ones."""
 
     def answer(z: Tensor, t: Tensor, label: Tensor, process: DiscreteProcess) -> Tensor:
         return joint.log_full(z, t, process)
@@ -221,7 +221,7 @@ def mislabelled(joint: Joint, process: DiscreteProcess) -> Denoiser:
 
 
 class OneDraw(ReplayedDraws):
-    """Takes note of the distributions, for a move that draws once, at independent positions."""
+    """Records the distributions of a move that draws once, at independent positions."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -271,10 +271,10 @@ class NotOneDraw(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What a row is asked for, beside the model.
+    """What is requested for a row, in addition to the model.
 
     Attributes:
-        given: Ids, the unknown id where a token is to be drawn.
+        given: Ids, with the unknown id where a token is to be drawn.
         allowed: ``[L, K]``.
         padding: ``[L]``.
     """
@@ -297,7 +297,7 @@ class Request:
 def push(
     distribution: Distribution, denoiser: Denoiser, request: Request, move: Callable[[Canvas], None]
 ) -> Distribution:
-    """The distribution of rows after a move: of one draw a position, or every outcome is tried."""
+    """Distribution of rows after a move of one draw per position, or over every outcome."""
     rows, chances = list(distribution), list(distribution.values())
     once = OneDraw()
     canvas = request.canvas(denoiser, once, len(rows))
@@ -326,7 +326,7 @@ def push(
 
 
 def run(sampler: Sampler, denoiser: Denoiser, request: Request) -> Outcomes:
-    """Run all of a sampler for every outcome."""
+    """Run a whole sampler for every outcome."""
     return outcomes(
         sampler, denoiser, request.given, allowed=request.allowed, padding=request.padding
     )
@@ -342,7 +342,7 @@ def chain(
 ) -> list[Distribution]:
     """Distributions of z after the start, after every step, and after the end of a sampler.
 
-    It is ``GridSampler.fill`` with states merged after every step, so that paths do not multiply.
+    It is ``GridSampler.fill`` with equal states merged after every step, to limit the paths.
     """
     request = Request.nothing(denoiser, length)
     if distribution is None:
@@ -370,7 +370,7 @@ def kernel(
 
 
 def single_site(joint: Joint, z: Tensor, s: float, t: float, process: DiscreteProcess) -> Tensor:
-    """p(z_s^l | z_t) at every position by Bayes' rule over whole rows: ``[B, L, states]``."""
+    """p(z_s^l | z_t) at every position, by Bayes' rule over whole rows: ``[B, L, states]``."""
     before = every_row(process.states, joint.length)
     then = torch.full((len(before),), s, dtype=torch.float64)
     prior = joint.log_noisy(before, then, process)

@@ -1,4 +1,4 @@
-"""Small worlds in which everything is known by enumeration."""
+"""Small models whose distributions are enumerated."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class LookupBackbone(TableBackbone):
 
 
 class UniformBackbone(TableBackbone):
-    """Knows nothing."""
+    """Predicts a uniform distribution."""
 
     def logits(self, inputs: Inputs) -> Tensor:
         return torch.zeros(*inputs.tokens.shape, self.num_logits, dtype=torch.float64)
@@ -149,7 +149,7 @@ def unit_quadrature(nodes: int = 32, panels: int = 4) -> tuple[Tensor, Tensor]:
 
 
 def masked_model(backbone: Backbone, schedule: NoiseSchedule | None = None) -> Denoiser:
-    """A model of masked diffusion."""
+    """A masked diffusion model."""
     return Denoiser(backbone, Absorbing(backbone.num_logits, schedule or Linear()))
 
 
@@ -157,18 +157,18 @@ LossTerm = Callable[[Denoiser, Batch, Tensor, Tensor], Tensor]
 
 
 def density(denoiser: Denoiser, batch: Batch, x_t: Tensor, t: Tensor) -> Tensor:
-    """The loss of masked diffusion at times of equal weight."""
+    """The loss of masked diffusion with times of equal weight."""
     return continuous_terms(denoiser, batch, x_t, t, torch.ones_like(t))
 
 
 def copies(x0: Tensor, count: int) -> Batch:
-    """A row several times, with an index each; all of it counts."""
+    """Copies of a row with different indices; all tokens count."""
     rows = x0.expand(count, -1)
     return Batch(rows, torch.ones_like(rows, dtype=torch.bool), torch.arange(count))
 
 
 def enumerated_nelbo(denoiser: Denoiser, x0: Tensor, term: LossTerm = density) -> float:
-    """E over t and every mask pattern of ``term``, summed over the row: no sampling."""
+    """E over t and every mask pattern of ``term``, summed over the row, without sampling."""
     process = denoiser.process
     assert isinstance(process, Absorbing)
     masks = all_masks(len(x0))

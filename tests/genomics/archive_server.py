@@ -1,4 +1,4 @@
-"""A server on this machine that sends a file, well or badly."""
+"""A local server that sends a file, correctly or not."""
 
 import gzip
 import hashlib
@@ -15,14 +15,14 @@ WRONG = "sha256:" + "0" * 64
 
 
 class Server(ThreadingHTTPServer):
-    """Sends ``CONTENT``, well or badly.
+    """Sends ``CONTENT``, correctly or not.
 
     Attributes:
-        stop_after: Bytes after which it breaks off.
-        ranges: Whether it knows of ranges.
-        length: Whether it says how long the file is.
+        stop_after: Bytes after which the connection is closed.
+        ranges: Whether it supports ranges.
+        length: Whether it sends the length of the file.
         refusal: Status of an answer with a page instead.
-        moved: Where it sends callers to.
+        moved: Target of a redirect.
         asked: The range of each request.
     """
 

@@ -77,7 +77,7 @@ def test_the_fingerprint_follows_the_table(monkeypatch):
 
 
 def test_every_code_allows_the_bases_it_stands_for():
-    """NC-IUB 1984, written out by hand; lower case as upper."""
+    """NC-IUB 1984, written by hand; lower case equals upper case."""
     meant = {"R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC", "N": "ACGT"}
     meant |= {"B": "CGT", "D": "AGT", "H": "ACT", "V": "ACG", "A": "A", "C": "C", "G": "G"}
     for letter, bases in (meant | {"T": "T"}).items():

@@ -1,4 +1,4 @@
-"""Baselines learn what they can learn, and no more; k-mers are counted as by hand."""
+"""Baselines learn what they can learn and no more; k-mers are counted as by hand."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from genomics.sequence.kmers import count_kmers_of_each, kmer_fractions
 
 
 def task(kind: str, seed: int = 0) -> LabelledTask:
-    """Two classes that differ in the majority, the length or a motif only."""
+    """Two classes that differ only in the majority, the length or a motif."""
     rng = np.random.default_rng(seed)
 
     def part(num: int) -> Labelled:
@@ -58,7 +58,7 @@ def test_the_majority_is_the_share_of_the_commonest_class() -> None:
     [("length", "length", "motif"), ("kmer", "motif", "length"), ("cnn", "motif", "majority")],
 )
 def test_a_baseline_learns_its_own_kind(name: Baseline, learns: str, cannot: str) -> None:
-    """At chance, 400 rows are right .5 +- .025: .63 is five standard errors away."""
+    """At chance, the accuracy on 400 rows is .5 +- .025: .63 is five standard errors away."""
     assert accuracy(name, learns, epochs=8) > 0.85
     if cannot == "majority":
         assert accuracy(name, cannot, epochs=8) < 0.75 + 0.11
@@ -67,7 +67,7 @@ def test_a_baseline_learns_its_own_kind(name: Baseline, learns: str, cannot: str
 
 
 def test_length_and_penalty_of_kmers_are_chosen_on_the_validation_part() -> None:
-    """Of all sixteen pairs by hand: the best there, the first of equals."""
+    """All sixteen pairs computed by hand: the best one, and the first of equal ones."""
     made = task("motif")
     rng = np.random.default_rng(1)
     hard = [ids.copy() for ids in made.train.ids]
@@ -103,7 +103,7 @@ def test_the_majority_is_that_of_train() -> None:
 def test_the_network_is_fitted_as_published_and_chosen_on_validation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Adam, 1e-3, 64 rows a step; labels of validation the wrong way round are found so."""
+    """Adam, 1e-3, 64 rows per step; the model chosen is the best on reversed validation labels."""
     made, seen = task("motif"), []
     real = baselines.fit_accuracy
 
@@ -122,7 +122,7 @@ def test_the_network_is_fitted_as_published_and_chosen_on_validation(
 
 
 def test_padding_is_no_unknown_base() -> None:
-    """It has an embedding of its own, and what stands under it is not read."""
+    """Padding has its own embedding, and the letters below it are not read."""
     torch.manual_seed(0)
     model = BenchmarkCNN(64, 2).eval()
     tokens = torch.randint(4, (1, 64))

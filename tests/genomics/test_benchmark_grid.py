@@ -1,4 +1,4 @@
-"""The cells of a grid: how many, what they are known by, what they share."""
+"""The cells of a grid: their number, their identities, and what they share."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,7 +50,7 @@ def test_a_network_of_two_strands_is_never_conjoined() -> None:
 
 @pytest.mark.parametrize("names", [("cnn",), BASELINES])
 def test_baselines_with_nothing_to_draw_are_run_once(names: tuple[str, ...]) -> None:
-    """With a validation set; without one, each seed has a split of its own."""
+    """With a validation set; without one, each seed has its own split."""
     grid = replace(GRID, baselines=names)
     assert len(listed(grid)) == 3 * len(names)
     todo = listed(grid, task=small(valid=True))
@@ -60,11 +60,11 @@ def test_baselines_with_nothing_to_draw_are_run_once(names: tuple[str, ...]) -> 
     assert runs == {name: [0, 1, 2] if name == "cnn" else [0] for name in names}
 
 
-# What a result follows from
+# What determines a result
 
 
 def changed(grid: Grid, models: Sequence[Pretrained], task: LabelledTask) -> bool:
-    """Whether every cell is another one than those of the plain grid."""
+    """Whether every cell differs from those of the plain grid."""
     first = listed(replace(GRID, baselines=BASELINES), [pretrained()])
     return not distinct(first) & distinct(listed(grid, models, task))
 
@@ -80,7 +80,7 @@ def test_other_data_are_other_cells() -> None:
 def test_other_rows_that_training_has_seen_are_other_cells(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same letters with coordinates, or by another rule."""
+    """The same letters with coordinates, or with another rule."""
     before = listed(replace(GRID, baselines=BASELINES), [pretrained()])
     monkeypatch.setattr(benchmark_grid, "seen_in_task", lambda task: np.arange(len(task.test)) == 0)
     after = listed(replace(GRID, baselines=BASELINES), [pretrained()])
@@ -100,7 +100,7 @@ def test_other_weights_epochs_or_lengths_are_other_cells() -> None:
         assert changed(grid, models, task)
 
 
-# Lengths and refusals
+# Lengths and errors
 
 
 def test_as_many_bases_are_read_as_asked_published_or_there_are() -> None:
@@ -134,7 +134,7 @@ def test_a_split_without_a_class_is_refused_before_anything_is_run() -> None:
 def test_states_are_pooled_once_for_each_network(
     seeded: bool, pools: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two tasks, two ways to conjoin; each from-scratch seed is a network of its own."""
+    """Two tasks and two ways to conjoin; each from-scratch seed is a different network."""
     real, calls = benchmark_runs.pool_task, []
 
     def pool(model: SequenceClassifier, task: LabelledTask, plan: Plan) -> Pooled:
@@ -162,7 +162,7 @@ NETWORKS = {
 def test_shared_states_give_what_each_run_alone_gives(
     models: list[Pretrained], conjoins: tuple[Conjoin, ...]
 ) -> None:
-    """Other tasks, networks and ways to conjoin come right after each other."""
+    """Other tasks, networks and ways to conjoin follow each other directly."""
     grid = replace(GRID, lrs=(0.1,), batch_sizes=(16,), seeds=2, max_length=30)
     grid = replace(grid, strategies=("probe",), conjoins=conjoins)
     tasks = {task.name: task for task in (small("one"), small("two", 9))}

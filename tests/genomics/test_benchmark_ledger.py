@@ -1,4 +1,4 @@
-"""The ledger: what is there is found again, whoever wrote it, and is whole after a kill."""
+"""The ledger: results of any writer are found again, and the file is whole after a kill."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_the_ledger_keeps_what_others_write(tmp_path: Path) -> None:
 
 
 def test_two_writers_at_once_keep_all_cells(tmp_path: Path) -> None:
-    """Without the lock a writer loses what the other wrote between its reading and its writing."""
+    """Without the lock a writer loses what the other wrote between its reading and writing."""
     path, writers = tmp_path / "r.jsonl", []
     for writer in range(2):
         process = os.fork()
@@ -45,7 +45,7 @@ def test_two_writers_at_once_keep_all_cells(tmp_path: Path) -> None:
 def test_a_writer_that_dies_lets_go_and_leaves_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while it writes: nothing of the file has changed, and the next one need not wait."""
+    """Killed while it writes: the file is unchanged, and the next writer need not wait."""
     path = tmp_path / "r.jsonl"
     Ledger(path).add({"a": 1}, {"x": 1})
     before = path.read_bytes()

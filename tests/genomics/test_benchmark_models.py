@@ -1,4 +1,6 @@
-"""Networks to fine-tune: of a run, of a published folder, untrained; what they are known by."""
+"""Networks for fine-tuning: from a run, from a published folder, untrained; and their
+identities.
+"""
 
 import json
 import shutil
@@ -59,7 +61,7 @@ def states(model: Pretrained, seed: int = 0) -> Tensor:
 
 
 def test_networks_of_one_shape_have_one_untrained_twin(run_folder: Path, tmp_path: Path) -> None:
-    """Seeds draw its weights; another shape, though as large, has a twin of its own."""
+    """Seeds draw the weights; another shape with as many parameters has its own untrained twin."""
     config, other = run_folder.parent / "c.yaml", tmp_path / "other"
     assert main(["train", str(config), "--seed", "1", "--output", str(tmp_path / "again")]) == 0
     flags = ["--backbone.dt_max", "0.2", "--output", str(other)]
@@ -107,13 +109,13 @@ def test_a_run_that_changes_its_network_leaves_the_next_one_as_it_was(
     torch.testing.assert_close(states(model), before, atol=0, rtol=0)
 
 
-# What results follow from
+# What determines a result
 
 
 def test_options_of_the_network_are_part_of_what_a_result_follows_from(
     ps_folder: Path, tmp_path: Path
 ) -> None:
-    """The same weights, strands swapped: other states, so other cells."""
+    """The same weights with swapped strands give other states and so other cells."""
     shutil.copytree(ps_folder, tmp_path / "tiny")
     file = tmp_path / "tiny" / "run.yaml"
     assert load(tmp_path / "tiny")[0].weights == load(ps_folder)[0].weights
@@ -166,7 +168,7 @@ def test_a_network_of_two_strands_goes_through_the_command(
     assert {key["conjoin"] for key in keys} == {"none"} and len(keys) == 2
 
 
-# Refusals
+# Errors
 
 
 def test_a_run_on_other_letters_is_refused(tmp_path: Path) -> None:

@@ -85,13 +85,13 @@ def test_a_long_window_may_be_padded(genome):
 
 
 def test_baselines_are_fitted_on_train_and_scored_on_the_split(fasta, tmp_path):
-    """Closed form: training holds only A, or A and T with both strands; the test only A."""
+    """Closed form: training contains only A, or A and T with both strands; the test only A."""
     path = bed(tmp_path, "a\t0\t1000\ttrain\na\t1000\t1100\ttest\n")
     source = fasta(f">a\n{'A' * 1100}\n")
     both = FastaDataModule(source, 50, bed=path).baselines("test")
     one = FastaDataModule(source, 50, bed=path, reverse_complement=False).baselines("test")
     assert list(both) == [f"Markov order {k}" for k in range(9)]
-    # Jeffreys' half a base for each of the four.
+    # Jeffreys' prior of half a base for each of the four.
     for found, total in ((both, 2002), (one, 1002)):
         zero = found["Markov order 0"]
         assert math.isclose(zero.nats_per_token, -math.log(1000.5 / total), rel_tol=1e-12)
@@ -109,7 +109,9 @@ def test_overlapping_windows_do_not_count_a_base_twice_in_the_baselines(genome):
 
 
 def test_large_training_data_are_read_in_evenly_spaced_windows(genome, monkeypatch):
-    """Room for two thirds is room for every other one; a step rounded down reads them all."""
+    """A limit of two thirds gives every other window; rounding the step down would read
+    them all.
+    """
     data = FastaDataModule(genome, 32, split=(0.5, 0.0, 0.5))
     texts, seen = rows(data, "train"), []
 
@@ -139,14 +141,14 @@ def test_baselines_count_what_a_model_would_row_by_row(fasta):
 
 
 def repeats(size: int, seed: int) -> str:
-    """A text of which any 6 bases tell the next: one of 64 words follows another."""
+    """A text in which any 6 bases determine the next: each of 64 words has one successor."""
     words = random_dna(64 * 12, 99)
     order = np.random.default_rng(seed).integers(0, 64, size // 12)
     return "".join(words[12 * i : 12 * i + 12] for i in order)
 
 
 def test_the_interpolated_chain_is_chosen_on_validation_alone(fasta):
-    """The broken twin chooses on the test split, where other contexts help."""
+    """Broken twin: chooses on the test split, where other contexts are better."""
     train, valid, test = repeats(6000, 0), random_dna(3000, 1), repeats(3000, 2)
     both = [
         FastaDataModule(
@@ -166,7 +168,7 @@ def test_the_interpolated_chain_is_chosen_on_validation_alone(fasta):
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 def test_windows_are_in_the_order_of_the_genome(fasta, tmp_path, split):
-    """Whatever the order of the BED file: standard errors take neighbours to be alike."""
+    """Independent of the order of the BED file: standard errors need neighbours in order."""
     source = fasta(f">b\n{random_dna(900)}\n>a\n{random_dna(900, 1)}\n")
     spans = [("a", 400), ("b", 600), ("a", 0), ("b", 0)]
     lines = [
@@ -204,11 +206,11 @@ def test_chr2_to_chr20(real_data):
         test_fasta=folder / "hg38_chr20_1-1000000.fa.gz",
         split=(1.0, 0.0, 0.0),
     )
-    # 10 kb of N are 9 windows and a part of the tenth; the last window is shifted inside.
+    # 10 kb of N are 9 windows and a part of the tenth; the last window is moved inside.
     assert len(data.dataset("train")) == 2_333_275 // 1024 + 1 - 9
     assert data.dataset("train").windows.start[0] == 9 * 1024
     assert data.dataset("test").windows.start[0] == 58 * 1024
     bits = {name: found.bits_per_token for name, found in data.baselines("test").items()}
-    # An independent count of the same windows gave 1.9962 for order 0 and 1.9443 for order 1.
+    # A separate count of the same windows gave 1.9962 for order 0 and 1.9443 for order 1.
     assert abs(bits["Markov order 0"] - 1.9962) < 2e-4
     assert abs(bits["Markov order 1"] - 1.9443) < 2e-4

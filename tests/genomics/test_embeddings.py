@@ -1,4 +1,4 @@
-"""Embeddings: one vector a base, whichever strand is read, of the layer that is asked for."""
+"""Embeddings: one vector per base for either strand, from the requested layer."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def networks() -> dict[str, Backbone]:
 @pytest.mark.parametrize("name", list(networks()))
 @pytest.mark.parametrize("layer", [0, 1, None])
 def test_embeddings_belong_to_bases_on_either_strand(name: str, layer: int | None) -> None:
-    """Those of the reverse complement are the same, read backwards; rows do not mix."""
+    """Those of the reverse complement are equal in reverse order; rows do not mix."""
     model = networks()[name]
     rows = np.stack([encode("ACGTTGNAACG"), encode("TTTGACCCATG")])
     found = embed(model, rows, layer)
@@ -53,7 +53,7 @@ def test_embeddings_belong_to_bases_on_either_strand(name: str, layer: int | Non
 @pytest.mark.parametrize("name", ["ph", "ps"])
 @pytest.mark.parametrize("layer", [0, 1, 2])
 def test_embeddings_by_hand(name: str, layer: int) -> None:
-    """The mean of the residual stream of a row and of its reverse complement."""
+    """The mean of the residual streams of a row and of its reverse complement."""
     model = networks()[name]
     assert isinstance(model, Caduceus)
     ids = torch.from_numpy(encode("ACGTTGNAACG").astype(np.int64))[None]

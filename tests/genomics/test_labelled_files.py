@@ -1,4 +1,4 @@
-"""Tables and folders of labelled sequences, by files written out by hand."""
+"""Tables and folders of labelled sequences, from hand-written files."""
 
 import csv
 import gzip
@@ -53,7 +53,7 @@ def test_an_unsound_table_names_file_and_line(text: str, message: str, tmp_path:
 
 
 def test_a_line_is_counted_where_it_begins(tmp_path: Path) -> None:
-    """Blank lines and a cell over three lines stand before it."""
+    """After blank lines and a cell of three lines."""
     text = 'sequence,label,note\n\nAC,x,"a\nb\nc"\n\nAG,y,\n'
     path = write(tmp_path / "a.csv", text)
     assert [row.line for row in read_table(path)] == [3, 7]

@@ -1,4 +1,4 @@
-"""The one-hot bridge, by hand and as a sampler's classifier or reward, by enumeration."""
+"""The one-hot adapter, and its use as a sampler's classifier or reward, against enumeration."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ WORLD = masked_model(OracleBackbone(JOINT))
 
 
 class Conv(nn.Module):
-    """A tiny oracle in the usual layout: [B, 4, L] to [B, tasks, 1], a logit each."""
+    """A small oracle in the usual layout: [B, 4, L] to [B, tasks, 1], one logit each."""
 
     def __init__(self, tasks: int = 1) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_a_reward_keeps_no_graph_and_a_relaxed_classifier_does() -> None:
 
 
 def wanted() -> dict[tuple[int, ...], float]:
-    """p(x) p(wanted | x_t) multiplied up is what guidance by the oracle of masked rows draws."""
+    """The product p(x) p(wanted | x_t), which guidance by the oracle of masked rows draws from."""
     direct = ExactClassifierBased(WORLD, lambda x, t=None, padding=None: F.logsigmoid(logits(x)))
     return one_at_a_time(direct, 4, 2)
 
@@ -94,7 +94,7 @@ def test_an_oracle_as_classifier_draws_the_distribution_it_defines() -> None:
 
 
 def test_to_first_order_a_linear_oracle_is_exact() -> None:
-    """log p(wanted) linear in the channels: both ways of guidance are one."""
+    """log p(wanted) is linear in the channels, so both kinds of guidance are equal."""
     oracle = OneHotOracle(Conv(), dtype=torch.float64)
     exact = ExactClassifierBased(WORLD, OracleClassifier(oracle, lambda x: x))
     first = FirstOrderClassifierBased(WORLD, RelaxedOracleClassifier(oracle, lambda x: x))
@@ -115,7 +115,7 @@ def test_both_classifiers_agree_and_padding_is_n() -> None:
 
 
 def test_an_oracle_as_reward_tilts_smc() -> None:
-    """All outcomes of two particles: as with the same reward written out."""
+    """All outcomes of two particles, against the same reward written out."""
     arguments = {"num_particles": 2, "resampling": "multinomial", "ess_threshold": 1.0}
     start = torch.full((1,), 4)
     world = masked_model(OracleBackbone(Joint.random(4, 1, seed=1)))

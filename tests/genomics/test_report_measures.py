@@ -1,4 +1,4 @@
-"""Every number of a report's JSON against its formula, letter by letter, on small sets."""
+"""Every number of a report's JSON against its formula, on small sets."""
 
 import json
 from collections.abc import Callable
@@ -175,7 +175,7 @@ def test_numbers_of_each_sequence_and_motif(
 
 
 def test_memorised_samples_show() -> None:
-    """Samples cut out of the training sequence, on the opposite strand, are found whole."""
+    """Samples cut from the opposite strand of the training sequence are found completely."""
     generator = np.random.default_rng(7)
     training = generator.integers(0, 4, 2000).astype(np.uint8)
     copied = [reverse_complement(training[i : i + 40]) for i in range(0, 360, 30)]
@@ -191,8 +191,8 @@ def test_memorised_samples_show() -> None:
 def test_measures_of_known_sets() -> None:
     rows = [encode(text) for text in ("ACGT", "AACC", "GGTT", "TTTT", "TTTT", "NNGN")]
     np.testing.assert_array_equal(gc_content(rows), [0.5, 0.5, 0.5, 0, 0, 1])
-    # AACC and GGTT are one sequence read from two strands, as the two TTTT are.
+    # AACC and GGTT are one sequence on two strands, as are the two TTTT.
     assert distinct_rows(rows[:5]) == 3 / 5
-    # AC, CG, GT: AC and GT are one word, CG is its own opposite.
+    # AC, CG, GT: AC and GT are one word, CG is its own reverse complement.
     assert distinct_kmers([encode("ACGT")], 2) == 2 / 3
     assert np.isnan(distinct_kmers([encode("AC")], 3))

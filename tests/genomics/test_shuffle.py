@@ -1,4 +1,4 @@
-"""Dinucleotide shuffles against all arrangements of small rows."""
+"""Dinucleotide shuffles against all arrangements of short rows."""
 
 from collections import Counter
 from itertools import pairwise, permutations
@@ -19,7 +19,7 @@ def pairs(row) -> Counter:
 
 
 def arrangements(row: np.ndarray) -> list[bytes]:
-    """Every sequence with the ends and the dinucleotides of a row."""
+    """Every sequence with the same ends and dinucleotides as a row."""
     first, *middle, last = row.tolist()
     wanted = pairs(row.tolist())
     every = {(first, *inner, last) for inner in set(permutations(middle))}
@@ -37,7 +37,9 @@ def draw_counts(text: str, distribution: list[bytes], draws: int) -> torch.Tenso
     "text", ["ACGACATACA", "AACATAACTA", "ACACAGATCA", "GACGTCATG", "ACACATCACT"]
 )
 def test_every_arrangement_is_equally_likely(text: str) -> None:
-    """2,000 rows expected of each: false alarm 1e-6, power > .999 for one at 0.7 of its share."""
+    """2,000 expected rows each: false-alarm rate 1e-6, power > .999 for one at 0.7 of its
+    frequency.
+    """
     distribution = arrangements(encode(text))
     assert len(distribution) > 3
     draws = 2000 * len(distribution)
@@ -54,7 +56,7 @@ def test_every_arrangement_is_equally_likely(text: str) -> None:
 
 
 def test_trees_that_ignore_how_often_a_step_is_there_fail(monkeypatch) -> None:
-    """The twin draws each tree with the same probability."""
+    """Broken twin: draws each tree with the same probability."""
     real, text = shuffle._last_steps, "ACACATCACT"
     distribution = arrangements(encode(text))
     uniform = torch.full((len(distribution),), 1 / len(distribution), dtype=torch.float64)

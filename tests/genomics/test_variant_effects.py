@@ -1,4 +1,4 @@
-"""Scores of variants, against distributions that are known by enumeration, on both strands."""
+"""Scores of variants on both strands, against enumerated distributions."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def log_prob(ids: np.ndarray) -> float:
 
 
 def ratio(pair: AlleleWindows, *, both: bool = True) -> float:
-    """log p(alt) - log p(ref) by the table, the mean of both strands."""
+    """log p(alt) - log p(ref) from the table, the mean of both strands."""
     plus = log_prob(pair.alt) - log_prob(pair.ref)
     minus = log_prob(reverse_complement(pair.alt)) - log_prob(reverse_complement(pair.ref))
     return (plus + minus) / 2 if both else plus
@@ -122,7 +122,7 @@ def test_sites_that_share_a_window_near_an_end_keep_their_own_distributions() ->
 
 
 def test_alternatives_at_a_site_share_the_evaluations_of_its_reference() -> None:
-    """Four windows on two strands at 8 evaluations; with REF anew for each ALT it were six."""
+    """Four windows on two strands at 8 evaluations; repeating REF for each ALT would take six."""
     model = LookupBackbone(4, W, seed=4)
     pairs = [windows(Variant(1, "c", 5, ".", "T", alt)) for alt in "ACG"]
     arguments = {"estimator": StratifiedK(8), "batch_size": 6}
@@ -171,7 +171,7 @@ def opposite(pair: AlleleWindows) -> AlleleWindows:
 
 
 def test_a_variant_scores_alike_on_either_strand() -> None:
-    """Of a model that is not equivariant, with the same draws: not by luck."""
+    """For a model that is not equivariant, with the same draws."""
     model = masked_model(LookupBackbone(4, W, seed=5))
     for pair in (windows(SNV), windows(ENDS[1]), windows(INDELS[0])):
         arguments = {"estimator": StratifiedK(4)}
@@ -222,7 +222,7 @@ def test_masks_share_positions_between_the_alleles_and_unknown_bases_stay_unknow
 
 
 def test_the_time_is_that_of_the_hidden_share_of_known_bases() -> None:
-    """Of a linear schedule the share itself; what is N in the genome tells no time."""
+    """For a linear schedule it is the fraction itself; unknown bases of the genome do not count."""
     times: list[torch.Tensor] = []
 
     class Timed(LookupBackbone):

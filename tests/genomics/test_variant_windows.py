@@ -1,4 +1,4 @@
-"""The windows of both alleles, against sequences written by hand."""
+"""The windows of both alleles, against hand-written sequences."""
 
 import pytest
 
@@ -19,14 +19,14 @@ def at(pos: int, ref: str, alt: str, chrom: str = "c") -> Variant:
     ("variant", "window", "ref", "alt", "changed"),
     [
         (at(5, "G", "T"), 5, "CCGGT", "CCTGT", "00100"),
-        (at(5, "G", "T"), 4, "CGGT", "CTGT", "0100"),  # four have no middle
+        (at(5, "G", "T"), 4, "CGGT", "CTGT", "0100"),  # four bases have no middle
         (at(1, "A", "T"), 5, "AACCG", "TACCG", "10000"),
         (at(10, "C", "T"), 5, "GTTAC", "GTTAT", "00001"),
         (at(5, "GG", "TC"), 6, "CCGGTT", "CCTCTT", "001100"),
         (at(5, "GGT", "GCT"), 7, "CCGGTTA", "CCGCTTA", "0001000"),
-        (at(4, "CG", "C"), 6, "ACCGGT", "ACCGTT", None),  # what a deletion leaves is filled
+        (at(4, "CG", "C"), 6, "ACCGGT", "ACCGTT", None),  # the end is filled after a deletion
         (at(4, "C", "CAA"), 7, "ACCGGTT", "ACCAAGG", None),
-        (at(10, "C", "CGT"), 5, "GTTAC", "TACGT", None),  # no base to the right to give away
+        (at(10, "C", "CGT"), 5, "GTTAC", "TACGT", None),  # no further bases to the right
         (at(1, "AA", "A"), 5, "AACCG", "ACCGG", None),
         (at(3, "CCGG", "TA"), 6, "ACCGGT", "ATATTA", None),  # both alleles have several bases
         (at(5, "GGT", "GA"), 5, "CGGTT", "CGATA", None),
@@ -49,7 +49,7 @@ def test_windows(variant: Variant, window: int, ref: str, alt: str, changed: str
 def test_a_deletion_that_leaves_several_bases_starts_where_ref_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The broken twin counts from one base further where len(ref) > len(alt) > 1."""
+    """Broken twin: starts one base later where len(ref) > len(alt) > 1."""
     variant = at(3, "CCGG", "TA")
     assert variant.start == 2 and refusal(variant, GENOME, 6) is None
     late = property(lambda v: v.pos - (not len(v.ref) > len(v.alt) > 1))

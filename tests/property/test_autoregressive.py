@@ -28,7 +28,7 @@ def build(**options: object) -> AutoregressiveTransformer:
 
 
 class Unshifted(AutoregressiveTransformer):
-    """Broken twin: the input is not shifted, so that a token is told itself."""
+    """Broken twin: the input is not shifted, so that a token sees itself."""
 
     def embed(self, inputs):
         tokens = inputs.tokens
@@ -47,12 +47,12 @@ def bidirectional() -> torch.nn.Module:
 
 
 def log_probs(model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
-    """The sum over positions of log p(token | what the network read)."""
+    """The sum over positions of log p(token | input of the network)."""
     return model(Inputs(rows)).log_softmax(-1).gather(-1, rows[..., None]).sum(dim=(1, 2))
 
 
 def reads(model: torch.nn.Module, length: int = 6) -> torch.Tensor:
-    """Which tokens, as columns, move the logits of which positions, as rows."""
+    """Which tokens (columns) change the logits of which positions (rows)."""
     tokens = torch.arange(length)[None] % K
     before = model(Inputs(tokens))
     columns = []
@@ -87,9 +87,9 @@ def test_as_a_denoiser_it_has_the_same_likelihood_from_left_to_right() -> None:
 
 
 def test_it_is_the_transformer_with_open_gates_and_a_causal_mask() -> None:
-    """Zero modulation but for gates of one, and a shifted input, give the same logits at the end.
+    """Modulation 0 except for gates of 1, and a shifted input, give the same last logits.
 
-    The last position of a bidirectional network of one layer reads what a causal one reads.
+    The last position of a bidirectional network with one layer reads the same as a causal one.
     """
     torch.manual_seed(0)
     twin = perturbed(AutoregressiveTransformer(12, 1, 2, num_embeddings=K + 1, num_logits=K))

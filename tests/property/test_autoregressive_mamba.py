@@ -1,4 +1,6 @@
-"""The autoregressive Mamba: causal, normalised over whole rows, a loop over positions, padding."""
+"""The autoregressive Mamba: causal, normalised over rows, against a loop over
+positions, padding.
+"""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The base class of networks and the records they read."""
+"""The base class of networks and their inputs."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def build(name: str) -> Backbone:
 
 
 def batch(model: Backbone | None = None, *, padded: bool = True) -> Inputs:
-    """With all that a network reads."""
+    """A batch with every input of a network."""
     tokens = torch.randint(5, (4, 9), generator=torch.Generator().manual_seed(1))
     inputs = Inputs(tokens)
     if padded:
@@ -60,9 +60,9 @@ def batch(model: Backbone | None = None, *, padded: bool = True) -> Inputs:
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_callers_own_vectors_go_through_body_and_head(name: str, padded: bool) -> None:
-    """The vectors of some tokens give the logits of those tokens, and pass a gradient back.
+    """The embeddings of some tokens give the logits of those tokens, and their gradients.
 
-    Labels and noise levels still count.
+    Labels and noise levels still have an effect.
     """
     model = build(name)
     inputs = batch(model, padded=padded)
@@ -91,7 +91,7 @@ def test_a_callers_own_vectors_go_through_body_and_head(name: str, padded: bool)
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_body_runs_layer_by_layer(name: str) -> None:
-    """All layers are as many as the number says; the stream after some is that of the first."""
+    """Running all layers equals the whole body, and a few layers give the stream after them."""
     model = build(name)
     inputs = batch(model, padded=False)
     h = model.embed(inputs)
@@ -135,7 +135,7 @@ def test_a_network_needs_every_part() -> None:
         NoBody()
 
 
-# Records
+# Input records
 
 
 def test_rows_are_taken_in_any_order_and_number() -> None:

@@ -23,7 +23,7 @@ EXACT = {"atol": 1e-10, "rtol": 1e-10}
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Thousands of tiny operations: a second thread would only wait, long on a busy machine."""
+    """Thousands of tiny operations, for which a second thread only costs time."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -34,7 +34,7 @@ def build(seed: int = 0, **options: object) -> Caduceus:
     torch.manual_seed(seed)
     sizes = {"num_embeddings": 5, "num_logits": 4, "d_state": 3}
     model = Caduceus(10, 3, **{**sizes, "backend": "reference", **options}).double()
-    with torch.no_grad():  # values that no symmetry of the initial ones can hide
+    with torch.no_grad():  # values that break the symmetry of the initial ones
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model
@@ -84,7 +84,7 @@ def test_ph_is_not_equivariant() -> None:
     assert asymmetry(build(complement=DNA), draw_tokens(2, 9)) > 1e-2
 
 
-# An independent twin: explicit flips, two strands side by side, a loop over positions
+# An independent twin: explicit reversal, two strands, a loop over positions
 
 
 def naive_norm(norm: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -205,7 +205,7 @@ SIGMA = torch.tensor([0.1, 2.0], dtype=torch.float64)
 
 
 class OneStrand(Caduceus):
-    """Broken twin: only the first strand is told the noise level."""
+    """Broken twin: only the first strand receives the noise level."""
 
     def body(self, h, inputs, layer=None):
         first, second = h.chunk(2)

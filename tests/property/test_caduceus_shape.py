@@ -1,4 +1,4 @@
-"""Caduceus: sizes, initial values, what weight decay reaches, bad input."""
+"""Caduceus: sizes, initial values, weight decay groups, invalid input."""
 
 from collections.abc import Iterator
 
@@ -60,12 +60,12 @@ def test_parameters_that_weight_decay_reaches() -> None:
     assert len(decayed) == 3 * (2 + 2 * 3)
 
 
-# Bad arguments
+# Invalid arguments
 
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,4 +1,4 @@
-"""What a network is told of the time: sigma where it asks for it, else the time itself."""
+"""The time input of a network: sigma if it asks for sigma, otherwise the time."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ TOKENS = torch.full((3, 2), K)
 
 
 class Clock(UniformBackbone):
-    """Remembers what it was told."""
+    """Records its time input."""
 
     def __init__(self, time_conditioned: bool, num_classes: int | None = None) -> None:
         super().__init__(K)

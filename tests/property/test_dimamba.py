@@ -1,4 +1,4 @@
-"""The text network that comes free of Caduceus: bidirectional Mamba over any vocabulary."""
+"""The text variant of Caduceus: bidirectional Mamba over any vocabulary."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_it_is_time_free() -> None:
 
 
 def test_it_learns_a_line_of_text() -> None:
-    """From a uniform distribution, log 256 = 5.5 nats a byte, to below independent bytes."""
+    """From the uniform distribution, log 256 = 5.5 nats per byte, to below independent bytes."""
     model, process = build(), Absorbing(BYTES)
     denoiser, x0 = Denoiser(model, process), torch.tensor([list(TEXT.encode())])
     t = torch.full((1,), 0.3)

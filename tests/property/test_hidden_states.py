@@ -1,4 +1,4 @@
-"""Hidden states: symmetric where the network is, blind to padding, and what the head reads."""
+"""Hidden states: symmetric like the network, independent of padding, and the input of the head."""
 
 import pytest
 import torch
@@ -112,7 +112,7 @@ def test_padding_changes_no_real_state_of_a_layer(name: str, layer: int | None) 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_layer_gives_what_the_next_one_reads(name: str) -> None:
-    """A hook on each block sees the states; the embedded tokens come first."""
+    """A hook on each block records the states; the embedded tokens come first."""
     model = one_strand(name)
     assert model.num_layers == 3
     blocks = model.blocks if hasattr(model, "blocks") else model.layers

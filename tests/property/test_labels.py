@@ -1,4 +1,4 @@
-"""Labels: symmetry kept, the row without one, what dropout depends on, refusals."""
+"""Labels: equivariance, the row without a label, label dropout, errors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def build(num_classes: int | None = CLASSES, **options: object) -> Caduceus:
 
 
 class PerStrand(LabelEmbedding):
-    """Broken twin: the second strand is told the label by a vector of its own."""
+    """Broken twin: the second strand receives the label through another vector."""
 
     def forward(self, label: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
         vectors = super().forward(label, tokens)
@@ -142,9 +142,9 @@ def labelled_batch(index: torch.Tensor) -> Batch:
 
 
 def test_label_dropout_is_a_function_of_seed_and_index() -> None:
-    """And has the asked rate: 20,000 coins, |z| <= 4.9 is a false alarm of 1e-6.
+    """It has the requested rate: with 20,000 coins, |z| <= 4.9 has a false-alarm rate of 1e-6.
 
-    A twin with p = 0.34 for 0.3 is 12 standard deviations off: power > 0.999.
+    A twin with p = 0.34 instead of 0.3 is 12 standard deviations off: power > 0.999.
     """
     noise, index = CounterNoise(7), torch.arange(20_000)
     whole = drop_labels(labelled_batch(index), 0.3, noise).label

@@ -1,4 +1,4 @@
-"""Rows of different lengths: padding costs nothing, and every row is what it would be alone."""
+"""Rows of different lengths: padding changes nothing, and each row equals the row alone."""
 
 from collections.abc import Callable, Iterator
 
@@ -27,7 +27,7 @@ Numbers = dict[str, torch.Tensor]
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens, and the padding before and after those of each row."""
+    """Tokens, and the padding before and after the tokens of each row."""
     tokens, place = draw_tokens(len(LENGTHS), 9), torch.arange(9)
     start, length = torch.tensor(STARTS)[:, None], torch.tensor(LENGTHS)[:, None]
     return tokens, (place < start) | (place >= start + length)
@@ -53,7 +53,7 @@ def call(model: torch.nn.Module, tokens: torch.Tensor, rows: slice, **options) -
 
 
 def numbers(model: torch.nn.Module, logits: torch.Tensor) -> Numbers:
-    """The logits at real positions, and the gradients of a sum that weighs each differently."""
+    """The logits at real positions, and the gradients of a randomly weighted sum."""
     model.zero_grad()
     (logits * torch.linspace(-1, 1, logits.numel()).view_as(logits)).sum().backward()
     grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
@@ -75,7 +75,7 @@ def alone(model: torch.nn.Module) -> Numbers:
 
 
 def gap(ours: Numbers, theirs: Numbers) -> float:
-    """The largest, as a share of a tensor's largest value."""
+    """The largest difference relative to a tensor's largest value."""
     assert ours.keys() == theirs.keys()
     gaps = [(ours[n] - theirs[n]).abs().max() / theirs[n].abs().max() for n in theirs]
     return float(torch.stack(gaps).max())
@@ -118,7 +118,7 @@ def test_broken_twins_are_far_off(
 def test_it_is_what_masked_attention_over_padding_gives(
     seed: int, share: float, causal: bool
 ) -> None:
-    """Wherever padding is, with single positions too; at padding both give 0."""
+    """Padding at any place, with single positions too; at padding both give 0."""
     model = both()[causal]
     generator = torch.Generator().manual_seed(seed)
     tokens, padding = draw_tokens(7, 9, seed), torch.rand(7, 9, generator=generator) < share
@@ -138,7 +138,7 @@ def test_it_is_what_masked_attention_over_padding_gives(
 
 
 def one_by_one(model: torch.nn.Module, where: torch.Tensor, *, picked: bool) -> Numbers:
-    """Scored alone, or from all logits of which those positions are picked."""
+    """Scored at some positions only, or at all positions and then selected."""
     tokens, padding = batch()
     if picked:
         return numbers(model, call(model, tokens, slice(None), padding=padding)[where])
@@ -150,7 +150,7 @@ def one_by_one(model: torch.nn.Module, where: torch.Tensor, *, picked: bool) -> 
 def test_single_positions_are_learned_from_as_all_are(
     model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Losses and likelihoods train through them."""
+    """Losses and likelihoods give the same gradients with selected positions."""
     where = torch.rand(batch()[1].shape, generator=torch.Generator().manual_seed(3)) < 0.5
     wanted = one_by_one(model, where, picked=True)
     assert len(wanted) == 1 + len(list(model.parameters()))
@@ -164,7 +164,7 @@ def test_single_positions_are_learned_from_as_all_are(
 
 
 def worked_on(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> tuple[set[int], int]:
-    """How many positions each product of the blocks and the head saw; the scores of attention."""
+    """Positions in each product of the blocks and the head, and the scores of attention."""
     seen: set[int] = set()
     scores = 0
     tokens, padding = batch()
@@ -220,7 +220,7 @@ def test_under_autocast(model: torch.nn.Module) -> None:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,4 +1,4 @@
-"""Padded rows: a batch of rows of several lengths is worth what each row is worth alone."""
+"""Padded rows: a batch of rows of several lengths gives the results of the rows alone."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ LENGTHS = (4, 9, 6)
 def denoiser() -> Denoiser:
     torch.manual_seed(0)
     net = Caduceus(num_embeddings=K + 1, num_logits=K, d_model=16, n_layer=2)
-    for parameter in net.parameters():  # away from the start, where rows hardly differ
+    for parameter in net.parameters():  # away from initial weights, with which rows hardly differ
         parameter.data += 0.2 * torch.randn_like(parameter)
     return Denoiser(net, Absorbing(K)).eval()
 
@@ -40,7 +40,7 @@ def alone(row: int) -> Batch:
 
 
 def without_padding() -> Batch:
-    """The broken twin: nothing is counted there, but the network looks at it."""
+    """Broken twin: padding is not counted, but the network reads it."""
     whole = batch()
     return Batch(whole.tokens, whole.loss_mask, whole.index)
 
@@ -75,7 +75,7 @@ def test_padding_moves_with_the_batch():
 
 
 class Ragged(SequenceDataset):
-    """Ten rows cut anew in every epoch; row i of epoch e reads 10 e + i, and i of them is held."""
+    """Ten rows cut anew in every epoch; row i of epoch e reads 10 e + i and has i tokens."""
 
     def __init__(self, offset: int = 0) -> None:
         self.offset = offset

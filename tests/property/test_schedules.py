@@ -1,4 +1,4 @@
-"""Distributions that every schedule obeys."""
+"""Laws that every schedule obeys."""
 
 import math
 
@@ -28,7 +28,7 @@ def test_derivative_is_autograd_of_alpha(schedule: NoiseSchedule, t: float) -> N
 def test_weight_and_sigma_follow_from_alpha(schedule: NoiseSchedule, t: float) -> None:
     time = torch.tensor(t, dtype=torch.float64)
     alpha, dalpha = float(schedule.alpha(time)), float(schedule.dalpha(time))
-    # A schedule that starts below 1 keeps the weight of its completed form.
+    # A schedule that starts below 1 keeps the weight of its extension to 1.
     start = float(schedule.alpha(torch.tensor(0.0, dtype=torch.float64)))
     if start == 1:
         expected = -dalpha / (1 - alpha)
@@ -70,7 +70,7 @@ def test_ends_are_exact(schedule: NoiseSchedule, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("schedule", COMPLETE_SCHEDULES, ids=repr)
 def test_weight_stays_accurate_near_zero(schedule: NoiseSchedule) -> None:
-    """In float32, where 1 - alpha has lost its digits."""
+    """In float32, where 1 - alpha loses its digits."""
     t = torch.tensor([1e-3, 1e-4])
     exact = schedule.nelbo_weight(t.double())
     torch.testing.assert_close(schedule.nelbo_weight(t).double(), exact, rtol=1e-5, atol=0)

@@ -1,4 +1,4 @@
-"""BlockMamba's cache: what is recomputed, block by block, for any rows, in constant memory."""
+"""BlockMamba's cache: equal to recomputing, block by block, for any rows, in constant memory."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def size_of(cache: StateCache) -> int:
 
 
 def recomputed(network: BlockMamba, x_t: Tensor, x0: Tensor, block_size: int, first: int) -> Tensor:
-    """The logits of the block that begins at ``first``."""
+    """The logits of the block that starts at ``first``."""
     row = torch.cat((x0[:, :first], x_t[:, first : first + block_size]), 1)
     return network.block_logits(Inputs(row), x0[:, : row.shape[1]], block_size)[:, first:]
 
@@ -46,7 +46,7 @@ def test_cached_logits_are_recomputed_ones(block_size: int) -> None:
             before = cache
             cache = cache.take(torch.arange(2))
             cache.append(x0[:, first : first + block_size])
-            if first:  # the broken twin: a cache that was not told of the last block
+            if first:  # broken twin: a cache without the last block
                 assert (before.logits(block) - wanted).abs().max() < 1e-4
                 assert (cache.logits(block) - wanted).abs().max() > 1e-3
 
@@ -61,7 +61,8 @@ def test_rows_may_leave_return_and_part(block_size: int) -> None:
     rows = torch.tensor([2, 0, 2])
     other = cache.take(rows)
     assert (other.length, other.label.tolist()) == (3 * block_size, [2, 0, 2])
-    other.append(x0[:, 3 * block_size : 4 * block_size])  # other tokens than those rows had
+    # tokens that differ from those of the rows
+    other.append(x0[:, 3 * block_size : 4 * block_size])
     mixed = torch.cat((x0[rows, : 3 * block_size], x0[:, 3 * block_size :]), 1)
     last = x_t[:, 4 * block_size : 5 * block_size]
 
@@ -79,7 +80,7 @@ def test_rows_may_leave_return_and_part(block_size: int) -> None:
 
 @pytest.mark.parametrize("block_size", [1, 2, 5])
 def test_states_of_training_are_those_of_generation(block_size: int) -> None:
-    """In float32 to 1e-5 of their size; states of the noisy blocks are far from them."""
+    """In float32 to 1e-5 of their size; the states of noisy blocks are far away."""
     network = build(dtype=torch.float32, **SIZES)
     x_t, x0 = draw(20)
     _, kept = twin(network, x_t, x0, block_size)

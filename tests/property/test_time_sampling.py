@@ -1,4 +1,4 @@
-"""Time samplers: their strata, their densities, and that nothing depends on the batch."""
+"""Time samplers: their strata and densities, and independence of the batch."""
 
 import pytest
 import torch

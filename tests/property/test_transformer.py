@@ -1,4 +1,4 @@
-"""The transformer: an explicit twin, padding, single positions, labels, blocks, bad input."""
+"""The transformer: an explicit twin, padding, single positions, labels, blocks, invalid input."""
 
 import math
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-# An independent twin: complex numbers for the positions, a loop over heads, softmax spelt out
+# An independent twin: complex numbers for the positions, a loop over heads, explicit softmax
 
 
 def naive_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -118,7 +118,7 @@ def test_it_equals_the_explicit_twin(
     torch.testing.assert_close(model(Inputs(tokens, sigma=noise, label=label)), wanted, **EXACT)
 
 
-# The protocol: noise, single positions, padding
+# The interface: noise, single positions, padding
 
 
 def test_who_is_what() -> None:
@@ -173,7 +173,7 @@ def test_single_positions_are_those_of_the_whole(
     assert some.shape == (int(where.sum()), K)
     whole = model(Inputs(tokens, sigma=SIGMA, padding=padding, label=label))
     torch.testing.assert_close(some, whole[where], **EXACT)
-    assert share < 1 or not torch.allclose(whole[0], whole[1])  # rows cannot change places
+    assert share < 1 or not torch.allclose(whole[0], whole[1])  # rows cannot be exchanged
 
 
 @settings(max_examples=20)
@@ -261,7 +261,9 @@ def test_other_weights_do_not_depend_on_the_number_of_classes() -> None:
 
 
 def test_norms_are_wide_whatever_comes_in() -> None:
-    """Under bf16 autocasting the residual stream may be narrow; statistics and gains are not."""
+    """Under bf16 autocast the residual stream may be narrow, but statistics and gains are in
+    float32.
+    """
     norm = CentredNorm(64)
     x = (100 + torch.randn(7, 64, generator=torch.Generator().manual_seed(0))).bfloat16()
     found = norm(x)

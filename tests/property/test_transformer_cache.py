@@ -1,4 +1,4 @@
-"""The transformer's cache: what it answers is what block_logits says of the whole row."""
+"""The transformer's cache gives the results of block_logits on the whole row."""
 
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ def recomputed(
     window: int | None = None,
     label: Tensor | None = None,
 ) -> Tensor:
-    """One masked pass over the whole row, with the same weights and a context that holds it."""
+    """One masked pass over the whole row, with the same weights and a sufficient context."""
     options = {**vars(model.config), "max_length": max(model.max_length, x_t.shape[1])}
     twin = Transformer(**options).eval().to(model.embedding.weight.dtype)
     twin.load_state_dict(model.state_dict())
@@ -54,7 +54,7 @@ def recomputed(
 
 
 def generated(cache: BlockCache, x_t: Tensor, x0: Tensor, block_size: int) -> Tensor:
-    """Score and append block by block; a last block that is cut short is only scored."""
+    """Score and append block by block; a shorter last block is only scored."""
     found = []
     for noisy, clean in zip(x_t.split(block_size, 1), x0.split(block_size, 1), strict=True):
         assert cache.length == sum(part.shape[1] for part in found)
@@ -113,7 +113,7 @@ def test_under_autocast() -> None:
 def test_prefixes_that_are_appended_at_once(
     first: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In pieces of 16 tokens, at the beginning and after the window has slid."""
+    """In parts of 16 tokens, at the start and after the window has moved."""
     monkeypatch.setattr(transformer_cache, "PIECE", 16)
     model = build()
     x_t, x0 = draw_tokens(2, LONG), draw_tokens(2, LONG, 2) % K
@@ -129,7 +129,7 @@ def test_prefixes_that_are_appended_at_once(
 
 @pytest.mark.parametrize("length", [6, 30, 31, 33])
 def test_a_last_block_that_is_cut_short(length: int) -> None:
-    """Before the window slides, at the end of the slots, and in the middle of them."""
+    """Before the window moves, at the end of the slots, and in the middle of them."""
     model, window = build(), 12
     for extra in (0, 4, 8):
         x_t, x0 = draw_tokens(2, length + extra), draw_tokens(2, length + extra, 2) % K
@@ -139,7 +139,7 @@ def test_a_last_block_that_is_cut_short(length: int) -> None:
 
 @pytest.mark.parametrize("length", [8, 40])
 def test_rows_that_leave_and_repeat(length: int) -> None:
-    """Those taken and those left go on by themselves, with other tokens, labels and windows."""
+    """Selected and remaining rows continue separately, with other tokens, labels and windows."""
     model = build(num_classes=2)
     x_t, x0 = draw_tokens(4, LONG), draw_tokens(4, LONG, 2) % K
     label = torch.tensor([1, 0, NO_LABEL, 1])
@@ -199,12 +199,14 @@ def test_memory_does_not_grow_with_length() -> None:
 
 
 def kept(cache: TransformerCache) -> int:
-    """Numbers that are kept."""
+    """Numbers in the cache."""
     return sum(x.numel() for pair in cache._kept for x in pair)
 
 
 def test_far_away_only_distances_count() -> None:
-    """At 1.2 * 10^6 the logits are those at 0; with turns in float32 they are far off."""
+    """At position 1.2 * 10^6 the logits are those at 0; with rotations in float32 they
+    are far off.
+    """
     model = build().float()
     x_t, x0 = draw_tokens(1, 24), draw_tokens(1, 24, 2) % K
     wanted = recomputed(model, x_t, x0, 4, 8)
@@ -226,12 +228,12 @@ def test_far_away_only_distances_count() -> None:
 
 
 def shifted(rotary: Callable[[Tensor], Rotary]) -> Callable[[Tensor], Rotary]:
-    """Broken twin: positions that start anew with every window."""
+    """Broken twin: positions restart with every window."""
     return lambda positions: rotary(positions % 12)
 
 
 def test_broken_twins_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions that start anew, and a window that has no slots beside it for the block."""
+    """Positions that restart, and a window without slots for the block beside it."""
     model = build()
     x_t, x0 = draw_tokens(2, 40), draw_tokens(2, 40, 2) % K
     wanted = recomputed(model, x_t, x0, 4, 8)
@@ -248,7 +250,7 @@ def test_broken_twins_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert off(fewer) > 1e-3
 
 
-# Bad input
+# Invalid input
 
 
 def test_bad_sizes() -> None:

@@ -1,4 +1,4 @@
-"""The transformer: block diffusion, sizes, first values, dropout, precision, bad input."""
+"""The transformer: block diffusion, sizes, initial values, dropout, precision, invalid input."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def test_one_block_as_long_as_the_row_is_the_ordinary_network() -> None:
 
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4])
 def test_a_block_reads_itself_and_the_clean_blocks_before_it(block_size: int) -> None:
-    """Change one token at a time: the logits that move are exactly those that may."""
+    """Change one token at a time: exactly the logits that may depend on it change."""
     model, length = build(), 6
     x_t, x0 = torch.full((1, length), K), draw_tokens(1, length) % K
     before = model.block_logits(Inputs(x_t), x0, block_size)
@@ -68,7 +68,7 @@ def test_initial_values_are_the_published_ones() -> None:
 def test_dropout_acts_on_both_branches_in_training_only() -> None:
     model, tokens = build(dropout=0.5), draw_tokens(1, 6)
     assert torch.equal(model(Inputs(tokens)), model(Inputs(tokens)))
-    for gates in (slice(24, 36), slice(60, 72)):  # of attention, of the MLP
+    for gates in (slice(24, 36), slice(60, 72)):  # gates of attention and of the MLP
         open_ones = build(dropout=0.5).train()
         for block in open_ones.blocks:
             keep = torch.zeros(72).double()
@@ -98,12 +98,12 @@ def test_under_autocast_norms_and_the_residual_stream_stay_in_float32() -> None:
     torch.testing.assert_close(low.float(), model(Inputs(tokens)), atol=0.3, rtol=0.1)
 
 
-# Bad input
+# Invalid input
 
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """What a user without a type checker meets."""
+    """Disable the shape checker, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -208,9 +208,9 @@ assert graphs[4] == graphs[-1] > 0, graphs
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [WHOLE, BLOCKS], ids=["whole, as one graph", "block by block"])
 def test_it_compiles(program: str) -> None:
-    """Forward and backward, in a process of its own: dynamo cannot trace our shape checker.
+    """Forward and backward in a separate process, because dynamo cannot trace our shape checker.
 
-    aot_eager traces as Inductor does, without its minute of C++. Blocks are not traced anew for
-    every mixture of lengths.
+    aot_eager traces like Inductor, without its minute of C++ compilation. Blocks are not traced
+    again for every combination of lengths.
     """
     subprocess.run([sys.executable, "-c", COMPILED + program], check=True, cwd=ROOT)
