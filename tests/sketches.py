@@ -1,4 +1,4 @@
-"""Random projections of gradients, which make the golden files a third smaller."""
+"""Random projections of gradients, which reduce the golden files by a third."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ SIZE = 128
 def sketch(gradient: Tensor) -> Tensor:
     """Project a tensor of more than 128 elements onto 128 fixed vectors of random signs.
 
-    The projection is linear and keeps the norm: that of a difference of two tensors is found
+    The projection is linear and preserves norms: the norm of a difference of two tensors is found
     within 6% (one standard deviation), whichever elements differ. NumPy keeps the stream of
     `RandomState` the same in all its versions.
     """

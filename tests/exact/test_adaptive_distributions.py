@@ -1,4 +1,4 @@
-"""Samplers that look at the network's certainty, against their rule written down independently."""
+"""Samplers that use the network's confidence, against their rule written independently."""
 
 import itertools
 import math
@@ -36,12 +36,12 @@ def negentropy(distribution: list[float]) -> float:
 
 
 def reversed_order(measure: Measure) -> Measure:
-    """The broken twin of every order."""
+    """Broken twin of every order."""
     return lambda distribution: -measure(distribution)
 
 
 def order_rule(measure: Measure, sizes: list[int], length: int):
-    """Reveal the most certain positions; how many depends on how many have been revealed."""
+    """Reveal the most confident positions; their number depends on how many are revealed."""
     done = list(itertools.accumulate(sizes, initial=0))
 
     def rule(hidden: list[int], table: list[list[float]]) -> list[int]:
@@ -144,7 +144,7 @@ def test_entropy_budget(budget: float) -> None:
 
 
 class Strict(EntropyBudgetSampler):
-    """Broken twin: a set must stay below its budget, not within it."""
+    """Broken twin: a set must stay below its budget, excluding equality."""
 
     def count(self, certainty, start, step):
         others = (-certainty).cumsum(dim=-1).roll(1, dims=-1)
@@ -153,7 +153,7 @@ class Strict(EntropyBudgetSampler):
 
 
 def test_a_budget_of_nothing_reveals_what_is_certain_at_once() -> None:
-    """Two certain positions and one that is not: without the largest their entropies are 0."""
+    """Two certain positions and an uncertain one: without the largest, their entropies are 0."""
 
     class Certain(TableBackbone):
         def logits(self, inputs):

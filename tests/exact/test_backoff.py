@@ -1,4 +1,4 @@
-"""The interpolated chain: its definition, one row that was worked out by hand, and its limits."""
+"""The interpolated chain: its definition, one row computed by hand, and its limits."""
 
 import math
 from collections import Counter
@@ -69,10 +69,10 @@ def test_rows_cost_what_the_definition_says(train, scored, order, m) -> None:
 
 
 def test_a_row_worked_out_by_hand() -> None:
-    """Of 0 1 0 1 1 with m = 2: p(0) = (2 + 2/2) / (5 + 2) = 3/7, p(1) = 4/7.
+    """For 0 1 0 1 1 with m = 2: p(0) = (2 + 2/2) / (5 + 2) = 3/7, p(1) = 4/7.
 
-    0 is followed by 1 twice, 1 by either once: p(1 | 0) = (2 + 2 * 4/7) / 4 = 11/14 and
-    p(0 | 1) = (1 + 2 * 3/7) / 4 = 13/28.
+    0 is followed twice by 1, and 1 once by each: p(1 | 0) = (2 + 2 * 4/7) / 4 = 11/14 and p(0 | 1)
+    = (1 + 2 * 3/7) / 4 = 13/28.
     """
     model = fitted([[0, 1, 0, 1, 1]], 1, 2.0, vocab_size=2)
     [nats] = model.nats(np.array([[0, 1, 0]]), np.ones((1, 3), dtype=bool))
@@ -89,7 +89,7 @@ def test_probabilities_sum_to_one(order: int) -> None:
 
 
 def test_a_broken_normalisation_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken twin leaves m out of the denominator: its rows sum to more than one."""
+    """Broken twin: omits m from the denominator, so its rows sum to more than one."""
     rng = np.random.default_rng(0)
     train = rng.integers(K, size=(5, 20)).tolist()
     every = [list(row) for row in product(range(K), repeat=5)]
@@ -104,14 +104,14 @@ def test_a_broken_normalisation_would_be_caught(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_both_limits_of_the_concentration() -> None:
-    """Towards 0 the longest context that has been seen decides; towards infinity none does."""
+    """Towards 0 the longest known context decides; towards infinity no context matters."""
     train = [[0, 1, 2, 0, 1, 1, 2, 2, 0, 1]]
-    # After 0 1 came 2 and 1, after 1 1 a 2; 0 0 was never seen, and after 0 came 1 alone.
+    # 0 1 was followed by 2 and by 1, 1 1 by 2; 0 0 never occurred, and 0 was followed by 1 only.
     scored = [[0, 1, 2], [1, 1, 2], [0, 0, 1]]
     near_zero = fitted(train, 2, 1e-9).nats(*block(scored))
     assert near_zero[0] == pytest.approx(-math.log(3 / 10 * 1 / 2), abs=1e-6)
     assert near_zero[1] == pytest.approx(-math.log(4 / 10 * 1 / 3), abs=1e-6)
-    # The second 0 was never seen after a 0: it costs -log(m p / 3).
+    # The second 0 never followed a 0: it costs -log(m p / 3).
     assert near_zero[2] == pytest.approx(-math.log(3 / 10 * (1e-9 * 0.3 / 3)), abs=1e-6)
     flat = fitted(train, 2, 1e12).nats(*block(scored))
     np.testing.assert_allclose(flat, 3 * math.log(K), rtol=1e-9)
@@ -154,7 +154,7 @@ def test_the_longest_order_fits_into_63_bits(vocab_size: int, order: int) -> Non
     assert (vocab_size + 1) ** (order + 1) < 2**63
     rng = np.random.default_rng(0)
     rows = rng.integers(vocab_size, size=(1, 40))
-    rows[0, -order - 1 :] = vocab_size - 1  # the largest code there is
+    rows[0, -order - 1 :] = vocab_size - 1  # the largest possible code
     known = np.ones_like(rows, dtype=bool)
     counts = ContextCounts([(rows, known)], vocab_size, order)
     model = BackoffModel(counts, order, 1e-9)

@@ -1,4 +1,4 @@
-"""Both strands alike by enumeration: what ``Conjoined`` predicts, and what is drawn from it."""
+"""``Conjoined`` predictions and samples by enumeration: both strands are equally likely."""
 
 import itertools
 import math

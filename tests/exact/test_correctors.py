@@ -1,4 +1,4 @@
-"""Correctors against enumeration: what they leave as it is, and how far they move it."""
+"""Correctors against enumeration: their stationary distribution, and how far they move others."""
 
 import itertools
 from collections import defaultdict
@@ -39,7 +39,7 @@ def corrected(
 
 
 def redrawn(noisy: Distribution, row: Tokens, *positions: int) -> Distribution:
-    """p(every position drawn anew given the others of ``row``), for these positions at once."""
+    """p(every position redrawn given the others of ``row``), for these positions together."""
     total: Distribution = {row: 1.0}
     for position in positions:
         rest = row[:position] + row[position + 1 :]
@@ -69,10 +69,10 @@ def mean(distributions: Sequence[tuple[float, Distribution]]) -> Distribution:
     ids=["uniform", "geometric", "hybrid"],
 )
 def test_a_gibbs_step_draws_a_token_given_all_others(process) -> None:
-    """So it leaves p_s as it is, and what is drawn does not depend on the token that was there.
+    """It keeps p_s, and the new token does not depend on the old one.
 
-    FULL in the place of LOO would leave p_s as it is too (draw x0 given z, then z given x0), but
-    would hold on to the old token.
+    FULL instead of LOO would keep p_s too (it draws x0 given z, then z given x0), but the new token
+    would depend on the old one.
     """
     joint, s = Joint.random(K, 2, seed=1), 0.4
     noisy = joint.noisy(s, process)
@@ -89,7 +89,7 @@ def test_a_gibbs_step_draws_a_token_given_all_others(process) -> None:
 
 
 def step_matrix(joint: Joint, z: Tensor, s: float, t: float, process: DiscreteProcess) -> Tensor:
-    """Every row at t to every row at s, positions apart, from the posterior of ``process``."""
+    """Every row at t to every row at s, position by position, from the posterior of ``process``."""
     times = [torch.full(z.shape, x, dtype=torch.float64) for x in (s, t)]
     log_loo = joint.log_loo(z, times[1][:, 0], process).log_softmax(dim=-1)
     distribution = process.log_posterior(log_loo, z, *times).exp().nan_to_num()
@@ -160,9 +160,9 @@ def test_a_corrector_step_errs_by_the_square_of_its_noise(process) -> None:
 
 
 def test_predictor_corrector_needs_less_noise_in_more_steps() -> None:
-    """With ``renoise`` fixed an error stays; with 1 / num_steps it falls with the step."""
+    """With a fixed ``renoise`` an error remains; with 1 / num_steps it falls with the step size."""
     joint, process = Joint.random(2, 2, seed=3), Absorbing(2)
-    denoiser = exact(joint, process, MaskColumn())  # SUBS by the general form: one draw a step
+    denoiser = exact(joint, process, MaskColumn())  # SUBS in the general form: one draw per step
     request = Request.nothing(denoiser, 2)
 
     def error(num_steps: int, renoise: float) -> float:
@@ -184,7 +184,7 @@ def test_predictor_corrector_needs_less_noise_in_more_steps() -> None:
 
 
 def test_noise_never_goes_beyond_the_end_of_time() -> None:
-    """A network knows no noise level beyond that of t = 1."""
+    """A network has no noise level beyond that of t = 1."""
     for schedule in (LogLinear(0.1), Geometric(0.05, 3.0)):
         process = Uniform(2, schedule)
         denoiser = exact(Joint.random(2, 2), process)

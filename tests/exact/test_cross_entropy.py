@@ -1,4 +1,4 @@
-"""What unweighted cross-entropy teaches, with every noisy row enumerated."""
+"""The optimum of unweighted cross-entropy, with every noisy row enumerated."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ class AtOneTime(TimeSampler):
 
 @pytest.fixture
 def expected(monkeypatch: pytest.MonkeyPatch):
-    """The objective's expectation over clean rows and all their noisy ones."""
+    """The expectation of the objective over clean rows and all their noisy ones."""
 
     def loss(joint: Joint, denoiser: Denoiser) -> Tensor:
         process = denoiser.process

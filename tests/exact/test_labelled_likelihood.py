@@ -1,4 +1,4 @@
-"""The likelihood of labelled rows is the one given the label."""
+"""The likelihood of labelled rows is the likelihood given the label."""
 
 from dataclasses import replace
 

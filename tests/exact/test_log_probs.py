@@ -1,4 +1,4 @@
-"""Distributions of some positions only, from a denoiser and from guided ones."""
+"""Distributions of selected positions, from a denoiser and with guidance."""
 
 import pytest
 import torch
@@ -16,7 +16,9 @@ from tests.oracles import TableBackbone, masked_model
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_denoiser_normalises_what_is_asked_for(dtype: torch.dtype) -> None:
-    """Bit for bit ``forward(...)[where]`` for a network that scores all; visible tokens stay."""
+    """Equal to the bit to ``forward(...)[where]`` for a network that scores all; visible tokens
+    stay.
+    """
 
     class Fixed(TableBackbone):
         def __init__(self) -> None:

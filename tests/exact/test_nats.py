@@ -1,6 +1,7 @@
-"""Costs of single positions are those that predictions at all positions give, with gradients.
+"""Costs and gradients of single positions equal those from predictions at all positions.
 
-The slow way, predictions at all positions and every weight, is spelled out here; to rounding.
+The slow computation, with predictions at all positions and every weight, is written here; the
+results agree up to rounding.
 """
 
 import itertools
@@ -71,13 +72,13 @@ NETWORKS = {
 
 
 def batch(labelled: bool = False) -> Batch:
-    """With context, unknown symbols that do and do not count as such, and padding."""
+    """With context, unknown symbols that are marked or not, and padding."""
     generator = torch.Generator().manual_seed(3)
     tokens = torch.randint(K, (B, L), generator=generator)
     tokens[1, 2], tokens[4, :3] = K, K
     loss_mask = tokens < K
     loss_mask[0, :4] = False
-    loss_mask[1, 2] = True  # unknown all the same
+    loss_mask[1, 2] = True  # unknown although marked as counted
     padding = torch.arange(L) >= torch.tensor([L, L, 5, 7, L, 1])[:, None]
     loss_mask &= ~padding
     label = torch.arange(B) % CLASSES if labelled else None
@@ -85,7 +86,7 @@ def batch(labelled: bool = False) -> Batch:
 
 
 class Spy(Denoiser):
-    """Notes what it is asked."""
+    """Records its inputs."""
 
     def nats(self, inputs, x0, where):
         self.asked = (inputs, where)
@@ -97,7 +98,7 @@ def spy_on(objective: Objective, backbone: Backbone) -> Spy:
 
 
 def slow_terms(objective: Objective, spy: Spy, rows: Batch) -> Tensor:
-    """From predictions at all positions of what the objective has just shown to the network."""
+    """The terms from predictions at all positions, for the network inputs of the objective."""
     inputs, where = spy.asked
     x_t = inputs.tokens
     if spy.backbone.time_conditioned:
@@ -129,7 +130,7 @@ def slopes(terms: Tensor, network: nn.Module) -> list[Tensor]:
 
 
 def gap(network: nn.Module, objective: Objective, rows: Batch) -> float:
-    """Largest difference of the two ways, relative: to a term, or to a parameter's gradient."""
+    """Largest relative difference of the two ways, in a term or in a parameter's gradient."""
     spy = spy_on(objective, network)
     terms = objective.terms(spy, rows, NOISE)
     old = slow_terms(objective, spy, rows)
@@ -152,7 +153,7 @@ def test_objectives_and_gradients_are_those_of_whole_rows(name: str, objective: 
 
 
 def mix_up(network: Backbone) -> None:
-    """Break the order of single positions."""
+    """Broken twin: permutes single positions."""
     real = network.forward
 
     def forward(inputs, where=None):
@@ -162,7 +163,7 @@ def mix_up(network: Backbone) -> None:
 
 
 def heads_of(network: nn.Module) -> list[int]:
-    """Filled with the number of positions that a transformer's head scores at each call."""
+    """Count the positions that a transformer's head scores at each call."""
     scored: list[int] = []
     network.head.linear.register_forward_hook(
         lambda _layer, inputs, _logits: scored.append(inputs[0].shape[:-1].numel())
@@ -182,7 +183,7 @@ def test_nothing_is_scored_that_does_not_count(objective: Objective, whole: bool
 
 
 class AtTheEnd(TimeSampler):
-    """Times so small that nothing is hidden."""
+    """Times so small that nothing is masked."""
 
     def sample(self, batch, *, noise):
         return torch.full((len(batch),), 1e-12, dtype=torch.float64), torch.ones(len(batch))
@@ -193,7 +194,7 @@ NOTHING_HIDDEN = [ContinuousNELBO(AtTheEnd()), DiscreteNELBO(STEPS), *OBJECTIVES
 
 @each_with_its_networks(NOTHING_HIDDEN)
 def test_nothing_to_score_still_reaches_every_parameter(name: str, objective: Objective) -> None:
-    """Processes that train together wait for each other's gradients, masks or none."""
+    """Processes that train together wait for each other's gradients, even without masks."""
     network, rows = NETWORKS[name](), batch("labels" in name)
     if not isinstance(objective, ContinuousNELBO):
         rows = replace(rows, loss_mask=torch.zeros_like(rows.loss_mask))

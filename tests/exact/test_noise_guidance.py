@@ -1,4 +1,4 @@
-"""Guidance and both strands with uniform and hybrid noise, against kernels made by hand."""
+"""Guidance and both strands with uniform and hybrid noise, against hand-written kernels."""
 
 from itertools import pairwise
 
@@ -39,7 +39,7 @@ def name(thing: object) -> str:
 
 
 def classes(length: int) -> tuple[list[Joint], Joint]:
-    """p(x | y) of two classes, and p(x) where they are equally likely."""
+    """p(x | y) of two classes, and p(x) for equally likely classes."""
     parts = [Joint.random(K, length, seed=seed) for seed in (1, 2)]
     return parts, Joint((parts[0].probs + parts[1].probs) / 2, K, length)
 
@@ -69,7 +69,7 @@ class NoisyClassifier:
 
 
 def worth(classifier, z: Tensor, t: float, states: int) -> Tensor:
-    """The classifier of rows with every state at every position, ``[B, L, states]``."""
+    """The classifier's probability with every state at every position, ``[B, L, states]``."""
     found = torch.empty(*z.shape, states, dtype=torch.float64)
     times = torch.full((len(z),), t, dtype=torch.float64)
     for position in range(z.shape[1]):
@@ -100,7 +100,7 @@ def test_classifier_free_combines_reverse_steps(process, kind) -> None:
             assert (found - mixed(conditional, plain, gamma)).abs().max() < 1e-12
             same = kernel(TweedieSampler(), guided, z, s, t).exp()
             assert (found - same).abs().max() < 1e-12
-        # The twin combines predictions and makes a step from that; the last step is the same.
+        # The twin combines predictions before the step; the last step is the same.
         times = [torch.full(z.shape, x, dtype=torch.float64) for x in (s, t)]
         tempered = mixed(
             *(
@@ -218,7 +218,7 @@ def test_the_exact_classifier_leads_to_bayes_rule_as_steps_multiply() -> None:
 
 
 class LinearClassifier:
-    """log p(y | z) linear in one-hot rows, of tokens or of vectors, but for ``bend``."""
+    """log p(y | z) is linear in one-hot rows, of tokens or of vectors, except for ``bend``."""
 
     def __init__(self, length: int, bend: float = 0.0) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -292,7 +292,7 @@ def test_scores_are_not_guided() -> None:
 @pytest.mark.parametrize("process", NOISY, ids=name)
 @pytest.mark.parametrize("kind", [LeaveOneOut(), Full()], ids=name)
 def test_conjoined_averages_the_predictions_of_both_strands(process, kind) -> None:
-    """Of the kind that the network has; both strands then have the same distribution."""
+    """With the network's kind of prediction; both strands then have the same distribution."""
     joint = Joint.random(K, 2, seed=1)
     complement = torch.tensor([2, 1, 0, K])
     model = exact(joint, process, kind)

@@ -1,4 +1,4 @@
-"""Samplers that mask again what they have drawn: what they draw, at a mask rate of 1 - alpha_s."""
+"""Distributions of the remasking samplers, at a mask rate of 1 - alpha_s."""
 
 import itertools
 import math
@@ -84,7 +84,7 @@ def test_no_strength_is_ancestral() -> None:
 
 
 def loop_grid() -> list[tuple[float, float]]:
-    """Grid 1, 3/4, 1/2, 1/4, 0; the loop holds 1/2 and 1/4 at alpha = 0.8."""
+    """Grid 1, 3/4, 1/2, 1/4, 0; the loop stays between 1/2 and 1/4 at alpha = 0.8."""
     before = 0.8 * (1 - (0.75 - 0.6) / (1 - 0.6))
     return [(0.0, before), (before, 0.8), (0.8, 0.8), (0.8, 1.0)]
 
@@ -104,7 +104,7 @@ def test_loop() -> None:
 
 
 def conf_distribution(alphas: list[tuple[float, float]], eta: float) -> Distribution:
-    """States carry the confidence that each visible token was drawn with."""
+    """The state includes the confidence with which each visible token was drawn."""
     states: dict = {(START, (0.0,) * L): 1.0}
     for alpha_t, alpha_s in alphas:
         sigma = min(eta * largest(alpha_t, alpha_s), math.exp(-1))
@@ -140,7 +140,7 @@ def test_conf() -> None:
 
 @dataclass(frozen=True)
 class PublishedWeights(RemaskConfSampler):
-    """The broken twin: weights that add up to 1 hide less, and nothing makes up for it."""
+    """Broken twin: weights that sum to 1 mask fewer tokens, without compensation."""
 
     def spread(self, sigma, shown, confidence):
         return super().spread(sigma, shown, confidence) / shown.sum(-1, keepdim=True).clamp_min(1)

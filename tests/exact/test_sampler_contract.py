@@ -1,4 +1,4 @@
-"""What every sampler guarantees besides its distribution, with broken samplers that fail."""
+"""Guarantees of every sampler beside its distribution, with broken samplers that fail."""
 
 import inspect
 import itertools
@@ -49,7 +49,7 @@ every = pytest.mark.parametrize("sampler", ALL, ids=lambda s: type(s).__name__)
 
 
 class Neighbours(TableBackbone):
-    """Logits from the two neighbours, looked up; padding is as the mask. The same in any batch."""
+    """Logits from a table of the two neighbours, in any batch; padding counts as the mask."""
 
     def __init__(self) -> None:
         super().__init__(K)
@@ -67,7 +67,7 @@ class Neighbours(TableBackbone):
 
 
 class TimedNeighbours(Neighbours):
-    """A network that depends on time: each has its favourite symbol."""
+    """A network that depends on time: each time has a preferred symbol."""
 
     def logits(self, inputs: Inputs) -> Tensor:
         assert inputs.t is not None
@@ -116,7 +116,7 @@ def test_full_rows_cost_nothing_and_nfe_is_what_the_network_saw(sampler: Sampler
 @every
 @pytest.mark.parametrize("kind", [Neighbours, TimedNeighbours])
 def test_rows_do_not_depend_on_their_batch(sampler: Sampler, kind: type[Neighbours]) -> None:
-    """Bit for bit: alone, reordered, or beside longer rows under padding; at the same times."""
+    """Equal to the bit: alone, reordered, or beside longer rows with padding; at the same times."""
     lengths = torch.tensor([3, 7, 5, 1, 6, 7])
     width, seeds = 7, torch.tensor([5, 2**62, 3, 8, 5, 0])
     padding = torch.arange(width) >= lengths[:, None]
@@ -137,7 +137,7 @@ def test_rows_do_not_depend_on_their_batch(sampler: Sampler, kind: type[Neighbou
 
 @dataclass(frozen=True)
 class BrokenBatchNoise(FirstHittingSampler):
-    """The broken twin: one stream of noise for the whole batch."""
+    """Broken twin: one stream of noise for the whole batch."""
 
     def fill(self, canvas: Canvas) -> None:
         generator = torch.Generator().manual_seed(int(canvas.draws.seeds.sum()))
@@ -151,7 +151,7 @@ def test_noise_of_the_whole_batch_would_be_found() -> None:
 
 
 def test_times_of_other_rows_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Broken twins: padding counts as masked away, and rows get the times of the first rows."""
+    """Broken twins: padding counts as masked, and rows get the times of the first rows."""
     with monkeypatch.context() as patched:
         wide = property(lambda self: 1 - (~self.masked).double().mean(dim=-1))
         patched.setattr(Canvas, "time", wide)
@@ -231,13 +231,14 @@ def test_cached_ancestral_is_ancestral_bit_for_bit(schedule, options) -> None:
     assert torch.equal(plain.tokens, cached.tokens)
     assert (cached.nfe <= (x_init == K).sum(dim=-1)).all()
     assert cached.nfe.sum() * 10 < plain.nfe.sum()
-    # With steps so fine that nearly all hold one token at most, first-hitting draws the same rows.
+    # With very small steps, nearly all of which hold one token at most, first-hitting draws the
+    # same rows.
     alone = cached.nfe == (x_init == K).sum(dim=-1)
     assert alone.sum() > 25 and torch.equal(jumps.tokens[alone], cached.tokens[alone])
 
 
 def test_cache_compares_integers() -> None:
-    """126336 and 126337 are equal to ``torch.allclose``; the cache must tell them apart."""
+    """126336 and 126337 are equal for ``torch.allclose``; the cache must distinguish them."""
     old, new = torch.tensor([[126336], [7]]), torch.tensor([[126337], [7]])
     assert torch.allclose(old[0], new[0])
     assert Memory(old, torch.zeros_like(old)).stale(new).tolist() == [True, False]
@@ -278,9 +279,9 @@ def test_a_single_step_and_the_smallest_temperature_fill_every_position(sampler:
 @every
 @pytest.mark.parametrize("options", [{"temperature": 0.01}, {"top_k": 1}, {"top_p": 0.5}], ids=str)
 def test_every_sampler_reshapes_what_it_draws(sampler: Sampler, options: dict) -> None:
-    """Of 3 symbols only the most likely that is allowed stays; the sampler without options differs.
+    """Only the most likely allowed symbol of 3 remains; without options the sampler differs.
 
-    At temperature 0.01 another has a chance of e^-100.
+    At temperature 0.01 other symbols have a probability of e^-100.
     """
 
     class Fixed(TableBackbone):

@@ -1,4 +1,4 @@
-"""The times at which a network that depends on time is asked."""
+"""The times at which samplers evaluate a time-dependent network."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ K, L = 3, 5
 
 
 class Clock(LookupBackbone):
-    """Notes the times it is given."""
+    """Records its times."""
 
     def __init__(self) -> None:
         super().__init__(K, L, seed=0)
@@ -51,7 +51,7 @@ def ask(sampler: Sampler, schedule: NoiseSchedule, rows: int = 40, given: int = 
             RemaskLoopSampler(4, eta=0.9, t_on=0.6, t_off=0.1, alpha_on=0.8),
             {1.0, 0.2 + 0.8 * 0.375, 0.2},
         ),
-        # The corrector goes back from alpha_r = 0.9 alpha_s: at s = 1/2, and not at s = 0.
+        # The corrector returns from alpha_r = 0.9 alpha_s: at s = 1/2, and not at s = 0.
         (PredictorCorrectorSampler(2), {1.0, 0.55, 0.5}),
     ],
     ids=lambda v: type(v).__name__,
@@ -70,7 +70,7 @@ def test_certainty_asks_at_the_time_of_the_mask_rate(schedule: NoiseSchedule) ->
 
 
 def test_padding_does_not_count_as_revealed() -> None:
-    """Rows of 5, 3 and 1 real positions: all masked at time 1, whatever the batch is padded to."""
+    """Rows of 5, 3 and 1 real positions: all masked at time 1, whatever the padding."""
     clock, schedule = Clock(), CosineSquared()
     lengths = torch.tensor([5, 3, 1])
     padding = torch.arange(L) >= lengths[:, None]
@@ -92,7 +92,7 @@ def test_padding_does_not_count_as_revealed() -> None:
     ids=lambda s: type(s).__name__,
 )
 def test_first_hitting_asks_at_the_times_of_the_process(sampler: Sampler) -> None:
-    """The j-th of 5 openings has E[1 - alpha] = (5 - j) / 6; sd at most 0.19, n = 4000, 5 SE."""
+    """The j-th of 5 reveals has E[1 - alpha] = (5 - j) / 6; sd at most 0.19, n = 4000, 5 SE."""
     stacked = torch.stack(ask(sampler, CosineSquared(), rows=4000))
     assert (stacked[1:] < stacked[:-1]).all()
     level = (1 - CosineSquared().alpha(stacked)).mean(dim=1)

@@ -1,4 +1,4 @@
-"""The strata of ``SmallK``: every k belongs to one, with the weight that the bound gives it."""
+"""The strata of ``SmallK``: every k belongs to one, with its weight in the bound."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ LENGTHS = (1, 2, 3, 5, 16, 31, 200)
 
 
 class Fixed(PassNoise):
-    """The same uniform for every draw that chooses k."""
+    """The same uniform for every draw of k."""
 
     def __init__(self, value: float) -> None:
         super().__init__(CounterNoise(0))
@@ -27,9 +27,9 @@ class Fixed(PassNoise):
 
 
 def weights(estimator: StratifiedK, length: int) -> torch.Tensor:
-    """Of each k, how often it is drawn times its weight, over the draws of a pass.
+    """Frequency times weight of each k, over the draws of a pass.
 
-    Uniforms in the middles of as many cells as a stratum has k hit each of these once.
+    A stratum with n values of k gets uniforms in the centres of n cells, which draw each k once.
     """
     total = torch.zeros(length + 1, dtype=torch.float64)
     x0 = torch.zeros(estimator.evaluations, length, dtype=torch.long)
@@ -58,7 +58,7 @@ def test_each_k_counts_as_in_the_bound(evaluations: int, length: int) -> None:
 
 
 def test_strata_by_hand() -> None:
-    """5 (h / 4)^2.5 is 0, 0.16, 0.88, 2.4 and 5: the second pair helps the first."""
+    """5 (h / 4)^2.5 is 0, 0.16, 0.88, 2.4 and 5: the second pair borrows from the first."""
     found = strata(torch.full((4,), 5), 4, torch.arange(4))
     assert [part.tolist() for part in found] == [[0, 0, 1, 3], [1, 1, 3, 5], [2, 2, 1, 1]]
 

@@ -1,4 +1,4 @@
-"""A cache of its own for every test, and short ways to write and read sequence files."""
+"""A separate cache for every test, and short ways to write and read sequence files."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

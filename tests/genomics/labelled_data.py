@@ -1,4 +1,4 @@
-"""Files of labelled sequences, written out by hand."""
+"""Hand-written files of labelled sequences."""
 
 import gzip
 from pathlib import Path

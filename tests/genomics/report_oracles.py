@@ -1,4 +1,4 @@
-"""The numbers of a report once more, letter by letter, from their formulas."""
+"""The numbers of a report computed from their formulas, letter by letter."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ def all_words(k: int) -> list[str]:
 
 
 def words(rows: Rows, k: int) -> Counter:
-    """Count the words without N of k letters, on the strands as given."""
+    """Count the words of k letters without N, on the given strands."""
     every = (row[i : i + k] for row in rows for i in range(len(row) - k + 1))
     return Counter(word for word in every if "N" not in word)
 
@@ -52,7 +52,7 @@ def correlation(ours: Counter, theirs: Counter, k: int) -> float:
 
 
 def hits(scores: np.ndarray, rows: Rows) -> int:
-    """Count the places on either strand with 80% of the best score."""
+    """Count the positions on either strand with at least 80% of the best score."""
     width, least = len(scores), 0.8 * scores.max(axis=1).sum() - 1e-9
     found = 0
     for row in strands(rows):
@@ -64,7 +64,7 @@ def hits(scores: np.ndarray, rows: Rows) -> int:
 
 
 def longest_match(row: str, text: str) -> int:
-    """Length of the longest stretch without N that stands on either strand of a text."""
+    """Length of the longest stretch without N that occurs on either strand of a text."""
     both = (text, opposite(text))
     best = 0
     for i in range(len(row)):
@@ -77,20 +77,20 @@ def longest_match(row: str, text: str) -> int:
 
 
 def containment(rows: Rows, text: str, k: int) -> float:
-    """Share of the words that stand on either strand of a text."""
+    """Fraction of the words that occur on either strand of a text."""
     there = set(words(strands([text]), k))
     ours = words(rows, k)
     return sum(n for word, n in ours.items() if word in there) / ours.total()
 
 
 def distinct(rows: Rows, k: int) -> float:
-    """Share of distinct words, each the first in the alphabet of itself and its opposite."""
+    """Fraction of distinct words; a word and its reverse complement count as one."""
     ours = words(rows, k)
     return len({min(word, opposite(word)) for word in ours}) / ours.total()
 
 
 def area(real: Rows, others: Rows, seed: int, *, penalty: float = 100, shuffle: bool = True):
-    """Mean area over five folds of a logistic regression on shares of 4-mers, by its formula.
+    """Mean area over five folds of a logistic regression on 4-mer frequencies, from the formula.
 
     It minimises the sum of log losses plus ``penalty`` |w|^2 / 2; the area is Mann and Whitney's.
     """

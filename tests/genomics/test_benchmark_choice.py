@@ -1,4 +1,4 @@
-"""The table by hand: what is chosen, what is averaged, what diverged."""
+"""The results table computed by hand: choices, averages, divergence."""
 
 import json
 from dataclasses import asdict
@@ -39,7 +39,7 @@ def cell(
     method: str = "net",
     strategy: str = "full",
 ) -> Cell:
-    """A run with a known result, or one that diverges after so many epochs."""
+    """A run with a known result, or one that diverges after some epochs."""
     recipe = {"lr": choice[0], "batch_size": choice[1], "epochs": 2}
     key: dict[str, object] = {"task": "demo_human_or_worm", "method": method, "recipe": recipe}
     key |= {"strategy": strategy, "conjoin": "none", "pooling": "real", "seed": seed}
@@ -73,7 +73,7 @@ def to_markdown(lines: list[Line]) -> str:
 
 
 def test_rate_and_batch_are_chosen_by_the_best_epochs_on_validation(tmp_path: Path) -> None:
-    """Their means are .75, .85 and .84; test has them the other way round, and so has the last."""
+    """The means are .75, .85 and .84; test and the last epoch have the opposite order."""
     line, *_ = summarise(grid(), run(tmp_path, grid()))
     assert (line.chosen, line.seeds) == ("0.001/256", 2)
     assert line.test == pytest.approx({"accuracy": 0.65, "matthews": 0.55, "auroc": 0.45})

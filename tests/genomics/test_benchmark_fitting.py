@@ -1,4 +1,4 @@
-"""Splits, the rate, the order of batches, and which epoch's weights stay."""
+"""Splits, learning rate, order of batches, and choice of the epoch."""
 
 from collections.abc import Iterator
 
@@ -16,13 +16,13 @@ TRUTH = np.array([0, 1, 0, 1])
 
 
 def answers(right: int) -> np.ndarray:
-    """Probabilities with that many of four rows right."""
+    """Probabilities with that many of four rows correct."""
     told = np.where(np.arange(4) < right, TRUTH, 1 - TRUTH)
     return np.eye(2, dtype=np.float32)[told]
 
 
 class Script:
-    """A validation part whose accuracies are told beforehand, and the weights it was asked with."""
+    """A validation part with prepared accuracies, which records the weights that it evaluates."""
 
     def __init__(self, *told: np.ndarray) -> None:
         torch.manual_seed(0)
@@ -48,7 +48,7 @@ class Script:
 
 
 def test_the_first_of_the_best_epochs_stays() -> None:
-    """Three of four are right after epochs 2 and 3; then it gets worse."""
+    """Three of four rows are correct after epochs 2 and 3; then it gets worse."""
     script = Script(*map(answers, (2, 3, 3, 1)))
     fitted = script.fit(4)
     assert record(fitted) == {"epoch": 2, "valid_accuracy": [0.5, 0.75, 0.75, 0.25]}
@@ -67,7 +67,7 @@ def test_a_network_that_is_not_finite_says_after_how_many_epochs(bad: float) -> 
 
 
 def test_the_seconds_are_those_of_learning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that moves 1 s in a pass and 100 s in a prediction."""
+    """With a clock that advances 1 s in a training pass and 100 s in a prediction."""
     now = [0.0]
     monkeypatch.setattr(finetuning.time, "perf_counter", lambda: now[0])
     script = Script(*map(answers, (2, 3)))

@@ -10,8 +10,8 @@ import pytest
 
 from genomics.finetune.protocol import COLUMNS, published, published_length
 
-# By data set: sum of the printed row; fraction of the commonest class of the official test set, and
-# shortest and longest sequence (Gresova et al. 2023, BMC Genomic Data 24:25).
+# By data set: sum of the printed row; fraction of the most frequent class of the official test set,
+# and shortest and longest sequence (Gresova et al. 2023, BMC Genomic Data 24:25).
 DATA = {
     "dummy_mouse_enhancers_ensembl": (6_939, 0.5, 331, 4776),
     "demo_coding_vs_intergenomic_seqs": (8_165, 0.5, 200, 200),
@@ -29,7 +29,7 @@ Table = Mapping[str, Mapping[str, float]]
 
 
 def problems(table: Table) -> list[str]:
-    """List what contradicts the printed tables or the data."""
+    """List contradictions with the printed tables or the data."""
     found = []
     for name, (total, majority, *_) in DATA.items():
         if sum(round(1000 * accuracy) for accuracy in table[name].values()) != total:

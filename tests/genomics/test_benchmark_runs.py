@@ -1,4 +1,4 @@
-"""One run: what can be learned is, on the parts and the strands that the plan names."""
+"""Single runs learn what can be learned, on the parts and strands of the plan."""
 
 from dataclasses import replace
 from typing import get_args
@@ -49,14 +49,16 @@ def auroc(task: LabelledTask, variant: str, strategy: Strategy, conjoin: Conjoin
     ],
 )
 def test_what_can_be_learned_is(variant: str, strategy: Strategy, conjoin: Conjoin) -> None:
-    """Shuffled labels: 300 rows at chance give .5 +- .034, so .68 is five standard errors off."""
+    """With shuffled labels, 300 rows at chance give .5 +- .034, so .68 is five standard errors
+    away.
+    """
     assert auroc(toy(), variant, strategy, conjoin) > 0.95
     assert 0.32 < auroc(toy(shuffle=True), variant, strategy, conjoin) < 0.68
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_the_epoch_is_chosen_on_validation(strategy: Strategy) -> None:
-    """The test set has all labels the wrong way round, which validation must not know of."""
+    """All labels of the test set are reversed, which validation must not use."""
     task = LabelledTask("t", ("a", "b"), draw(300, 1), draw(60, 2), flipped(draw(60, 3)))
     found = run_backbone(network(), task, unseen(task), plan(strategy, epochs=4))
     accuracies, test = found["valid_accuracy"], found["test"]
@@ -67,7 +69,7 @@ def test_the_epoch_is_chosen_on_validation(strategy: Strategy) -> None:
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_pooled_padding_fills_rows_up_to_the_length(strategy: Strategy) -> None:
-    """Every batch that reaches the network is 64 wide and has no padding left to leave out."""
+    """Every batch of the network has a width of 64 and no padding left."""
     backbone, seen = network(), set()
     backbone.embedding.register_forward_hook(
         lambda module, inputs, output: seen.add(output.shape[1])
@@ -169,7 +171,9 @@ def test_states_are_those_of_each_row_alone(conjoin: Conjoin) -> None:
 
 
 def two_strands(task: LabelledTask, *, other: float) -> Pooled:
-    """The given strand's states tell the class; those of the other strand, in training, nothing."""
+    """In training the given strand's states determine the class, and those of the other strand do
+    not.
+    """
     assert task.valid is not None
 
     def states(labels: np.ndarray) -> Tensor:
@@ -193,7 +197,7 @@ def test_conjoined_at_test_a_probe_learns_from_one_strand() -> None:
 
 
 def test_a_probe_holds_out_what_the_whole_network_does() -> None:
-    """States that are one-hot row numbers say which rows were learned from: the others' stay 0."""
+    """States are one-hot row numbers, so the weights show which rows were used."""
     task = small()
     train = torch.eye(60)[:, None, :]
     pooled = Pooled(train, None, torch.zeros(30, 1, 60))

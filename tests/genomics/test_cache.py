@@ -177,7 +177,7 @@ def test_real_chromosome_ends_are_unknown(real_data):
     assert chr2.lengths.tolist() == [2_333_275]
     assert (chr2.ids[:10_000] == 4).all()
     assert decode(chr2.ids[9_995:10_020]) == "NNNNNCGTATCCCACACACCACACC"
-    # Counted in the file itself with grep, tr and uniq, both cases together.
+    # Counted in the file with grep, tr and uniq, upper and lower case together.
     assert np.bincount(chr2.ids).tolist() == [644_113, 525_492, 518_831, 634_839, 10_000]
     chr20 = load_genome(real_data / "hg38" / "hg38_chr20_1-1000000.fa.gz")
     assert chr20.lengths.tolist() == [1_000_000]

@@ -62,7 +62,7 @@ def test_augmentation_reads_the_other_strand_below_one_half():
     turned, mask = data.augment(tokens, loss_mask, np.array([0.49, 0.01, 0.5]))
     assert [decode(row) for row in turned] == ["GGTT", "NNAA", "TTNN"]
     assert mask.tolist() == [[True] * 4, [False, False, True, True], [True, True, False, False]]
-    assert np.array_equal(tokens, before)  # inputs are left alone
+    assert np.array_equal(tokens, before)  # inputs are not changed
 
 
 def test_augmentation_is_off_by_default():
@@ -75,13 +75,13 @@ def test_the_stream_holds_both_strands_and_evaluation_only_one():
     data = dataset(4, 4, "drop", reverse_complement=True)
     batch = TrainingStream(data, 0).__getitems__(list(range(300)))
     seen = {decode(row) for row in batch.tokens.numpy()}
-    assert seen == {"AACC", "GGTT", "ACGT"}  # AACC and GGTT are each other's opposite strand
+    assert seen == {"AACC", "GGTT", "ACGT"}  # AACC and GGTT are reverse complements
     plain = EvaluationSet(data).__getitems__([0, 1, 2])
     assert [decode(row) for row in plain.tokens.numpy()] == ["AACC", "GGTT", "ACGT"]
 
 
 def test_half_the_stream_is_turned():
-    """A fair coin a row: 6 standard deviations of 2,000 flips are 134; never or always fails."""
+    """One fair coin per row: 134 is 6 standard deviations of 2,000; never or always fails."""
     genome = Genome.from_records({"a": encode("AAAAAAAA")})
     windows = tile(Regions.whole(genome.lengths), 4, 4, "drop")
     data = WindowDataset(genome, windows, reverse_complement=True)

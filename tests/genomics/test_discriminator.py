@@ -1,4 +1,4 @@
-"""The discriminator on sets of one distribution and on sets that anything tells apart."""
+"""The discriminator on sets of one distribution and on sets that are easy to distinguish."""
 
 import numpy as np
 import pytest
@@ -18,11 +18,11 @@ def area(ours: list[np.ndarray], theirs: list[np.ndarray], seed: int) -> float:
 
 
 def test_one_distribution_gives_a_half() -> None:
-    """Held out, the mean area is 1/2 exactly.
+    """On held-out rows the mean area is exactly 1/2.
 
-    One of 40 sets a side has the standard deviation sqrt(81 / 19200) = .065 within folds of 8, less
-    than .10 with what folds share; the mean of 30 below .018. False alarm 1e-6 at 4.9 times that,
-    .09. A classifier that is scored on the rows it was fitted to gets above .9.
+    For 40 sets per side the standard deviation is sqrt(81 / 19200) = .065 within folds of 8 and
+    below .10 with the dependence of folds; that of the mean of 30 is below .018. The false-alarm
+    rate 1e-6 is at 4.9 times that, .09. A classifier scored on its own training rows exceeds .9.
     """
     found = [area(rows(40, i), rows(40, 1000 + i), i) for i in range(30)]
     assert np.mean(found) == pytest.approx(0.5, abs=0.09)
@@ -37,7 +37,9 @@ def test_one_distribution_gives_a_half() -> None:
 
 @pytest.mark.parametrize("seed", [0, 2])
 def test_penalty_and_folds(seed: int) -> None:
-    """Of 8 and 8 rows in each fold; a solver may order two otherwise, 1/320 of the mean."""
+    """Each fold has 8 and 8 rows; a solver may order two differently, which changes the mean by
+    1/320.
+    """
     ours, theirs = rows(40, 0), rows(40, 1, (0.28, 0.22, 0.24, 0.26))
     texts = [decode(row) for row in ours], [decode(row) for row in theirs]
     found = area(ours, theirs, seed)

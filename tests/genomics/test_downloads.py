@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine that breaks off, and the checksums that guard them."""
+"""Downloads from a local server that breaks off, and their checksums."""
 
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def test_a_file_that_is_there_is_hashed_once(
     assert hashed == [tmp_path / "genome.fa.gz"]
 
 
-# Servers that do not say how long the file is
+# Servers that do not send the length of the file
 
 
 def test_a_cut_without_a_length_is_gone_on_with_at_once(server: Server, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_cut_without_a_length_is_gone_on_with_at_once(server: Server, tmp_path
 def test_a_cut_without_a_length_is_gone_on_with_once(
     ranges: bool, server: Server, tmp_path: Path
 ) -> None:
-    """A third of the file comes each time, or always the same third."""
+    """Each attempt gives another third of the file, or always the same third."""
     server.length, server.stop_after, server.ranges = False, 350_000, ranges
     with pytest.raises(ValueError, match="must have the checksum"):
         fetch(server.url, RIGHT, tmp_path)

@@ -52,7 +52,7 @@ def test_truncated_compressed_files(tmp_path, opened, kept):
     with opened(path, "wb") as stream:
         stream.write(b">a\n" + b"ACGT" * 50_000)
     data = path.read_bytes()
-    # Without its last, empty block a bgzip file is still sound gzip.
+    # Without its last, empty block a bgzip file is still valid gzip.
     path.write_bytes(data[:-28] if kept == "block" else data[: int(len(data) * kept)])
     with pytest.raises(
         ValueError, match=r"x\.fa\.gz: the b?gzip file is truncated.*fetch it again"
@@ -172,7 +172,7 @@ def test_a_missing_folder_is_named(tmp_path):
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
-    """The limit on file size fails a write just as a full disk does, only with another number."""
+    """A limit on the file size fails a write like a full disk, with another error number."""
     path = tmp_path / "out.fa"
     path.write_text("old")
     code = (

@@ -1,4 +1,4 @@
-"""``seqdiff fetch``: what it prints, and one line for what cannot be fetched."""
+"""``seqdiff fetch``: its output, and one-line errors."""
 
 import socket
 from collections.abc import Callable
@@ -14,7 +14,7 @@ __all__ = ["server"]
 
 @pytest.fixture
 def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Run ``seqdiff fetch``; give its status, and what it prints or its one line of error."""
+    """Run ``seqdiff fetch``; return its status, and its output or its error line."""
 
     def run(name: str, checksum: str = RIGHT) -> tuple[int, str]:
         status = main(["fetch", name, "--checksum", checksum, "--out", str(tmp_path / "out")])

@@ -1,4 +1,4 @@
-"""``seqdiff finetune``: the grid goes on where it stopped, all is said, bad input is refused."""
+"""``seqdiff finetune``: the grid resumes, everything is reported, invalid input is rejected."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from tests.genomics.toy_tasks import run_config, toy, write_table
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network as it is built."""
+    """A network with initial weights."""
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "c.yaml").write_text(yaml.safe_dump(run_config(folder)))
     assert main(["train", str(folder / "c.yaml")]) == 0
@@ -29,7 +29,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    """Two tasks; the test set of the first holds a copy of a training row."""
+    """Two tasks; the test set of the first contains a copy of a training row."""
     task = toy()
     test = Labelled((*task.test.ids, task.train.ids[0]), np.append(task.test.labels, 0))
     for name in ("one", "two"):
@@ -159,7 +159,7 @@ def test_several_ways_to_conjoin_stand_in_one_table(
 
 
 def test_cut_sequences_are_counted(suite: Path, tmp_path: Path) -> None:
-    """By hand; a data set of which none is cut says nothing."""
+    """Counted by hand; a data set without truncated sequences prints nothing."""
     out, task = tmp_path / "out", toy()
     lengths = np.concatenate((task.train.lengths, task.test.lengths))
     command = ["finetune", "--data", str(suite / "two"), "--out", str(out), *SMALL]
@@ -257,7 +257,7 @@ def test_what_is_no_network_is_refused(
 
 @pytest.fixture
 def fails(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
-    """Run a command that must fail politely; give its one line."""
+    """Run a command that must fail with one line; return the line."""
 
     def run(arguments: list[str]) -> str:
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The HG38 set: the published windows, and the default without their leaks."""
+"""The HG38 set: the published windows, and the default without leaks."""
 
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from tests.genomics.conftest import bed, meets, random_dna, rows
 
 @pytest.fixture
 def hg38(fasta, tmp_path) -> tuple[Path, Path]:
-    """Two megabases: the first training row reaches into the test row, the last off the end."""
+    """Two megabases: the first training row reaches into the test row, the last one
+    past the end.
+    """
     source = fasta(f">chr1\n{random_dna(2_500_000)}\n>chr2\n{random_dna(2_200_000, 1)}\n")
     rows = (
         "chr1\t0\t131072\ttrain\nchr1\t900000\t1031072\ttest\n"
@@ -38,7 +40,7 @@ def test_the_reference_leaks_and_the_default_does_not(hg38):
     reference = HG38DataModule(*hg38, 1024, windowing="reference")
     default = HG38DataModule(*hg38, 1024)
     leaks = meets(reference)
-    # [0, 2^20) and [900000, ...) share the windows 878 to 1023 of the first row.
+    # [0, 2^20) and [900000, ...) share windows 878 to 1023 of the first row.
     assert leaks.sum() == 1024 - 878
     assert not meets(default).any()
     assert len(default.dataset("train")) == len(reference.dataset("train")) - leaks.sum()
@@ -48,7 +50,7 @@ def test_the_reference_leaks_and_the_default_does_not(hg38):
 
 @pytest.mark.parametrize("both_strands", [True, False])
 def test_hg38_training_reads_the_strands_it_is_told_to(hg38, both_strands):
-    """64 fair coins agree with probability 1e-19; either constant fails on one of the two."""
+    """64 fair coins agree with probability 1e-19; reading one strand only fails a case."""
     data = HG38DataModule(*hg38, 1 << 14, batch_size=64, reverse_complement=both_strands)
     known = {*rows(data, "train")}
     batch = next(iter(data.training_loader()))

@@ -1,4 +1,4 @@
-"""What is held out of a FASTA file: by shares, by records, by a BED file, by other files."""
+"""Held-out parts of a FASTA file: by fractions, records, a BED file, or other files."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_records_for_one_split_leave_the_other_its_share_of_the_rest(genome, nam
     other = "test" if named == "valid" else "valid"
     data = FastaDataModule(genome, 10, split=(0.7, 0.15, 0.15), **{f"{named}_chroms": ["b"]})
     assert len(data.dataset(named)) == 400 and set(data.dataset(named).windows.chrom) == {1}
-    # 6,090 bases remain, of which the broken twin, a share of all 10,090, would hold out 151.
+    # 6,090 bases remain; the broken twin, which uses a fraction of all 10,090, would hold out 151.
     assert abs(len(data.dataset(other)) - 0.15 * 609) <= 4
     assert len(data.dataset("train")) + len(data.dataset(other)) == pytest.approx(609, abs=10)
     assert not any(meets(data, split).any() for split in SPLITS)
@@ -70,7 +70,7 @@ def test_the_bed_column(genome, tmp_path):
     text = "a\t0\t70\ttrain\na\t100\t130\tvalid\nb\t5\t35\ttest\na\t120\t180\ttrain\n"
     data = FastaDataModule(genome, 30, bed=bed(tmp_path, text))
     a, b = random_dna(6000), random_dna(4000, 1)
-    # [120, 150) meets the valid row and goes; [40, 70) is shifted inside its row.
+    # [120, 150) overlaps the valid row and is dropped; [40, 70) is moved inside its row.
     assert rows(data, "train") == [a[0:30], a[30:60], a[40:70], a[150:180]]
     assert rows(data, "valid") == [a[100:130]]
     assert rows(data, "test") == [b[5:35]]
@@ -95,7 +95,7 @@ def test_a_misspelt_split_is_an_error(genome, tmp_path):
 
 @pytest.mark.parametrize("label", ["Train", "VALID", "Test"])
 def test_a_split_in_capitals_is_not_taken_for_a_label_of_another_kind(genome, tmp_path, label):
-    """The broken twin deals the rows by chance, whatever their labels say."""
+    """Broken twin: divides the rows at random, whatever their labels."""
     path = bed(tmp_path, f"a\t0\t3000\tgene\na\t3000\t6000\t{label}\n")
     with pytest.raises(ValueError, match="must be train, valid or test, got 'gene'"):
         FastaDataModule(genome, 30, bed=path).dataset("train")
@@ -123,10 +123,10 @@ def test_other_files_for_evaluation(genome, fasta, own):
     other = fasta(f">x\n{random_dna(100, 5)}\n")
     data = FastaDataModule(genome, 50, split=(0.8, 0.1, 0.1), **{f"{own}_fasta": other})
     assert rows(data, own) == [random_dna(100, 5)[:50], random_dna(100, 5)[50:]]
-    # Its share goes to training: 10,090 bases in windows of 50, one tenth of them held out.
+    # Its fraction goes to training: 10,090 bases in windows of 50, one tenth of them held out.
     assert abs(len(data.dataset("test" if own == "valid" else "valid")) - 20) <= 1
     assert 178 <= len(data.dataset("train")) <= 182
-    # A window of the other file lies at the coordinates of a training window without being one.
+    # A window of the other file has the coordinates of a training window without being one.
     assert overlaps(data.dataset("train").windows, data.dataset(own).windows).any()
 
 

@@ -131,7 +131,7 @@ def test_a_record_without_bases_is_refused_as_training_refuses_it(fasta, text, l
 
 
 def test_a_file_that_was_changed_in_place_is_indexed_again(fasta):
-    """Path, size and inode are the same; only the time tells."""
+    """Path, size and inode are the same; only the time differs."""
     path = fasta(">a\nACGT\n>b\nTT\n")
     os.utime(path, ns=(1, 1))
     assert IndexedFasta(path).lengths == {"a": 4, "b": 2}

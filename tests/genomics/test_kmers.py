@@ -19,7 +19,7 @@ from genomics.sequence.kmers import (
 
 
 def plainly(text: str) -> list[np.ndarray]:
-    """Cut every word out of the letters."""
+    """Cut every word from the text."""
     found = []
     for k in range(1, MAX_K + 1):
         words = Counter(text[i : i + k] for i in range(len(text) - k + 1))
@@ -81,7 +81,7 @@ def test_divergence_of_known_spectra() -> None:
 
 
 def test_divergence_below_zero_by_rounding_is_zero() -> None:
-    """SciPy's distance is the root of less than 0 for some 400 of these 1,000 pairs."""
+    """SciPy's distance is the root of a negative number for about 400 of these 1,000 pairs."""
     generator = np.random.default_rng(0)
     for counts in generator.integers(1, 10**8, (1000, 4)):
         other = counts * generator.integers(1, 50)

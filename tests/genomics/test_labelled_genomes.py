@@ -1,4 +1,4 @@
-"""A genome for each class of intervals, names of records, and what metadata.yaml says."""
+"""One genome per class of intervals, names of records, and metadata.yaml."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from tests.genomics.labelled_data import GENOME, HEADER, interval_task, load, sp
 def test_the_record_that_a_region_names(
     region: str, records: str, found: str, tmp_path: Path
 ) -> None:
-    """The header goes on after the name, as those of Ensembl do."""
+    """The header continues after the name, as in files of Ensembl."""
     text = "".join(f">{name} cdna chromosome:1\n{GENOME}\n" for name in records.split())
     genome = ClassGenome(write(tmp_path / "g.fa", text))
     place = Interval(region, 1, 4, "", "-")
@@ -50,7 +50,7 @@ def test_the_record_that_a_region_names(
             genome.cut(place)
 
 
-# A genome for each class
+# One genome per class
 
 METADATA = """\
 version: 0
@@ -68,7 +68,7 @@ WORM = "TTTTTCCCCC"
 
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
-    """Human regions have chr and the FASTA has not; both genomes have an X."""
+    """Human regions have chr and the FASTA does not; both genomes have an X."""
     task, genomes = tmp_path / "human_or_worm", tmp_path / "genomes"
     write(task / "metadata.yaml", METADATA)
     write(task / "train/human.csv.gz", HEADER + "a,chrX,0,4,+\n")
@@ -88,7 +88,7 @@ def test_each_class_is_cut_from_its_own_genome(two: Path, tmp_path: Path) -> Non
 
 
 def test_places_of_two_genomes_are_no_places_of_one(two: Path, tmp_path: Path) -> None:
-    """Bases 6..9 and 0..5 of X stand in train of one genome and in test of the other."""
+    """Bases 6..9 and 0..5 of X are in train of one genome and in test of the other."""
     task = load(two, tmp_path / "genomes")
     assert seen(task.train, task.test).tolist() == [True, False, False, True]
 
@@ -108,7 +108,7 @@ def test_a_genome_may_be_packed_with_bgzip(ending: str, two: Path, tmp_path: Pat
 
 
 def test_what_is_packed_with_gzip_is_told_how_to_mend_it(two: Path, tmp_path: Path) -> None:
-    """The file that the advice makes is taken though the other is still there."""
+    """The file that the advice creates is used although the other one still exists."""
     folder = tmp_path / "genomes"
     plain = folder / "Worm.dna.toplevel.fa"
     write(folder / "Worm.dna.toplevel.fa.gz", plain.read_text())
@@ -125,7 +125,7 @@ def test_what_is_packed_with_gzip_is_told_how_to_mend_it(two: Path, tmp_path: Pa
 def test_a_genome_that_is_missing_is_named_before_anything_is_read(
     two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The task before it, in the order of names, is unsound too and comes later."""
+    """The previous task by name is invalid too, but it is read later."""
     (tmp_path / "genomes/Worm.dna.toplevel.fa").unlink()
     suite = tmp_path / "suite"
     write(suite / "a/metadata.yaml", METADATA)

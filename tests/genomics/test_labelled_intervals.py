@@ -73,7 +73,7 @@ def test_intervals_need_a_genome(tmp_path: Path) -> None:
 
 
 def test_a_class_name_may_have_points(tmp_path: Path, fasta: Path) -> None:
-    """Cut at the first point, both would be h."""
+    """With names cut at the first point, both would be h."""
     for split, line in (("train", "a,chr1,0,3,+\n"), ("test", "a,chr1,4,6,+\n")):
         for name in ("h.sapiens", "h.mus"):
             write(tmp_path / f"t/{split}/{name}.csv", HEADER + line)
@@ -85,7 +85,7 @@ def test_a_class_name_may_have_points(tmp_path: Path, fasta: Path) -> None:
 
 @pytest.mark.skipif("SEQDIFF_DATA" not in os.environ, reason="no real data")
 def test_intervals_of_real_promoters_are_the_published_sequences(tmp_path: Path) -> None:
-    """What is cut from the slice of chr20 that is there is in the published table of sequences."""
+    """The sequences cut from the available part of chr20 are in the published table."""
     root = Path(os.environ["SEQDIFF_DATA"])
     table = read_table(root / "genomic_benchmarks/test_human_nontata_promoters.csv.gz")
     known = {row.ids.tobytes() for row in table}

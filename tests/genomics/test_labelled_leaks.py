@@ -1,4 +1,4 @@
-"""What training has seen, and the digest by which results are known."""
+"""Overlap with the training rows, and the digest that identifies results."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from genomics.sequence.alphabet import encode, reverse_complement
 from genomics.sequence.intervals import Interval
 from tests.genomics.labelled_data import data
 
-# What training has seen
+# Overlap with the training rows
 
 
 def test_copies_on_either_strand_are_seen() -> None:
@@ -44,7 +44,7 @@ def test_overlaps_by_hand_and_by_definition() -> None:
     assert found.tolist() == expected and 0 < sum(expected) < 40
 
 
-# Where no coordinates are known
+# Without known coordinates
 
 OURS, THEIRS = (
     np.random.default_rng(seed).integers(0, 4, 200, dtype=np.uint8) for seed in range(2)
@@ -56,7 +56,7 @@ def labelled(*rows: np.ndarray) -> Labelled:
 
 
 def bounded(word: np.ndarray) -> np.ndarray:
-    """A stretch of ours in letters that differ from those beside it there."""
+    """A word in letters that differ from those beside it."""
     start = next(i for i in range(200) if np.array_equal(OURS[i : i + len(word)], word))
     before, after = (OURS[start - 1] + 1) % 4, (OURS[start + len(word)] + 1) % 4
     return np.concatenate([THEIRS[:30], [before], word, [after], THEIRS[-30:]]).astype(np.uint8)
@@ -97,7 +97,7 @@ def test_a_shorter_sequence_is_seen_by_a_copy_alone(size: int) -> None:
 
 
 def test_two_sequences_are_not_read_as_one() -> None:
-    """The fifty bases stand in train, but half in one sequence and half in the next."""
+    """The fifty bases occur in train, but half in one sequence and half in the next."""
     found = seen(labelled(OURS[:75], OURS[75:]), labelled(OURS[50:100], OURS[25:75]))
     assert found.tolist() == [False, True]
 

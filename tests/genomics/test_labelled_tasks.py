@@ -1,4 +1,4 @@
-"""Finding and loading tasks: splits, their names, the order of labels."""
+"""Finding and loading tasks: splits, names, order of labels."""
 
 import hashlib
 from pathlib import Path
@@ -18,7 +18,7 @@ TABLE = "sequence,label\nGA,1\nAC,0\n"
 
 
 def test_a_folder_task_has_one_label_order(tmp_path: Path) -> None:
-    """Written so that the order of the folder differs between the splits."""
+    """The files are written so that the order in the folder differs between the splits."""
     for split, names in (("train", ("zeta", "alpha")), ("test", ("alpha", "zeta"))):
         for name in names:
             write(tmp_path / f"t/{split}/{name}/10.txt", "AC\n" if name == "alpha" else "gt")
@@ -30,7 +30,7 @@ def test_a_folder_task_has_one_label_order(tmp_path: Path) -> None:
 
 
 def test_labels_by_first_appearance_would_differ() -> None:
-    """The broken twin: numbers given in the order of each split."""
+    """Broken twin: numbers the labels by first appearance in each split."""
     train = [Row(encode("AC"), "b"), Row(encode("GG"), "a")]
     test = [Row(encode("GG"), "a"), Row(encode("AC"), "b")]
     first_seen = [tuple(dict.fromkeys(row.label for row in part)) for part in (train, test)]
@@ -61,7 +61,7 @@ def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
 
 
 def test_a_split_that_is_a_link_to_nothing_is_named(tmp_path: Path) -> None:
-    """It is not taken for a split that is not there."""
+    """It is not treated as a missing split."""
     write(tmp_path / "g/train.csv", TABLE)
     (tmp_path / "g/test.csv").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError, match=r"g/test\.csv: is a link to nowhere"):
@@ -151,7 +151,7 @@ def test_a_task_that_is_a_number_is_named_with_its_folder(tmp_path: Path) -> Non
 
 
 def test_a_lone_table_is_split_by_content(tmp_path: Path) -> None:
-    """A sequence and its reverse complement fall into the same part, wherever they stand.
+    """A sequence and its reverse complement are in the same part, at any position.
 
     Tenths: the first eight bytes of the SHA-256 of the lesser strand, modulo 100.
     """
@@ -195,7 +195,7 @@ def test_a_class_that_a_folder_lacks_is_named(tmp_path: Path) -> None:
 
 
 def test_what_the_split_leaves_out_is_said(tmp_path: Path) -> None:
-    """One row of a class cannot be in three parts."""
+    """A class with one row cannot be in three parts."""
     rng = np.random.default_rng(0)
     rows = [f"{decode(rng.integers(0, 4, 20, dtype=np.uint8))},a" for _ in range(100)]
     rows.insert(40, "ACGT,rare")

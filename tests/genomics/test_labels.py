@@ -1,4 +1,4 @@
-"""Classes of FASTA records: the table, the rows, and what is refused."""
+"""Classes of FASTA records: the table, the rows, and errors."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def table(tmp_path: Path):
 
 @pytest.fixture
 def pair(fasta) -> Path:
-    """Records that can be told apart by one look."""
+    """Records that differ in every base."""
     return fasta(f">acs\n{'AC' * 2000}\n>gts x\n{'TG' * 3000}\n")
 
 
@@ -117,7 +117,7 @@ def test_bad_tables(pair, table, text, message):
 )
 @pytest.mark.parametrize("by", ["chroms", "fasta"])
 def test_labels_that_training_never_sees(pair, fasta, table, held_out, by, message):
-    """One whose records are all held out would leave its embedding as it was drawn."""
+    """If all records of a class are held out, its embedding would never be trained."""
     lines = "acs\tpromoter\ngts\tenhancer\n"
     source, keys = pair, {}
     if held_out is not None:

@@ -1,4 +1,4 @@
-"""What is evaluated is not trained on, though it comes from another file under another name."""
+"""Evaluation data are not trained on, even if they come from another file with another name."""
 
 from itertools import chain
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_a_record_of_n_is_nobodys():
 def test_records_without_an_interval_are_passed_over():
     genome, other = (
         Genome.from_records({"b": encode(B), "c": encode(C)}) for _ in range(2)
-    )  # of one length
+    )  # all of one length
     whole = Regions.whole(genome.lengths)
     only_b, only_c = whole.select(np.array([0])), whole.select(np.array([1]))
     assert shared_records(genome, only_c, other, whole) == [("c", "c")]
@@ -64,7 +64,7 @@ def test_a_copy_within_one_genome_is_found_where_either_side_is_not_in_both():
     parts = [whole.select(np.array(chosen)) for chosen in ([0, 1], [1, 2], [0, 1, 2])]
     assert shared_records(genome, parts[0], genome, parts[1]) == [("b", "d")]
     assert shared_records(genome, parts[0], genome, parts[0]) == []
-    assert shared_records(genome, parts[0], genome, parts[2]) == []  # b is read by both
+    assert shared_records(genome, parts[0], genome, parts[2]) == []  # both parts read b
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
@@ -123,7 +123,7 @@ def test_a_record_that_stands_twice_in_one_file_is_not_in_two_splits(fasta, tmp_
     assert len(both.dataset("test")) == 80
 
 
-# What was asked for is there before a run trains -------------------------------------------------
+# Requested splits exist before a run trains ----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_split_that_was_not_asked_for_is_missed_only_when_it_is_opened(fasta):
 
 def test_a_genome_too_small_to_test_on_never_trains(fasta, tmp_path, capsys):
     output = tmp_path / "run"
-    genome = fasta(f">chr1\n{A + B}\n")  # five blocks, one of them to validate on
+    genome = fasta(f">chr1\n{A + B}\n")  # five blocks, one of them for validation
     assert main(["train", str(CONFIG), f"--data.fasta={genome}", f"--output={output}"]) == 2
     message = capsys.readouterr().err
     assert "the test split holds no window of 1024 bases" in message

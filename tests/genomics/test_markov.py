@@ -31,7 +31,7 @@ def counted_words(rows: np.ndarray, letters: int) -> np.ndarray:
 
 
 def naive_nats(model: MarkovModel, row: np.ndarray) -> float:
-    """One row, from the definition."""
+    """The score of one row from the definition."""
     total, context = 0.0, ()
     for letter in row.tolist():
         if letter == 4:
@@ -83,7 +83,8 @@ def test_probabilities_of_all_windows_sum_to_one(order: int) -> None:
     nats, _ = model.nats(all_rows(5))
     assert np.exp(-nats).sum() == pytest.approx(1, abs=1e-10)
     if order:
-        # Scoring only where the whole context is known drops bases: no probability of windows.
+        # Scoring only positions with a complete context drops bases, so windows have no
+        # probability.
         partial = nats - MarkovModel.fit(ROWS, order - 1).nats(all_rows(5)[:, :order])[0]
         assert np.exp(-partial).sum() > 2
 
@@ -97,11 +98,11 @@ def test_a_fit_converges_to_the_chain_it_was_drawn_from() -> None:
         )
         for order in (1, 2, 3)
     }
-    # Half a nat per free parameter and letter of training: 48/2 (192/2 at order 3) in 800,000.
+    # Half a nat per free parameter over the training letters: 48/2 (192/2 at order 3) in 800,000.
     assert abs(excess[2]) < 100 * 0.02
     assert excess[2] == pytest.approx(100 * 24 / 8e5, abs=0.02)
     assert excess[3] < 0.1
-    assert excess[1] > 1  # the broken twin: an order too few
+    assert excess[1] > 1  # the broken twin: an order too low
     truth = window_entropy(source, 100).nats_per_token
     named = baselines(train, scored, [2], both_strands=False)["Markov order 2"]
     assert named.nats_per_token == pytest.approx(truth, abs=0.01)
@@ -135,7 +136,7 @@ def test_human_chromosomes_give_the_known_baselines(
         nats, counted = model.nats_by_order(scored)
         bits = nats.sum(axis=1) / counted.sum() / math.log(2)
         np.testing.assert_allclose(bits[:orders], known[:orders], atol=2e-3)
-    # Jeffreys' prior does better than 0.1 where counts are few, so it is the harder baseline.
+    # Jeffreys' prior is better than 0.1 where counts are small, so it is the harder baseline.
     assert bits[8] == pytest.approx(1.8618, abs=2e-3)
 
 
@@ -143,7 +144,9 @@ def test_human_chromosomes_give_the_known_baselines(
 def test_the_interpolated_chain_on_human_chromosomes(
     real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on falling where counts get too few for a plain chain, and its error is honest."""
+    """It improves beyond the orders at which plain chains have too few counts; its
+    error is honest.
+    """
     monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path))
     train, scored = (
         load_genome(real_data / "hg38" / name).ids

@@ -1,4 +1,4 @@
-"""Longest matches and containment against plain search in strings."""
+"""Longest matches and containment, against plain search in strings."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from genomics.sequence.matches import build, overlap, shares_word
 
 
 def search(row: np.ndarray, text: np.ndarray, word: int) -> tuple[int, int, int]:
-    """The same by looking for every part of the letters."""
+    """The expected result, by searching every part of the letters."""
     ours, there = decode(row), (decode(text), decode(reverse_complement(text)))
 
     def found(part: str) -> bool:
@@ -53,7 +53,7 @@ def test_as_plain_search_finds() -> None:
 @pytest.mark.usefixtures("batch")
 @pytest.mark.parametrize("word", [1, 6, 31, 32, 33, 50])
 def test_shared_words_as_plain_search_finds(word: int) -> None:
-    """Rows hold a stretch of the text, of a base less than a word, a word, or one more."""
+    """Rows contain a stretch of the text: one base less than a word, a word, or one more."""
     generator = np.random.default_rng(word)
     text = generator.integers(0, 4, 400).astype(np.uint8)
     text[[90, 210, 333]] = 4
@@ -94,7 +94,7 @@ def test_sharing_a_word_is_a_match_as_long() -> None:
 
 
 def test_repeats_of_few_letters() -> None:
-    """Where stretches share most suffixes, and every clone and link of the automaton is needed."""
+    """Many shared suffixes, which need every clone and link of the automaton."""
     generator = np.random.default_rng(2)
     for _ in range(200):
         letters = generator.integers(1, 4)
@@ -109,6 +109,6 @@ def test_repeats_of_few_letters() -> None:
 
 
 def test_no_more_than_two_states_a_base() -> None:
-    """Blumer et al. 1985: linear, whatever the sequence."""
+    """Blumer et al. 1985: linear for every sequence."""
     for ids in (encode("A" * 999), encode("AC" * 500), encode("A" * 500 + "C" * 499)):
         assert len(build(ids).link) <= 2 * len(ids)

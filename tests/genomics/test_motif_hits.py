@@ -1,4 +1,4 @@
-"""Motif files and the hits of motifs against scoring every place by hand."""
+"""Motif files, and motif hits against scoring every position by hand."""
 
 import gzip
 import re
@@ -63,10 +63,11 @@ def test_a_row_for_each_position(tmp_path: Path) -> None:
 
 
 def test_hits_by_hand(tmp_path: Path) -> None:
-    """ACGN: ACG and its opposite CGT, wherever a fourth base follows or comes before."""
+    """ACGN: ACG and its reverse complement CGT, where a fourth base follows or precedes."""
     motifs = read_motifs(written(tmp_path, JASPAR))
     rows = [encode(text) for text in ("ACGTT", "ACG", "TTACGNACG", "GGCGTA")]
-    # ACGT counts on either strand; in the first row CGTT ends no opposite of ACGN, but ACGT does.
+    # ACGT counts on either strand; in the first row CGTT does not end with a reverse complement of
+    # ACGN, but ACGT does.
     assert count_hits(motifs, rows).tolist() == [3]
     assert count_hits(motifs, [encode("ACGTT")]).tolist() == [2]
     assert count_hits(motifs, []).tolist() == [0]
@@ -74,7 +75,7 @@ def test_hits_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bits", [1.0, 0.1, 0.7])
 def test_four_fifths_of_the_best_score_is_a_hit(bits: float) -> None:
-    """AAAAA scores 5 bits, four A among them exactly the threshold, three too few."""
+    """AAAAA scores 5 bits; four A score exactly the threshold, three too few."""
     scores = np.zeros((5, 4))
     scores[:, 0] = bits
     found = [

@@ -35,7 +35,7 @@ def test_effects_are_ratios_of_the_joint_distribution() -> None:
 
 @pytest.mark.parametrize("window", [4, 5])
 def test_windows_of_a_longer_sequence_are_those_of_variants(window: int) -> None:
-    """One by one as ``variants`` scores them, ends included; N has no effect to tell."""
+    """The scores of ``variants`` one by one, including the ends; N has no effect to report."""
     model = masked_model(LookupBackbone(4, window, seed=3))
     letters = "ACGTTGNAACGT"
     ids, told = encode(letters), []

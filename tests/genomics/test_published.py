@@ -52,7 +52,7 @@ def draw() -> torch.Tensor:
 def test_its_distribution_is_the_published_one_of_the_bases(
     golden: Path, tmp_path: Path, variant: str
 ) -> None:
-    """The golden rows hold N too, which is added to the ids that can be spelled."""
+    """The golden rows contain N too, which is added to the valid ids."""
     with safe_open(golden / f"caduceus_{variant}.safetensors", "pt") as file:
         (tmp_path / "config.json").write_text(file.metadata()["config"])
         state = {k: file.get_tensor(k) for k in file.keys() if k.startswith("state/")}

@@ -1,4 +1,4 @@
-"""What the page says of known numbers."""
+"""The text of the page for known numbers."""
 
 import re
 
@@ -13,7 +13,7 @@ CURVES = Curves("test", {"val": ([1, 2], [1.9, 1.5])}, {"Markov order 0": 1.97})
 
 
 def table(count: int = 25) -> MotifTable:
-    """Motifs of which the last is the most frequent in real windows and M0 the rarest."""
+    """Motifs, the last one the most frequent in real windows and M0 the rarest."""
     rates = np.arange(float(count))
     return MotifTable(
         [f"M{i}_" for i in range(count)],

@@ -1,4 +1,4 @@
-"""The sets of a report: what each is made of, and where real windows are cut."""
+"""The sets of a report: their content, and where real windows are cut."""
 
 import itertools
 from collections import Counter
@@ -24,7 +24,7 @@ def random_rows(num: int, length: int, seed: int = 0) -> list[np.ndarray]:
 
 
 class Data(SyntheticDataModule):
-    """Trains on the first bases of each record of a genome, in windows of 50 that overlap."""
+    """Trains on the first bases of each record of a genome, in overlapping windows of 50."""
 
     def __init__(self, genome: Genome, most: int, last: int = 50) -> None:
         super().__init__()
@@ -78,9 +78,9 @@ def test_what_each_set_is(tmp_path: Path) -> None:
 
 
 def test_the_chain_has_the_order_and_both_strands(tmp_path: Path) -> None:
-    """Trained on AACAACAAC..., a chain of order 2 repeats AAC or, as often, GTT.
+    """Trained on AACAACAAC..., a chain of order 2 repeats AAC or, equally often, GTT.
 
-    Each letter differs with probability under 3 * (1/2) / 600; each row is either with 1/2.
+    Each letter differs with probability below 3 * (1/2) / 600; each row is either with 1/2.
     """
     trained = saved(tmp_path / "t.fa", t=encode("AAC" * 700))
     reference = saved(tmp_path / "g.fa", g=random_rows(1, 3000)[0])
@@ -95,7 +95,7 @@ def test_the_chain_has_the_order_and_both_strands(tmp_path: Path) -> None:
 
 
 def test_windows_lie_in_records_and_hold_no_unknown_base(tmp_path: Path) -> None:
-    """Records of 70 bases have room for two windows of 30 each, and more across their ends."""
+    """A record of 70 bases has room for two windows of 30; more would cross record ends."""
     records = {f"r{i}": row for i, row in enumerate(random_rows(60, 70))}
     for row in itertools.islice(records.values(), 20):
         row[35] = 4
@@ -116,7 +116,7 @@ def places_of(cut: RealWindows, genome: Genome) -> np.ndarray:
 
 
 def test_of_the_same_file_windows_come_from_where_no_training_window_lies(tmp_path: Path) -> None:
-    """Even where it repeats what was trained on, as repeats are real."""
+    """Even where the window repeats training sequence, as real repeats do."""
     row = random_rows(1, 3000)[0]
     row[2000:] = row[:1000]
     row[2000::25] ^= 1
@@ -135,7 +135,7 @@ def test_of_the_same_file_windows_come_from_where_no_training_window_lies(tmp_pa
 def test_of_another_file_windows_share_no_long_stretch(
     tmp_path: Path, flipped: bool, length: int
 ) -> None:
-    """The trained sequence under another name, from either strand, among sequence that is new."""
+    """The training sequence under another name, on either strand, within new sequence."""
     old, new = random_rows(2, 4000)
     trained = saved(tmp_path / "t.fa", t=old)
     strand = reverse_complement(old) if flipped else old
@@ -157,7 +157,7 @@ def test_of_another_genome_all_windows_are_new(tmp_path: Path) -> None:
 
 
 def test_few_new_windows_are_found_among_many(tmp_path: Path, monkeypatch) -> None:
-    """24 of 424 places, looked up in turns of 24, 24, 48, 96, ... until all are found."""
+    """24 of 424 positions, looked up in groups of 24, 24, 48, 96, ... until all are found."""
     old, new = random_rows(1, 12_000)[0], random_rows(1, 800, 6)[0]
     trained = saved(tmp_path / "t.fa", t=old)
     genome = saved(tmp_path / "g.fa", a=old, b=new)

@@ -25,7 +25,9 @@ DNA = torch.tensor([*COMPLEMENT, 4])
 
 
 class Counting(TableBackbone):
-    """A network of one strand whose state at a position is the one-hot letter times its place."""
+    """A network of one strand whose state at a position is the one-hot letter times the
+    position.
+    """
 
     width = 5
 
@@ -134,7 +136,7 @@ def test_scores_do_not_depend_on_padding(variant: str, conjoin: Conjoin) -> None
 
 
 def test_pooled_padding_is_read_as_unknown_bases() -> None:
-    """As published: whole rows, padding and all; the other strand is that of the whole row."""
+    """As published: whole rows with their padding; the other strand is that of the whole row."""
     tokens, padding = both("ACA", "C")
     pooled = classifier("test", pooling="padded").pool(tokens, padding, both=True)
     assert pooled[1, 0].tolist() == pytest.approx([0, 1 / 3, 0, 0, 5 / 3])
@@ -165,7 +167,7 @@ def test_both_strands_score_alike_where_they_should(training: bool) -> None:
 
 
 def test_the_other_strand_of_a_padded_row_is_read_where_it_is_real() -> None:
-    """``GGA`` read backwards is ``TCC``; padding stays behind."""
+    """``GGA`` read in reverse is ``TCC``; padding stays at the end."""
     tokens, padding = both("GGA", "ACGTA")
     pooled = classifier("test").pool(tokens, padding, both=True)
     assert pooled[0, 1].tolist() == [0, 5 / 3, 0, 1 / 3, 0]
@@ -180,7 +182,7 @@ def test_ps_cannot_be_conjoined() -> None:
 
 
 def test_metrics_of_two_classes_by_hand() -> None:
-    """Predictions 1 0 1 1 for 1 0 0 1: TP 2, TN 1, FP 1, FN 0; three of four pairs in order."""
+    """Predictions 1 0 1 1 for 1 0 0 1: TP 2, TN 1, FP 1, FN 0; three of four pairs are in order."""
     probs = np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
     found = measure(np.array([1, 0, 0, 1]), probs)
     assert found.num == 4 and found.accuracy == 0.75

@@ -55,7 +55,7 @@ def test_fractions_are_met_to_a_block_and_follow_the_seed():
     assert sum(bases(found[split]) for split in SPLITS) == 4_000_001
     for split, share in zip(SPLITS, (0.8, 0.15, 0.05), strict=True):
         assert abs(bases(found[split]) / 4_000_001 - share) < 2 / 256
-    assert set(found["test"].chrom) == {0, 1}  # from everywhere
+    assert set(found["test"].chrom) == {0, 1}  # from all records
     other = split_by_fraction(whole, (0.8, 0.15, 0.05), 100, 1)
     again = split_by_fraction(whole, (0.8, 0.15, 0.05), 100, 0)
     assert not np.array_equal(found["test"].start, other["test"].start)

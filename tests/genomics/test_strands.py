@@ -26,7 +26,7 @@ LENGTH = 12
 
 
 def denoiser(variant: str) -> Denoiser:
-    """Weights large enough that strands of a plain network differ by far more than 1e-5."""
+    """Weights large enough that the strands of a plain network differ by far more than 1e-5."""
     torch.manual_seed(3)
     network = Caduceus(
         16,
@@ -58,7 +58,7 @@ def score(
 
 
 def exact_bound(model: Denoiser, tokens: torch.Tensor) -> torch.Tensor:
-    """The bound over every set of masked positions: the mean of cross-entropies, no sampling."""
+    """The bound over every set of masked positions, without sampling."""
     rows, length = tokens.shape
     total = torch.zeros(rows, dtype=torch.float64)
     for k in range(1, length + 1):
@@ -79,7 +79,7 @@ def bounds(variant: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def orders(variant: str) -> tuple[np.ndarray, np.ndarray]:
-    """One strand in some order, the other in that order mirrored."""
+    """One strand in some order, and the other in the mirrored order."""
     model = denoiser(variant)
     order = np.random.default_rng(1).permutation(LENGTH).tolist()
     mirrored = [LENGTH - 1 - place for place in order]

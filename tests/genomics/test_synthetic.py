@@ -1,4 +1,6 @@
-"""The synthetic data module: fresh windows, and the truth beside the baselines."""
+"""The synthetic data module: different windows in each split, and the truth beside the
+baselines.
+"""
 
 import math
 
@@ -15,7 +17,7 @@ def module(**changes: int) -> SyntheticDataModule:
 
 
 def test_splits_are_different_windows_of_one_source() -> None:
-    """Of one size, so that a seed used twice would give the same windows; 4^32 leave no chance."""
+    """The splits have the same size, so that a seed used twice would give equal windows."""
     data = module(num_train=32, num_valid=32)
     tokens = {split: data.dataset(split).tokens for split in ("train", "valid", "test")}
     windows = [row.tobytes() for rows in tokens.values() for row in rows]
@@ -81,7 +83,7 @@ def test_errors_say_what_to_do() -> None:
 
 
 def test_the_interpolated_chain_is_chosen_on_validation_alone() -> None:
-    """The broken twin chooses on the split that is scored, here windows that hold one base."""
+    """Broken twin: chooses on the split that is scored, here windows with a single base."""
 
     def chosen(*poor: str) -> str:
         data = module()

@@ -1,4 +1,4 @@
-"""VCF files: lines and alleles, and everything that is no VCF."""
+"""VCF files: lines, alleles, and invalid files."""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Small labelled tasks and networks, for all tests of the benchmarks."""
+"""Small labelled tasks and networks for the tests of fine-tuning."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ GC_RICH = np.array([0.15, 0.35, 0.35, 0.15])
 
 
 def draw(num: int, seed: int, *, shuffle: bool = False) -> Labelled:
-    """Class 1 has 70% of G and C, class 0 has 30%; lengths 20..40, or any labels at all."""
+    """Class 1 has 70% of G and C, class 0 has 30%; lengths 20..40. Labels may be shuffled."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, num)
     ids = tuple(
@@ -32,7 +32,7 @@ def toy(*, shuffle: bool = False) -> LabelledTask:
 
 
 def small(name: str = "small", seed: int = 0, *, valid: bool = False) -> LabelledTask:
-    """Fewer rows, for runs whose numbers do not matter."""
+    """A task with fewer rows, for runs whose results do not matter."""
     parts = [draw(num, seed + place) for place, num in enumerate((60, 20, 30))]
     return LabelledTask(name, ("at", "gc"), parts[0], parts[1] if valid else None, parts[2])
 
@@ -67,9 +67,9 @@ def pretrained(
     max_length: int | None = None,
     start: int = 0,
 ) -> Pretrained:
-    """A network that no file holds; each seed has weights of its own if ``seeded``.
+    """A network without a file; each seed has its own weights if ``seeded``.
 
-    The others begin with those of ``start``.
+    Otherwise all seeds start from those of ``start``.
     """
     strands = 2 if variant == "ps" else 1
 
@@ -86,7 +86,7 @@ def write_table(path: Path, data: Labelled) -> None:
 
 
 def run_config(folder: Path, **backbone: object) -> dict[str, object]:
-    """A network that is written down as it is built, in ``folder / "tiny"``."""
+    """Write a network with initial weights to ``folder / "tiny"``."""
     rng = np.random.default_rng(0)
     (folder / "g.fa").write_text(f">c\n{decode(rng.integers(0, 4, 4000, dtype=np.uint8))}\n")
     sizes = {"d_model": 8, "n_layer": 1, "d_state": 2}
