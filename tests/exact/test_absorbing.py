@@ -1,4 +1,4 @@
-"""What the absorbing process promises beyond what every process does: exact counts, clean ends."""
+"""Guarantees of the absorbing process beyond those of every process: exact counts, clean ends."""
 
 import itertools
 

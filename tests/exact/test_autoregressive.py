@@ -82,7 +82,7 @@ def test_evaluation_takes_one_pass_and_is_exact() -> None:
     assert (again.nfe == 1).all(), "there is nothing to repeat"
     chain = evaluate(
         masked_model(WORLD), [batch(ROWS)], estimator=FixedOrder()
-    )  # SUBS hides nothing that is to the left: token by token it comes to the same
+    )  # SUBS masks nothing to the left, so token by token the results are equal
     assert chain.nats == pytest.approx(found.nats[: len(ROWS)], abs=EXACT)
     assert (chain.nfe == L).all()
 
@@ -245,12 +245,12 @@ def test_a_backbone_that_looks_ahead_raises() -> None:
     unsure = CausalNet(**sizes)
     unsure.scores.register_forward_hook(lambda *a: a[2] * torch.nan)
     assert first_leak(unsure, K) is not None, "what cannot be told is not let through"
-    far = CausalNet(**sizes)  # sees only what is far ahead
+    far = CausalNet(**sizes)  # reads only distant tokens to the right
     far.forward = lambda inputs: CausalNet.forward(far, Inputs(inputs.tokens.flip(1)))
     assert first_leak(far, K) is not None
 
     class Faint(TableBackbone):
-        """Scores of size 1 of which a thousandth follows the position's own token."""
+        """Scores of size 1, with a thousandth from the position's own token."""
 
         size = 1e-3
 
@@ -265,7 +265,7 @@ def test_a_backbone_that_looks_ahead_raises() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, None])
 def test_a_backbone_is_probed_with_rows_that_fit(length: int | None) -> None:
-    """One with a short context is causal, or leaks, as any other."""
+    """A network with a short context is causal, or leaks, like any other."""
     sizes = {"num_embeddings": K + 1, "num_logits": K}
 
     class Short(TableBackbone):

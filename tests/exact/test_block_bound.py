@@ -1,4 +1,4 @@
-"""The bound of block diffusion by enumeration: tight, the chain rule, masked diffusion."""
+"""The bound of block diffusion by enumeration: tightness, chain rule, masked diffusion."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def by_losses(denoiser: Denoiser, x0: torch.Tensor) -> float:
 
 
 class NoisyPrefix(Denoiser):
-    """Broken: clean rows are not handed on, so earlier blocks are read as they are corrupted."""
+    """Broken: the network gets no clean rows, so it reads corrupted earlier blocks."""
 
     def _outputs(self, inputs, where, x0=None):
         return super()._outputs(inputs, where)
@@ -81,7 +81,7 @@ def test_the_masked_fractions_alone_matter(size: int) -> None:
     found = enumerated_block_bound(block_denoiser(BlockOracle(JOINT), size), row)
     assert found == pytest.approx(-float(JOINT.probs[9].log()), abs=1e-10)
     broken = enumerated_block_bound(block_denoiser(NoisyPrefixOracle(JOINT), size), row)
-    assert broken == pytest.approx(found, abs=1e-10)  # blocks before are clean in this enumeration
+    assert broken == pytest.approx(found, abs=1e-10)  # earlier blocks are clean in this enumeration
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -102,12 +102,14 @@ def expected(joint: Joint, network: BlockWorld, size: int) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_finer_cut_is_never_looser_if_tokens_of_a_block_are_predicted_apart(seed: int) -> None:
-    """The claim that holds.
+    """Refining the blocks never loosens the bound if the tokens of a block are predicted
+    separately.
 
     A denoiser with the exact conditionals given the clean prefix that factorises over the tokens of
-    a block has, on average over the data, the bound ``sum_i H(x_i | earlier blocks)``. A cut that
-    refines another gives each token at least the other's prefix, and conditioning never adds
-    entropy. It holds neither for a single sequence nor for cuts that do not refine each other.
+    a block has, on average over the data, the bound ``sum_i H(x_i | earlier blocks)``. A refinement
+    of the blocks gives each token a prefix that is at least as long, and conditioning never adds
+    entropy. This holds neither for a single sequence nor for divisions that do not refine each
+    other.
     """
     joint = Joint.random(K, L, seed)
     network = FactorisedOracle(joint)
@@ -119,7 +121,7 @@ def test_a_finer_cut_is_never_looser_if_tokens_of_a_block_are_predicted_apart(se
 
 
 def chain_rule(network: BlockWorld, rows: torch.Tensor) -> torch.Tensor:
-    """-log p from left to right, one token after the other, each seen as a mask."""
+    """-log p from left to right, one token at a time, each predicted as a mask."""
     nats = torch.zeros(len(rows), dtype=torch.float64)
     for place in range(rows.shape[1]):
         shown = rows.clone()
@@ -162,7 +164,7 @@ def test_one_block_a_row_is_masked_diffusion() -> None:
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("estimator", [StratifiedK(8), ExactK(8)], ids=["stratified", "exact-k"])
 def test_the_estimator_means_the_bound(size: int, estimator: StratifiedK | ExactK) -> None:
-    """4,000 rows; five standard errors are exceeded in 1e-6 of runs, another cut is ten off."""
+    """4,000 rows; five standard errors are exceeded in 1e-6 of runs, other blocks are ten off."""
     network, row = BlockLookup(K, L, seed=4), JOINT.sequences[37]
     rows, denoiser = row.expand(4_000, -1), block_denoiser(network, size)
     result = evaluate(denoiser, [batch_of(rows)], estimator=estimator)
@@ -170,13 +172,13 @@ def test_the_estimator_means_the_bound(size: int, estimator: StratifiedK | Exact
     spread = float(result.nats.std()) / len(rows) ** 0.5
     assert abs(float(result.nats.mean()) - exact) < 5 * spread
     inside = np.mean((result.nats - exact) ** 2) / np.mean(result.standard_error**2)
-    assert 0.85 < inside < 1.15  # the standard error is honest
+    assert 0.85 < inside < 1.15  # the reported standard error is right
     wrong = enumerated_block_bound(block_denoiser(network, size + 1), row)
     assert abs(float(result.nats.mean()) - wrong) > 10 * spread
 
 
 def test_blocks_of_a_row_have_noise_of_their_own() -> None:
-    """With one noise for all, the two halves of every row would be masked alike."""
+    """With shared noise, the two halves of every row would have the same masks."""
     rows = torch.zeros((500, L), dtype=torch.int64)
     estimator = BlockBound(3)
     draw, noise = torch.zeros(len(rows), dtype=torch.int64), PassNoise(CounterNoise(0))
@@ -189,7 +191,7 @@ def test_blocks_of_a_row_have_noise_of_their_own() -> None:
 
 
 def test_positions_that_do_not_count_are_given() -> None:
-    """A block without any adds nothing, and the others are those of the row where they do."""
+    """A block without counted positions adds nothing; the others equal those of the row."""
     network, row = BlockOracle(JOINT), JOINT.sequences[13]
     loss_mask = torch.tensor([[False, False, True, True, False, True]])
     rows, denoiser = row.expand(4000, -1), block_denoiser(network, 2)
@@ -229,7 +231,8 @@ def test_what_does_not_fit_raises() -> None:
         BlockNELBO(0.5, 0.5)
     with pytest.raises(ValueError, match=r"Denoiser.backbone must score blocks .* OracleBackbone"):
         block_denoiser(OracleBackbone(JOINT), 2)
-    uniform = object.__new__(Blockwise)  # past the type checker that watches constructors in tests
+    # bypasses the type checker that watches constructors in tests
+    uniform = object.__new__(Blockwise)
     object.__setattr__(uniform, "process", Uniform(K))
     object.__setattr__(uniform, "block_size", 2)
     with pytest.raises(ValueError, match=r"Blockwise.process must be absorbing, got uniform"):

@@ -17,7 +17,7 @@ K, L, EXACT = 2, 4, 1e-10
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.5])
 @pytest.mark.parametrize("size", [1, 2])
 def test_guided_blocks_have_the_mixed_distribution(size: int, gamma: float) -> None:
-    """p(x | label)^gamma p(x)^(1 - gamma), normalised, for every token given what is visible."""
+    """p(x | label)^gamma p(x)^(1 - gamma), normalised, for every token given the visible ones."""
     world = LabelledBlocks(K, L)
     model = block_denoiser(world, size)
     guided = BlockClassifierFree(model, 1, gamma)
@@ -38,7 +38,7 @@ def test_guided_blocks_have_the_mixed_distribution(size: int, gamma: float) -> N
 
 
 def test_guided_blocks_are_bounded_given_clean_ones() -> None:
-    """The costs that likelihoods are made of."""
+    """The costs that likelihoods consist of."""
     world, gamma = LabelledBlocks(K, L), 1.5
     guided = BlockClassifierFree(block_denoiser(world, 2), 0, gamma)
     x0 = torch.tensor(list(itertools.product(range(K), repeat=L)))

@@ -1,4 +1,4 @@
-"""BlockMamba: its parallel pass against a twin that reads token by token, and what it may read."""
+"""BlockMamba: its parallel pass against a twin that reads token by token, and its dependencies."""
 
 import math
 
@@ -49,7 +49,7 @@ def test_logits_and_all_gradients_are_those_of_the_twin(shape, block_size, backe
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_twin_is_told_apart(fault) -> None:
-    """With blocks of two or three; in one of one token no end can be left open."""
+    """With blocks of two or three; the faults have no effect on blocks of one token."""
     network = build()
     x_t, x0 = draw(L)
     for block_size in (2, 3):

@@ -1,4 +1,4 @@
-"""What the sampler of block diffusion promises besides its distribution."""
+"""Guarantees of the block diffusion sampler beside its distribution."""
 
 import math
 from collections import Counter
@@ -45,7 +45,7 @@ def draw(sampler: Sampler, size: int, x_init: Tensor, **options) -> SampleOutput
 
 
 def some_rows() -> Tensor:
-    """A blank row, prompts of every kind, gaps, tokens to the right, and a full row."""
+    """A blank row, prompts of every kind, gaps, tokens to the right, and a complete row."""
     return torch.tensor(
         [
             [K] * 6,
@@ -91,7 +91,7 @@ def test_one_block_is_the_sampler_inside_bit_for_bit(inner: Sampler, size: int) 
 @each_inner
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_rows_do_not_depend_on_their_batch(inner: Sampler, size: int) -> None:
-    """Bit for bit, and cost the same: beside rows of other lengths and prompts, or alone."""
+    """Equal to the bit and in cost: beside rows of other lengths and prompts, or alone."""
     x_init, lengths = some_rows(), torch.tensor([6, 5, 4, 6, 6, 6, 6, 2])
     padding = torch.arange(L) >= lengths[:, None]
     x_init[padding] = 1
@@ -130,7 +130,7 @@ def test_blocks_cut_short_together_would_be_found(monkeypatch: pytest.MonkeyPatc
 def test_evaluations_are_blocks_that_the_network_saw(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted in the cache; a prompt goes in at once, the last block of a row never."""
+    """Counted in the cache; a prompt is read at once, the last block of a row never."""
     asked, appended = Counter(), []
     logits, append = RecomputingCache.logits, RecomputingCache.append
 
@@ -219,7 +219,7 @@ def test_empty_and_full_batches_are_no_error() -> None:
 
 
 class Elements(TorchDispatchMode):
-    """Adds up the elements that operations write, views aside."""
+    """Counts the elements that operations write, without views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,7 +248,9 @@ def elements(length: int) -> int:
 
 @pytest.mark.slow
 def test_work_grows_like_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements touched at 400 tokens and at 800; a look at all tokens a block gives 4 times."""
+    """Elements touched at 400 and at 800 tokens; reading all tokens per block gives a
+    factor of 4.
+    """
     assert elements(800) / elements(400) == pytest.approx(2, rel=0.02)
     real = Growth.leave
 

@@ -1,4 +1,4 @@
-"""What the sampler of block diffusion does not take, in one line each."""
+"""Invalid arguments of the block diffusion sampler, with one-line errors."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The sampler of block diffusion, run for every outcome, against independent enumeration."""
+"""The block diffusion sampler, run for every outcome, against independent enumeration."""
 
 import itertools
 from collections import defaultdict
@@ -39,7 +39,7 @@ def blank(length: int = L) -> torch.Tensor:
 @each_size
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
 def test_first_hitting_draws_a_consistent_model_exactly(length: int, size: int) -> None:
-    """p itself, whatever the block size; a block is evaluated once more to be taken in."""
+    """p itself for every block size; a block is evaluated once more when it is appended."""
     joint = Joint.random(K, length, seed=7)
     denoiser = block_denoiser(BlockOracle(joint), size)
     found = outcomes(BlockSampler(), denoiser, blank(length))
@@ -76,12 +76,12 @@ def test_blocks_of_one_token_are_the_chain_rule(inner: Sampler) -> None:
 
 
 def forget(self: Growth, block: int) -> None:
-    """Broken: blocks are not taken in."""
+    """Broken: blocks are not appended."""
     self.known = block
 
 
 def take_in_noise(self: Growth, block: int) -> None:
-    """Broken: blocks are taken in as they were before they were filled."""
+    """Broken: blocks are appended as they were before they were filled."""
     given = self.canvas.x_t[self.rows, self.known * self.size : block * self.size]
     self.prefix.append(torch.full_like(given, K))
     self.known = block
@@ -110,7 +110,7 @@ PROMPTS = [(1, K, K, K), (1, 0, K, K), (0, 1, 1, K), (K, 1, K, 0), (K, K, 1, 0),
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("x_init", PROMPTS, ids=str)
 def test_visible_tokens_condition_what_comes_after_them(x_init: Tokens, size: int) -> None:
-    """Prompts of any length, gaps, and tokens to the right, which no block before them sees."""
+    """Prompts of any length, gaps, and tokens to the right, which earlier blocks do not see."""
     denoiser = lookup(size)
     found = outcomes(BlockSampler(), denoiser, torch.tensor(x_init)).distribution
     assert distance(found, by_blocks(denoiser, FirstHittingSampler(), x_init)) < EXACT
@@ -141,7 +141,7 @@ def test_allowed_letters_restrict_each_distribution() -> None:
 
 
 def shorten(distribution: Distribution, end: Callable[[Tokens], int]) -> Distribution:
-    """Rows cut at their ends, with masks beyond."""
+    """Rows cut at their ends, with masks after them."""
     cut: defaultdict[Tokens, float] = defaultdict(float)
     for x, chance in distribution.items():
         cut[x[: end(x)] + (K,) * (len(x) - end(x))] += chance
@@ -149,14 +149,14 @@ def shorten(distribution: Distribution, end: Callable[[Tokens], int]) -> Distrib
 
 
 def first_one(x: Tokens, earliest: int = 2) -> int:
-    """Where a row ends whose stop symbol is 1: not with its first token."""
+    """End of a row whose stop symbol is 1; the first token does not end it."""
     return next((i + 1 for i in range(earliest - 1, len(x)) if x[i] == 1), len(x))
 
 
 @each_size
 @each_inner
 def test_a_row_ends_at_the_first_stop_symbol(size: int, inner: Sampler) -> None:
-    """What is drawn before it has the distribution of rows that are drawn to their ends."""
+    """The tokens before it have the distribution of rows that are drawn to the end."""
     denoiser = lookup(size)
     found = outcomes(BlockSampler(inner, stop_id=1), denoiser, blank()).distribution
     whole = by_blocks(denoiser, inner, (K,) * L)
@@ -172,7 +172,7 @@ def test_a_row_ends_at_the_first_stop_symbol(size: int, inner: Sampler) -> None:
 )
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_stop_symbol_that_is_given_ends_no_row(x_init, earliest, size) -> None:
-    """Nor one before a visible token, which stays."""
+    """Nor does one before a visible token, which stays."""
     denoiser = lookup(size)
     sampler = BlockSampler(stop_id=1)
     found = outcomes(sampler, denoiser, torch.tensor(x_init)).distribution
@@ -182,7 +182,7 @@ def test_a_stop_symbol_that_is_given_ends_no_row(x_init, earliest, size) -> None
 
 @pytest.mark.parametrize(("size", "window"), [(1, 2), (1, 3), (2, 2), (3, 2), (3, 3)])
 def test_a_row_ends_when_it_is_monotonous(size: int, window: int) -> None:
-    """After the first block whose end leaves all of the last tokens alike: entropy 0."""
+    """After the first block at whose end all of the last tokens are equal: entropy 0."""
 
     def end(x: Tokens) -> int:
         for stop in range(size, L, size):
@@ -214,7 +214,7 @@ def test_a_stop_rule_that_looks_at_masks_would_be_found(monkeypatch: pytest.Monk
 
 
 def test_rows_of_others_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Broken: the rows that stay change places."""
+    """Broken: the remaining rows change places."""
     real = Prefix.take
     monkeypatch.setattr(Prefix, "take", lambda self, rows: real(self, rows.flip(0)))
     with pytest.raises(AssertionError):

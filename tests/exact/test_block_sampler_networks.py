@@ -1,4 +1,4 @@
-"""Block diffusion's sampler on our own networks: what they keep changes no token."""
+"""The block diffusion sampler on our networks: caches change no token."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ PROCESS = Blockwise(Absorbing(K, Linear()), SIZE)
 
 
 def make(name: str) -> Backbone:
-    """Random weights, large enough that every token depends on those before it."""
+    """Random weights, large enough that every token depends on earlier ones."""
     torch.manual_seed(1)
     sizes = {"num_embeddings": K + 1, "num_logits": K, "num_classes": CLASSES}
     if name == "transformer":
@@ -33,7 +33,7 @@ def make(name: str) -> Backbone:
 
 
 class Recomputing(TableBackbone):
-    """A network that keeps tokens and nothing else."""
+    """A network whose cache keeps tokens only."""
 
     reads_blocks = True
 
@@ -73,9 +73,9 @@ def sample(network: Backbone, guided: float | None, **options) -> tuple[Tensor, 
 @pytest.mark.parametrize("guided", [None, pytest.param(1.0, marks=pytest.mark.slow), 2.0])
 @pytest.mark.parametrize("name", ["transformer", "mamba"])
 def test_what_a_network_keeps_changes_no_token(name: str, guided: float | None) -> None:
-    """Beside a network that reads the whole row again; rows stop, and leave, at different places.
+    """Against a network that reads the whole row again; rows stop at different positions.
 
-    The logits differ by rounding in float64, which moves one token in 1e12 draws.
+    The logits differ by rounding in float64, which changes one token in 1e12 draws.
     """
     network = make(name)
     for options in ({}, {"stop_id": 2}, {"min_entropy": 0.8, "entropy_window": 6}):
@@ -101,7 +101,7 @@ def test_rows_do_not_depend_on_their_batch(name: str) -> None:
 
 
 def test_a_row_may_be_longer_than_the_context() -> None:
-    """It begins with the tokens of a shorter one, and the window slides on."""
+    """It starts with the tokens of a shorter row, and then the window moves."""
     denoiser = Denoiser(make("transformer"), PROCESS)
     long, short = (
         BlockSampler().sample(denoiser, PROCESS.blank((3, n)), seeds=torch.arange(3))

@@ -1,4 +1,6 @@
-"""The bound against enumeration: exact on the oracle, invariant to the schedule, no end dropped."""
+"""The bound against enumeration: exact for the oracle, invariant to the schedule, with
+both ends.
+"""
 
 import itertools
 import math
@@ -80,7 +82,7 @@ def test_uniform_predictor_scores_length_times_log_vocabulary(schedule: NoiseSch
 
 
 def test_dropped_end_is_what_completeness_forbids() -> None:
-    """The published LogLinear(1e-3) integrates to 0.999 log K; Absorbing refuses it."""
+    """The published LogLinear(1e-3) integrates to 0.999 log K; Absorbing rejects it."""
 
     class Dropped(Linear):
         def alpha(self, t: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The length of the second stage of an evaluation, by quadrature over the first one's variance."""
+"""The length of an evaluation's second stage, by quadrature over the variance of the first."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ from seqdiff.likelihood.evaluation import Budget, Passes
 def test_the_second_stage_is_planned_for_the_mean_of_one_over_the_variance(
     evaluations: int,
 ) -> None:
-    """Of normal values with a variance of 1 the errors then come to the target.
+    """For normal values with variance 1 the errors then meet the target.
 
-    The broken twin takes the first variance as it is: the errors come to more, by the factor
-    d / (d - 2) of d degrees of freedom in their mean square.
+    The broken twin uses the first variance directly: the mean square error is larger by the factor
+    d / (d - 2) for d degrees of freedom.
     """
     target, degrees = 1e-3, evaluations - 1
     budget = Budget(ExactK(evaluations), target_se=target, max_nfe=None)

@@ -1,4 +1,4 @@
-"""Guidance by a classifier, by enumeration: the distributions it names, and what it costs."""
+"""Guidance by a classifier, by enumeration: its distributions and its cost."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ EXACT = 1e-10
 
 
 class StaleClassifier(ExactClassifier):
-    """Broken twin: is asked about the symbol but looks at all positions as masked but the first."""
+    """Broken twin: evaluates the symbol in a row whose positions except the first are masked."""
 
     def __call__(
         self, tokens: Tensor, t: Tensor | None = None, padding: Tensor | None = None
@@ -104,7 +104,7 @@ def test_exact_guidance_counts_what_it_spends() -> None:
 
 
 class AsksEverywhere(ExactClassifierBased):
-    """Broken twin: asks about every masked position, wherever the sampler does."""
+    """Broken twin: evaluates every masked position, whatever the sampler reveals."""
 
     def evaluations(self, inputs, where=None):
         return super().evaluations(inputs)
@@ -115,7 +115,7 @@ class AsksEverywhere(ExactClassifierBased):
 
 
 def test_samplers_ask_the_classifier_only_where_they_reveal() -> None:
-    """Each of L positions is revealed once, so it costs L + K L; the twin pays at every mask."""
+    """Each of L positions is revealed once, which costs L + K L; the twin pays at every mask."""
     k, length = 3, 3
     for cls, asked in ((ExactClassifierBased, length), (AsksEverywhere, 3 + 2 + 1)):
         classifier = ExactClassifier(k, length, 0)
@@ -130,7 +130,7 @@ def test_samplers_ask_the_classifier_only_where_they_reveal() -> None:
 
 
 class ForgetsTheStrength(FirstOrderClassifierBased):
-    """Broken twin: forgets the strength."""
+    """Broken twin: ignores the strength."""
 
     def forward(self, inputs, where=None):
         return FirstOrderClassifierBased(self.denoiser, self.classifier)(inputs, where)
@@ -157,7 +157,7 @@ def test_first_order_is_exact_for_a_log_linear_classifier(k, length, gamma) -> N
 
 
 def test_first_order_is_the_tangent() -> None:
-    """Of a curved classifier, by finite differences along the straight line to each symbol."""
+    """For a curved classifier, by finite differences along the straight line to each symbol."""
     k, length, step = 3, 3, 1e-6
     denoiser, bent = masked_model(LookupBackbone(k, length, seed=6)), LinearClassifier(3, 3, 0.1)
     x_t = torch.tensor([[3, 1, 3]])

@@ -1,4 +1,4 @@
-"""Differences of likelihoods under shared masks, against enumeration and against ``evaluate``."""
+"""Differences of likelihoods with shared masks, against enumeration and against ``evaluate``."""
 
 import math
 from dataclasses import replace
@@ -27,7 +27,9 @@ K, L = 3, 5
 
 
 def near_sighted() -> Joint:
-    """A joint distribution whose ends depend little on the middle, as far bases on a variant."""
+    """A joint distribution whose ends depend little on the middle, like distant bases
+    of a variant.
+    """
     generator = torch.Generator().manual_seed(0)
     strong = torch.randn(2, K, K, dtype=torch.float64, generator=generator).mul(2).exp()
     weak = torch.randn(K, K, K, dtype=torch.float64, generator=generator).mul(0.5).exp()
@@ -94,10 +96,10 @@ def test_an_autoregressive_model_is_exact() -> None:
 
 
 def test_masks_share_the_truth_and_the_error_is_honest() -> None:
-    """4,000 pairs of 8 evaluations; each assertion is false one time in 10^6.
+    """4,000 pairs of 8 evaluations; the false-alarm rate of each assertion is 1e-6.
 
-    The mean of the squared errors is that of the variance. The named twin adds the errors up, as
-    of separate estimates, and is caught with a power above 0.999: 3.1 deviations to spare.
+    The mean of the squared errors agrees with the variance. The broken twin adds the errors, as for
+    independent estimates, and is caught with a power above 0.999, by 3.1 standard deviations.
     """
     index = torch.arange(4000)
     found = contrast(
@@ -121,9 +123,9 @@ def test_masks_share_the_truth_and_the_error_is_honest() -> None:
 
 
 def test_shared_masks_reduce_the_variance() -> None:
-    """The named twin gives both rows masks of their own: its variance is twenty times as large.
+    """Broken twin: independent masks for both rows, whose variance is twenty times as large.
 
-    Of 4,000 draws the ratio of the variances is known to about 5%.
+    With 4,000 draws the ratio of the variances is known to about 5%.
     """
     index = torch.arange(4000)
     estimator = StratifiedK(8)
@@ -168,7 +170,7 @@ def test_both_may_be_mirrored_but_not_one_way_each() -> None:
 
 
 def test_rows_that_are_alike_are_shown_once_and_only_those() -> None:
-    """A row that differs in any of what noise and context follow from is another."""
+    """Rows differ if anything differs that determines noise or context."""
     network = LookupBackbone(K, L, seed=0)
     rows = torch.stack((FIRST, FIRST, FIRST, FIRST, FIRST, SECOND))
     counted = torch.ones_like(rows, dtype=torch.bool)

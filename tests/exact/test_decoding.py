@@ -1,4 +1,6 @@
-"""Reshaped and restricted distributions: hand-computed transforms, and what samplers then draw."""
+"""Reshaped and restricted distributions: transforms computed by hand, and samples drawn
+from them.
+"""
 
 import math
 
@@ -60,7 +62,7 @@ def reshaped(distribution: list[float], **options) -> list[float]:
     ids=str,
 )
 def test_transforms(options: dict, expected: list[float]) -> None:
-    """Nucleus keeps the crossing symbol; after top-k its mass counts among those that stay.
+    """Nucleus keeps the crossing symbol; after top-k, mass is relative to the remaining symbols.
 
     The twins differ: dropping the crossing symbol gives one symbol at .5, temperature on
     probabilities gives [.2, .8, .6, .4] / 2, and nucleus before top-k keeps three symbols at .75.
@@ -76,7 +78,9 @@ def test_ties_keep_exactly_k_and_impossible_letters_stay_so() -> None:
 
 
 def test_a_certain_mass_of_one_keeps_rare_letters() -> None:
-    """A cumulative sum that reaches 1 early must not cut the tail when everything is asked for."""
+    """A cumulative sum that reaches 1 early must not cut the tail if the whole mass is
+    requested.
+    """
     distribution = [1 - 2e-17, 1e-17, 1e-17]
     assert min(reshaped(distribution, top_p=1.0)) > 0
 
@@ -156,7 +160,7 @@ def restrict(position: int, distribution: list[float]) -> list[float]:
     ids=lambda s: type(s).__name__,
 )
 def test_constraints_give_the_renormalised_distribution(sampler: Sampler) -> None:
-    """The same sampler on a model that is restricted itself; forbidden symbols never come."""
+    """The same sampler on a restricted model; forbidden symbols are never drawn."""
 
     class Restricted(TableBackbone):
         def logits(self, inputs):
@@ -175,7 +179,7 @@ def test_constraints_give_the_renormalised_distribution(sampler: Sampler) -> Non
 
 
 def test_distributions_that_do_not_add_up_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken twin forbids symbols and leaves it there: certainties are too small."""
+    """Broken twin: removes symbols without renormalising, so confidences are too small."""
 
     def log_probs(self, where, t, *, rows=None):
         inputs = Inputs(self.x_t, t, padding=self.padding)
@@ -189,7 +193,7 @@ def test_distributions_that_do_not_add_up_would_be_found(monkeypatch: pytest.Mon
 
 
 def test_constraints_come_before_top_k() -> None:
-    """The most likely symbol that is allowed, not nothing because the most likely is forbidden."""
+    """The most likely allowed symbol, rather than none if the most likely one is forbidden."""
     found = outcomes(
         FirstHittingSampler(top_k=1), DENOISER, torch.tensor(START), allowed=ALLOWED
     ).distribution
@@ -199,10 +203,10 @@ def test_constraints_come_before_top_k() -> None:
 
 @pytest.mark.parametrize("padded", [0, 9])
 def test_padding_is_not_sampled_and_not_counted(padded: int) -> None:
-    """The row without its padding follows the distribution of the shorter row."""
+    """The row without its padding has the distribution of the shorter row."""
 
     class First(TableBackbone):
-        """Sees what is not padding only."""
+        """Reads only what is not padding."""
 
         def logits(self, inputs):
             tokens, padding = inputs.tokens, inputs.padding

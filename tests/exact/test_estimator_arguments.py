@@ -1,4 +1,4 @@
-"""What the likelihood estimators refuse, in one line and before any network call."""
+"""Invalid arguments of the likelihood estimators: one line, before any network call."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ def ask(estimator: Estimator, **arguments) -> Likelihood:
 
 
 def unknown_convention() -> None:
-    """Past the type checker that watches constructors while tests run."""
+    """Bypasses the type checker that watches constructors while tests run."""
     made = BernoulliTime()
     object.__setattr__(made, "convention", "sedd")
     made.__post_init__()
@@ -74,7 +74,7 @@ def test_bad_arguments_are_refused_in_one_line(make, said: str) -> None:
 
 
 def test_a_budget_too_small_is_refused_before_any_network_call() -> None:
-    """Also where a later batch is the one that takes more, or the first has none to count."""
+    """Also if a later batch takes more, or the first batch has nothing to count."""
     denoiser = masked_model(LookupBackbone(K, L, seed=7))
     short, none = (replace(BATCH, loss_mask=BATCH.loss_mask.clone()) for _ in range(2))
     short.loss_mask[:, 1:], none.loss_mask[:] = False, False

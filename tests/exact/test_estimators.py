@@ -1,9 +1,9 @@
-"""The expectation of every likelihood estimator, enumerated over its own randomness.
+"""The expectation of every likelihood estimator, enumerated over its randomness.
 
-The denoiser is a table of arbitrary conditionals, so each order of revealing has a likelihood of
-its own. By masks or by random orders, the target is the bound, which ``enumerated_nelbo`` has from
-a quadrature over time and mask patterns. Several orders under one logarithm give a smaller bound,
-down to -log of the mean over orders.
+The denoiser is a table of arbitrary conditionals, so each order of revealing has its own
+likelihood. The target of estimators by masks or by random orders is the bound, which
+``enumerated_nelbo`` computes by quadrature over time and mask patterns. Several orders under one
+logarithm give a smaller bound, down to -log of the mean over orders.
 """
 
 import itertools
@@ -71,7 +71,7 @@ def bound() -> float:
 
 
 def test_the_orders_of_the_table_disagree_and_their_mean_is_the_bound() -> None:
-    """Without this, every estimator by orders would be trivially right."""
+    """If the orders agreed, every estimator by orders would be trivially right."""
     nats = order_nats(table())
     assert float(nats.std()) > 0.5
     assert float(nats.mean()) == pytest.approx(bound(), abs=1e-9)
@@ -91,7 +91,7 @@ def test_masking_by_time_estimates_the_bound(schedule: NoiseSchedule) -> None:
 
 
 def test_the_published_convention_leaves_both_ends_out() -> None:
-    """Times from eps on, a share of (1 - eps) t at weight 1/t, written down once more by hand."""
+    """Times from eps on, a fraction of (1 - eps) t with weight 1/t, computed by hand."""
     patterns, denoiser, eps, total = all_masks(L), table(), 1e-3, 0.0
     x_t = X0.expand(len(patterns), -1).masked_fill(patterns, K)
     crosses = -denoiser(Inputs(x_t)).gather(-1, X0.expand(len(patterns), -1)[..., None])[..., 0]
@@ -149,7 +149,7 @@ def _always_two(place: Tensor, num_tokens: Tensor) -> Tensor:
 
 
 def _shows_too_much(batch: Batch, ranks: Tensor, step: Tensor, process: Absorbing) -> Query:
-    """Reveals by a later order than the one it scores by."""
+    """Reveals by a later order than the one that is scored."""
     query = RIGHT_QUERY(batch, ranks, step, process)
     hidden = batch.loss_mask & (ranks.flip(-1) >= step[:, None]) | query.scored
     return query._replace(x_t=batch.tokens.masked_fill(hidden, process.mask_id))
@@ -181,7 +181,7 @@ def test_broken_estimators_miss_the_bound(
 def test_a_uniform_time_without_its_density_misses_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The broken twin: times from a density, weighted as if they were uniform."""
+    """Broken twin: times from a density, with the weights of uniform times."""
     right = BernoulliTime.query
 
     def broken(self, *args, **kwargs) -> Query:
@@ -205,7 +205,7 @@ def test_orders_have_no_variance_where_conditionals_fit_together() -> None:
 
 @pytest.mark.parametrize("estimator", [RandomOrderChain(2), FixedOrder([2, 3, 0, 1])])
 def test_context_and_unknown_symbols_are_given(estimator: Estimator) -> None:
-    """-log p(x4, x2 | x1), with x3 unknown and so summed out, by any order."""
+    """-log p(x4, x2 | x1), with x3 unknown and summed out, for any order."""
     joint = Joint.random(K, L, seed=4)
     x0, counted = torch.tensor([[2, 0, K, 1]]), torch.tensor([[False, True, False, True]])
     distribution = joint.probs.view(K, K, K, K)[2].sum(dim=1)
@@ -225,7 +225,7 @@ def test_context_and_unknown_symbols_are_given(estimator: Estimator) -> None:
 def test_variances_of_times_and_ends_are_unbiased(
     cls: type[TimeEstimator], evaluations: int
 ) -> None:
-    """Two fair outcomes for each draw, the same for both of a stratum: every one is tried.
+    """Two equally likely outcomes per draw, the same for both of a stratum: all are enumerated.
 
     The twins weight the component of the ends by another factor.
     """

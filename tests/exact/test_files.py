@@ -1,4 +1,4 @@
-"""Files are whole or absent, under the name that the user gave."""
+"""Files are complete or absent, under the name that the user gave."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def copying(path: Path) -> Iterator[Path]:
 def old_file_survives(
     replace: Callable[[Path], AbstractContextManager[Path]], folder: Path
 ) -> bool:
-    """Whoever has the old file open, here by a second name, still reads all of it."""
+    """A process that has the old file open, here by a second name, still reads all of it."""
     path, held = folder / "a.txt", folder / "held.txt"
     path.write_text("precious")
     os.link(path, held)
@@ -41,7 +41,7 @@ def test_a_file_is_exchanged_and_never_overwritten(replace, survives, tmp_path: 
 
 
 def test_one_message_names_the_file_of_the_user(tmp_path: Path) -> None:
-    """Also when the block writes its temporary file with care, and fails there."""
+    """Also if the block itself writes atomically and fails."""
     path = tmp_path / "a.txt"
     with pytest.raises(OSError) as caught, replacing(path) as temporary:
         with replacing(temporary) as deeper:
@@ -106,7 +106,7 @@ def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_name_as_long_as_may_be_is_written_and_a_longer_one_refused(tmp_path: Path) -> None:
-    """A writer that takes care itself makes a temporary name of a temporary name."""
+    """Atomic writers may be nested, which gives a temporary name of a temporary name."""
     longest = os.pathconf(tmp_path, "PC_NAME_MAX")
     path = tmp_path / ("a" * (longest - 3) + ".fa")
     check_parent("run.out", path)
@@ -129,4 +129,4 @@ def test_a_file_that_is_read_is_told_from_others(tmp_path: Path) -> None:
             check_apart("x.out", same, {"--else": None, "--in": path})
     check_apart("x.out", other, {"--in": path, "--else": None})
     os.link(path, other)
-    check_apart("x.out", other, {"--in": path})  # whose content stays when the name is given away
+    check_apart("x.out", other, {"--in": path})  # whose content survives when the name is reused

@@ -1,4 +1,4 @@
-"""The bound of Gaussian diffusion, by quadrature, where the exact posterior is the network."""
+"""The bound of Gaussian diffusion by quadrature, with the exact posterior as the network."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ACCURACY = 1e-8
 
 
 def _plane_gap() -> float:
-    """By how much the bound misses its closed form, for the third symbol of three in the plane."""
+    """Excess of the bound over its closed form, for the third of three symbols in the plane."""
     world = planar_world(PLANE, ends=(-2.0, 3.0))
     differences, _ = final_kls(world, torch.tensor(PLANE, dtype=torch.float64), 101)
     expected = -math.log(PLANE[2]) + float(differences[2])
@@ -64,7 +64,7 @@ def test_value_of_the_coin():
 
 
 def test_symbols_in_the_plane():
-    """Two coordinates, so that their sum is not their mean."""
+    """Two coordinates, so that their sum differs from their mean."""
     assert _plane_gap() < ACCURACY
 
 
@@ -93,7 +93,7 @@ def test_decoder_without_the_evidence_misses_the_bound(monkeypatch: pytest.Monke
 
 
 def test_slope_of_another_curve_misses_the_bound(monkeypatch: pytest.MonkeyPatch):
-    """g' = h', which forgets how far apart the ends are."""
+    """g' = h', which ignores the distance of the ends."""
 
     def wrong(schedule: LearnedSchedule, shape: Tensor, slope: Tensor) -> Level:
         first, last = schedule.ends
@@ -104,7 +104,7 @@ def test_slope_of_another_curve_misses_the_bound(monkeypatch: pytest.MonkeyPatch
 
 
 def test_expectation_over_two_dependent_positions():
-    """H + KL(p_1 || N), and what decoding one position at a time costs: here .003."""
+    """H + KL(p_1 || N), plus the cost of decoding positions separately: .003 here."""
     joint = torch.tensor([[0.5, 0.1], [0.15, 0.25]], dtype=torch.float64)
     vectors = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
 
@@ -205,9 +205,9 @@ def _gradients(world: GaussianDenoiser, batch: Batch, noise: CounterNoise) -> di
 
 @pytest.mark.parametrize("x", [(1,), (1, 0)], ids=["one token", "two tokens"])
 def test_shape_of_the_schedule_is_trained_on_the_squared_loss(x: tuple[int, ...]):
-    """The shape has the gradients of half the squared nats over tokens; the rest the bound's.
+    """The shape has the gradients of half the squared nats over tokens; the rest, of the bound.
 
-    The twin forgets to divide by the tokens of a row.
+    The twin does not divide by the tokens of a row.
     """
     world, noise, length = planar_world(PLANE), CounterNoise(3), len(x)
     if length == 2:
@@ -220,7 +220,7 @@ def test_shape_of_the_schedule_is_trained_on_the_squared_loss(x: tuple[int, ...]
     found = _gradients(world, batch, noise)
     t, one = GaussianVLB().time_sampler.sample(batch.index, noise=noise)
     level = world.schedule(t)
-    # the objective's own noise, seen through what it makes of it
+    # the objective's noise, derived from its inputs
     normals = torch.special.ndtri(noise.uniform(batch.index, 2 * length, stream=1))
     normals = normals.unflatten(-1, (length, 2))
     inputs = world.corrupt(batch, level.gamma, normals)
@@ -274,7 +274,7 @@ def test_given_and_unknown_tokens_carry_no_noise_and_cost_nothing():
 
 
 def test_embeddings_enter_with_coordinates_of_mean_square_one():
-    """In two dimensions, where the twins forget that a row of norm 1 has mean square 1/2."""
+    """In two dimensions; the twins ignore that a row of norm 1 has mean square 1/2."""
     world, z = planar_world(PLANE), torch.tensor([[0.3, -0.8]], dtype=torch.float64)
     clean = world.vectors[1:2]
     given = noisy_row(world, torch.zeros_like(z), 0.0, torch.tensor([[1]]))
@@ -341,7 +341,7 @@ def test_self_conditioning_shows_a_quarter_of_the_rows_in_training_and_all_in_ev
 
 
 def test_first_pass_has_no_gradient():
-    """In the network; the loss depends on it through the second pass alone."""
+    """In the network; the loss depends on it only through the second pass."""
     vectors = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     joint = torch.full((2, 2), 0.25, dtype=torch.float64)
     world = exact_world(joint, vectors, self_conditioning=True)

@@ -1,4 +1,4 @@
-"""The sampler of Gaussian diffusion: what stays, what is drawn, and what it costs."""
+"""The sampler of Gaussian diffusion: constraints, distribution, cost."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def test_cost_and_callback(random_model: GaussianDenoiser):
 
 
 def exact_distribution(p: tuple[float, ...], gammas: Tensor) -> Tensor:
-    """What ancestral steps through these levels draw with the coin's exact model, on a grid of z.
+    """Distribution of ancestral steps through these levels with the coin's exact model, on a grid.
 
-    Written down from the reverse process: z_s is normal around its posterior mean.
+    Computed from the reverse process: z_s is normal around its posterior mean.
     """
     grid = torch.linspace(-6, 6, 601, dtype=torch.float64)
     prior = torch.tensor(p, dtype=torch.float64).log()
@@ -127,7 +127,7 @@ def exact_distribution(p: tuple[float, ...], gammas: Tensor) -> Tensor:
 
 
 def test_exact_distribution_tends_to_the_models_like_one_over_the_number_of_steps():
-    """Of the written distribution, which the next test compares the code with."""
+    """For the computed distribution, with which the next test compares the code."""
     p = (0.8, 0.2)
     ends = (torch.linspace(10, -3, n + 1, dtype=torch.float64) for n in (8, 16, 32, 64))
     gaps = [abs(float(exact_distribution(p, gammas)[0]) - p[0]) for gammas in ends]
@@ -139,7 +139,7 @@ def test_exact_distribution_tends_to_the_models_like_one_over_the_number_of_step
 def test_one_step_of_the_code_is_the_written_kernel(
     temperature: float, monkeypatch: pytest.MonkeyPatch
 ):
-    """Deterministic: normals of 0 give the kernel's mean, of 1 its mean and spread."""
+    """Without randomness: normals of 0 give the kernel's mean, of 1 its mean plus spread."""
     world = coin_world(ends=(-3.0, 10.0))
     drawn: list[Tensor] = []
     given = iter([0.7, 0.0, 0.7, 1.0])

@@ -1,4 +1,4 @@
-"""Classifier-free guidance by enumeration: the distributions it names, and what it costs."""
+"""Classifier-free guidance by enumeration: its distributions and its cost."""
 
 import itertools
 import math
@@ -95,7 +95,7 @@ def test_a_letter_that_either_distribution_rules_out_stays_ruled_out() -> None:
             assert distribution[0, 1].tolist() == [0, 0, 1, 0]
 
 
-# Guidance of guidance, and refusals
+# Guided guidance, and errors
 
 
 def test_guided_denoisers_can_be_guided() -> None:

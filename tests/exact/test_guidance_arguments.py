@@ -1,4 +1,4 @@
-"""What guidance hands on: each row's own time and padding, to the network and to the classifier."""
+"""Guidance passes each row's time and padding to the network and to the classifier."""
 
 import math
 
@@ -23,7 +23,7 @@ WEIGHTS = torch.linspace(-1, 1, L * (K + 1), dtype=torch.float64).reshape(L, K +
 
 
 class Witness(TableBackbone):
-    """Depends on time and on how much is padding, or on what they are said to be beforehand."""
+    """Depends on the time and the amount of padding, passed by the caller or set beforehand."""
 
     num_classes = 2
 
@@ -45,7 +45,7 @@ class Witness(TableBackbone):
         return 2 * (phase[:, None, None] * places + tokens.sum(dim=-1)[:, None, None]).cos()
 
     def classify(self, tokens, t=None, padding=None):
-        """Of ids or of rows of vectors."""
+        """Classify ids or rows of vectors."""
         if tokens.ndim == 2:
             tokens = nn.functional.one_hot(tokens, K + 1).double()
         phase = self.phase(t, padding, len(tokens))
@@ -68,7 +68,7 @@ GUIDES = {"free, 0": free(0.0), "1": free(1.0), "2": free(2.0), "exact": exact, 
 
 
 def gap(build, t: Tensor | None, padding: Tensor | None) -> float:
-    """How far the batch is from rows that know their time and padding without being told."""
+    """Difference of the batch from rows whose time and padding are set beforehand."""
     where = (X_T == K) & ~PADDING
     batch = build(Witness()).log_probs(Inputs(X_T, t, padding=padding), where)
     alone = []
@@ -87,7 +87,7 @@ def test_every_row_has_its_own_time_and_padding(name: str) -> None:
 
 
 class Blind(ExactClassifierBased):
-    """Broken twin: tells the classifier neither time nor padding, though the network knows."""
+    """Broken twin: the classifier gets neither time nor padding, but the network does."""
 
     def _ask(self, inputs, row, position, symbol):
         return super()._ask(Inputs(inputs.tokens), row, position, symbol)
@@ -101,7 +101,7 @@ def test_a_classifier_that_is_not_told_would_be_found() -> None:
 
 
 def test_what_the_distribution_rules_out_may_be_nonsense_to_the_classifier() -> None:
-    """p(wanted | x) of an impossible x is 0/0; the symbol stays ruled out, the others add up."""
+    """p(wanted | x) of an impossible x is 0/0; the symbol stays excluded, the others sum to 1."""
 
     class Never(TableBackbone):
         def logits(self, inputs):
@@ -117,7 +117,7 @@ def test_what_the_distribution_rules_out_may_be_nonsense_to_the_classifier() -> 
 
 
 def test_no_strength_asks_no_classifier() -> None:
-    """0 times -inf would be no number."""
+    """0 times -inf would be NaN."""
 
     def hopeless(tokens, t=None, padding=None):
         raise AssertionError("asked")

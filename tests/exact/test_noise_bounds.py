@@ -1,4 +1,4 @@
-"""What exact predictions attain: bounds of every process by quadrature and enumeration."""
+"""The bounds of exact predictions, for every process, by quadrature and enumeration."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def exact_bound(world: World, x: Tensor, distribution=None) -> float:
 
 @pytest.mark.parametrize("process", COMPLETE, ids=name)
 def test_exact_leave_one_out_predictions_attain_the_likelihood(process):
-    """The uniform and hybrid bounds have no gap of their own (and none for any single row)."""
+    """The uniform and hybrid bounds are tight, for every single row."""
     world = World(process, golden_probs(), 2)
     for row, chance in zip(world.clean, world.probs, strict=True):
         assert exact_bound(world, row) == pytest.approx(-math.log(chance), abs=1e-10)
@@ -94,7 +94,7 @@ def test_exact_predictions_attain_it_for_three_symbols_too():
 
 
 def test_full_predictions_in_their_place_are_plausible_and_wrong():
-    """The twin of every test of uniform noise: a published value of it, by row."""
+    """Broken twin of every test of uniform noise: its value, by row, looks plausible."""
     world = World(Uniform(2, Linear()), golden_probs(), 2)
     found = [exact_bound(world, row, world.log_full) for row in world.clean]
     expected = [1.45948051, 2.15211227, 2.15211227, 1.84557726]
@@ -144,7 +144,7 @@ def test_noise_that_begins_late_and_ends_early_is_paid_for(process):
         slack = float((last[number].exp() * (last[number] - mixture)).sum())
         expected = -math.log(world.probs[number]) + prior - slack + decoder_gap
         assert total == pytest.approx(expected, abs=1e-9)
-        if reconstruction > 0:  # the twins: a term left out
+        if reconstruction > 0:  # the twins: a term is missing
             assert total - reconstruction < expected - 1e-4
         assert total - prior < expected - 1e-4
 
@@ -258,15 +258,15 @@ def test_score_entropy_of_exact_scores_attains_the_likelihood(process):
     for row, chance in list(zip(world.clean, world.probs, strict=True))[:2]:
         truth = -math.log(chance)
         assert bound_integral(world, term, row) == pytest.approx(truth, abs=1e-9)
-        assert bound_integral(world, shifted, row) > truth + 0.1  # the log K offset forgotten
-        assert bound_integral(world, without_rate, row) < truth - 0.1  # sigma' left out
+        assert bound_integral(world, shifted, row) > truth + 0.1  # without the log K offset
+        assert bound_integral(world, without_rate, row) < truth - 0.1  # without sigma'
 
 
-# What objectives and estimators compute
+# Objectives and estimators
 
 
 def every_row(world: World, copies: int) -> tuple[Batch, Tensor]:
-    """Each clean row several times, with noise of its own, and what it costs."""
+    """Copies of each clean row with independent noise, and their costs."""
     rows = world.clean.repeat_interleave(copies, dim=0)
     ones = torch.ones_like(rows, dtype=torch.bool)
     truth = -world.probs.log()
@@ -277,7 +277,7 @@ SLIPS = torch.tensor([[2.0, 0.3], [-0.4, 1.1]], dtype=torch.float64)
 
 
 def denoiser_of(world: World, parameterization) -> Denoiser:
-    """Exact predictions, but where tokens are not copied the network slips: see ``SLIPS``."""
+    """Exact predictions, with slips where tokens are not copied: see ``SLIPS``."""
     process = world.process
 
     def outputs(z: Tensor, t: Tensor) -> Tensor:
@@ -319,13 +319,13 @@ systems = pytest.mark.parametrize(
 
 
 def slips(world: World, parameterization) -> Tensor:
-    """-log p(x0 | z_0 = x0) of each row, by a network that does not quite copy."""
+    """-log p(x0 | z_0 = x0) of each row, by a network that does not copy exactly."""
     each = -SLIPS.log_softmax(dim=-1).diagonal()[world.clean].sum(dim=-1)
     return each * (not parameterization.carry_over)
 
 
 def attainable(world: World, parameterization) -> Tensor:
-    """-log p of each row, plus what a schedule that ends early costs, and slips."""
+    """-log p of each row, plus the cost of a schedule that ends early, and slips."""
     last = world.log_q(torch.ones(()).double())
     mixture = (world.probs.log()[:, None] + last).logsumexp(dim=0)
     slack = (last.exp() * (last - mixture)).nan_to_num().sum(-1)
@@ -336,7 +336,9 @@ def attainable(world: World, parameterization) -> Tensor:
 
 @systems
 def test_objectives_and_estimators_estimate_the_bound_without_bias(process, parameterization):
-    """Means of many draws lie within 5 standard errors of the truth: one in 10^6 fails by luck."""
+    """Means of many draws lie within 5 standard errors of the truth; one in 10^6 fails
+    by chance.
+    """
     world = World(process, golden_probs(), 2)
     denoiser, copies = denoiser_of(world, parameterization), 4000
     batch, _ = every_row(world, copies)
@@ -389,12 +391,14 @@ def test_chains_of_steps_are_estimated_without_bias(process, parameterization):
         assert float(weights @ first) == pytest.approx(expected, abs=5 * error + 1e-9)
 
 
-# The same without chance: all noise of a single token, chosen and weighted
+# The same without randomness: all noise of a single token, chosen and weighted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen(CounterNoise):
-    """Numbers in place of noise: a row's time, the place that decides z, whether z_0 counts."""
+    """Given numbers instead of noise: a row's time, the point that decides z, whether
+    z_0 counts.
+    """
 
     seed: int = 0
     time: Tensor
@@ -414,10 +418,10 @@ Value = Callable[[Batch, CounterNoise], Tensor]
 def mean_over_noise(
     world: World, x: Tensor, value: Value, u: Tensor, weight: Tensor, t: Tensor, decoded=False
 ) -> float:
-    """The mean of an estimate of a row of one token, over draws u of the time t and every z_t."""
+    """The mean of an estimate of a one-token row, over draws u of the time t and every z_t."""
     process = world.process
     chances = process.log_marginal(process.one_hot(x.expand(len(t))), t).exp()
-    place = (chances.cumsum(-1) - chances / 2).flatten()  # the middle of the state's cell
+    place = (chances.cumsum(-1) - chances / 2).flatten()  # the centre of the state's cell
     place = 1 - place if isinstance(process, Absorbing) else place
     rows = x.expand(len(place), 1)
     batch = Batch(rows, torch.ones_like(rows, dtype=torch.bool), torch.arange(len(rows)))
@@ -432,10 +436,11 @@ def objective_mean(world: World, objective, denoiser: Denoiser, x: Tensor) -> fl
 
     sampler = objective.time_sampler
     if isinstance(objective, DiscreteNELBO):
-        count = 4 * objective.num_steps  # a power of 2: no draw of ``IMPORTANCE`` is between steps
+        # a power of 2, so that no draw of ``IMPORTANCE`` is between steps
+        count = 4 * objective.num_steps
         u, weight = (torch.arange(count).double() + 0.5) / count, torch.full((count,), 1 / count)
         weight = weight.double()
-    else:  # ``IMPORTANCE`` jumps at 3/4
+    else:  # ``IMPORTANCE`` has a jump at 3/4
         place, weight = ends_quadrature()
         u = torch.cat((place * 0.75, 0.75 + place * 0.25))
         weight = torch.cat((weight * 0.75, weight * 0.25))
@@ -461,7 +466,7 @@ def estimator_mean(world: World, estimator, denoiser: Denoiser, x: Tensor) -> fl
     u, weight = ends_quadrature()
     half, one, zero = (torch.tensor([number]).double() for number in (0.5, 1.0, 0.0))
     end = mean_over_noise(world, x, at(2), half, one, zero)
-    if isinstance(estimator, DiscreteSteps):  # whose integrand jumps from step to step
+    if isinstance(estimator, DiscreteSteps):  # its integrand jumps from step to step
         count = estimator.num_steps
 
         def terms(batch: Batch, noise: CounterNoise) -> Tensor:
@@ -497,7 +502,7 @@ LEFT_OVER = [
 
 @pytest.mark.parametrize(("process", "parameterization"), LEFT_OVER, ids=lambda part: part.name)
 def test_all_noise_together_gives_the_likelihood_of_a_token(process, parameterization):
-    """No end of the time interval is left out, whatever alpha(0) and alpha(1) are."""
+    """No end of the time interval is missing, whatever alpha(0) and alpha(1) are."""
     world = World(process, torch.tensor([0.7, 0.3], dtype=torch.float64), 1)
     denoiser, truth = denoiser_of(world, parameterization), attainable(world, parameterization)
     chains = parameterization.kind != "score"
@@ -531,7 +536,7 @@ IMPORTANCE = Importance((3.0, 1.0))
     ids=["continuous", "discrete", "cross-entropy"],
 )
 def test_no_mean_depends_on_the_density_of_the_times(process, parameterization, make):
-    """The twins leave the inverse density out."""
+    """The twins omit the inverse density."""
     world = World(process, torch.tensor([0.7, 0.3], dtype=torch.float64), 1)
     denoiser, row = denoiser_of(world, parameterization), world.clean[1]
     plain, often = (
@@ -579,7 +584,7 @@ def test_an_auxiliary_cross_entropy_is_added_and_no_part_of_the_bound():
     ids=lambda part: part.name,
 )
 def test_runs_are_validated_by_a_bound(process, parameterization):
-    """The twin keeps the auxiliary cross-entropy of D3PM."""
+    """The twin includes D3PM's auxiliary cross-entropy."""
     world = World(process, golden_probs(), 2)
     denoiser = denoiser_of(world, parameterization)
     chain = DiscreteNELBO(10, Sobol())
@@ -610,7 +615,7 @@ def test_terms_outside_the_loss_mask_are_zero_and_context_is_given():
 
 
 def test_a_copied_symbol_may_not_score_below_the_entropy():
-    """Joint likelihoods of two sub-tokens with one weight are no bound (MDM-Prime): ours sum."""
+    """A joint likelihood of two sub-tokens with one weight is no bound (MDM-Prime); ours sums."""
     world = World(
         Absorbing(2, Linear()), torch.tensor([0.7, 0.0, 0.0, 0.3], dtype=torch.float64), 2
     )
@@ -627,7 +632,7 @@ def test_a_copied_symbol_may_not_score_below_the_entropy():
     assert mean() == pytest.approx(entropy, abs=1e-9)
 
     def jointly(x0: Tensor, z: Tensor, t: Tensor) -> Tensor:
-        """-log p(both | z) instead of each -log p(one | z): a copy costs nothing."""
+        """-log p(both | z) instead of each -log p(one | z): a copy is free."""
         terms = ctmc_nelbo(world.log_loo(z, t[:, 0]), x0, z, t, world.process)
         terms[(z == 2).all(dim=-1), 1] = 0.0
         return terms

@@ -1,4 +1,4 @@
-"""Formulas of the losses against each other, in every form that the papers write them in."""
+"""Formulas of the losses against each other, in every form used in the papers."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_full_and_leave_one_out_predictions_convert_both_ways(process):
     visible = isinstance(process, Absorbing) & (z < K)
     back = evidence_removed(full, z, t, process)
     torch.testing.assert_close(back[~visible], distribution[~visible], atol=1e-10, rtol=0)
-    masked = z == K  # a mask says nothing about x0
+    masked = z == K  # a mask carries no information about x0
     torch.testing.assert_close(full[masked], distribution[masked], atol=1e-12, rtol=0)
     if not isinstance(process, Absorbing):
         assert (full - distribution)[z < K].abs().max() > 0.1
@@ -223,7 +223,7 @@ def test_scores_and_predictions_convert_both_ways(process):
 
 @pytest.mark.parametrize("process", [Uniform(K, Linear()), Uniform(K, Geometric(1e-4, 20.0))])
 def test_scores_of_no_distribution_leave_every_symbol_a_chance(process):
-    """A probability that would be negative is next to none, and constraints can still choose it."""
+    """A negative probability is replaced by a tiny one, so that constraints can still choose it."""
     t, z = torch.tensor([1 - 1e-9], dtype=torch.float64), torch.tensor([0])
     scores = torch.tensor([[0.0, 0.3, -0.1, -0.1]], dtype=torch.float64)
     distribution = distribution_from_scores(scores, z, t, process)
@@ -249,7 +249,7 @@ def test_plug_in_of_leave_one_out_is_the_mixture_of_full(process):
     scores = scores_from_distribution(distribution, z, t, process)
     analytic = tweedie(scores, z, s, t, process).exp()
     torch.testing.assert_close(analytic, plug_in, atol=1e-10, rtol=0)
-    twin = process.log_posterior(full.log(), z, s, t).exp()  # FULL in the place of LOO
+    twin = process.log_posterior(full.log(), z, s, t).exp()  # FULL instead of LOO
     if not isinstance(process, Absorbing):
         assert (twin - plug_in).abs().max() > 0.02
 
@@ -332,7 +332,7 @@ def test_mask_column_in_closed_form():
 
 @pytest.mark.parametrize(("s", "t"), [(0.3, 0.7), (0.0, 0.2), (0.8, 1.0)])
 def test_mask_column_is_the_divergence_of_two_posteriors_by_bayes_rule(s, t):
-    """q(z_s | z_t = mask) where x0 may be any of K + 1 states, spelled out."""
+    """q(z_s | z_t = mask) where x0 may be any of K + 1 states, written out."""
     process, distribution, x0, _, _ = mask_column_world()
     ends = torch.tensor([s, t], dtype=torch.float64)
     alpha_s, alpha_t = process.alpha(ends).tolist()
@@ -379,7 +379,7 @@ def test_no_floor_hides_a_wrong_sign():
     right = mask_column_kl(distribution, x0, s, t, process)
     twin = (-right).clamp_min(0)
     assert (twin >= 0).all() and (right > 0.01).any() and not twin.any()
-    too_likely = mask_column_kl(distribution[:, :K] + 5, x0, s, t, process)  # no distribution
+    too_likely = mask_column_kl(distribution[:, :K] + 5, x0, s, t, process)  # not a distribution
     assert (too_likely < 0).any(), "a mistake of the caller shows"
 
 
@@ -400,7 +400,7 @@ def test_mask_column_in_continuous_time_is_a_score_with_too_little_mass():
 
 
 def test_a_wrong_grid_is_noticed():
-    """A copy of the step loss that takes alpha_s = t - dt in place of 1 - (t - dt)."""
+    """A copy of the step loss that takes alpha_s = t - dt instead of 1 - (t - dt)."""
     process = Absorbing(K, Linear())
     distribution, x0, _, t = every_place(process)
     s = t - 0.01

@@ -1,4 +1,4 @@
-"""Samplers of uniform, hybrid and score models against enumeration, each beside a broken twin."""
+"""Samplers of uniform, hybrid and score models against enumeration, each with a broken twin."""
 
 import itertools
 import math
@@ -70,7 +70,7 @@ def times(z: Tensor, t: float) -> Tensor:
 
 
 def reachable(process: DiscreteProcess, t: float, length: int = 2) -> Tensor:
-    """Rows that may occur at a time."""
+    """Rows that are possible at a time."""
     return torch.tensor(list(Joint.random(K, length).noisy(t, process)))
 
 
@@ -99,7 +99,7 @@ def test_one_token_has_the_marginal_of_every_time_on_any_grid(process, kind) -> 
     ids=["linear", "cosine", "hybrid"],
 )
 def test_two_tokens_err_in_proportion_to_the_step(process, ratios) -> None:
-    """Hybrid noise has unbounded rates at both ends, so that its error falls like log(T) / T."""
+    """The rates of hybrid noise are unbounded at both ends, so its error falls like log(T) / T."""
     joint = Joint.random(K, 2, seed=1)
 
     def errors(denoiser: Denoiser, steps: tuple[int, ...]) -> list[float]:
@@ -127,7 +127,7 @@ def test_two_tokens_err_in_proportion_to_the_step(process, ratios) -> None:
     ids=lambda thing: name(thing),
 )
 def test_the_whole_sampler_is_the_chain_of_its_steps(process, kind) -> None:
-    """Other tests merge equal rows after a step; here every path of ``fill`` is walked."""
+    """Other tests merge equal rows after a step; this one follows every path of ``fill``."""
     denoiser = exact(Joint.random(2, 2, seed=2), process, kind)
     for cls in GRIDS:
         if kind.kind in cls.needs.kinds:
@@ -151,7 +151,7 @@ def test_noise_left_at_the_start_and_at_the_end_is_accounted_for() -> None:
         assert distance(distributions[-2], joint.noisy(0.0, process)) < 1e-12
         assert distance(distributions[-1], joint.distribution) < 1e-12
         assert distance(distributions[-2], joint.distribution) > 5e-3, "z_0 is not the clean token"
-        # From the prior, which is not q_1, every grid gives sum_z prior(z) p(x | z_1 = z).
+        # From the prior, which differs from q_1, every grid gives sum_z prior(z) p(x | z_1 = z).
         distributions = chain(sampler, denoiser, 1)
         assert distance(distributions[0], {(v,): 1 / K for v in range(K)}) < 1e-12
         z = torch.arange(K)[:, None]
@@ -206,7 +206,7 @@ def test_tweedie_is_the_exact_step_of_a_token_for_exact_scores(process) -> None:
     denoiser = exact(joint, process, Score())
 
     class FromFull(World):
-        """Ratios of q_t(. | FULL), which already used the token."""
+        """Ratios of q_t(. | FULL), which already uses the token."""
 
     def from_full(z: Tensor, t: Tensor, label: Tensor, process: DiscreteProcess) -> Tensor:
         log_full = joint.log_full(z, t, process).log_softmax(dim=-1)
@@ -220,7 +220,7 @@ def test_tweedie_is_the_exact_step_of_a_token_for_exact_scores(process) -> None:
         if isinstance(process, Uniform):
             twin = Denoiser(FromFull(from_full, process, K), process, Score())
             assert (kernel(TweedieSampler(), twin, z, s, t).exp() - wanted).abs().max() > 1e-2
-        else:  # the noise level of s in the place of that of t
+        else:  # the noise level of s instead of t
             level_s, level_t = (process.sigma(at(x)).expm1() for x in (s, t))
             masked = z == K
             unmask = (1 - found[..., K])[masked] * level_t / level_s.clamp_min(1e-9)
@@ -248,7 +248,7 @@ def test_tweedie_with_masks_is_ancestral_only_if_scores_sum_to_their_ratio(scale
         u = float(process.unmask_probability(*at(s, t)))
         wanted = (
             scale * u * distribution / max(1.0, scale * u)
-        )  # where c u > 1, the mask's mass is 0
+        )  # where c u > 1, the mask has mass 0
         assert (found[..., :K] - wanted)[masked].abs().max() < 1e-7
         assert (found[..., K] - max(0.0, 1 - scale * u))[masked].abs().max() < 1e-7
         plain = kernel(AncestralSampler(), exact(joint, process, MaskColumn()), z, s, t).exp()
@@ -259,7 +259,7 @@ def test_tweedie_with_masks_is_ancestral_only_if_scores_sum_to_their_ratio(scale
 
 
 def test_analytic_steps_from_scores_stay_finite_where_no_signal_is_left() -> None:
-    """With cos^2, alpha at the end is below the rounding of scores, which are all 1 then."""
+    """With cos^2, alpha at the end is below the rounding of the scores, which are all 1 there."""
     process = Uniform(K, CosineSquared())
     for kind in (Score(), LeaveOneOut()):
         denoiser = exact(Joint.random(K, 2, seed=1), process, kind)
@@ -308,7 +308,7 @@ def test_a_leap_is_an_euler_step_of_the_reverse_jumps(process, kind) -> None:
 
 
 def test_a_leap_with_masks_is_an_euler_step_too() -> None:
-    """The last step is analytic; before it a mask opens with (t - s) sigma' r, not with u."""
+    """The last step is analytic; before it a mask is revealed with (t - s) sigma' r, not with u."""
     process = Absorbing(K, Cosine())
     joint = Joint.random(K, 1, seed=1)
     for kind in (Subs(), MaskColumn(), Score()):
@@ -363,7 +363,7 @@ def test_draws_that_had_to_be_scaled_down_are_counted() -> None:
         callback=lambda step, x: history.append(x.clone()),
     )
     free = (x_init == K) & ~padding
-    wanted = free.sum(dim=-1)  # at t = 1 sigma' is infinite: every draw of the first step
+    wanted = free.sum(dim=-1)  # sigma' is infinite at t = 1: every draw of the first step
     grid = sampler.times(torch.device("cpu")).tolist()
     for z, (t, s) in zip(history[:-2], list(pairwise(grid))[1:-1], strict=True):
         seen = torch.where(padding, K, z)
@@ -421,7 +421,7 @@ def test_tokens_that_are_not_copied_are_decoded_at_the_end(kind) -> None:
     slips = torch.eye(K, dtype=torch.float64) * 5 + torch.arange(9.0).view(K, K).sin()
 
     def answer(z: Tensor, t: Tensor, label: Tensor, process: DiscreteProcess) -> Tensor:
-        """A network that does not quite copy."""
+        """A network that does not copy exactly."""
         outputs = joint.log_loo(z, t, process)
         outputs = torch.where((z == K)[..., None], outputs, slips[z.clamp_max(K - 1)])
         return torch.nn.functional.pad(outputs, (0, columns - K), value=-2.0)
@@ -437,7 +437,7 @@ def test_tokens_that_are_not_copied_are_decoded_at_the_end(kind) -> None:
     assert distance(distributions[-1], distributions[-2]) > 5e-3, "z_0 left as it was"
 
 
-# What a row is asked for
+# Requests for a row
 
 
 @pytest.mark.parametrize("process", [Uniform(2), Hybrid(2, 0.3)], ids=name)

@@ -95,7 +95,7 @@ def test_nothing_to_train() -> None:
 
 
 def test_average_follows_the_warm_up_by_hand() -> None:
-    """Three updates of one weight that goes 0, 1, 2, 3, with the decays written out."""
+    """Three updates of a weight with the values 0, 1, 2, 3, and explicit decays."""
     ema = EMA(decay=0.3)
     assert [ema.decay_at(n) for n in (1, 2, 3, 99)] == [2 / 11, 3 / 12, 0.3, 0.3]
     averages, average = [], 0.0

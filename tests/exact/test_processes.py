@@ -36,7 +36,7 @@ def marginals(process: DiscreteProcess, t: Tensor) -> Tensor:
 
 
 def steps(process: DiscreteProcess, s: Tensor, t: Tensor) -> Tensor:
-    """q(z_t = z | z_s = y), ``[y, z]``, of every pair of states."""
+    """q(z_t = z | z_s = y), ``[y, z]``, for every pair of states."""
     z = torch.arange(process.states)
     return process.log_step(z, s.expand(len(z)), t.expand(len(z))).exp().T
 
@@ -101,7 +101,7 @@ def test_rates_are_derivatives_of_steps(process):
     slope = (steps(process, t, t + h) - torch.eye(process.states).double()) / h
     off = ~torch.eye(process.states, dtype=torch.bool)
     torch.testing.assert_close(rates.T[off], slope[off], atol=1e-5, rtol=1e-4)
-    transposed = rates[off]  # the twin: y -> z and z -> y exchanged
+    transposed = rates[off]  # the twin: y -> z and z -> y swapped
     if isinstance(process, Absorbing):
         assert not torch.allclose(transposed, slope[off], atol=1e-3)
 
@@ -118,7 +118,7 @@ def test_evidence_is_the_column_of_the_marginals(process):
 
 @each
 def test_corruption_inverts_the_distribution_function(process):
-    """With noise at the midpoints of n cells, each state has its share of them to one cell."""
+    """With noise at the centres of n cells, each state gets its fraction of them up to one cell."""
     cells, t = 3000, TIMES[1]
     noise = (torch.arange(cells).double() + 0.5) / cells
     for x in range(K):
@@ -150,7 +150,7 @@ def test_time_of_a_fraction_and_its_slope(process):
 
 @each
 def test_times_of_fractions_next_to_the_ends_are_finite(process):
-    """1 - 1e-17 is 1, and the time would be 0, where the slope of a cosine's time is infinite."""
+    """1 - 1e-17 rounds to 1, which gives time 0, where the slope of a cosine's time is infinite."""
     fraction = torch.tensor([1e-300, 1e-17, 2**-53, 1 - 2**-53], dtype=torch.float64)
     t, slope = process.time_at(fraction)
     assert (t.isfinite() & slope.isfinite()).all()

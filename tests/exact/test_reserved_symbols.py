@@ -1,4 +1,4 @@
-"""Noise never draws reserved symbols: a process on the others, by comparison with one of those."""
+"""Noise never draws reserved symbols: it equals the process on the other symbols."""
 
 import pytest
 import torch

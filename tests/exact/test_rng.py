@@ -60,7 +60,7 @@ def test_single_values_are_those_of_the_rows() -> None:
 
 
 def test_draws_have_the_distribution_of_their_cells() -> None:
-    """Probabilities in 1/8: the midpoints of a grid of 1/1024 fall 128, 0, 384, ... to a letter."""
+    """Probabilities in 1/8: the centres of a grid of 1/1024 give 128, 0, 384, ... to a letter."""
     eighths = torch.tensor([1, 0, 3, 2, 0, 2])
     log_probs = (eighths / 8).double().log()
     noise = (torch.arange(1024, dtype=torch.float64) + 0.5) / 1024

@@ -67,7 +67,7 @@ def test_ancestral_has_the_distribution_of_its_steps(cls, schedule, k, length, s
 
 @pytest.mark.parametrize("schedule", [Linear(), CosineSquared()], ids=repr)
 def test_one_step_of_ancestral_is_the_posterior(schedule: NoiseSchedule) -> None:
-    """The kernel of every step from every state, as the process gives it."""
+    """The kernel of every step from every state, given by the process."""
     k, length, steps = 2, 3, 3
     process = Absorbing(k, schedule)
     denoiser = lookup(k, length, schedule=schedule)
@@ -93,7 +93,7 @@ def test_one_step_of_ancestral_is_the_posterior(schedule: NoiseSchedule) -> None
 
 
 def test_distance_of_ancestral_falls_like_one_over_steps() -> None:
-    """Total variation to the joint at 8, 16 and 32 steps; the fitted order is 1."""
+    """Total variation distance to the joint at 8, 16 and 32 steps; the fitted order is 1."""
     k, length = 2, 2
     joint = Joint.random(k, length, seed=5)
     denoiser = masked_model(OracleBackbone(joint))
@@ -219,7 +219,7 @@ def slide(
     ],
 )
 def test_semi_autoregressive_slides_a_window(window, stride, windows, inner) -> None:
-    """Each window sees what it shares with the one before; the last is cut off with the row."""
+    """Each window sees its overlap with the previous one; the last is cut at the end of the row."""
     k, denoiser = 2, masked_model(LookupOfAnyLength(2))
     sampler = SemiAutoregressiveSampler(window, stride, inner)
     found = outcomes(sampler, denoiser, blank(k, windows[-1].stop)).distribution
@@ -234,7 +234,7 @@ def test_semi_autoregressive_slides_a_window(window, stride, windows, inner) -> 
     ids=lambda s: type(s).__name__,
 )
 def test_visible_tokens_condition_the_distribution(sampler: Sampler) -> None:
-    """A row with a token given in the middle follows the distribution of what is left."""
+    """A row with a given token in the middle has the conditional distribution of the rest."""
     k, x_init = 3, (3, 1, 3)
     denoiser = lookup(k, 3, seed=8)
     if isinstance(sampler, AncestralSampler):

@@ -1,4 +1,4 @@
-"""Requests and settings that are refused in one line, before the network is called."""
+"""Invalid requests and settings of samplers: one-line errors before the network is called."""
 
 import re
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def test_bad_requests_are_refused_before_the_network() -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_that_do_not_fit(name: str) -> None:
-    """The shape checker of the tests would come first, so the plain check is called itself."""
+    """The tests' shape checker would fail first, so the check is called directly."""
     given = {"allowed": None, "padding": None, "seeds": None, name: SHAPES[name]}
     generator = None if name == "seeds" else torch.Generator()
     with pytest.raises(ValueError, match=rf"Sampler.{name} must have shape .* like x_init, got"):

@@ -1,4 +1,4 @@
-"""Logits of some positions only: the same numbers and samples, and no others asked for."""
+"""Logits of selected positions: the same values and samples, and no other positions evaluated."""
 
 import itertools
 
@@ -32,7 +32,7 @@ NETWORKS = {
 
 
 def caduceus(name: str, dtype: torch.dtype = torch.float64) -> Caduceus:
-    """Small, with embeddings so large that symbols differ."""
+    """Small, with embeddings large enough to distinguish symbols."""
     torch.manual_seed(0)
     options = {"n_layer": 2, "norm": "layer", **NETWORKS[name]}
     network = Caduceus(
@@ -53,7 +53,7 @@ def request(labelled: bool) -> Inputs:
 
 
 class NotMirrored(Caduceus):
-    """The broken twin: takes the reverse strand at the position of the strand."""
+    """Broken twin: reads the reverse strand at the position of the forward strand."""
 
     def head(self, h, inputs, where=None):
         if self.strands == 2:
@@ -64,7 +64,7 @@ class NotMirrored(Caduceus):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_caduceus_scores_single_positions_as_it_scores_all(name: str) -> None:
-    """To rounding: a matrix product with fewer rows may add up in another order."""
+    """Up to rounding: a matrix product with fewer rows may add in another order."""
     network, given = caduceus(name), request("labels" in name)
     whole = network(given)
     for share in (0.0, 0.1, 0.5, 1.0):
@@ -108,7 +108,7 @@ class Whole(TableBackbone):
 
 
 class Selective(TableBackbone):
-    """A table that scores single positions and notes which; it cannot score all."""
+    """A table that scores selected positions and records them; it cannot score all."""
 
     def __init__(self) -> None:
         super().__init__(3)
@@ -125,7 +125,7 @@ class Selective(TableBackbone):
 
 
 class ByColumn(Selective):
-    """The broken twin: answers in the order of the columns."""
+    """Broken twin: answers in the order of the columns."""
 
     def head(self, h, inputs, where=None):
         return self.logits(inputs).transpose(0, 1)[where.T]
@@ -153,7 +153,7 @@ def drawn(sampler: Sampler, backbone: Backbone, vocab_size: int) -> tuple[Tensor
 
 @every
 def test_samples_are_the_same_integers(sampler: Sampler) -> None:
-    """On a table of logits bit for bit, since nothing is rounded anew."""
+    """Equal to the bit for a table of logits, where nothing is rounded again."""
     k = Neighbours().table.shape[-1]
     tokens, nfe = drawn(sampler, Neighbours(), k)
     selected, spent = drawn(sampler, Selective(), k)
@@ -165,7 +165,7 @@ def test_samples_are_the_same_integers(sampler: Sampler) -> None:
 @every
 @pytest.mark.parametrize("name", ["ph", "ps"])
 def test_samples_of_caduceus_are_the_same_integers(sampler: Sampler, name: str) -> None:
-    """In float64, where rounding turns no draw."""
+    """In float64, where rounding changes no draw."""
     network = caduceus(name)
     tokens, nfe = drawn(sampler, Whole(network), K)
     selected, spent = drawn(sampler, network, K)
@@ -185,9 +185,9 @@ LOOKS_AT_ALL = {
 
 @every
 def test_only_what_is_needed_is_asked_for(sampler: Sampler) -> None:
-    """Masked positions only and, where the sampler does not look at all of them, each just once.
+    """Masked positions only, and each once unless the sampler looks at all of them.
 
-    What a sampler hides again it asks for again; what a window shows again it does not.
+    A position that the sampler masks again is evaluated again; one that a window repeats is not.
     """
     name = type(sampler).__name__.removesuffix("Sampler")
     backbone = Selective()
@@ -215,14 +215,14 @@ def test_only_what_is_needed_is_asked_for(sampler: Sampler) -> None:
             int(((later == k) & (earlier != k)).sum())
             for earlier, later in itertools.pairwise(seen)
         )
-        # The corrector hides and redraws within a step, unseen by the callback.
+        # The corrector masks and redraws within a step, which the callback does not see.
         assert asked == redrawn if "Remask" in name else asked > masked
     else:
         assert asked == masked
 
 
 def test_a_memory_keeps_the_answers_about_masks_only() -> None:
-    """An answer for each mask at the start, not for each position."""
+    """One answer per mask at the start, not per position."""
     kept: list[tuple[int, ...]] = []
 
     class Watched(CachedAncestralSampler):
@@ -241,7 +241,7 @@ def test_a_memory_keeps_the_answers_about_masks_only() -> None:
 
 
 def keeps_too_much(self: Memory, where: Tensor, log_probs: Tensor, x_t: Tensor) -> None:
-    """Broken twin: takes every row as seen."""
+    """Broken twin: treats every row as known."""
     REAL_KEEP(self, where, log_probs, x_t)
     self.tokens[:] = x_t
 

@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo: the measure its particles stand for, exactly, by every outcome."""
+"""Sequential Monte Carlo: the exact measure of its particles, over every outcome."""
 
 import dataclasses
 import math
@@ -156,7 +156,7 @@ def test_particles_cost_what_they_say_and_rows_end_on_their_own() -> None:
 
 @dataclass(frozen=True)
 class Ledger(SeededDraws):
-    """Notes every single use of noise but for drafts, which share theirs on purpose."""
+    """Records every use of noise except for drafts, which share theirs by design."""
 
     used: Counter = field(default_factory=Counter)
 
@@ -170,7 +170,7 @@ class Ledger(SeededDraws):
 
 
 class SameLetters(Ledger):
-    """The broken twin: a symbol that is drawn anew gets the same noise again."""
+    """Broken twin: a symbol that is redrawn gets the same noise again."""
 
     def tokens(self, log_probs: Tensor, where: Tensor, step: int) -> Tensor:
         return super().tokens(log_probs, where, 0)
@@ -222,11 +222,11 @@ def test_effective_size_and_normalizer() -> None:
     assert weights.normalised[0].exp().tolist() == pytest.approx([0.25] * 4)
 
 
-# Refusals
+# Errors
 
 
 def unchecked(**options: object) -> None:
-    """The sampler's own checks: the type checker of the tests would come before them."""
+    """Disable the shape checker, which would find the errors first."""
     sampler = object.__new__(SMCSampler)
     for name, value in {**dataclasses.asdict(SMCSampler(reward=reward)), **options}.items():
         object.__setattr__(sampler, name, value)

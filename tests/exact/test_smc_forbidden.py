@@ -1,4 +1,4 @@
-"""Rewards of -inf: what they rule out never comes, and the measure stays unbiased."""
+"""Rewards of -inf: excluded sequences are never drawn, and the measure stays unbiased."""
 
 import math
 
@@ -15,7 +15,7 @@ FORBIDDEN = (1, 0)
 
 
 def forbidding(tokens: Tensor) -> Tensor:
-    """The reward of the other tests, but never 1 followed by 0."""
+    """The reward of the other tests, with -inf for 1 followed by 0."""
     never = ((tokens[:, :-1] == 1) & (tokens[:, 1:] == 0)).any(dim=-1)
     return reward(tokens).masked_fill(never, -math.inf)
 
@@ -26,7 +26,7 @@ def only_one(tokens: Tensor) -> Tensor:
 
 
 def bury(self, weights) -> None:
-    """Rows without a living particle stand for nothing, in place of the refusal."""
+    """Give rows without a living particle weight 0 instead of raising an error."""
     extinct = weights.log_weights.isneginf().all(dim=-1)
     weights.log_weights = weights.log_weights.masked_fill(extinct[:, None], 0.0)
     weights.log_normalizer = weights.log_normalizer.masked_fill(extinct, -math.inf)
@@ -54,7 +54,7 @@ def test_the_measure_is_unbiased(monkeypatch, bad, drafts: int, resampling: floa
 
 
 def unspared(self, worth: Tensor, before: Tensor) -> Tensor:
-    """Broken twin: an impossible draft kills its particle, though it might have ended well."""
+    """Broken twin: an impossible draft kills its particle, although it could have ended well."""
     return worth
 
 

@@ -1,4 +1,4 @@
-"""What the callback of particles is left with: the steps of the sample, as they really were."""
+"""The callback of sequential Monte Carlo receives the actual steps of the sample."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ def reward(tokens: Tensor) -> Tensor:
 
 
 class Watched(SMCSampler):
-    """Keeps the states of every particle, those of its ancestors before it was one included."""
+    """Records the states of every particle, including those of its ancestors."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,7 +39,7 @@ class Watched(SMCSampler):
 
 
 class Even(TableBackbone):
-    """Finds all symbols equally likely, in rows of any length."""
+    """Predicts a uniform distribution for rows of any length."""
 
     def logits(self, inputs):
         return torch.zeros((*inputs.tokens.shape, K), dtype=torch.float64)
@@ -48,7 +48,7 @@ class Even(TableBackbone):
 def told(
     sampler: Sampler, x_init: Tensor, backbone: TableBackbone | None = None
 ) -> tuple[list[Tensor], Tensor]:
-    """The states that the callback is left with, from ``x_init`` on, and the samples."""
+    """The states that the callback receives, from ``x_init`` on, and the samples."""
     states = [x_init]
 
     def keep(step: int, x_t: Tensor) -> None:
@@ -73,7 +73,7 @@ def templates() -> Tensor:
 
 
 def strangers(num_steps: int | None = None) -> int:
-    """Rows whose states, as told, are those of no particle that ended as the sample did."""
+    """Rows whose reported states are those of no particle that ended as the sample did."""
     options = {"num_particles": 4, "reward_temperature": 0.3, "ess_threshold": 0.9}
     sampler = Watched(reward=reward, num_steps=num_steps, **options)
     states, tokens = told(sampler, templates())
@@ -90,7 +90,7 @@ def test_the_steps_are_those_of_the_chosen_particle(num_steps: int | None) -> No
 
 
 def test_the_first_particle_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Broken twin: the callback is told of the first particle until the last step."""
+    """Broken twin: the callback receives the first particle until the last step."""
     right = Swarm.show
 
     def first(self: Swarm, particle: Tensor, step: int) -> None:
@@ -102,7 +102,7 @@ def test_the_first_particle_is_another_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("window", [2, L])
 def test_within_windows_steps_follow_on_each_other(window: int) -> None:
-    """No symbol changes, one opens a step, and what a window began with stays."""
+    """No symbol changes, each step reveals one, and the start of a window stays."""
     inner = SMCSampler(reward=reward, num_particles=4, reward_temperature=0.3, ess_threshold=0.9)
     sampler = SemiAutoregressiveSampler(window=window, stride=window, inner=inner)
     states, tokens = told(sampler, torch.full((ROWS, L), K), Even(K))

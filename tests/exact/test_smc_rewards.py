@@ -1,4 +1,4 @@
-"""What is no reward, and when that is said."""
+"""Invalid rewards, and when they are reported."""
 
 import math
 

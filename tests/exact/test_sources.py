@@ -1,7 +1,7 @@
 """Synthetic genomes against enumeration over letters and over hidden paths.
 
-Statistical assertions have a false-alarm rate of 1e-6; the power against the named wrong sampler is
-asserted to exceed 0.999.
+The false-alarm rate of statistical assertions is 1e-6; the power against the named wrong sampler
+must exceed 0.999.
 """
 
 import itertools
@@ -56,10 +56,11 @@ def uniform_start(source: MarkovGenome) -> MarkovGenome:
 def path_probability(
     source: MarkovGenome, context: tuple[int, ...], rows: np.ndarray
 ) -> np.ndarray:
-    """P(rows | context, something starts now), summed over all ways to cut the row into things.
+    """P(rows | context, an instance starts now), summed over all divisions of the row into
+    instances.
 
-    Independent of the tables of ``MarkovGenome``: a recursion over whole instances, the last one
-    of which may be cut off by the end of the row. Returns one value a row.
+    Independent of the tables of ``MarkovGenome``: a recursion over whole instances, the last of
+    which may be cut at the end of the row. Returns one value per row.
     """
     k, length = source.order, rows.shape[1]
     items = [(m.rate / 2, s) for m in source.motifs for s in (m.matrix, m.matrix[::-1, ::-1])]
@@ -90,7 +91,9 @@ def test_probabilities_of_all_windows_sum_to_one(order: int) -> None:
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_forward_algorithm_equals_a_sum_over_hidden_paths(order: int) -> None:
-    """Conditioned on a known context at a boundary; only there the recursion has no memory."""
+    """Given a known context at a boundary, which is the only place where the recursion has no
+    memory.
+    """
     length = 4
     rows = all_rows(length)
 
@@ -111,7 +114,9 @@ def test_forward_algorithm_equals_a_sum_over_hidden_paths(order: int) -> None:
 
 @orders
 def test_windows_are_stationary(order: int) -> None:
-    """Letters 2..L + 1 are distributed as letters 1..L; the chain keeps its joint distribution."""
+    """Letters 2..L + 1 have the distribution of letters 1..L; the chain keeps its joint
+    distribution.
+    """
 
     def drift(source: MarkovGenome) -> float:
         distribution = np.exp(source.log_prob(all_rows(5))).reshape((4,) * 5)
@@ -161,7 +166,7 @@ def test_sampled_entropy_agrees_with_enumeration(order: int) -> None:
     plain = float(np.sqrt((np.exp(log_prob) * (log_prob + truth) ** 2).sum() / 8192))
     assert estimate.standard_error < 0.95 * plain
     assert window_entropy(source, 6, num=8192).nats == estimate.nats
-    # Scoring with the minus strand not complemented costs its divergence from the truth.
+    # If the minus strand is not complemented, the score rises by the divergence from the truth.
     broken = genome(order, tuple(OneStrandTwice(m.matrix, m.rate) for m in MOTIFS))
     cross = -float((np.exp(log_prob) * broken.log_prob(all_rows(6))).sum())
     assert cross - estimate.nats > 5 * estimate.standard_error

@@ -1,4 +1,4 @@
-"""Templates and motifs by enumeration: what is drawn in them has the exact distribution."""
+"""Templates and motifs by enumeration: samples have the exact conditional distribution."""
 
 import itertools
 import math
@@ -51,7 +51,7 @@ def test_every_placement_has_one_number(length, widths, taken) -> None:
 
 
 def one_after_the_other(length: int, widths: tuple[int, ...], taken: set[int]) -> Distribution:
-    """The broken twin: each motif uniformly among the places that the ones before have left."""
+    """Broken twin: each motif uniformly among the positions that earlier ones have left."""
     distribution: Distribution = {(): 1.0}
     for width in widths:
         grown: Distribution = {}
@@ -65,7 +65,9 @@ def one_after_the_other(length: int, widths: tuple[int, ...], taken: set[int]) -
 
 
 def test_loose_motifs_are_laid_uniformly_around_fixed_ones() -> None:
-    """4,000 seeds over 19 ways: false alarm 1e-6, power above .999 against one after the other."""
+    """4,000 seeds over 19 arrangements: false-alarm rate 1e-6, power above .999 against
+    the twin.
+    """
     length, draws = 12, 4000
     motifs = [Motif.parse(text) for text in ("ACA@5", "TT", "GGG")]
     scaffolds = Scaffolds(motifs, draws, length, DNA)
@@ -125,7 +127,7 @@ def restricted(allowed: Tensor) -> distributions.Reshape:
 
 @pytest.mark.parametrize("pattern", ["RNT", "SBK", "NNN", "ANC"])
 def test_what_is_drawn_within_a_template_has_the_exact_distribution(pattern: str) -> None:
-    """Each symbol from the model within the code, given what is there, in random order."""
+    """Each symbol is drawn from the model within the code, given the others, in random order."""
     k, denoiser = 4, masked_model(LookupBackbone(4, 3, seed=2))
     template = Template.within(DNA.allowed(pattern))
     x_init = torch.from_numpy(template.tokens)
@@ -147,7 +149,7 @@ def test_what_is_drawn_within_a_template_has_the_exact_distribution(pattern: str
     assert (distance(found, rejected) < 1e-10) == (allowed is None), "the twin by rejection"
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize(
