@@ -1,4 +1,4 @@
-"""Discrete diffusion over token sequences, whatever the tokens are.
+"""Discrete diffusion over sequences of any tokens.
 
 >>> import seqdiff
 >>> run = seqdiff.load("runs/demo")

@@ -16,7 +16,7 @@ def load_dna_run(command: str, directory: Path, device: torch.device) -> Run:
 
     Args:
         command: Who asks, for the messages.
-        directory: Of the run.
+        directory: Run directory.
         device: Where the network goes.
 
     Raises:

@@ -32,7 +32,7 @@ class FastaReader:
         """Read the records.
 
         Raises:
-            ValueError: If the model is not one of DNA, or the file is not sound FASTA.
+            ValueError: If the model is not one of DNA, or the file is not valid FASTA.
         """
         from genomics.io.fasta import read_ids
         from genomics.sequence import DNATokenizer

@@ -66,7 +66,7 @@ class Backbone(nn.Module, ABC):
             inputs: Tokens; a causal network also reads where padding is.
 
         Returns:
-            ``[B, L, width]``; ``[2 B, L, width]`` for a network that keeps its two strands apart.
+            ``[B, L, width]``; ``[2 B, L, width]`` for a network that reads both strands.
 
         Raises:
             ValueError: If rows do not fit.
@@ -96,7 +96,7 @@ class Backbone(nn.Module, ABC):
         """Score every symbol at every position.
 
         Args:
-            inputs: What the network is given. All tokens are read, wherever scores are asked for.
+            inputs: Inputs of the network. All tokens are read, whatever positions are scored.
             where: Positions to score; ``None`` for all.
 
         Returns:
@@ -115,7 +115,7 @@ class Backbone(nn.Module, ABC):
 
         With two strands, the first half of a state is the row's and the second that of its reverse
         complement at the same base, so that the reverse complement of a row has the states in
-        reverse order with their halves exchanged.
+        reverse order with their halves swapped.
 
         Args:
             inputs: Without ``sigma``, a time-conditioned network takes the rows as free of noise.

@@ -31,7 +31,7 @@ def existing(directory: str | Path, name: str, what: str) -> Path:
         what: The kind of network, for the message.
 
     Raises:
-        FileNotFoundError: If it is not there.
+        FileNotFoundError: If it does not exist.
     """
     path = Path(directory) / name
     if path.is_file():
@@ -39,11 +39,11 @@ def existing(directory: str | Path, name: str, what: str) -> Path:
     pickled = sorted(p.name for p in path.parent.glob("*") if p.suffix in (".bin", ".pt", ".ckpt"))
     if name == WEIGHTS_FILE and pickled:
         raise FileNotFoundError(
-            f"{path} is not there, only {listed(pickled)}, which is not read since unpickling can "
-            f"run any code; save the weights as {WEIGHTS_FILE}"
+            f"{path} does not exist, only {listed(pickled)}, which is not read since unpickling "
+            f"can run any code; save the weights as {WEIGHTS_FILE}"
         )
     raise FileNotFoundError(
-        f"{path} is not there; give the folder of a published {what}, which holds "
+        f"{path} does not exist; give the folder of a published {what}, which holds "
         f"{CONFIG_FILE} and {WEIGHTS_FILE}"
     )
 
@@ -55,7 +55,7 @@ def read_json(path: Path) -> dict[str, object]:
         path: The file.
 
     Raises:
-        ValueError: If it holds none.
+        ValueError: If the file is not a JSON object.
     """
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def read_tensors(directory: str | Path, what: str) -> tuple[Path, dict[str, Tens
         The file and its tensors.
 
     Raises:
-        FileNotFoundError: If the file is not there.
+        FileNotFoundError: If the file does not exist.
         ValueError: If it is damaged.
     """
     path = existing(directory, WEIGHTS_FILE, what)
@@ -95,7 +95,7 @@ def write_folder(
     """Write config.json and model.safetensors, each complete or not at all.
 
     Args:
-        directory: Folder, made if it is not there; files of these names are replaced.
+        directory: Folder, created if it does not exist; files of these names are replaced.
         config: Fields of config.json.
         tensors: By published name.
 

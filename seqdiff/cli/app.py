@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _output_is_cut_off() -> bool:
-    """Find out whether the reader of standard output has gone; if so, write the rest to nowhere."""
+    """Return whether the reader of standard output has gone; if so, discard further output."""
     watch = select.poll()
     watch.register(_STANDARD_OUTPUT, select.POLLERR)
     if not watch.poll(0):

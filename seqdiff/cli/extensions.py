@@ -91,7 +91,7 @@ class TemplateReader(Protocol):
         """Read the names and the strings, at least one; names are unique, without line breaks.
 
         Raises:
-            ValueError: If the file is not sound.
+            ValueError: If the file is not valid.
         """
         ...
 

@@ -178,7 +178,7 @@ def _templates(
     """Make a template for each sequence.
 
     Raises:
-        ValueError: If the file is not sound, or options do not fit the run.
+        ValueError: If the file is not valid, or options do not fit the run.
     """
     from seqdiff.data import Blanks, Records
 

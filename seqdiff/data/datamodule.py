@@ -31,7 +31,7 @@ class SequenceDataModule(ABC):
 
     Attributes:
         token_name: Name of a token in reports, for example ``base`` or ``word``.
-        file_suffix: Of the file format that samples are printed in.
+        file_suffix: Suffix of the file format that samples are printed in.
         tokenizer: Maps the domain's strings to ids and back.
         batch_size: Training examples per device and forward pass.
         eval_batch_size: Validation and test examples per device and forward pass.
@@ -113,7 +113,7 @@ class SequenceDataModule(ABC):
         """Read an endless stream as training does, from a position.
 
         Args:
-            split: Of its rows.
+            split: Split to read.
             rank: This device.
             world_size: Number of devices.
             start: Position of the first example of the first step.
@@ -178,9 +178,9 @@ class NoData(SequenceDataModule):
     """A tokenizer without sequences: the data of a published network.
 
     Args:
-        tokenizer: Of the network.
+        tokenizer: Tokenizer of the network.
         token_name: What reports call a token.
-        file_suffix: Of the file format that samples are printed in.
+        file_suffix: Suffix of the file format that samples are printed in.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, token_name: str, file_suffix: str) -> None:

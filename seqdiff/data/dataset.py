@@ -54,7 +54,7 @@ class SequenceDataset(ABC):
     def epoch(self, seed: int, number: int) -> SequenceDataset:
         """Return the rows of one epoch of training, whose number must not change.
 
-        A dataset that cuts rows from longer sequences may cut them anew in every epoch.
+        A dataset that cuts rows from longer sequences may cut them differently in every epoch.
 
         Args:
             seed: Seed of the run.

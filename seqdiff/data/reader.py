@@ -41,7 +41,7 @@ class Reader(Protocol):
     format. ``read`` imports what is slow.
 
     Attributes:
-        suffixes: Of the files, without dots; ``.gz`` may follow them.
+        suffixes: Suffixes of the files, without dots; ``.gz`` may follow them.
     """
 
     suffixes: ClassVar[tuple[str, ...]]
@@ -51,10 +51,10 @@ class Reader(Protocol):
 
         Args:
             path: An existing file.
-            tokenizer: Of the run that will score the records.
+            tokenizer: Tokenizer of the run that will score the records.
 
         Raises:
-            ValueError: If the file is not sound, or the tokenizer is not for such files.
+            ValueError: If the file is not valid, or the tokenizer is not for such files.
         """
         ...
 

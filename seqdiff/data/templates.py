@@ -253,7 +253,7 @@ class Scaffolds(Templates):
 class Placements:
     """All ways to place things of given widths in a row without overlap, numbered from 0.
 
-    Things of one width are distinct, so exchanging two of them is another way.
+    Things of one width are distinct, so swapping two of them is another way.
 
     Attributes:
         count: Number of ways.

@@ -60,7 +60,7 @@ class ConstraintTokenizer(Tokenizer, Protocol):
 
 @runtime_checkable
 class StrandTokenizer(Tokenizer, Protocol):
-    """A tokenizer of sequences that can also be read backwards, with every symbol exchanged."""
+    """A tokenizer of sequences that have a reverse complement."""
 
     @property
     def complement(self) -> Sequence[int]:

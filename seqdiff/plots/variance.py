@@ -26,7 +26,7 @@ def draw_variances(
     Args:
         found: The variances.
         title: Above the picture.
-        unit: Of the variances.
+        unit: Unit of the variances.
         in_use: An interval to mark beside the least.
     """
     betas = sorted({interval.beta for interval in found.intervals})

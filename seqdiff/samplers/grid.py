@@ -149,7 +149,7 @@ class AncestralSampler(GridSampler):
     """The exact posterior step by step, one network evaluation per step; off by O(1/steps).
 
     ``num_steps`` equal steps from t = 1 to t = 0, each an exact draw from q(z_s | z_t, x0) with the
-    prediction in the place of x0. With masks, a position is unmasked in the step that holds its
+    prediction instead of x0. With masks, a position is unmasked in the step that holds its
     unmask time, which has probability (alpha_s - alpha_t) / (1 - alpha_t) in every step that finds
     it masked. Source: Sahoo et al. 2024, arXiv:2406.07524; Austin et al. 2021, arXiv:2107.03006.
     """

@@ -148,7 +148,7 @@ class Swarm:
         return draws.unmask_times(where[:, None])[where, 0]
 
     def weigh(self, which: Bool[Tensor, " BN"], worth: Float64[Tensor, " n"]) -> None:
-        """Multiply weights by the new worth of some particles over their worth before."""
+        """Multiply weights by the ratio of the new to the old worth of some particles."""
         before = self.worth.clone()
         self.worth[which] = worth
         gain = (self.worth - before).view_as(self.weights.log_weights)

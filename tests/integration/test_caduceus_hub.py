@@ -149,10 +149,10 @@ def test_fields_of_other_software_and_of_initialisation_change_nothing(folder: P
 
 
 def test_a_missing_folder_or_file(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nowhere.config\.json is not there; give the"):
+    with pytest.raises(FileNotFoundError, match=r"nowhere.config\.json does not exist; give the"):
         Caduceus.from_hub(folder / "nowhere")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"model\.safetensors is not there"):
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors does not exist"):
         Caduceus.from_hub(folder)
 
 

@@ -136,7 +136,7 @@ def test_a_run_stands_on_its_own_when_the_folder_and_the_run_have_moved(
     del content["backbone"]["init_args"]["published_shape"]
     (stopped / "run.yaml").write_text(yaml.safe_dump(content))
     said = fails(["evaluate", str(stopped)])
-    assert f"{hub / 'config.json'} is not there" in said, "the twin that keeps no shape"
+    assert f"{hub / 'config.json'} does not exist" in said, "the twin that keeps no shape"
 
 
 LISTS = {
@@ -245,7 +245,7 @@ def test_what_does_not_fit_is_one_line_and_leaves_nothing(
     config = json.loads((hub / "config.json").read_text())
     (hub / "config.json").write_text(json.dumps({**config, "n_blocks": 2}))
     assert "does not fit its config.json: missing none; unexpected" in fails(command)
-    assert "config.json is not there" in fails(make(tmp_path, tmp_path / "run"))
+    assert "config.json does not exist" in fails(make(tmp_path, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

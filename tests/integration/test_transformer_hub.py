@@ -129,13 +129,13 @@ def test_fields_of_other_software_change_nothing(folder: Path) -> None:
 
 
 def test_missing_files(folder: Path) -> None:
-    said = r"nowhere.config\.json is not there; give the folder of a published MDLM or BD3-LM"
+    said = r"nowhere.config\.json does not exist; give the folder of a published MDLM or BD3-LM"
     assert_refused(folder / "nowhere", said, FileNotFoundError)
     weights = folder / "model.safetensors"
     weights.unlink()
-    assert_refused(folder, r"model\.safetensors is not there; give", FileNotFoundError)
+    assert_refused(folder, r"model\.safetensors does not exist; give", FileNotFoundError)
     (folder / "pytorch_model.bin").write_bytes(b"\x80")
-    said = r"is not there, only pytorch_model\.bin, which is not read since unpickling can run any"
+    said = r"does not exist, only pytorch_model\.bin, which is not read since unpickling can run any"
     assert_refused(folder, said, FileNotFoundError)
 
 

@@ -24,7 +24,7 @@ class CaduceusConfig:
         complement: Complement of every embedded id; None only for ``ph``.
         variant: ``ph`` (plain) or ``ps`` (equivariant to the reverse complement).
         tied: Whether both directions use the same input and output projections.
-        combine: How the directions meet.
+        combine: How the outputs of the directions are combined.
         norm: Kind of norm.
         norm_eps: Added to the mean square.
         swap_strands: Whether ``ps`` swaps the strands before each block.

@@ -70,7 +70,7 @@ def read_config(directory: str | Path) -> CaduceusConfig:
     """Read config.json; every id is both embedded and scored.
 
     Raises:
-        FileNotFoundError: If the file is not there.
+        FileNotFoundError: If the file does not exist.
         ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or has a
             value that ``Caduceus`` does not support.
     """
@@ -140,7 +140,7 @@ def read_weights(
         like: The state dict to fill; gives names, shapes and dtypes.
 
     Raises:
-        FileNotFoundError: If the file is not there.
+        FileNotFoundError: If the file does not exist.
         ValueError: If it is damaged, a tensor is missing, unexpected or of the wrong shape, or
             tensors that should be tied differ.
     """
@@ -162,7 +162,7 @@ def write_hub(directory: str | Path, config: CaduceusConfig, state: Mapping[str,
     """Write config.json and model.safetensors, each complete or not at all.
 
     Args:
-        directory: Folder, made if it is not there; files of these names are replaced.
+        directory: Folder, created if it does not exist; files of these names are replaced.
         config: What to describe. The format scores every embedded id.
         state: State dict of a ``Caduceus`` of this configuration.
 

@@ -191,7 +191,7 @@ class Caduceus(_Bidirectional):
     Both strands are rows of one batch, each in its own orientation. ``swap_strands`` makes them
     change places before every block, as in the weights published with a fused add-norm. A strand
     that changes places is reversed in length and in channels; instead of reversing activations,
-    every other block is applied mirrored, which reverses weights and exchanges scan directions, so
+    every other block is applied mirrored, which reverses weights and swaps scan directions, so
     that only logits are ever flipped.
 
     A row's label adds one vector to the embedding of each of its tokens, on either strand in that
@@ -210,7 +210,7 @@ class Caduceus(_Bidirectional):
         complement: Complement of every embedded id; needed for ``ps``.
         variant: ``ph`` or ``ps``.
         tied: Use the same input and output projections in both directions.
-        combine: How the directions meet: ``add`` or ``ew_multiply``.
+        combine: How the outputs of the directions are combined: ``add`` or ``ew_multiply``.
         norm: ``rms`` or ``layer``.
         norm_eps: Added to the mean square.
         swap_strands: Whether ``ps`` swaps the strands before each block.
@@ -378,8 +378,8 @@ class Caduceus(_Bidirectional):
             backend: As in the constructor.
 
         Raises:
-            FileNotFoundError: If a file is not there.
-            ValueError: If a file is damaged, the configuration holds what is not supported, or the
+            FileNotFoundError: If a file does not exist.
+            ValueError: If a file is damaged, the configuration has an unsupported value, or the
                 weights do not fit it.
         """
         config = read_config(directory)
@@ -391,7 +391,7 @@ class Caduceus(_Bidirectional):
         """Write the network in the published format, where every embedded id is also scored.
 
         Args:
-            directory: Folder, made if it is not there.
+            directory: Folder, created if it does not exist.
 
         Raises:
             OSError: If it cannot be written; each file there is then still whole, old or new.

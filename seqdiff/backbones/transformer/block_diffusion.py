@@ -397,8 +397,8 @@ class _Half(NamedTuple):
     Attributes:
         layout: Layout of its rows.
         block_size: Tokens of a block.
-        kept: Of the clean half: gains the keys and values of every block of the network.
-        clean: Of the noisy half: layout, keys and values of the clean rows that it reads.
+        kept: For the clean half: receives the keys and values of every block of the network.
+        clean: For the noisy half: layout, keys and values of the clean rows that it reads.
     """
 
     layout: Layout

@@ -187,7 +187,7 @@ class _Modulated(NamedTuple):
     Attributes:
         eps: Added to the variance.
         gain: ``[B, 1, D]``, or of one row for all.
-        shift: Of the same shape.
+        shift: Shift of the same shape.
     """
 
     eps: float

@@ -93,7 +93,7 @@ def read_config(
         The network's sizes and, of a BD3-LM, the other fields.
 
     Raises:
-        FileNotFoundError: If the file is not there.
+        FileNotFoundError: If the file does not exist.
         ValueError: If it is not JSON, or a field is missing, unknown, of the wrong type, or has a
             value that ``Transformer`` does not support.
     """
@@ -149,7 +149,7 @@ def read_weights(
         The state dict, and the fields with the mask fractions in the file.
 
     Raises:
-        FileNotFoundError: If the file is not there.
+        FileNotFoundError: If the file does not exist.
         ValueError: If it is damaged, or a tensor is missing, unexpected or of the wrong shape.
     """
     path, stored = read_tensors(directory, _WHAT)
@@ -197,7 +197,7 @@ def write_hub(
     """Write config.json and model.safetensors, each complete or not at all.
 
     Args:
-        directory: Folder, made if it is not there; files of these names are replaced.
+        directory: Folder, created if it does not exist; files of these names are replaced.
         config: Sizes of the network. The format scores every embedded id; ids that the network
             does not score get zeros.
         block_fields: Further fields of a BD3-LM; ``None`` for an MDLM.

@@ -79,7 +79,7 @@ class Block(nn.Module):
     Args:
         d_model: Channels.
         n_heads: Attention heads.
-        dropout: Of each branch.
+        dropout: Dropout probability of each branch.
     """
 
     def __init__(self, d_model: int, n_heads: int, dropout: float) -> None:
@@ -154,7 +154,7 @@ class AdaptiveBlock(Block):
     Args:
         d_model: Channels.
         n_heads: Attention heads.
-        dropout: Of each branch.
+        dropout: Dropout probability of each branch.
         cond_dim: Channels of the condition.
     """
 

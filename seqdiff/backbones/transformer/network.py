@@ -324,8 +324,8 @@ class Transformer(_Stack):
             The network in eval mode.
 
         Raises:
-            FileNotFoundError: If a file is not there.
-            ValueError: If a file is damaged, the configuration holds what is not supported, or the
+            FileNotFoundError: If a file does not exist.
+            ValueError: If a file is damaged, the configuration has an unsupported value, or the
                 weights do not fit it.
         """
         config, block_fields = read_config(directory)
@@ -345,7 +345,7 @@ class Transformer(_Stack):
         written as a BD3-LM, any other as an MDLM.
 
         Args:
-            directory: Folder, made if it is not there.
+            directory: Folder, created if it does not exist.
 
         Raises:
             OSError: If it cannot be written; each file there is then still whole, old or new.
@@ -438,7 +438,7 @@ class PublishedTransformer(Transformer):
         blocks: Whether the folder holds a BD3-LM, which denoises a block given those before it.
 
     Raises:
-        FileNotFoundError: If a file is not there.
+        FileNotFoundError: If a file does not exist.
         ValueError: If a file is damaged, the folder holds no MDLM, the weights do not fit the
             configuration, or the vocabulary has another size.
     """

@@ -91,7 +91,7 @@ class Packed(NamedTuple):
 
     @classmethod
     def of(cls, padding: Bool[Tensor, "B L"], *, causal: bool = False) -> Packed:
-        """Leave out padding, wherever in a row it is.
+        """Remove padding, at any position of a row.
 
         Args:
             padding: True at padding.

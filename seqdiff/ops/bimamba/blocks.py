@@ -2,7 +2,7 @@
 
 The direction from left to right runs through all clean blocks of a row. It leaves its state and
 the end of its convolution's input at every border between two blocks, from which any other tokens
-of the next block can then be read. The direction from right to left starts anew at the end of
+of the next block can then be read. The direction from right to left restarts at the end of
 every block, so it knows nothing of later blocks.
 
 On the CPU in float32 and float64, one operator runs both directions, as in ``mamba_both_ways``. It
@@ -67,7 +67,7 @@ def mamba_through(
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
         fwd: Weights of the direction from left to right, which runs through all blocks.
-        rev: Weights of the other direction, which starts anew at the end of every block.
+        rev: Weights of the other direction, which restarts at the end of every block.
         block_size: Tokens of a block; divides L.
         start: The border before the first block, ``n = 1``.
         padding: See ``mamba_direction``.

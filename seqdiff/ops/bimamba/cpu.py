@@ -44,7 +44,7 @@ def mamba_cpu(
             default.
         through: Whether the direction from left to right runs through the blocks, which then
             divide the row.
-        mirrored: Whether the directions are exchanged.
+        mirrored: Whether the directions are swapped.
 
     Returns:
         The output ``(B, L, D)`` and, if through, the states and tails of all borders.

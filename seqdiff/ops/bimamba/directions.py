@@ -107,7 +107,7 @@ def mamba_both_ways(
         fwd: Weights of the direction from left to right.
         rev: Weights of the other.
         padding: See ``mamba_direction``.
-        mirrored: Exchange the directions.
+        mirrored: Swap the directions.
         backend: See ``mamba_direction``.
 
     Raises:

@@ -38,7 +38,7 @@ def check_direction(
     Args:
         xz: Input and gate side by side.
         weights: The direction's.
-        padding: Of the shape of ``xz`` without channels.
+        padding: True at padding; the shape of ``xz`` without channels.
         gated: Whether there is a gate.
 
     Raises:

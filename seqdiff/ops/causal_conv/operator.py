@@ -16,7 +16,7 @@ def register_conv(
     """Register a backend.
 
     Args:
-        name: Of the operator.
+        name: Name of the operator.
         forward: From x, the filter, its bias or None, whether SiLU follows and whether the filter
             looks right, to the output.
         backward: From the same and the gradient of the output, to the gradients of x, the filter

@@ -645,7 +645,7 @@ def scan_backward(
 
     The arguments up to ``borders`` are those of `scan_forward`, the gradients from ``du`` on those
     of `Gradients`. ``dz`` is added to if ``accumulate``. ``saved`` is what the forward kept.
-    ``flows`` are the gradients of the borders: filled where blocks begin anew; if through, given,
+    ``flows`` are the gradients of the borders: filled where blocks restart; if through, given,
     and to the first is added what reaches it through the row. ``d_out`` of size 0 is zero.
     """
     scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)

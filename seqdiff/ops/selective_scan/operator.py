@@ -21,7 +21,7 @@ def register_scan(
     """Register a backend.
 
     Args:
-        name: Of the operator.
+        name: Name of the operator.
         forward: From u, delta, A, B, C, D, z, the bias, the initial state (the last four may be
             None), whether delta passes softplus, whether positions are read from right to left
             and whether a backward follows, to the output, the last state and what is saved for
