@@ -18,7 +18,7 @@ from seqdiff.schedules import require
 class Gaussian(Process):
     """z_t = sqrt(sigmoid(-g(t))) e(x0) + sqrt(sigmoid(g(t))) eps, with a learned embedding e.
 
-    The embedding and the curve g are learned and belong to the denoiser; this class has the settings.
+    The embedding and the curve g are learned and belong to the denoiser.
     Source: Gulrajani and Hashimoto 2023, arXiv:2305.18619.
 
     Attributes:

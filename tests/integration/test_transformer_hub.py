@@ -135,7 +135,7 @@ def test_missing_files(folder: Path) -> None:
     weights.unlink()
     assert_refused(folder, r"model\.safetensors does not exist; give", FileNotFoundError)
     (folder / "pytorch_model.bin").write_bytes(b"\x80")
-    said = r"does not exist, only pytorch_model\.bin, which is not read since unpickling can run any"
+    said = r"does not exist, only pytorch_model\.bin, which is not read since unpickling can run"
     assert_refused(folder, said, FileNotFoundError)
 
 
