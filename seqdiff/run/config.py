@@ -362,7 +362,7 @@ def _hint(arguments: Sequence[str]) -> str:
     hints = get_type_hints(RunConfig)
     for key, value in merged.items():
         if key in _CHOICES:
-            blocks = ", with --block_size N for blocks" if key == "process" else ""
+            blocks = ", with --block-size N for blocks" if key == "process" else ""
             found = _hint_of_class(_CHOICES[key], value, linked=key, more=blocks)
         elif key in known:
             found = _hint_of_group(hints[key], value)

@@ -136,7 +136,7 @@ def check_memory(sequences: int, length: int, device: torch.device) -> None:
     except (RuntimeError, TypeError) as error:
         raise ValueError(
             f"sample.length must fit in the memory of {device}, got {sequences} of {length:,} "
-            "tokens at a time; lower --length or --batch_size"
+            "tokens at a time; lower --length or --batch-size"
         ) from error
 
 
@@ -383,7 +383,7 @@ def choose_labels(command: str, run: Trained, *, given: bool) -> bool | None:
     if not given and run.config.label_dropout == 0:
         raise ValueError(
             f"{command}.given_labels must be set for a run trained with label_dropout 0, which "
-            f"cannot do without labels, got {run.directory} without it; add --given_labels, or "
+            f"cannot do without labels, got {run.directory} without it; add --given-labels, or "
             "train with label_dropout 0.1"
         )
     return given
