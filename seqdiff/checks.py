@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from numbers import Integral
 
 
-def check_count(owner: str, count: int) -> None:
-    """Check that a number of things is positive.
+def check_count(owner: str, count: int, least: int = 1) -> None:
+    """Check that a number of things is large enough.
 
     Args:
         owner: Name of the argument, for the message.
         count: The number.
+        least: The smallest valid number.
 
     Raises:
-        ValueError: If it is less than 1.
+        ValueError: If it is not an integer of at least ``least``.
     """
-    if count < 1:
-        raise ValueError(f"{owner} must be at least 1, got {count}; raise it")
+    _check_integer(owner, count)
+    if count < least:
+        raise ValueError(f"{owner} must be at least {least}, got {count}; raise it")
 
 
 def check_seed(owner: str, seed: int | None) -> None:
@@ -28,24 +31,53 @@ def check_seed(owner: str, seed: int | None) -> None:
         seed: The seed; ``None`` is drawn later.
 
     Raises:
-        ValueError: If it is not in [0, 2^32).
+        ValueError: If it is not an integer in [0, 2^32).
     """
-    if seed is not None and not 0 <= seed < 2**32:
+    if seed is None:
+        return
+    _check_integer(owner, seed)
+    if not 0 <= seed < 2**32:
         raise ValueError(f"{owner} must be in [0, 2^32), got {seed}; choose one, such as 0")
 
 
-def check_list(owner: str, values: object) -> None:
-    """Check that an argument is not one string, which would be read as a list of characters.
+def check_strings(owner: str, values: object) -> None:
+    """Check that an argument is a list of strings; a single string would be read as characters.
 
     Args:
         owner: Name of the argument, for the message.
         values: The argument.
 
     Raises:
-        ValueError: If it is a string.
+        ValueError: If it is not, or it is empty.
     """
     if isinstance(values, str):
         raise ValueError(f"{owner} must be a list, got the string {values[:20]!r}; use [...]")
+    if not isinstance(values, Iterable):
+        raise ValueError(f"{owner} must be a list of strings, got {values!r}; use [...]")
+    strings = list(values)
+    if not strings:
+        raise ValueError(f"{owner} must hold a string, got an empty list; add one")
+    for value in strings:
+        check_string(f"{owner}", value)
+
+
+def check_string(owner: str, value: object) -> None:
+    """Check that an argument is a string.
+
+    Args:
+        owner: Name of the argument, for the message.
+        value: The argument.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{owner} must be text, got {value!r}; give a string")
+
+
+def _check_integer(owner: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{owner} must be an integer, got {value!r}; give a whole number")
 
 
 def check_options(owner: str, options: Mapping[str, object], kind: type) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Integer
 
-from seqdiff.files import replacing
+from seqdiff.files import check_parent, replacing
 
 _SHAPES = {
     "x_init": 2,
@@ -97,6 +97,21 @@ class Trace:
             states[step] = states[step - 1]
             states[step, position] = token
         return states
+
+
+def check_trace(path: Path) -> None:
+    """Check, before slow work, that a trace can be written.
+
+    Args:
+        path: The file to write.
+
+    Raises:
+        OSError: If it cannot be written.
+        ValueError: If its suffix is not npz.
+    """
+    if path.suffix != ".npz":
+        raise ValueError(f"sample.trace must end in .npz, got {path}; rename it")
+    check_parent("sample.trace", path)
 
 
 def write_trace(path: Path, trace: Trace) -> None:

@@ -68,7 +68,8 @@ def embed(
     if layer is not None:
         which = f"{layer} of {backbone.num_layers} layers"
     each = "record" if pooled else "base"
-    print(f"{out}: {len(records):,} records, {width} numbers a {each}, after {which}")
+    noun = "record" if len(records) == 1 else "records"
+    print(f"{out}: {len(records):,} {noun}, {width} numbers per {each}, after {which}")
 
 
 def _check_out(out: Path, pooling: str) -> None:

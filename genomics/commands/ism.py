@@ -73,4 +73,5 @@ def ism(
     with replacing(out) as temporary:
         arrays = {"names": np.array(list(records)), "sequences": np.array(bases), **named}
         np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]
-    print(f"{out}: {len(records):,} records, {known:,} positions, nats against the reference")
+    noun = "record" if len(records) == 1 else "records"
+    print(f"{out}: {len(records):,} {noun}, {known:,} positions, nats against the reference")

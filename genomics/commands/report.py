@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from seqdiff.samplers import Sampler
     from seqdiff.trace import Trace
 
+_MOTIFS = "motifs.jaspar"
 _ROOM = 8  # bases of a synthetic reference for each base of the samples
 
 
@@ -46,7 +47,7 @@ def report(
         num: Number of samples to draw, if they are drawn.
         out: HTML file to write, and a .json file of the numbers beside it; default:
             RUN/report.html.
-        motifs: Motifs to count, in JASPAR or MEME format.
+        motifs: Motifs to count, in JASPAR or MEME format; default: RUN/motifs.jaspar if it exists.
         trace: File of seqdiff sample --trace, whose first sequence is shown while it is drawn;
             default: one is drawn.
         markov_order: Order of the Markov chain.
@@ -78,6 +79,8 @@ def report(
 
     place = choose_device(device)
     given = None if samples is None else read_samples(samples)
+    if motifs is None and (run / _MOTIFS).is_file():
+        motifs = run / _MOTIFS
     scored = None if motifs is None else read_motifs(motifs)
     steps = None if trace is None else read_dna_trace(trace)
     genome = None if reference is None else load_genome(reference)

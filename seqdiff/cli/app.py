@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib.metadata import entry_points, version
-from typing import Any
+from typing import Any, get_args
 
-from cyclopts import App, CycloptsError, Group, Parameter, UnknownCommandError
+from cyclopts import App, CycloptsError, Group, Parameter, Token, UnknownCommandError, convert
 
 from seqdiff.cli.extensions import Command
 
@@ -99,7 +99,7 @@ def build_app(only: str | None = None) -> App:
         help="Discrete diffusion over token sequences: DNA, text, and domains of your own.",
         version=lambda: version("seqdiff"),
         help_format="markdown",
-        default_parameter=Parameter(negative=()),
+        default_parameter=Parameter(negative=(), converter=_convert),
         result_action="return_value",
     )
     groups: dict[str, Group] = {}
@@ -114,6 +114,20 @@ def build_app(only: str | None = None) -> App:
     return app
 
 
+def _convert(kind: Any, tokens: Sequence[Token]) -> Any:
+    """Convert words as cyclopts does, but reject fractions for integers instead of rounding them.
+
+    Raises:
+        ValueError: If a word cannot be converted.
+    """
+    kinds = get_args(kind) or (kind,)
+    if int in kinds and float not in kinds:
+        for token in tokens:
+            if "." in token.value:
+                raise ValueError(f"must be an integer, got {token.value}")
+    return convert(kind, tokens)
+
+
 def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundArguments]:
     """Parse the command line into the function to call and its arguments.
 
@@ -123,6 +137,8 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundAr
     Raises:
         ValueError: If they do not fit a command.
     """
+    if arguments and arguments[0].replace("_", "-") in commands():
+        arguments = [arguments[0].replace("_", "-"), *arguments[1:]]
     name = arguments[0] if arguments and arguments[0] in commands() else None
     try:
         function, bound, _ = build_app(name).parse_args(

@@ -95,7 +95,7 @@ def _check_suite(
             if value is not None:
                 raise ValueError(
                     f"evaluate.{flag} must go with a suite, got none; add --suite zero_shot, or "
-                    f"leave out --{flag}"
+                    f"leave out --{flag.replace('_', '-')}"
                 )
         return
     if split is not None:

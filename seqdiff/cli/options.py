@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from cyclopts import Parameter
 
@@ -90,6 +92,42 @@ def extend(function: Callable[..., Any], options: Mapping[str, type]) -> Callabl
     function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     function.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
     return function
+
+
+def check_spelling(
+    owner: str, function: Callable[..., Any], flags: Sequence[str], others: Iterable[str]
+) -> None:
+    """Check options that a command does not declare against misspelt ones that it does.
+
+    Args:
+        owner: The command, for the message.
+        function: Its function.
+        flags: The options, ``--key=value``.
+        others: Names of further options that are valid.
+
+    Raises:
+        ValueError: If an option is not valid and resembles another one.
+    """
+    names = {name.replace("_", "-") for name in (*_option_names(function), *others)}
+    for flag in flags:
+        key = flag.removeprefix("--").partition("=")[0].partition(".")[0].replace("_", "-")
+        close = get_close_matches(key, names, 1)
+        if key not in names and close:
+            raise ValueError(
+                f"{owner} has no option --{key}, did you mean --{close[0]}? see: seqdiff {owner} "
+                "--help"
+            )
+
+
+def _option_names(function: Callable[..., Any]) -> list[str]:
+    """List the options of a command, with those of its dataclasses."""
+    names = []
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        hints = get_args(parameter.annotation)
+        kinds = [kind for hint in hints for kind in get_args(hint) or (hint,)]
+        inner = [kind for kind in kinds if is_dataclass(kind)]
+        names += [f.name for kind in inner for f in fields(kind)] or [parameter.name]
+    return names
 
 
 def check_guidance(owner: str, strength: float | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from importlib.metadata import entry_points
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,7 @@ from cyclopts import Parameter
 
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.extensions import SampleOptions, find_template_reader, find_writer
-from seqdiff.cli.options import RunAndFlags, check_guidance, extend, part
+from seqdiff.cli.options import RunAndFlags, check_guidance, check_spelling, extend, part
 from seqdiff.files import check_apart, check_parent, replacing
 
 if TYPE_CHECKING:
@@ -80,7 +82,10 @@ def sample(
         check_parent("sample.out", out)
         check_apart("sample.out", out, {"--infill": infill})
     if trace is not None:
-        _check_trace(trace, out)
+        from seqdiff.trace import check_trace
+
+        check_apart("sample.trace", trace, {"--out": out})
+        check_trace(trace)
     from seqdiff.run import (
         check_memory,
         check_sampler,
@@ -90,13 +95,15 @@ def sample(
         open_sampler,
         save_trace,
     )
-    from seqdiff.samplers import Recorder, check_room
+    from seqdiff.samplers import Recorder, check_room, named_samplers
 
     chosen_device = choose_device(device)
     if length is not None:
         check_memory(1 if batch_size is None else min(num, batch_size), length, chosen_device)
     if trace is not None:
         check_room(num, length or 1)
+    known = (inspect.signature(kind).parameters for kind in named_samplers().values())
+    check_spelling("sample", sample, options, chain(*known))
     check_sampler(run, sampler, options)
     trained = load(run, device=chosen_device)
     built = open_sampler(trained, sampler, options)
@@ -190,19 +197,6 @@ def _templates(
         if templates is not None:
             return templates
     return Blanks(num, length, trained.process.unknown_id)
-
-
-def _check_trace(path: Path, out: Path | None) -> None:
-    """Check, before slow work, that a trace can be written.
-
-    Raises:
-        OSError: If it cannot.
-        ValueError: If its suffix is not npz, or both files are one.
-    """
-    if path.suffix != ".npz":
-        raise ValueError(f"sample.trace must end in .npz, got {path}; rename it")
-    check_apart("sample.trace", path, {"--out": out})
-    check_parent("sample.trace", path)
 
 
 def _print(trained: Run, sequences: list[str], names: list[str]) -> None:

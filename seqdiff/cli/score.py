@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.options import FlatOptions, extend
-from seqdiff.data import Reader, find_readers
+from seqdiff.data import Reader, choose_reader, find_readers
 from seqdiff.files import check_apart, check_parent, write_bytes
 from seqdiff.run import EstimatorOptions, choose_estimator
 
@@ -91,15 +91,14 @@ def _source(file: Path | None, given: dict[str, Reader | None]) -> tuple[str, Re
             f"RUN, or by one of {options}"
         )
     if file is not None:
-        plain = file.with_suffix("") if file.suffix in (".gz", ".bgz") else file
-        fits = [name for name, kind in kinds.items() if plain.suffix.lstrip(".") in kind.suffixes]
-        if not fits:
-            known = ", ".join("." + s for kind in kinds.values() for s in kind.suffixes)
-            raise ValueError(
-                f"score.file must end in one of {known}, perhaps with .gz, got {file}; rename it"
-            )
-        files = {fits[0]: file}
+        files = {choose_reader(file): file}
     ((name, path),) = files.items()
+    for other, reader in given.items():
+        if other != name and reader is not None:
+            raise ValueError(
+                f"score.{name} must go with options of such files, got those of --{other}; leave "
+                "them out"
+            )
     if not path.is_file():
         raise FileNotFoundError(
             f"score.{name} must be an existing file, got {path}; check the path"

@@ -6,6 +6,7 @@ import json as json_format
 from pathlib import Path
 from typing import Literal
 
+from seqdiff.checks import check_count
 from seqdiff.files import check_apart, check_parent, replacing, write_bytes
 
 _FORMATS = (".pdf", ".png", ".svg")
@@ -36,8 +37,7 @@ def variance(
     Raises:
         ValueError: If an option or the run cannot be used.
     """
-    if batches < 2:
-        raise ValueError(f"variance.batches must be at least 2, got {batches}; raise it")
+    check_count("variance.batches", batches, 2)
     if out is not None:
         if out.suffix not in _FORMATS:
             raise ValueError(

@@ -5,6 +5,7 @@ from .dataset import SequenceDataset as SequenceDataset
 from .dataset import Split as Split
 from .reader import Reader as Reader
 from .reader import Record as Record
+from .reader import choose_reader as choose_reader
 from .reader import find_readers as find_readers
 from .suite import MissingSet as MissingSet
 from .suite import Suite as Suite

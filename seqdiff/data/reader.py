@@ -59,6 +59,26 @@ class Reader(Protocol):
         ...
 
 
+def choose_reader(file: Path) -> str:
+    """Choose the reader of a file by its suffix.
+
+    Returns:
+        The option that takes such files, see ``find_readers``.
+
+    Raises:
+        ValueError: If there is none; lists the suffixes.
+    """
+    kinds = find_readers()
+    plain = file.with_suffix("") if file.suffix in (".gz", ".bgz") else file
+    fits = [name for name, kind in kinds.items() if plain.suffix.lstrip(".") in kind.suffixes]
+    if not fits:
+        known = ", ".join("." + s for kind in kinds.values() for s in kind.suffixes)
+        raise ValueError(
+            f"score.file must end in one of {known}, perhaps with .gz, got {file}; rename it"
+        )
+    return fits[0]
+
+
 def find_readers() -> dict[str, type[Any]]:
     """Load the class of every installed ``Reader``, by the option that takes its file."""
     found = sorted(entry_points(group="seqdiff.readers"), key=lambda entry: entry.name)

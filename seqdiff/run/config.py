@@ -160,6 +160,18 @@ def run_parser() -> ArgumentParser:
     return parser
 
 
+def _vocab_size(data: SequenceDataModule) -> int:
+    return data.tokenizer.vocab_size
+
+
+def _num_embeddings(data: SequenceDataModule) -> int:
+    return data.tokenizer.vocab_size + 1  # with the unknown symbol or mask
+
+
+def _num_classes(data: SequenceDataModule) -> int | None:
+    return None if data.labels is None else len(data.labels)
+
+
 def _reserved(data: SequenceDataModule) -> tuple[int, ...] | None:
     tokenizer = data.tokenizer
     found = tokenizer.reserved_ids if isinstance(tokenizer, ReservingTokenizer) else ()
@@ -172,23 +184,15 @@ def _num_outputs(process: Process, parameterization: Parameterization | None) ->
 
 # Arguments that no configuration sets: the keys and the function that they follow from, in words.
 _LINKED: dict[tuple[str, str], tuple[str | tuple[str, ...], Callable[..., object], str]] = {
-    ("process", "vocab_size"): ("data", lambda data: data.tokenizer.vocab_size, "data.tokenizer"),
+    ("process", "vocab_size"): ("data", _vocab_size, "data.tokenizer"),
     ("process", "reserved"): ("data", _reserved, "data.tokenizer"),
-    ("backbone", "num_embeddings"): (
-        "data",
-        lambda data: data.tokenizer.vocab_size + 1,  # with the unknown symbol or mask
-        "data.tokenizer",
-    ),
+    ("backbone", "num_embeddings"): ("data", _num_embeddings, "data.tokenizer"),
     ("backbone", "num_logits"): (
         ("process", "parameterization"),
         _num_outputs,
         "data.tokenizer and parameterization",
     ),
-    ("backbone", "num_classes"): (
-        "data",
-        lambda data: None if data.labels is None else len(data.labels),
-        "data.labels",
-    ),
+    ("backbone", "num_classes"): ("data", _num_classes, "data.labels"),
 }
 
 
@@ -362,7 +366,7 @@ def _hint(arguments: Sequence[str]) -> str:
     hints = get_type_hints(RunConfig)
     for key, value in merged.items():
         if key in _CHOICES:
-            blocks = ", with --block-size N for blocks" if key == "process" else ""
+            blocks = ", with --block_size N for blocks" if key == "process" else ""
             found = _hint_of_class(_CHOICES[key], value, linked=key, more=blocks)
         elif key in known:
             found = _hint_of_group(hints[key], value)

@@ -124,7 +124,8 @@ def open_config(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, 
     path = directory / CONFIG_NAME
     if not path.is_file():
         raise FileNotFoundError(
-            f"a run directory must hold {CONFIG_NAME}, got none in {directory}; check the path"
+            f"a run directory must hold {CONFIG_NAME}, got none in {directory}; check the path "
+            "(a published network is a downloaded folder with config.json)"
         )
     parsed = parse_run(path, flags)
     config = instantiate(parsed)

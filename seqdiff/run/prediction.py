@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def check_readable(
     owner: str, run: Trained, rows: Mapping[str, np.ndarray], *, pooled: bool
 ) -> None:
-    """Check that a network can read sequences, before slow work.
+    """Check that a network can read sequences, before slow work, and warn about extrapolation.
 
     Args:
         owner: Name of the caller, for the messages.
@@ -52,6 +53,14 @@ def check_readable(
                 f"record {name!r}: {owner} must be given a known {unit} to average over, got "
                 f"{len(ids):,} unknown ones; remove the record"
             )
+    learnt, longest = run.datamodule.context_length, max(rows, key=lambda name: len(rows[name]))
+    if learnt is not None and len(rows[longest]) > learnt:
+        print(
+            f"seqdiff: warning: hidden states extrapolate where a record has more than the "
+            f"{learnt:,} {unit}s of the rows that {run.directory} was trained on; the longest, "
+            f"{longest!r}, has {len(rows[longest]):,}",
+            file=sys.stderr,
+        )
 
 
 def embed(

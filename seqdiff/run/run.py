@@ -5,18 +5,30 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from seqdiff.backbones import CONFIG_FILE, read_json
-from seqdiff.checks import check_count, check_list, check_options, check_seed
-from seqdiff.data import Blanks, Motif, Record, Records, Scaffolds, Split, Templates
+from seqdiff.checks import check_count, check_options, check_seed, check_string, check_strings
+from seqdiff.data import (
+    Blanks,
+    Motif,
+    Reader,
+    Record,
+    Records,
+    Scaffolds,
+    Split,
+    Templates,
+    choose_reader,
+    find_readers,
+)
 from seqdiff.likelihood import check_budget
 from seqdiff.process import Absorbing
 from seqdiff.run.config import RunConfig
@@ -29,6 +41,7 @@ from seqdiff.run.drawing import (
     draw,
     fit_sampler,
     guide,
+    save_trace,
     usual_sampler,
 )
 from seqdiff.run.estimators import EstimatorOptions, choose_estimator, suit
@@ -36,7 +49,9 @@ from seqdiff.run.evaluation import Evaluation, compare, estimate
 from seqdiff.run.prediction import FillTable, check_readable, embed, fill_table
 from seqdiff.run.sampler_config import choose_sampler
 from seqdiff.run.scoring import Scores, score_records
-from seqdiff.samplers import Recorder, Sampler
+from seqdiff.run.variance import Report, measure_variance
+from seqdiff.samplers import Recorder, Sampler, check_room
+from seqdiff.trace import check_trace
 from seqdiff.training import weights_digest
 
 
@@ -77,7 +92,9 @@ class Run(Trained):
         try:
             self.denoiser.to(device)
         except (RuntimeError, AssertionError) as error:  # torch raises either
-            raise ValueError(f"Run.to.device must be there, got {device}: {error}") from error
+            raise ValueError(
+                f"Run.to.device must be there, got {device}: {error}; cpu always is"
+            ) from error
         return self
 
     def sample(
@@ -92,6 +109,7 @@ class Run(Trained):
         guidance: float | None = None,
         stop: str | None = None,
         extrapolate: bool = False,
+        trace: Path | None = None,
         batch_size: int | None = None,
         **options: Any,
     ) -> list[str]:
@@ -109,8 +127,10 @@ class Run(Trained):
                 given the label.
             stop: A symbol that ends a sequence, for runs of block diffusion.
             extrapolate: Whether sequences may be longer than the rows of training.
+            trace: Keep the tokens after every step in this .npz file.
             batch_size: Sequences drawn at a time; chosen by default.
-            options: Options of the sampler, for example ``temperature=0.9``.
+            options: Options of the sampler, for example ``temperature=0.9``, and of installed
+                domains, for example ``rc_consistent=True`` for DNA.
 
         Returns:
             The sequences, decoded.
@@ -121,12 +141,20 @@ class Run(Trained):
         length = self.usual_length("sample.length") if length is None else length
         check_count("sample.num", num)
         check_count("sample.length", length)
-        check_list("sample.motifs", motifs)
         templates: Templates = Blanks(num, length, self.process.unknown_id)
-        if motifs:
+        if isinstance(motifs, str) or motifs:
+            check_strings("sample.motifs", motifs)
             parsed = [Motif.parse(text) for text in motifs]
             templates = Scaffolds(parsed, num, length, self.tokenizer)
-        return self.draw(
+        extras = _take_domain_options(options)
+        for extra in extras:
+            templates = extra.templates(self, num, length) or templates
+        recorder = None
+        if trace is not None:
+            check_trace(trace)
+            check_room(num, length)
+            recorder = Recorder()
+        drawn = self.draw(
             templates,
             seed=seed,
             sampler=self._sampler(sampler, options),
@@ -135,7 +163,12 @@ class Run(Trained):
             stop=stop,
             extrapolate=extrapolate,
             batch_size=batch_size,
-        ).sequences
+            modify=partial(_modify, extras),
+            recorder=recorder,
+        )
+        if trace is not None and recorder is not None and drawn.sampler is not None:
+            save_trace(trace, recorder, drawn.sampler, templates.names, self.tokenizer)
+        return drawn.sequences
 
     def infill(
         self,
@@ -171,8 +204,12 @@ class Run(Trained):
             ValueError: If an argument does not fit the run or the sampler.
         """
         check_count("infill.num", num)
-        rows = [templates] if isinstance(templates, str) else list(templates)
+        rows = [templates] if isinstance(templates, str) else templates
+        check_strings("infill.templates", rows)
         records = Records([(str(i), row) for i, row in enumerate(rows)], num, self.tokenizer)
+        extras = _take_domain_options(options)
+        for extra in extras:
+            extra.check_infill()
         return self.draw(
             records,
             seed=seed,
@@ -181,6 +218,7 @@ class Run(Trained):
             guidance=guidance,
             extrapolate=extrapolate,
             batch_size=batch_size,
+            modify=partial(_modify, extras),
         ).sequences
 
     def draw(
@@ -234,7 +272,7 @@ class Run(Trained):
 
     def score(
         self,
-        sequences: Sequence[str] | Sequence[Record],
+        sequences: Sequence[str] | Sequence[Record] | Path,
         *,
         names: Sequence[str] | None = None,
         label: str | None = None,
@@ -245,13 +283,15 @@ class Run(Trained):
         """Estimate the likelihood of sequences.
 
         Args:
-            sequences: Strings, or records of a reader. Unknown symbols are context, not counted.
-            names: Names of the sequences; by default their numbers from 0.
+            sequences: Strings, a file, or records of a reader. Unknown symbols are context, not
+                counted.
+            names: Names of strings; by default their numbers from 0.
             label: Class that the scores are conditioned on, for a run with labels.
             seed: Seed of the draws.
             batch_size: Rows per network call.
             options: Fields of ``EstimatorOptions``, for example ``estimator="fixed-order"`` or
-                ``target_se=0.5``.
+                ``target_se=0.5``; for a file also options of its reader, for example
+                ``rc="mean"`` for FASTA.
 
         Returns:
             A table with a line for each sequence: nats, standard error, 95% interval.
@@ -259,7 +299,13 @@ class Run(Trained):
         Raises:
             ValueError: If an option does not fit the run, or a sequence is too long.
         """
-        check_list("score.sequences", sequences)
+        reader: Reader | None = None
+        if isinstance(sequences, Path):
+            kind = find_readers()[choose_reader(sequences)]
+            own = {f.name for f in fields(kind)} & set(options)
+            reader = kind(**{name: options.pop(name) for name in own})
+        elif not (sequences and all(isinstance(x, Record) for x in sequences)):
+            check_strings("score.sequences", sequences)
         check_seed("score.seed", seed)
         check_count("score.batch_size", batch_size)
         check_options("score", options, EstimatorOptions)
@@ -268,12 +314,11 @@ class Run(Trained):
         check_budget(estimator, num_tokens=1, **chosen.budget, owner="score")
         run = guide("score", self, label)
         estimator = suit("score", estimator, chosen, run)
-        rows = [
-            sequence
-            if isinstance(sequence, Record)
-            else Record(str(i) if names is None else names[i], (self.tokenizer.encode(sequence),))
-            for i, sequence in enumerate(sequences)
-        ]
+        if isinstance(sequences, Path):
+            assert reader is not None
+            rows = reader.read(sequences, self.tokenizer)
+        else:
+            rows = _records(self, sequences, names)
         found = score_records(
             run, rows, estimator=estimator, seed=seed, batch_size=batch_size, **chosen.budget
         )
@@ -307,31 +352,55 @@ class Run(Trained):
         return Evaluation(found, str(self.directory), self.datamodule, split)
 
     def embed(
-        self, sequences: Sequence[str], *, layer: int | None = None, batch_size: int = 32
-    ) -> Float[np.ndarray, "N H"]:
-        """Average the hidden states of sequences over their known positions.
+        self,
+        sequences: Sequence[str],
+        *,
+        layer: int | None = None,
+        pooling: Literal["mean", "none"] = "mean",
+        batch_size: int = 32,
+    ) -> Float[np.ndarray, "N H"] | list[Float[np.ndarray, "L H"]]:
+        """Compute the hidden states of sequences.
 
         States of DNA are averaged over both strands.
 
         Args:
             sequences: Strings.
             layer: Number of layers after which states are taken; by default the input of the head.
+            pooling: ``mean`` averages over known positions; ``none`` keeps every position.
             batch_size: Rows per network call.
 
         Returns:
-            One vector for each sequence.
+            One vector for each sequence; without pooling a list with a matrix for each.
 
         Raises:
             ValueError: If the network does not read tokens, there is no such layer, or a sequence
                 is too long or has no known position.
         """
-        check_list("embed.sequences", sequences)
-        if not sequences:
-            raise ValueError("embed.sequences must hold a sequence, got none; add one")
+        check_strings("embed.sequences", sequences)
+        if pooling not in ("mean", "none"):
+            raise ValueError(f"embed.pooling must be mean or none, got {pooling!r}")
+        pooled = pooling == "mean"
         check_count("embed.batch_size", batch_size)
         rows = [self.tokenizer.encode(sequence) for sequence in sequences]
-        check_readable("embed", self, {str(i): row for i, row in enumerate(rows)}, pooled=True)
-        return np.stack(embed(self, rows, layer=layer, pooled=True, batch_size=batch_size))
+        check_readable("embed", self, {str(i): row for i, row in enumerate(rows)}, pooled=pooled)
+        found = embed(self, rows, layer=layer, pooled=pooled, batch_size=batch_size)
+        return np.stack(found) if pooled else found
+
+    def variance(
+        self, split: Split = "valid", *, batches: int = 64, gradient: bool = False
+    ) -> Report:
+        """Compare intervals of mask fractions by the variance of block diffusion's training loss.
+
+        Args:
+            split: Split whose batches are read.
+            batches: Number of training batches, at least 2; each takes 36 network passes.
+            gradient: Measure the variance of the gradient instead of the loss.
+
+        Raises:
+            ValueError: If it is not a run of block diffusion, or there are too few batches.
+        """
+        check_count("variance.batches", batches, 2)
+        return measure_variance(self, split, batches=batches, gradient=gradient)
 
     def fill_probabilities(self, template: str) -> FillTable:
         """Predict p(token | known tokens) for every unknown position of a template.
@@ -342,6 +411,7 @@ class Run(Trained):
         Raises:
             ValueError: If the process is not masked diffusion, or no symbol is unknown.
         """
+        check_string("fill_probabilities.template", template)
         return fill_table(self, template)
 
     def usual_length(self, owner: str) -> int:
@@ -396,6 +466,8 @@ def load(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
         FileNotFoundError: If it is neither, or nothing has been saved yet.
         ValueError: If the tokenizer or the weights do not fit the configuration.
     """
+    if not isinstance(directory, str | Path):
+        raise ValueError(f"load.directory must be a path, got {directory!r}; give a string")
     directory = Path(directory)
     if (directory / CONFIG_NAME).is_file() or not (directory / CONFIG_FILE).is_file():
         found = load_trained(directory, device=device)
@@ -423,6 +495,36 @@ def _load_hub(directory: Path, device: torch.device | str) -> Trained:
     denoiser = compose(config)
     digest = weights_digest(denoiser.state_dict())
     return Trained(directory, config, denoiser.eval().to(device), digest)
+
+
+def _take_domain_options(options: dict[str, Any]) -> list[Any]:
+    """Take the options of installed domains out of keyword arguments, and build them."""
+    found = []
+    for entry in entry_points(group="seqdiff.sample_options"):
+        kind = entry.load()
+        own = {f.name for f in fields(kind)} & set(options)
+        if own:
+            found.append(kind(**{name: options.pop(name) for name in own}))
+    return found
+
+
+def _modify(extras: list[Any], run: Run, sampler: Sampler) -> Run:
+    for extra in extras:
+        run = extra.modify(run, sampler)
+    return run
+
+
+def _records(
+    run: Run, sequences: Sequence[str] | Sequence[Record], names: Sequence[str] | None
+) -> list[Record]:
+    """Encode strings as records; records stay as they are."""
+    found = []
+    for number, sequence in enumerate(sequences):
+        if not isinstance(sequence, Record):
+            name = str(number) if names is None else names[number]
+            sequence = Record(name, (run.tokenizer.encode(sequence),))
+        found.append(sequence)
+    return found
 
 
 def draw_seed() -> int:

@@ -76,6 +76,12 @@ def build_sampler(name: str, flags: Sequence[str] = ()) -> Sampler:
             value does not fit.
     """
     cls = choose_sampler(name)
+    given = {flag.partition("=")[0].partition(".")[0] for flag in flags}
+    for option, parameter in inspect.signature(cls).parameters.items():
+        if parameter.default is parameter.empty and f"--{option}" not in given:
+            raise ValueError(
+                f"sample.sampler {name} must be given {_flag(option)}; see: seqdiff samplers {name}"
+            )
     parser = _parser(cls)
     words = [_import_path(part) for part in flags]
     try:

@@ -143,8 +143,9 @@ class Sampler(ABC):
         """
         if not self.needs.met_by(denoiser):
             raise ValueError(
-                f"Sampler.denoiser must fit {type(self).__name__}, got the {denoiser.description}; "
-                f"its samplers are {', '.join(fitting_samplers(denoiser)) or 'your own'}"
+                f"sampler must work with the {denoiser.description}, got "
+                f"{sampler_name(type(self))}; choose from "
+                f"{', '.join(fitting_samplers(denoiser)) or 'your own'}"
             )
 
     @abstractmethod

@@ -13,7 +13,12 @@ from seqdiff.likelihood import ChainRule, FixedOrder, StratifiedK, evaluate
 from seqdiff.objectives import Autoregressive, MaskedLM, validation_objective
 from seqdiff.process import LeftToRight
 from seqdiff.rng import CounterNoise
-from seqdiff.samplers import ClassifierFree, FirstHittingSampler, LeftToRightSampler
+from seqdiff.samplers import (
+    ClassifierFree,
+    FirstHittingSampler,
+    LeftToRightSampler,
+    sampler_name,
+)
 from seqdiff.samplers import SemiAutoregressiveSampler as Windows
 from seqdiff.samplers.decoding import reshape
 from seqdiff.types import Batch, Inputs
@@ -181,10 +186,13 @@ def test_what_does_not_go_together_raises_before_any_call() -> None:
     WORLD.rows_seen.clear()
     subs = masked_model(LookupBackbone(K, L, seed=0))
     for sampler in (FirstHittingSampler(), Windows(2, 1)):
-        expected = rf"must fit {type(sampler).__name__}, got .* left-to-right .* left_to_right"
+        name = sampler_name(type(sampler))
+        expected = (
+            rf"must work with the .* left-to-right .*, got {name}; choose from .*left_to_right"
+        )
         with pytest.raises(ValueError, match=expected):
             sample(sampler, MODEL)
-    with pytest.raises(ValueError, match=r"must fit LeftToRightSampler, got .* absorbing"):
+    with pytest.raises(ValueError, match=r"must work with the .* absorbing .*, got left_to_right;"):
         sample(LeftToRightSampler(), subs)
     ahead = torch.tensor([[0, K, K, K], [0, K, 2, K]])
     with pytest.raises(ValueError, match="got token 2 after a mask at row 1, position 2"):

@@ -79,14 +79,14 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
     return run
 
 
-_FITTING = re.compile("(?<=; its samplers are ).*")
+_FITTING = re.compile("(sampler must work with .*; choose from )(.*)")
 
 
 def _without_twins(found: re.Match[str]) -> str:
     """The names of samplers, without those that other tests of this process have defined."""
     known = named_samplers()
-    ours = (n for n in found[0].split(", ") if known[n].__module__.startswith("seqdiff."))
-    return ", ".join(ours)
+    ours = (n for n in found[2].split(", ") if known[n].__module__.startswith("seqdiff."))
+    return found[1] + ", ".join(ours)
 
 
 class Entry:

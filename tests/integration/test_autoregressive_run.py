@@ -123,8 +123,8 @@ def test_sampling_is_from_left_to_right_by_default(left: Path, tmp_path: Path, f
     before = out.read_bytes()
     command = ["sample", str(left), "--num", "1", "--length", "9", "--seed", "3", "--out", str(out)]
     said = (
-        "Sampler.denoiser must fit FirstHittingSampler, got the process left-to-right with "
-        "parameterization leave-one-out; its samplers are left_to_right"
+        "sampler must work with the process left-to-right with parameterization leave-one-out, got "
+        "first_hitting; choose from left_to_right"
     )
     assert said in fails([*command, "--sampler", "first_hitting"])
     assert "its options are --temperature, --top-k, --top-p" in fails(
@@ -141,7 +141,7 @@ def test_the_wrong_command_for_a_run_is_one_line(
     for run in (bert, trained):
         command = ["sample", str(run), "--num", "1", "--length", "9", "--seed", "3"]
         said = fails([*command, "--out", str(out), "--sampler", "left_to_right"])
-        assert "must fit LeftToRightSampler, got the process absorbing with" in said
+        assert "sampler must work with the process absorbing with" in said
         said = fails(["evaluate", str(run), "--estimator", "chain-rule"])
         assert "for the process absorbing with parameterization subs, got chain-rule; lea" in said
     for name in ("stratified-k", "fixed-order"):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from seqdiff.cli import app
-from seqdiff.cli.app import main
+from seqdiff.cli.app import main, parse
 from seqdiff.cli.extensions import Command, command_line
 from seqdiff.run.config import instantiate, parse_run
 from seqdiff.training import trainer
@@ -62,6 +62,19 @@ def test_every_installed_command_keeps_the_contract() -> None:
         module, _, function = command.function.partition(":")
         about = getattr(import_module(module), function).__doc__
         assert about and "Args:" in about, name
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sample", "RUN", "--num", "2.7"], "Invalid value for --num: must be an integer, got 2.7"),
+        (["sample", "RUN", "--seed=1.5"], "Invalid value for --seed: must be an integer, got 1.5"),
+        (["evaluate", "RUN", "--evaluations", "4.0"], "--evaluations: must be an integer"),
+    ],
+)
+def test_fractions_are_not_rounded(words: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse(words)
 
 
 @pytest.mark.parametrize("spelled", ["--given-labels", "--given_labels"])

@@ -284,7 +284,8 @@ def _run(block: str) -> dict:
 def test_python_blocks_run(shown_folders: Path, capsys) -> None:
     (quick,) = blocks("python", PAGES["README.md"])
     (same,) = blocks("python", PAGES["docs/index.md"])
-    api, sampler, likelihood, cached, genome = blocks("python", PAGES["docs/how-to/python.md"])
+    page = PAGES["docs/how-to/python.md"]
+    api, effects, sampler, likelihood, cached, genome = blocks("python", page)
     tilted, steered = blocks("python", PAGES["docs/how-to/guide.md"])
     (published,) = blocks("python", PAGES["docs/how-to/published.md"])
     for block in (quick, same, api):
@@ -304,6 +305,9 @@ def test_python_blocks_run(shown_folders: Path, capsys) -> None:
     found = _run(cached)
     assert found["logits"].shape == torch.Size([2, 32, 4]) and found["cache"].length == 12
     assert _run(genome)["sequences"] == ["CGT", "ACG"]
+    (shown_folders / "some.fa").write_text(">a\nACGTTGCAACGTTGCA\n")
+    _run(effects)
+    assert np.load("effects.npz")["effect_0"].shape == (16, 4)
     capsys.readouterr()
     _run(steered)
     rows = re.findall("[ACGT]{16}", capsys.readouterr().out)

@@ -156,7 +156,7 @@ def test_what_does_not_fit_ends_in_one_line(
     run: Path, tmp_path: Path, fails: Callable[[list[str]], str]
 ):
     sample = ["sample", str(run), "--num=1", "--length=4", "--seed=0", f"--out={tmp_path / 'x.fa'}"]
-    assert "its samplers are gaussian" in fails([*sample, "--sampler=ancestral"])
+    assert "choose from gaussian" in fails([*sample, "--sampler=ancestral"])
     assert "Conjoined.denoiser must be given symbols" in fails([*sample, "--rc_consistent"])
     assert "must be gaussian-integral" in fails(["evaluate", str(run), "--estimator=exact-k"])
     write_fasta(tmp_path / "g.fa", ["c"], ["ACGT"])

@@ -176,13 +176,13 @@ def refused(fails, run: Path, out: Path, *flags: str) -> str:
         (
             "udlm",
             ["--label=rich", "--guidance=2", "--sampler=tau_leaping"],
-            "Sampler.denoiser must fit TauLeapingSampler, got the guided process uniform with "
-            "parameterization leave-one-out; its samplers are ancestral, predictor_corrector, twee",
+            "sampler must work with the guided process uniform with parameterization "
+            "leave-one-out, got tau_leaping; choose from ancestral, predictor_corrector, twee",
         ),
         (
             "gidd",
             ["--label=rich", "--guidance=2", "--sampler=gibbs"],
-            "Sampler.denoiser must fit GibbsSampler, got the guided process hybrid with",
+            "sampler must work with the guided process hybrid with",
         ),
     ],
 )

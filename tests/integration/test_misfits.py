@@ -161,7 +161,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def samplers(name: str, wrong: str, right: str) -> tuple[str, list[str], str]:
-    return name, ["--sampler", wrong], f"its samplers are {right}"
+    return name, ["--sampler", wrong], f"choose from {right}"
 
 
 NOISY = "ancestral, gibbs, predictor_corrector, tau_leaping, tweedie"

@@ -3,8 +3,10 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ import torch
 import seqdiff
 from genomics.sequence import DNATokenizer
 from seqdiff.backbones import Caduceus, Transformer
-from seqdiff.cli.app import main
+from seqdiff.cli.app import commands, main
 from seqdiff.samplers import AncestralSampler
 from seqdiff.types import Inputs
 
@@ -110,6 +112,59 @@ def test_embeddings_are_means_over_known_positions(trained: Path) -> None:
         run.embed(["uv", "--"])
 
 
+def test_long_sequences_are_embedded_with_a_warning(trained: Path, capsys) -> None:
+    run = seqdiff.load(trained)
+    assert run.embed(["uvw" * 4]).shape[0] == 1, "rows of training have 12 symbols"
+    assert "extrapolate" not in capsys.readouterr().err
+    run.embed(["uvw" * 5, "uvw"])
+    assert "more than the 12" in (said := capsys.readouterr().err) and "'0', has 15" in said
+
+
+def test_unpooled_embeddings_keep_every_position(trained: Path) -> None:
+    run = seqdiff.load(trained)
+    whole, pooled = run.embed(["uvw", "uv-w"], pooling="none"), run.embed(["uvw"])
+    assert [matrix.shape[0] for matrix in whole] == [3, 4]
+    np.testing.assert_allclose(whole[0].mean(axis=0), pooled[0], rtol=1e-5)
+
+
+def test_a_trace_is_what_the_command_writes(trained: Path, tmp_path: Path) -> None:
+    run, (ours, theirs) = seqdiff.load(trained), (tmp_path / "a.npz", tmp_path / "b.npz")
+    run.sample(2, length=6, seed=3, trace=ours)
+    command = ["sample", str(trained), "--num=2", "--length=6", "--seed=3", f"--trace={theirs}"]
+    assert main(command) == 0
+    assert ours.read_bytes() == theirs.read_bytes()
+    with pytest.raises(ValueError, match=r"sample.trace must end in .npz, got .*a.txt"):
+        run.sample(2, length=6, seed=3, trace=tmp_path / "a.txt")
+
+
+def test_options_of_dna_are_arguments(tmp_path: Path) -> None:
+    config = tmp_path / "demo.yaml"
+    shipped = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "demo.yaml"
+    config.write_text(f"base: {shipped}\ntrainer: {{max_steps: 0}}\n")
+    run = seqdiff.train(config, "--output", str(tmp_path / "run"))
+    fasta = tmp_path / "a.fa"
+    fasta.write_text(">a\nACGTTGCA\n>b\nAACCNGGT\n")
+    both = run.score(fasta, rc="mean", seed=1)
+    assert main(["score", str(run.directory), str(fasta), "--rc=mean", "--seed=1"]) == 0
+    plain = run.score(fasta, seed=1)
+    assert [line.record for line in both] == ["a", "b"]
+    assert [line.nats for line in both] != [line.nats for line in plain]
+    straight, mean = (run.sample(8, seed=2, rc_consistent=flag) for flag in (False, True))
+    assert straight == run.sample(8, seed=2) != mean
+    placed = run.sample(3, seed=2, motif=["ACGT@2"])
+    assert all(sequence[2:6] == "ACGT" for sequence in placed)
+    with pytest.raises(ValueError, match=r"sample.motif must be left out with --infill"):
+        run.infill("ACGTNN", seed=2, motif=["ACGT"])
+    with pytest.raises(ValueError, match="score: rc is no option; choose from estimator"):
+        run.score(["ACGT"], rc="mean")
+
+
+def test_every_command_is_in_the_table_of_calls() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "python.md").read_text()
+    table = page.split("## Every command is a call")[1].split("\n\n")[1]
+    assert all(f"`{name}`" in table for name in commands())
+
+
 def test_evaluation_is_what_the_command_writes(trained: Path, tmp_path: Path) -> None:
     import json
 
@@ -142,11 +197,43 @@ def test_wrong_arguments_are_named(trained: Path) -> None:
         ("score", [["AC"]], {"passes": 2}, "score: passes is no option; choose from estimator"),
         ("evaluate", [], {"seed": 2**32}, r"evaluate.seed must be in \[0, 2\^32\)"),
         ("embed", ["AC"], {}, "embed.sequences must be a list, got the string 'AC'"),
-        ("embed", [[]], {}, "embed.sequences must hold a sequence, got none"),
+        ("embed", [[]], {}, "embed.sequences must hold a string, got an empty list"),
         ("to", ["xpu:99"], {}, "Run.to.device must be there, got xpu:99"),
     ],
 )
 def test_wrong_arguments_are_one_line(
+    trained: Path, method: str, arguments: list, options: dict, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        getattr(seqdiff.load(trained), method)(*arguments, **options)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Disable the shape checker, as for users."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("method", "arguments", "options", "said"),
+    [
+        ("sample", [2.5], {}, "sample.num must be an integer, got 2.5"),
+        ("sample", ["3"], {}, "sample.num must be an integer, got '3'"),
+        ("sample", [2], {"length": 10.4}, "sample.length must be an integer, got 10.4"),
+        ("sample", [2], {"seed": 1.5}, "sample.seed must be an integer, got 1.5"),
+        ("score", [[1, 2]], {}, "score.sequences must be text, got 1"),
+        ("score", [None], {}, "score.sequences must be a list of strings, got None"),
+        ("score", [[]], {}, "score.sequences must hold a string, got an empty list"),
+        ("infill", [5, 2], {}, "infill.templates must be a list of strings, got 5"),
+        ("fill_probabilities", [7], {}, "fill_probabilities.template must be text, got 7"),
+        ("embed", [["uv"]], {"pooling": "max"}, "embed.pooling must be mean or none, got 'max'"),
+        ("variance", [], {"batches": 1}, "variance.batches must be at least 2, got 1"),
+    ],
+)
+def test_wrong_types_are_one_line(
     trained: Path, method: str, arguments: list, options: dict, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):

@@ -34,13 +34,13 @@ def _sample(run: Path, out: Path, flag: str = "", value: str = "") -> list[str]:
         ),
         ("--length", "-2", "sample.length must be at least 1, got -2"),
         ("--length", str(10**12), "must fit in the memory of cpu, got 1 of 1,000,000,000,000 tok"),
-        ("--length", str(10**30), "lower --length or --batch_size"),
+        ("--length", str(10**30), "lower --length or --batch-size"),
         ("--batch_size", "0", "sample.batch_size must be at least 1, got 0"),
         ("--batch-size", "0", "sample.batch_size must be at least 1, got 0"),
         (
             "--bath_size",
             "0",
-            "first_hitting: unrecognized arguments: --bath-size=0; its",
+            "sample has no option --bath-size, did you mean --batch-size?",
         ),
         ("--num_steps", "0", "FirstHittingSampler.num_steps must be at least 1, got 0"),
         ("--num-steps", "x", "first_hitting: --num-steps must be an integer, got x; its options"),
@@ -59,12 +59,15 @@ def _sample(run: Path, out: Path, flag: str = "", value: str = "") -> list[str]:
             "torch.nn.Linear",
             "must be a seqdiff.samplers.Sampler, got 'torch",
         ),
-        ("--sampler", "semi_autoregressive", "the following arguments are required: window"),
+        (
+            "--sampler",
+            "semi_autoregressive",
+            "semi_autoregressive must be given --window; see:",
+        ),
         (
             "--sampler",
             "semi-autoregressive",
-            "its options are --window, --stride, --inner, those of its inner sampler as in "
-            "--inner.temperature; see",
+            "sample.sampler semi-autoregressive must be given --window; see",
         ),
         (
             "--temperature",

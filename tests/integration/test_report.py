@@ -59,6 +59,18 @@ def call(world: Path, out: Path, *more: str, **changed: Path) -> int:
     return main(["report", str(world / "run"), *files, f"--out={out}", *more])
 
 
+def test_motifs_beside_the_run_are_used(world: Path, tmp_path: Path) -> None:
+    out, beside = tmp_path / "a.html", world / "run" / "motifs.jaspar"
+    assert call(world, out) == 0
+    assert json.loads(out.with_suffix(".json").read_text())["motifs"] is None
+    beside.write_text(MOTIF)
+    try:
+        assert call(world, out) == 0
+    finally:
+        beside.unlink()
+    assert json.loads(out.with_suffix(".json").read_text())["motifs"]["names"] == ["MA1.1 FIRST"]
+
+
 class Page(HTMLParser):
     """Collects the links and the text of a page."""
 

@@ -175,7 +175,7 @@ WINDOW = ["--window=4", "--stride=2"]
     [
         ("first_hitting", ["--top_k=1.5"], "--top-k must be an integer, got 1.5; its options are"),
         ("first_hitting", ["--top_k", "1.5"], "--top-k must be an integer, got 1.5; its options"),
-        ("smc", [], "required: reward; its options are --num-steps, "),
+        ("smc", [], "sample.sampler smc must be given --reward; see: seqdiff samplers smc"),
         (
             "smc",
             ["--reward=no.such"],
@@ -205,5 +205,5 @@ def test_wrong_options_are_named(name: str, flags: list[str], said: str) -> None
     with pytest.raises(ValueError, match=re.escape(said)) as caught:
         build_sampler(name, flags)
     message = str(caught.value)
-    assert f"see: seqdiff samplers {name}, and" in message
+    assert f"see: seqdiff samplers {name}" in message
     assert "\n" not in message and "Union" not in message and "<class" not in message
