@@ -75,10 +75,14 @@ def test_models_that_do_not_fit() -> None:
         (
             BlockSampler(),
             plain,
-            "must fit BlockSampler, got the process absorbing .* ancestral",
+            "must work with the process absorbing .*, got block; .* ancestral",
         ),
-        (BlockSampler(), uncopied, "must fit BlockSampler, got the process blockwise"),
-        (FirstHittingSampler(), model, "got the process blockwise .*; its samplers are block$"),
+        (BlockSampler(), uncopied, "must work with the process blockwise"),
+        (
+            FirstHittingSampler(),
+            model,
+            "the process blockwise .*, got first_hitting; choose from block$",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             sampler.sample(denoiser, x_init, generator=generator)

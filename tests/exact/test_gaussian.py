@@ -388,7 +388,7 @@ def test_only_what_is_for_gaussian_diffusion_takes_it():
     with pytest.raises(ValueError, match=r"must be gaussian-integral for .*, got stratified-k"):
         evaluate(world, [batch], estimator=StratifiedK(8))
     blank = world.process.blank((1, 1))
-    with pytest.raises(ValueError, match=r"fit AncestralSampler.* its samplers are gaussian"):
+    with pytest.raises(ValueError, match=r"must work with .*, got ancestral; choose from gaussian"):
         AncestralSampler().sample(world, blank, generator=torch.Generator())
     with pytest.raises(ValueError, match=r"Conjoined.denoiser must be given symbols"):
         Conjoined(world, [1, 0])

@@ -151,7 +151,7 @@ def test_what_does_not_go_together_is_refused(
 
     out = str(tmp_path / "a.ring")
     sample = ["sample", str(run), "--num", "1", "--length", "8", "--seed", "1", "--out", out]
-    assert "must fit AncestralSampler, got the process blockwise with parameterization" in (
+    assert "must work with the process blockwise with parameterization" in (
         complaint(*sample, "--sampler", "ancestral")
     )
     assert "must be bernoulli-time or exact-k or stratified-k for the process blockwise" in (

@@ -132,7 +132,7 @@ def test_flags_change_what_a_preset_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["sample", "--sampler", "first_hitting"], "its samplers are ancestral, gibbs"),
+        (["sample", "--sampler", "first_hitting"], "choose from ancestral, gibbs"),
         (["sample", "--sampler", "ancestral", "--num-steps", "0"], "num_steps must be at least 1"),
         (["evaluate", "--estimator", "stratified-k"], "must be time-integral or discrete-steps"),
         (
