@@ -40,15 +40,18 @@ def check_seed(owner: str, seed: int | None) -> None:
         raise ValueError(f"{owner} must be in [0, 2^32), got {seed}; choose one, such as 0")
 
 
-def check_strings(owner: str, values: object) -> None:
+def check_strings(owner: str, values: object) -> list[str]:
     """Check that an argument is a list of strings; a single string would be read as characters.
 
     Args:
         owner: Name of the argument, for the message.
-        values: The argument.
+        values: The argument: a list, or any other iterable of strings.
+
+    Returns:
+        The strings.
 
     Raises:
-        ValueError: If it is not, or it is empty.
+        ValueError: If it is not a list of strings, or it is empty.
     """
     if isinstance(values, str):
         raise ValueError(f"{owner} must be a list, got the string {values[:20]!r}; use [...]")
@@ -58,7 +61,8 @@ def check_strings(owner: str, values: object) -> None:
     if not strings:
         raise ValueError(f"{owner} must hold a string, got an empty list; add one")
     for value in strings:
-        check_string(f"{owner}", value)
+        check_string(owner, value)
+    return strings
 
 
 def check_string(owner: str, value: object) -> None:

@@ -1,8 +1,10 @@
 """Checks shapes at every annotated call while tests run, and finds golden files and real data."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -52,3 +54,11 @@ def real_data() -> Path:
     if value is None:
         pytest.skip("SEQDIFF_DATA is not set")
     return Path(value)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Disable the shape checker, as for users."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -19,7 +19,6 @@ from seqdiff.files import check_apart, check_parent, replacing
 if TYPE_CHECKING:
     from seqdiff.data import Templates
     from seqdiff.run import Run
-    from seqdiff.samplers import Sampler
 
 
 def sample(
@@ -108,11 +107,6 @@ def sample(
     trained = load(run, device=chosen_device)
     built = open_sampler(trained, sampler, options)
 
-    def modify(model: Run, how: Sampler) -> Run:
-        for extra in given:
-            model = extra.modify(model, how)
-        return model
-
     if infill is None and length is None:
         length = trained.usual_length("sample.length")
     templates = _templates(trained, num, length, infill, given)
@@ -128,7 +122,7 @@ def sample(
         stop=stop,
         extrapolate=extrapolate,
         batch_size=batch_size,
-        modify=modify,
+        extras=given,
         recorder=recorder,
     )
     if out is None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import torch
@@ -143,8 +142,7 @@ class Run(Trained):
         check_count("sample.length", length)
         templates: Templates = Blanks(num, length, self.process.unknown_id)
         if isinstance(motifs, str) or motifs:
-            check_strings("sample.motifs", motifs)
-            parsed = [Motif.parse(text) for text in motifs]
+            parsed = [Motif.parse(text) for text in check_strings("sample.motifs", motifs)]
             templates = Scaffolds(parsed, num, length, self.tokenizer)
         extras = _take_domain_options(options)
         for extra in extras:
@@ -163,7 +161,7 @@ class Run(Trained):
             stop=stop,
             extrapolate=extrapolate,
             batch_size=batch_size,
-            modify=partial(_modify, extras),
+            extras=extras,
             recorder=recorder,
         )
         if trace is not None and recorder is not None and drawn.sampler is not None:
@@ -205,7 +203,7 @@ class Run(Trained):
         """
         check_count("infill.num", num)
         rows = [templates] if isinstance(templates, str) else templates
-        check_strings("infill.templates", rows)
+        rows = check_strings("infill.templates", rows)
         records = Records([(str(i), row) for i, row in enumerate(rows)], num, self.tokenizer)
         extras = _take_domain_options(options)
         for extra in extras:
@@ -218,7 +216,7 @@ class Run(Trained):
             guidance=guidance,
             extrapolate=extrapolate,
             batch_size=batch_size,
-            modify=partial(_modify, extras),
+            extras=extras,
         ).sequences
 
     def draw(
@@ -232,7 +230,7 @@ class Run(Trained):
         stop: str | None = None,
         extrapolate: bool = False,
         batch_size: int | None = None,
-        modify: Callable[[Run, Sampler], Run] | None = None,
+        extras: Sequence[Any] = (),
         recorder: Recorder | None = None,
     ) -> Drawn:
         """Draw a sequence for each template, under a progress bar.
@@ -246,7 +244,8 @@ class Run(Trained):
             stop: See ``sample``.
             extrapolate: See ``sample``.
             batch_size: See ``sample``.
-            modify: Changes the model before it is guided, for example to read both strands.
+            extras: Options of installed domains, see ``seqdiff.cli.extensions.SampleOptions``,
+                which change the model before it is guided, for example to read both strands.
             recorder: Records every step.
 
         Raises:
@@ -256,7 +255,9 @@ class Run(Trained):
         if batch_size is not None:
             check_count("sample.batch_size", batch_size)
         sampler.check_fit(self.denoiser)
-        run = self if modify is None else modify(self, sampler)
+        run = self
+        for extra in extras:
+            run = extra.modify(run, sampler)
         run = guide("sample", run, label, guidance)
         sampler = fit_sampler(sampler, run, stop=stop, extrapolate=extrapolate)
         if isinstance(templates, Records):
@@ -304,8 +305,9 @@ class Run(Trained):
             kind = find_readers()[choose_reader(sequences)]
             own = {f.name for f in fields(kind)} & set(options)
             reader = kind(**{name: options.pop(name) for name in own})
-        elif not (sequences and all(isinstance(x, Record) for x in sequences)):
-            check_strings("score.sequences", sequences)
+        elif not _are_records(sequences):
+            sequences = check_strings("score.sequences", sequences)
+            _check_names(names, len(sequences))
         check_seed("score.seed", seed)
         check_count("score.batch_size", batch_size)
         check_options("score", options, EstimatorOptions)
@@ -376,12 +378,12 @@ class Run(Trained):
             ValueError: If the network does not read tokens, there is no such layer, or a sequence
                 is too long or has no known position.
         """
-        check_strings("embed.sequences", sequences)
+        strings = check_strings("embed.sequences", sequences)
         if pooling not in ("mean", "none"):
             raise ValueError(f"embed.pooling must be mean or none, got {pooling!r}")
         pooled = pooling == "mean"
         check_count("embed.batch_size", batch_size)
-        rows = [self.tokenizer.encode(sequence) for sequence in sequences]
+        rows = [self.tokenizer.encode(string) for string in strings]
         check_readable("embed", self, {str(i): row for i, row in enumerate(rows)}, pooled=pooled)
         found = embed(self, rows, layer=layer, pooled=pooled, batch_size=batch_size)
         return np.stack(found) if pooled else found
@@ -508,10 +510,20 @@ def _take_domain_options(options: dict[str, Any]) -> list[Any]:
     return found
 
 
-def _modify(extras: list[Any], run: Run, sampler: Sampler) -> Run:
-    for extra in extras:
-        run = extra.modify(run, sampler)
-    return run
+def _are_records(sequences: object) -> TypeGuard[Sequence[Record]]:
+    return (
+        isinstance(sequences, Sequence)
+        and len(sequences) > 0
+        and all(isinstance(one, Record) for one in sequences)
+    )
+
+
+def _check_names(names: Sequence[str] | None, count: int) -> None:
+    if names is not None and len(names) != count:
+        raise ValueError(
+            f"score.names must hold one name per sequence: {count:,}, got {len(names):,}; "
+            "leave it out to number them"
+        )
 
 
 def _records(

@@ -1,9 +1,7 @@
 """Invalid requests and settings of samplers: one-line errors before the network is called."""
 
 import re
-from collections.abc import Iterator
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -27,14 +25,6 @@ SHAPES = {
     "padding": torch.zeros(2, L + 1, dtype=torch.bool),
     "seeds": torch.arange(3),
 }
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def refused(message: str, **options) -> None:

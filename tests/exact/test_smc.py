@@ -226,7 +226,7 @@ def test_effective_size_and_normalizer() -> None:
 
 
 def unchecked(**options: object) -> None:
-    """Disable the shape checker, which would find the errors first."""
+    """Check options without the shape checker, which would find the errors first."""
     sampler = object.__new__(SMCSampler)
     for name, value in {**dataclasses.asdict(SMCSampler(reward=reward)), **options}.items():
         object.__setattr__(sampler, name, value)

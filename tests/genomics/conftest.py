@@ -1,9 +1,8 @@
 """A separate cache for every test, and short ways to write and read sequence files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -57,14 +56,6 @@ def fasta(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """A published Caduceus folder as a run on DNA."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 from safetensors import safe_open
@@ -34,14 +32,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         network.embedding.weight.normal_()
     network.to_hub(tmp_path / "hub")
     return tmp_path / "hub"
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def draw() -> torch.Tensor:

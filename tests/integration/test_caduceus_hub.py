@@ -1,11 +1,10 @@
 """Published Caduceus folders: written files are read back, and mismatches are reported."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,14 +28,6 @@ def build(**options: object) -> Caduceus:
 def folder(tmp_path: Path) -> Path:
     build(variant="ps").to_hub(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def edit_config(folder: Path, **fields: object) -> None:

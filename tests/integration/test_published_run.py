@@ -1,10 +1,9 @@
 """A published MDLM folder as a run: evaluated, sampled, trained, and published again."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 import yaml
@@ -39,14 +38,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
     published().to_hub(tmp_path / "hub")
     return tmp_path / "hub"
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def make(hub: Path, output: Path, *flags: str) -> list[str]:

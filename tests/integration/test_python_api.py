@@ -3,10 +3,8 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -112,6 +110,15 @@ def test_embeddings_are_means_over_known_positions(trained: Path) -> None:
         run.embed(["uv", "--"])
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_any_iterable_of_strings_is_a_list(trained: Path) -> None:
+    run, rows = seqdiff.load(trained), ["uvw", "xyz"]
+    scores = [row.nats for row in run.score(rows)]
+    assert [row.nats for row in run.score(np.array(rows))] == scores
+    assert [row.nats for row in run.score(iter(rows))] == scores
+    np.testing.assert_array_equal(run.embed(iter(rows)), run.embed(rows))
+
+
 def test_long_sequences_are_embedded_with_a_warning(trained: Path, capsys) -> None:
     run = seqdiff.load(trained)
     assert run.embed(["uvw" * 4]).shape[0] == 1, "rows of training have 12 symbols"
@@ -208,14 +215,6 @@ def test_wrong_arguments_are_one_line(
         getattr(seqdiff.load(trained), method)(*arguments, **options)
 
 
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("method", "arguments", "options", "said"),
@@ -226,6 +225,7 @@ def unchecked() -> Iterator[None]:
         ("sample", [2], {"seed": 1.5}, "sample.seed must be an integer, got 1.5"),
         ("score", [[1, 2]], {}, "score.sequences must be text, got 1"),
         ("score", [None], {}, "score.sequences must be a list of strings, got None"),
+        ("score", [["uv"]], {"names": []}, "score.names must hold one name per sequence: 1, got 0"),
         ("score", [[]], {}, "score.sequences must hold a string, got an empty list"),
         ("infill", [5, 2], {}, "infill.templates must be a list of strings, got 5"),
         ("fill_probabilities", [7], {}, "fill_probabilities.template must be text, got 7"),

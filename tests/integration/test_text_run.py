@@ -1,10 +1,9 @@
 """From text to text: the main task on text files, from the command line."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 import yaml
@@ -33,14 +32,6 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def train(corpus: Path | str, output: Path, *flags: str) -> list[str]:
     return ["train", CONFIG, f"--data.train={corpus}", f"--output={output}", *SMALL, *flags]
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 """Published MDLM and BD3-LM folders: written files are read back, and mismatches are reported."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -39,14 +38,6 @@ def hub(**options: object) -> Transformer:
 def folder(tmp_path: Path) -> Path:
     hub().to_hub(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def edit_config(folder: Path, **fields: object) -> None:

@@ -1,8 +1,5 @@
 """Caduceus: sizes, initial values, weight decay groups, invalid input."""
 
-from collections.abc import Iterator
-
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -61,14 +58,6 @@ def test_parameters_that_weight_decay_reaches() -> None:
 
 
 # Invalid arguments
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -1,8 +1,7 @@
 """Rows of different lengths: padding changes nothing, and each row equals the row alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -216,14 +215,6 @@ def test_under_autocast(model: torch.nn.Module) -> None:
     torch.testing.assert_close(low.double(), exact, atol=0.3, rtol=0.1)
     low.float().square().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

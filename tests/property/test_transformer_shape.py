@@ -2,10 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 
@@ -99,14 +97,6 @@ def test_under_autocast_norms_and_the_residual_stream_stay_in_float32() -> None:
 
 
 # Invalid input
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

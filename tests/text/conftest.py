@@ -1,10 +1,9 @@
 """A separate cache for every test, and small corpora."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import jaxtyping
 import pytest
 
 
@@ -29,11 +28,3 @@ def write(tmp_path: Path) -> Callable[[str, object], Path]:
         return path
 
     return put
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Disable the shape checker, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
