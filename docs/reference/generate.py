@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import logging
@@ -80,40 +79,26 @@ def commands_page() -> str:
 
 
 def configuration_page() -> str:
-    """The keys of a run's configuration, from the classes that they build."""
-    from seqdiff.run import PRESETS, RunConfig
-    from seqdiff.training import OptimConfig, TrainerConfig
+    """The keys of a configuration, from the dataclasses that they fill."""
+    from seqdiff.run import list_keys
 
     lines = [
         "# Configuration keys",
         "",
         "A configuration is a YAML file with these keys. Every key can follow `seqdiff train` as "
-        "an option, `--optim.lr 1e-3`. The key `base` names a file that is read first; `preset` "
-        f"sets process, parameterization and objective: {', '.join(PRESETS)}. `class_path` and "
-        "`init_args` of a part name a class and its arguments; the classes are in the "
-        "[Python API](api.md). `seqdiff train --keys` prints this list for the installed version.",
+        "an option, `--optim.lr 1e-3`. A file may also have the key `base`, a file that is read "
+        "first. `class_path` and `init_args` of a key name a class and its arguments; the classes "
+        "are in the [Python API](api.md). `seqdiff train --keys` prints this list for the "
+        "installed version, and `seqdiff train CONFIG --keys` the keys of a file with those of its "
+        "classes.",
         "",
+        "| key | default | meaning |",
+        "|---|---|---|",
     ]
-    for title, kind, prefix in (
-        ("The run", RunConfig, ""),
-        ("optim", OptimConfig, "optim."),
-        ("trainer", TrainerConfig, "trainer."),
-    ):
-        doc = inspect.getdoc(kind) or ""
-        meanings = dict(re.findall(r"^    (\w+): ((?:.|\n        )*)", doc, flags=re.MULTILINE))
-        lines += [f"## {title}", "", "| key | default | meaning |", "|---|---|---|"]
-        for field in dataclasses.fields(kind):
-            given = field.default is not dataclasses.MISSING
-            default = f"`{field.default!r}`" if given else ""
-            if field.default_factory is not dataclasses.MISSING:
-                default = "see below" if prefix == "" and field.name in ("optim", "trainer") else ""
-                default = default or f"`{field.default_factory.__name__}`"
-            meaning = " ".join(meanings.get(field.name, "").split())
-            if not meaning:
-                log.warning("%s.%s has no meaning in its docstring", kind.__name__, field.name)
-            lines.append(f"| `{prefix}{field.name}` | {default or 'required'} | {meaning} |")
-        lines.append("")
-    return "\n".join(lines)
+    for key in list_keys():
+        default = "required" if key.value is None else f"`{key.value}`"
+        lines.append(f"| `{key.name}` | {default} | {key.meaning.replace('``', '`')} |")
+    return "\n".join([*lines, ""])
 
 
 def on_files(files, config):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from seqdiff.cli.options import ConfigAndFlags, respell
 
 def train(
     *words: ConfigAndFlags,
+    output: Path | None = None,
     resume: Path | None = None,
     keys: bool = False,
 ) -> None:
@@ -24,8 +26,10 @@ def train(
 
     Args:
         words: YAML file, and keys of the configuration.
+        output: Run directory to create; required unless the file sets it.
         resume: Continue this run directory instead.
-        keys: List the keys of a configuration instead.
+        keys: List the keys that every configuration has, or with CONFIG also those of the classes
+            that it chooses, and do not train.
 
     Raises:
         ValueError: If the configuration does not fit together.
@@ -34,19 +38,24 @@ def train(
     config = None
     if options and not options[0].startswith("--"):
         config, options = Path(options[0]), options[1:]
-    given = [config is not None, resume is not None, keys]
-    if sum(given) != 1:
+    if config is None and resume is None and not keys:
         raise ValueError(
-            "train must be given one of CONFIG, --resume RUN and --keys, got "
-            f"{sum(given)} of them; see: seqdiff train --help"
+            "train must be given CONFIG, --resume RUN or --keys, got none of them; see: seqdiff "
+            "train --help"
         )
-    if keys and options:
-        raise ValueError(f"train.keys must be alone, got {' '.join(options)}; leave it out")
-    from seqdiff.run import parse_run, resume_run, run_parser, start_run
-
+    if resume is not None and (config is not None or output is not None or keys):
+        other = config or ("--keys" if keys else f"--output {output}")
+        raise ValueError(f"train.resume must go without a new run, got {other}; leave it out")
+    if keys and config is None and (options or output):
+        got = " ".join(options) or f"--output {output}"
+        raise ValueError(f"train.keys must be alone or go with CONFIG, got {got}; leave it out")
+    if output is not None:
+        options = [f"--output={output}", *options]
     if keys:
-        run_parser().print_help()
+        print_keys(config, options)
         return
+    from seqdiff.run import parse_run, resume_run, start_run
+
     if config is not None:
         parsed = parse_run(config, options)
         directory = parsed["output"]
@@ -58,6 +67,28 @@ def train(
         fit(directory, partial(resume_run, directory, options))
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"{directory}: {done}; next: {command_line('evaluate', directory)}")
+
+
+def print_keys(config: Path | None, options: list[str]) -> None:
+    """Print the keys of a configuration, each with its default or value and its meaning.
+
+    Args:
+        config: Configuration whose keys are listed; ``None`` lists those of every configuration.
+        options: Keys that override it.
+    """
+    from seqdiff.run import list_keys, list_keys_of
+
+    found = list_keys() if config is None else list_keys_of(config, options)
+    shown = "default" if config is None else "value"
+    for key in found:
+        value = "required" if key.value is None else f"{shown}: {key.value}"
+        print(f"--{key.name} ({value})")
+        print(textwrap.indent(textwrap.fill(key.meaning, 92), "    "))
+    if config is None:
+        print(
+            "Arguments of a class follow its key: --backbone.d_model 256. To list them for the "
+            f"classes of a file: {command_line('train', 'CONFIG', '--keys')}"
+        )
 
 
 def fit(directory: Path, start: Callable[[], Path]) -> None:

@@ -1,7 +1,6 @@
 from .config import RunConfig as RunConfig
 from .config import instantiate as instantiate
 from .config import parse_run as parse_run
-from .config import run_parser as run_parser
 from .config_files import Located as Located
 from .directory import choose_device as choose_device
 from .drawing import check_context as check_context
@@ -17,6 +16,9 @@ from .estimators import choose_estimator as choose_estimator
 from .estimators import suit as suit
 from .evaluation import Evaluation as Evaluation
 from .evaluation import estimate as estimate
+from .keys import Key as Key
+from .keys import list_keys as list_keys
+from .keys import list_keys_of as list_keys_of
 from .prediction import check_readable as check_readable
 from .prediction import embed as embed
 from .prediction import states as states

@@ -46,8 +46,10 @@ ParsedRun = Namespace
 _TOLD = "backbone.time_conditioned"  # what most presets decide, unless a flag does
 _NO_FLAGS = ("--config", "--base", "--provenance", "--resumed")
 _NOT_FLAGS = {"base", "preset", "provenance", "resumed"}
-_DEFAULT_PROCESS = "seqdiff.process.Absorbing"
-_DEFAULT_OBJECTIVE = "seqdiff.objectives.ContinuousNELBO"
+DEFAULTS = {
+    "process": "seqdiff.process.Absorbing",
+    "objective": "seqdiff.objectives.ContinuousNELBO",
+}
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class RunConfig:
         if not isinstance(self.backbone, Backbone):
             raise TypeError(
                 f"RunConfig.backbone must be a Backbone, got {type(self.backbone).__name__}; "
-                f"choose from {', '.join(_choices('backbone'))}"
+                f"choose from {', '.join(list_choices('backbone'))}"
             )
         if not 0 <= self.seed < 2**32:
             raise ValueError(
@@ -153,7 +155,7 @@ def run_parser() -> ArgumentParser:
         meaning = f"{what}; a run writes it, no flag sets it"
         parser.add_argument(f"--{name}", type=kind | None, default=None, help=meaning)
     parser.add_class_arguments(RunConfig, sub_configs=True)
-    parser.set_defaults({"process": {"class_path": _DEFAULT_PROCESS}})
+    parser.set_defaults({"process": {"class_path": DEFAULTS["process"]}})
     for (part, argument), (source, compute, _) in _LINKED.items():
         target = f"{part}.init_args.{argument}"
         parser.link_arguments(source, target, compute_fn=compute, apply_on="instantiate")
@@ -196,8 +198,13 @@ _LINKED: dict[tuple[str, str], tuple[str | tuple[str, ...], Callable[..., object
 }
 
 
-def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
+def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) -> ParsedRun:
     """Read a configuration file, its bases and the flags that override them.
+
+    Args:
+        path: The YAML file.
+        flags: Keys with their values, as on the command line.
+        output: Run directory if neither a file nor a flag sets it; ``None`` requires one of them.
 
     Raises:
         ValueError: In one line, if a key does not exist, a value does not fit (with the choices),
@@ -213,7 +220,7 @@ def parse_run(path: Path, flags: Sequence[str] = ()) -> ParsedRun:
     own, flags = _take_preset(convert_flags(flags))
     named = [content.preset for content in contents if content.preset is not None]
     name = own or (named[-1] if named else None)
-    arguments: list[str] = []
+    arguments = [] if output is None else ["--config", json.dumps({"output": output})]
     for content in contents:
         if content.preset is not None:
             arguments += ["--config", json.dumps(find_preset(content.preset).keys)]
@@ -345,14 +352,23 @@ _CHOICES: dict[str, type] = {
 }
 
 
-def _choices(key: str) -> list[str]:
-    """Import paths of the classes that a key may name."""
-    return _paths(cls for cls in _subclasses(_CHOICES[key]) if cls is not Blockwise)
+def list_choices(key: str) -> list[str]:
+    """List the import paths of the imported classes that a key may name, none for other keys."""
+    return (
+        []
+        if key not in _CHOICES
+        else _paths(cls for cls in _subclasses(_CHOICES[key]) if cls is not Blockwise)
+    )
+
+
+def follows(part: str, argument: str) -> bool:
+    """Whether an argument of a class follows from other keys, so that no configuration sets it."""
+    return (part, argument) in _LINKED
 
 
 def _hint(arguments: Sequence[str]) -> str:
     """List the valid choices in place of the first key or class that does not exist."""
-    merged: dict[str, Any] = {"process": _DEFAULT_PROCESS, "objective": _DEFAULT_OBJECTIVE}
+    merged: dict[str, Any] = dict(DEFAULTS)
     for key, text in read_flags(arguments):
         if key == "config":
             content, folder = _read(text, Path()), Path(text).parent

@@ -97,8 +97,20 @@ def test_an_unknown_command_is_one_line(word: str, hint: str, fails) -> None:
 def test_keys_are_listed(capsys) -> None:
     assert main(["train", "--keys"]) == 0
     text = capsys.readouterr().out
-    for key in ("--optim.lr", "--trainer.strategy", "--ema_decay", "seqdiff.process.Absorbing"):
+    assert "--output (required)\n    The run directory" in text
+    assert "--process (default: seqdiff.process.Absorbing)" in text
+    for key in ("--optim.lr", "--trainer.strategy", "--ema_decay", "seqdiff.process.Hybrid"):
         assert key in text
+
+
+def test_the_keys_of_a_file_include_those_of_its_classes(config: Path, capsys) -> None:
+    assert main(["train", str(config), "--keys", "--optim.lr", "0.25"]) == 0
+    text = capsys.readouterr().out
+    assert "--optim.lr (value: 0.25)" in text
+    assert "--data.length (value: " in text
+    assert "--process.schedule (value: seqdiff.schedules.LogLinear)" in text
+    # These follow from the data.
+    assert "vocab_size" not in text and "num_logits" not in text
 
 
 def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:

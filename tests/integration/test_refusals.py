@@ -181,4 +181,6 @@ def test_a_mistake_of_ours_is_not_blamed_on_memory(
 
 
 def test_the_list_of_keys_takes_no_flag(fails) -> None:
-    assert "train.keys must be alone, got --foo" in fails(["train", "--keys", "--foo"])
+    assert "train.keys must be alone or go with CONFIG, got --foo" in fails(
+        ["train", "--keys", "--foo"]
+    )
