@@ -1,8 +1,8 @@
 """Compile kernels on first use, and run them on several threads.
 
-The number of threads is ``torch.get_num_threads()``. They belong to a pool of this module and
-sleep between calls. The threads of Numba's pool would busy-wait and compete with PyTorch's
-threads for the same cores.
+There are ``torch.get_num_threads()`` threads. They belong to a pool of this module and sleep
+between calls. The threads of Numba's pool would busy-wait and compete with PyTorch's threads for
+the same cores.
 """
 
 from __future__ import annotations
