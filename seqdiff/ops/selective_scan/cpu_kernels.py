@@ -6,8 +6,8 @@ of the scan.
 The lanes of a SIMD vector hold adjacent channels. Inputs with adjacent channels therefore need no
 transposition, and the sum of the output over the state is a sum of vectors. A task is one row and
 one channel block. It processes the sequence in chunks of `CHUNK` positions, which fit in the
-fastest caches. Every task writes its own part of the gradients that are summed over rows and channels, so
-the results do not depend on the order in which threads run tasks.
+fastest caches. Every task writes its own part of the gradients that are summed over rows and
+channels, so the results do not depend on the order in which threads run tasks.
 
 Rows may be divided into token blocks, see `Cuts`. If ``through``, the scan continues over all token
 blocks and writes its state at every border. Otherwise it starts every token block from the given
@@ -15,9 +15,9 @@ state at the border before it, or from zero. A chunk holds one or several whole 
 part of one. A row that is not divided is one token block.
 
 The backward kernel takes chunks from last to first and recomputes their states. Let ``a_l`` be the
-decay ``exp(delta_l A)`` and G_l the gradient of the state after position l. Then
-``G_l = C_l dy_l + a_{l+1} G_{l+1}``, ``dB = delta u G``, ``dC = dy h``, ``d(delta u) = B G`` and
-``d(delta A) = G a_l h_{l-1}``.
+decay ``exp(delta_l A)`` and G_l the gradient of the state after position l. Then ``G_l = C_l dy_l +
+a_{l+1} G_{l+1}``, ``dB = delta u G``, ``dC = dy h``, ``d(delta u) = B G`` and ``d(delta A) = G a_l
+h_{l-1}``.
 """
 
 from __future__ import annotations
