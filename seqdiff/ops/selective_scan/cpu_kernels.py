@@ -15,9 +15,9 @@ state at the border before it, or from zero. A chunk holds one or several whole 
 part of one. A row that is not divided is one token block.
 
 The backward kernel takes chunks from last to first and recomputes their states. Let ``a_l`` be the
-decay ``exp(delta_l A)`` and G_l the gradient of the state after position l. Then ``G_l = C_l dy_l +
-a_{l+1} G_{l+1}``, ``dB = delta u G``, ``dC = dy h``, ``d(delta u) = B G`` and ``d(delta A) = G a_l
-h_{l-1}``.
+decay ``exp(delta_l A)`` and G_l the gradient of the state after position l. Then
+``G_l = C_l dy_l + a_{l+1} G_{l+1}``, ``dB = delta u G``, ``dC = dy h``, ``d(delta u) = B G`` and
+``d(delta A) = G a_l h_{l-1}``.
 """
 
 from __future__ import annotations

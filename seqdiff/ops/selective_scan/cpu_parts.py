@@ -101,7 +101,7 @@ class Maps(NamedTuple):
     """The parameters of a channel block as vectors, and B and C over the current chunk.
 
     Attributes:
-        rates: A times log2(e), so that a decay is a power of two.
+        rates: A times log2(e), so that a decay is ``exp2(step * rate)``.
         B_lanes: B if it is constant.
         C_lanes: C if it is constant.
         skip: D.
