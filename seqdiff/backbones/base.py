@@ -16,12 +16,12 @@ from seqdiff.types import Inputs
 
 
 class Backbone(nn.Module, ABC):
-    """A network that embeds token ids, transforms them and scores every position.
+    """A network that embeds tokens, transforms the embeddings and scores every position.
 
     ``forward`` is ``head(body(embed(inputs), inputs), inputs, where)``. A caller that has vectors
     instead of tokens, such as noisy embeddings, passes its own ``h`` to ``body``.
 
-    A backbone that a run configuration can name takes ``num_embeddings`` (K+1) and ``num_logits``
+    A backbone that a run configuration names takes ``num_embeddings`` (K+1) and ``num_logits``
     (K) in its constructor; both are linked from the tokenizer. If it also takes ``num_classes``,
     that is linked from the data: the number of classes, or ``None`` for data without labels.
 
@@ -32,15 +32,15 @@ class Backbone(nn.Module, ABC):
         num_classes: Number of classes that a row can be labelled with; ``None`` if the network was
             built without classes.
         time_conditioned: Whether the network reads ``Inputs.sigma``.
-        causal: Whether the outputs at a position depend on the tokens before it only.
+        causal: Whether the outputs at a position depend only on the tokens before it.
         strands: 2 if the network reads a row and its reverse complement with the same weights and
-            ``hidden`` returns both, else 1.
-        reads_blocks: Whether it has ``block_logits`` and ``block_cache``.
-        head: Method or submodule that is called as ``head(h, inputs, where=None)``: scores the
-            residual stream ``h`` of the last layer. It returns ``[B, L, num_logits]``, or with
-            ``where`` one row for each position in the order of ``where.nonzero()``; then it
-            computes no other scores. (In the transformers it is a submodule, which has this name in
-            published weights.)
+            ``hidden`` returns the states of both, else 1.
+        reads_blocks: Whether the network supports ``block_logits`` and ``block_cache``.
+        head: Method or submodule, called as ``head(h, inputs, where=None)``, that scores the
+            residual stream ``h`` of the last layer. It returns ``[B, L, num_logits]``. With
+            ``where``, it computes only the scores of those positions and returns one row for each,
+            in the order of ``where.nonzero()``. (In the transformers it is a submodule, because the
+            published weights have a module of this name.)
     """
 
     width: int
@@ -60,16 +60,16 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, inputs: Inputs) -> Float[Tensor, "rows L D"]:
-        """Begin the residual stream.
+        """Embed the tokens, which starts the residual stream.
 
         Args:
-            inputs: Tokens; a causal network also reads where padding is.
+            inputs: Tokens; a causal network also reads the padding.
 
         Returns:
             ``[B, L, width]``; ``[2 B, L, width]`` for a network that reads both strands.
 
         Raises:
-            ValueError: If rows do not fit.
+            ValueError: If rows are longer than ``max_length``.
         """
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Backbone(nn.Module, ABC):
         """Run the layers.
 
         Args:
-            h: As ``embed`` returns it; need not come from tokens.
+            h: Vectors in the shape that ``embed`` returns; they need not come from tokens.
             inputs: Padding, label and noise level. The values of the tokens are not read.
             layer: Number of layers to run; ``None`` for all.
 
@@ -96,7 +96,7 @@ class Backbone(nn.Module, ABC):
         """Score every symbol at every position.
 
         Args:
-            inputs: Inputs of the network. All tokens are read, whatever positions are scored.
+            inputs: Inputs of the network. All tokens are read, regardless of ``where``.
             where: Positions to score; ``None`` for all.
 
         Returns:
@@ -113,18 +113,18 @@ class Backbone(nn.Module, ABC):
     def hidden(self, inputs: Inputs, layer: int | None = None) -> Float[Tensor, "B L C"]:
         """Compute hidden states, for embeddings and for other heads.
 
-        With two strands, the first half of a state is the row's and the second that of its reverse
-        complement at the same base, so that the reverse complement of a row has the states in
-        reverse order with their halves swapped.
+        With two strands, the first half of a state's channels belongs to the row, and the second
+        half to its reverse complement at the same base. The reverse complement of a row therefore
+        has the same states in reverse order with their halves swapped.
 
         Args:
-            inputs: Without ``sigma``, a time-conditioned network takes the rows as free of noise.
-                States at padding have no meaning.
-            layer: Number of layers the states have passed: 0 for embedded tokens. ``None`` for what
-                the head scores, which is also normalised.
+            inputs: Inputs of the network. Without ``sigma``, a time-conditioned network treats the
+                rows as free of noise. States at padding have no meaning.
+            layer: Number of layers to run; 0 returns the embedded tokens. ``None`` runs all layers
+                and the final norm, which gives the states that the head projects to scores.
 
         Raises:
-            ValueError: If there are not that many layers, or see ``forward``.
+            ValueError: If there are fewer layers. See also ``forward``.
         """
         require_layer(type(self).__name__, layer, self.num_layers)
         self.check_label(inputs.label)
@@ -136,7 +136,7 @@ class Backbone(nn.Module, ABC):
     def _states(
         self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None
     ) -> Float[Tensor, "B L C"]:
-        """Convert the residual stream after a layer to the states that ``hidden`` returns."""
+        """Convert the residual stream after ``layer`` layers to the states of ``hidden``."""
         return h
 
     def block_logits(
@@ -146,19 +146,19 @@ class Backbone(nn.Module, ABC):
         block_size: int,
         where: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "*positions K"]:
-        """Score every position given its own block of x_t and the earlier blocks of x0, at once.
+        """Score every position given its block of x_t and the earlier blocks of x0, in one pass.
 
         Args:
-            inputs: With x_t as tokens; padding comes after the last token of a shorter row.
+            inputs: The tokens are x_t. Padding comes after the last token of a shorter row.
             x0: Clean ids.
-            block_size: Tokens of a block; the last may be shorter.
+            block_size: Number of tokens in a block; the last one may be shorter.
             where: Positions to score; ``None`` for all.
 
         Returns:
             See ``forward``.
 
         Raises:
-            ValueError: If the network does not read blocks, or see ``forward``.
+            ValueError: If the network does not read blocks. See also ``forward``.
         """
         raise self._reads_no_blocks("block_logits")
 
@@ -170,23 +170,23 @@ class Backbone(nn.Module, ABC):
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
     ) -> BlockCache:
-        """Open an empty cache, to score rows block by block.
+        """Create an empty cache for scoring rows block by block.
 
         Args:
-            batch_size: Rows.
-            block_size: Tokens of a block.
+            batch_size: Number of rows.
+            block_size: Number of tokens in a block.
             window: Number of earlier tokens that attention may look back at, a multiple of
-                ``block_size``. It has no effect on a network that keeps a state instead.
+                ``block_size``. It has no effect on a network that keeps a recurrent state instead.
             label: Class of each row or ``NO_LABEL``.
 
         Raises:
-            ValueError: If the network does not read blocks, a size does not fit, or there are
-                labels and the network has no classes.
+            ValueError: If the network does not read blocks, a size is invalid, or there are labels
+                and the network has no classes.
         """
         raise self._reads_no_blocks("block_cache")
 
     def check_label(self, label: Int[Tensor, " B"] | None) -> None:
-        """Check that only a network with classes gets labels.
+        """Check that labels are only given to a network with classes.
 
         Args:
             label: Class of each row or ``NO_LABEL``.
@@ -201,7 +201,7 @@ class Backbone(nn.Module, ABC):
             )
 
     def _sigma(self, inputs: Inputs) -> Tensor:
-        """The noise level that a time-conditioned network needs."""
+        """Return the noise level, which a time-conditioned network requires."""
         if inputs.sigma is None:
             raise ValueError(
                 f"{type(self).__name__}.sigma must be given to a time-conditioned network, got "
@@ -218,10 +218,11 @@ class Backbone(nn.Module, ABC):
 
 @runtime_checkable
 class PublishedBackbone(Protocol):
-    """A backbone that is built from a folder or a name on the hub.
+    """A backbone that is built from published weights, by a folder or a name on the hub.
 
-    Its constructor also takes ``published_shape``. With it no file is read, and the caller loads
-    the weights. A run saves it, and so does not need the folder again.
+    Its constructor also takes ``published_shape``. If that is given, the constructor reads no file,
+    and the caller loads the weights. A run saves the value, so it can be loaded again without the
+    published files.
     """
 
     @property
@@ -231,12 +232,13 @@ class PublishedBackbone(Protocol):
 
 
 class RunTokens(NamedTuple):
-    """The tokens of a run, to compare with those of a published network.
+    """The tokens of a run, for comparison with those of a published network.
 
     Attributes:
-        tokenizer: Its name in messages.
-        names: Lists the tokens by id; called only if needed, since it reads vocabulary files.
-        encode: Maps a string to ids.
+        tokenizer: Name of the tokenizer, for messages.
+        names: Returns the tokens by id. It is called only if needed, since it reads vocabulary
+            files.
+        encode: Converts a string to ids.
     """
 
     tokenizer: str
@@ -246,27 +248,27 @@ class RunTokens(NamedTuple):
 
 @runtime_checkable
 class TokenizedBackbone(Protocol):
-    """A backbone that knows which tokens its ids stand for, as published ones do."""
+    """A backbone that knows the tokens of its ids, as published networks do."""
 
     def check_tokens(self, run: RunTokens) -> None:
-        """Compare the tokens with a run's, before it starts.
+        """Check that the ids stand for the same tokens as those of a run, before it starts.
 
         Raises:
-            ValueError: If an id means another token there.
+            ValueError: If an id stands for another token in the run.
         """
         ...
 
 
 @runtime_checkable
 class BlockCache(Protocol):
-    """What a network keeps of earlier clean blocks, to score the next block.
+    """What a network remembers of earlier clean blocks in order to score the next one.
 
-    Its logits are those of ``Backbone.block_logits`` for the whole row, up to rounding.
+    Up to rounding, the logits equal those of ``Backbone.block_logits`` for the whole row.
     """
 
     @property
     def length(self) -> int:
-        """Number of tokens so far; the next block begins at this position."""
+        """Number of tokens appended so far, which is the position of the next block."""
         ...
 
     def logits(
@@ -275,7 +277,7 @@ class BlockCache(Protocol):
         """Score the next block without appending it.
 
         Args:
-            x_t: Ids in ``0..K`` of the next block, which may be cut short at its end.
+            x_t: Ids in ``0..K`` of the next block, which may be shorter than ``block_size``.
             where: Positions to score; ``None`` for all.
 
         Returns:
@@ -293,8 +295,8 @@ class BlockCache(Protocol):
         ...
 
     def take(self, rows: Int[Tensor, " b"]) -> BlockCache:
-        """Make a cache of some rows, in this order; a row may occur more than once.
+        """Create a cache of some rows, in the given order; a row may occur more than once.
 
-        The cache itself stays as it is, and neither changes when the other is appended to.
+        This cache is not changed, and appending to either cache does not affect the other.
         """
         ...

@@ -1,4 +1,4 @@
-"""Published formats: config.json and model.safetensors, and whether their tokens are the run's."""
+"""Published networks: config.json, model.safetensors, and a comparison of tokens with a run's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seqdiff.backbones.base import RunTokens
 from seqdiff.files import write_bytes
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-# Fields that other software reads.
+# Fields that only other software reads; they do not change the network.
 WITHOUT_EFFECT = {"_name_or_path", "architectures", "auto_map", "dtype", "return_dict",
                   "torch_dtype", "transformers_version"}  # fmt: skip
 
@@ -26,8 +26,8 @@ def existing(directory: str | Path, name: str, what: str) -> Path:
     """Find a file of a published network.
 
     Args:
-        directory: Its folder.
-        name: The file.
+        directory: Folder of the network.
+        name: Name of the file.
         what: The kind of network, for the message.
 
     Raises:
@@ -92,12 +92,12 @@ def read_tensors(directory: str | Path, what: str) -> tuple[Path, dict[str, Tens
 def write_folder(
     directory: str | Path, config: Mapping[str, object], tensors: dict[str, Tensor]
 ) -> None:
-    """Write config.json and model.safetensors, each complete or not at all.
+    """Write config.json and model.safetensors, each atomically.
 
     Args:
         directory: Folder, created if it does not exist; files of these names are replaced.
         config: Fields of config.json.
-        tensors: By published name.
+        tensors: Tensors by published name.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -109,10 +109,15 @@ def write_folder(
 
 
 def require_names(path: Path, missing: Sequence[str], unexpected: Sequence[str]) -> None:
-    """Check that a file of weights has the tensors of the configuration beside it.
+    """Check that a file of weights has exactly the tensors that its configuration implies.
+
+    Args:
+        path: The file.
+        missing: Names of tensors that it lacks.
+        unexpected: Names of tensors that it should not have.
 
     Raises:
-        ValueError: If there are any.
+        ValueError: If any tensor is missing or unexpected.
     """
     if missing or unexpected:
         raise ValueError(
@@ -122,11 +127,11 @@ def require_names(path: Path, missing: Sequence[str], unexpected: Sequence[str])
 
 
 def require_shape(path: Path, name: str, shape: Sequence[int], stored: Tensor) -> None:
-    """Check that a stored tensor has the shape that follows from the configuration beside it.
+    """Check that a stored tensor has the shape that the configuration implies.
 
     Args:
         path: The file.
-        name: Its name.
+        name: Name of the tensor.
         shape: Required shape.
         stored: The tensor.
 
@@ -148,18 +153,18 @@ def check_fields(
     optional: Kinds,
     without_effect: Collection[str],
 ) -> None:
-    """Check that fields are known, complete and of their types.
+    """Check that all required fields are present, no field is unknown, and their types are right.
 
     Args:
-        owner: Where they were read, for the message.
-        what: The kind of network, with its article.
+        owner: Where the fields were read, for the message.
+        what: The kind of network, with an article, for the message.
         fields: The fields.
         required: Types of the required fields.
         optional: Types of the optional fields.
         without_effect: Names of fields that are ignored.
 
     Raises:
-        ValueError: If they are not.
+        ValueError: If a check fails.
     """
     missing = [name for name in required if name not in fields]
     unknown = sorted(set(fields).difference(required, optional, without_effect))
@@ -180,8 +185,8 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
     """Join names for a one-line message.
 
     Args:
-        names: What to list.
-        limit: Most names in the message.
+        names: The names.
+        limit: Largest number of names to show.
     """
     shown = ", ".join(names[:limit]) or "none"
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
@@ -191,13 +196,13 @@ _LISTS = ("vocab.json", "encoder.json")
 
 
 def read_tokens(folder: Path) -> tuple[Path, dict[int, str]] | None:
-    """Read which token has which id from the tokenizer files beside a network, if there are any.
+    """Read the token of every id from the tokenizer files in a network's folder.
 
     Returns:
-        The file, and the tokens by id.
+        The file and the tokens by id; ``None`` if there is no such file.
 
     Raises:
-        ValueError: If the file is not what its name says.
+        ValueError: If the file does not have the format that its name implies.
     """
     path = folder / "tokenizer.json"
     if path.is_file():
@@ -207,7 +212,7 @@ def read_tokens(folder: Path) -> tuple[Path, dict[int, str]] | None:
             vocabulary = model["vocab"]
             if isinstance(vocabulary, dict):
                 tokens = {place: token for token, place in vocabulary.items()}
-            else:  # tokens with their scores
+            else:  # a list of tokens with their scores
                 tokens = {place: token for place, (token, *_) in enumerate(vocabulary)}
             added = cast(list, content.get("added_tokens") or [])
             return path, tokens | {token["id"]: token["content"] for token in added}
@@ -227,21 +232,21 @@ def read_tokens(folder: Path) -> tuple[Path, dict[int, str]] | None:
 
 
 def check_tokens(owner: str, origin: object, published: Mapping[int, str], run: RunTokens) -> None:
-    """Check that the ids of a published network mean the same tokens as those of a run.
+    """Check that the ids of a published network stand for the same tokens as those of a run.
 
     Args:
-        owner: The argument that gave the network, for the message.
+        owner: The argument that names the network, for the message.
         origin: Where its tokens were read.
-        published: Its tokens by id; further ids than the run's are ignored.
+        published: Its tokens by id. Ids that the run does not have are ignored.
         run: The run's tokens.
 
     Raises:
-        ValueError: If an id means another token; the message names the first one.
+        ValueError: If an id stands for another token; the message names the first such id.
     """
     for place, token in enumerate(run.names()):
         if published.get(place) != token:
             raise ValueError(
-                f"{owner} must mean by each id what data.tokenizer does, {run.tokenizer}, got id "
-                f"{place} for {published.get(place)!r} in {origin}, and for {token!r} there; "
+                f"{owner} must have the same token ids as data.tokenizer ({run.tokenizer}); id "
+                f"{place} is {published.get(place)!r} in {origin}, but {token!r} in the tokenizer; "
                 "use the tokenizer of the checkpoint"
             )

@@ -48,13 +48,13 @@ class Norm(nn.Module):
 
 
 class LabelEmbedding(nn.Module):
-    """A learned vector for each class, and one, the first, for rows without a label.
+    """A learned vector for each class, and one for rows without a label.
 
-    Training hides some labels, so that one network gives both distributions that classifier-free
-    guidance combines. Source: Ho and Salimans 2022, arXiv:2207.12598.
+    Training drops some labels, so that one network models both distributions that classifier-free
+    guidance combines: with and without the label. Source: Ho and Salimans 2022, arXiv:2207.12598.
 
     Args:
-        num_classes: Classes, numbered from 0.
+        num_classes: Number of classes, which are numbered from 0.
         d_model: Channels.
     """
 
@@ -73,7 +73,7 @@ class LabelEmbedding(nn.Module):
             like: A tensor with as many rows, on the same device.
 
         Raises:
-            IndexError: On the CPU, if there is no such class.
+            IndexError: On the CPU, if a class does not exist.
         """
         if label is None:
             label = torch.full((len(like),), -1, device=like.device)
@@ -88,7 +88,7 @@ def shifted(
     Args:
         tokens: Ids.
         padding: True at padding.
-        start: Id at the first position, and after padding.
+        start: Id at the first position, and at every position that follows padding.
     """
     before = tokens.roll(1, dims=1)
     before[:, :1] = start
@@ -96,7 +96,7 @@ def shifted(
 
 
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
-    """Exempt a parameter from weight decay that is neither a vector nor an embedding.
+    """Exempt a parameter from weight decay; vectors and embeddings are exempt without this.
 
     Args:
         parameter: Gets the attribute ``_no_weight_decay``, which ``decay_groups`` reads.
@@ -109,7 +109,7 @@ def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def require_positive(owner: str, name: str, size: int) -> None:
-    """Check that a size is a whole number above zero.
+    """Check that a size is a positive integer.
 
     Args:
         owner: Name of the class, for the message.
@@ -132,7 +132,7 @@ def require_layer(owner: str, layer: int | None, num_layers: int) -> None:
         num_layers: Layers of the network.
 
     Raises:
-        ValueError: If the network has fewer.
+        ValueError: If the network has fewer layers.
     """
     if layer is not None and not 0 <= layer <= num_layers:
         raise ValueError(
@@ -158,15 +158,15 @@ def require_choice(owner: str, name: str, value: str, choices: Collection[str]) 
 
 
 SINUSOID_WIDTH = 256
-# -log alpha where 1 - alpha is 0.999, the most that published networks are trained on.
+# -log alpha at 1 - alpha = 0.999, the highest noise level that published networks are trained on.
 MAX_SIGMA = -math.log(1e-3)
 
 
 class SigmaEmbedding(nn.Module):
-    """A vector for the total noise sigma = -log alpha: sinusoids, then an MLP.
+    """Embedding of the total noise sigma = -log alpha: sinusoids, then an MLP.
 
     Args:
-        cond_dim: Channels of the condition.
+        cond_dim: Number of channels of the embedding.
     """
 
     def __init__(self, cond_dim: int) -> None:
@@ -179,7 +179,7 @@ class SigmaEmbedding(nn.Module):
         """Embed each row's noise, clamped to the range that published networks are trained on.
 
         Args:
-            sigma: Not negative; infinite where everything is masked.
+            sigma: Noise of each row, at least 0; infinite where everything is masked.
         """
         weight = next(self.parameters())
         half = SINUSOID_WIDTH // 2

@@ -1,4 +1,4 @@
-"""The Mamba mixer, run over a row in both directions without flipping it."""
+"""The Mamba mixer, in one direction or in both. No direction flips its input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Combine = Literal["add", "ew_multiply"]
 def initialise_projections(
     inputs: Sequence[nn.Linear], outputs: Sequence[nn.Linear], n_layer: int
 ) -> None:
-    """Zero the biases and divide the output weights by the square root of the number of layers."""
+    """Set the biases to zero, and divide the weights of ``outputs`` by ``sqrt(n_layer)``."""
     for projection in (*inputs, *outputs):
         if projection.bias is not None:
             nn.init.zeros_(projection.bias)
@@ -42,9 +42,9 @@ class MambaConfig:
             rounded up.
         dt_min: Smallest initial step size.
         dt_max: Largest initial step size.
-        dt_init_floor: Initial step sizes are raised to this.
+        dt_init_floor: Lower bound of the initial step sizes.
         conv_bias: Whether the convolution has a bias.
-        bias: Whether the input and output projections have one.
+        bias: Whether the input and output projections have a bias.
     """
 
     d_state: int = 16
@@ -61,7 +61,7 @@ class MambaConfig:
         """Check the sizes.
 
         Raises:
-            ValueError: If a size is below one or the step sizes are not an interval above zero.
+            ValueError: If a size is below one, or not ``0 < dt_min <= dt_max``.
         """
         require_positive("Mamba", "d_state", self.d_state)
         require_positive("Mamba", "d_conv", self.d_conv)
@@ -75,21 +75,21 @@ class MambaConfig:
             )
 
     def rank(self, d_model: int) -> int:
-        """Rank of the step-size projection at a model width."""
+        """Return the rank of the step-size projection for a model width."""
         return math.ceil(d_model / 16) if self.dt_rank == "auto" else self.dt_rank
 
 
 class SelectiveSSM(nn.Module):
-    """One direction of Mamba between its projections: convolution, selective scan, gate.
+    """One direction of Mamba without its projections: convolution, selective scan, gate.
 
-    Source: Gu and Dao 2023, arXiv:2312.00752, sections 3.2 to 3.6. ``A_log`` starts at
-    log(1..d_state), ``D`` at one, and the step sizes log-uniform in [dt_min, dt_max].
+    Source: Gu and Dao 2023, arXiv:2312.00752, sections 3.2 to 3.6. Initially, ``A_log`` is
+    log(1..d_state), ``D`` is one, and the step sizes are log-uniform in [dt_min, dt_max].
 
     Args:
         d_inner: Channels.
         dt_rank: Rank of the step-size projection.
-        config: Everything else.
-        backend: Kernel of the scan, and of the convolution where that has one of this name.
+        config: The other sizes and options.
+        backend: Kernel of the scan, and of the convolution if it has a kernel of this name.
     """
 
     def __init__(
@@ -120,17 +120,17 @@ class SelectiveSSM(nn.Module):
         *,
         reverse: bool = False,
     ) -> Float[Tensor, "B L D"]:
-        """Mix along the row.
+        """Run the direction over rows.
 
         Args:
             xz: Input and gate side by side, ``E = 2 D``; zero where padded.
             padding: See ``BiMamba.forward``.
-            reverse: Run from the last position to the first.
+            reverse: Whether to run from the last position to the first.
         """
         return mamba_direction(xz, self.weights(), padding, reverse=reverse, backend=self.backend)
 
     def weights(self) -> Direction:
-        """Return the parameters as the operators take them."""
+        """Return the parameters in the form that the operators take."""
         return Direction(
             self.conv_weight,
             self.conv_bias,
@@ -146,12 +146,13 @@ class BiMamba(nn.Module):
     """Two Mamba directions whose outputs are added or multiplied.
 
     Source: Schiff et al. 2024, arXiv:2403.03234, section 3.1. A projection acts on each position
-    alone, so a tied one is applied once: before the directions, and, if they are added, after.
+    separately. A tied input projection is therefore computed once for both directions, and a tied
+    output projection is applied once to the sum of the directions if they are added.
 
     Args:
         d_model: Model width.
-        config: The mixer's sizes.
-        tied: Use the same ``in_proj`` and ``out_proj`` in both directions.
+        config: Sizes of the mixer.
+        tied: Whether both directions use the same ``in_proj`` and ``out_proj``.
         combine: ``add`` or ``ew_multiply``.
         backend: Kernel of the convolutions and scans.
     """
@@ -180,7 +181,7 @@ class BiMamba(nn.Module):
         self.rev = SelectiveSSM(d_inner, rank, config, backend)
 
     def initialise_projections(self, n_layer: int) -> None:
-        """Zero the biases and shrink the output weights for a residual stream this deep."""
+        """Initialise the projections for a network of ``n_layer`` layers."""
         outputs = [p for p in (self.out_proj, self.out_proj_rev) if p is not None]
         inputs = [p for p in (self.in_proj, self.in_proj_rev) if p is not None]
         initialise_projections(inputs, outputs, n_layer)
@@ -192,13 +193,13 @@ class BiMamba(nn.Module):
         *,
         mirrored: bool = False,
     ) -> Float[Tensor, "B L D"]:
-        """Mix along the row, both ways.
+        """Run both directions over rows and combine them.
 
         Args:
             x: Input.
-            padding: True at padding, which must lie before the first or after the last real
-                position; it has no influence on the others.
-            mirrored: ``x`` and the result are stored reversed in length and in channels:
+            padding: True at padding, which must come before the first or after the last real
+                position. It does not affect the outputs at real positions.
+            mirrored: Whether ``x`` and the result are reversed in length and in channels:
                 ``forward(x.flip(1, 2), mirrored=True) == forward(x).flip(1, 2)``.
         """
         xz = project_in(self.in_proj, x, padding, mirrored)
@@ -217,14 +218,14 @@ class BiMamba(nn.Module):
 
 
 def project_in(proj: nn.Linear, x: Tensor, padding: Tensor | None, mirrored: bool) -> Tensor:
-    """Project the input of the directions; zero where padded."""
+    """Project the input of the directions, and set it to zero at padding."""
     weight = proj.weight.flip(1) if mirrored else proj.weight
     xz = F.linear(x, weight, proj.bias)
     return xz if padding is None else xz.masked_fill(padding[..., None], 0)
 
 
 def project_out(proj: nn.Linear, y: Tensor, mirrored: bool, directions: int = 1) -> Tensor:
-    """Project a sum over ``directions`` outputs, each of which carries the bias."""
+    """Project the sum of ``directions`` outputs; the bias is added once for each of them."""
     weight = proj.weight.flip(0) if mirrored else proj.weight
     bias = proj.bias
     if bias is not None:

@@ -1,1 +1,4 @@
-"""Kernels: each operation has a folder with a plain PyTorch reference and faster twins."""
+"""Kernels: one folder per operation, with the dispatch and the faster implementations.
+
+`selective_scan` and `causal_conv` also have a plain PyTorch reference that their kernels match.
+"""

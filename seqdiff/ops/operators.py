@@ -1,4 +1,4 @@
-"""The dtypes that operators take and compute in, and how PyTorch learns of an operator."""
+"""The dtypes that operators accept and compute in, and the registration of operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Saved = tuple[Sequence[Tensor | list[Tensor] | None], tuple[object, ...]]
 
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
-    """float64 when any input is, else float32: nothing is accumulated in less."""
+    """Return float64 if any tensor is float64, else float32; nothing accumulates in less."""
     wide = any(t is not None and t.dtype == torch.float64 for t in tensors)
     return torch.float64 if wide else torch.float32
 
@@ -31,20 +31,24 @@ def differentiable_operator(
     remember: Callable[[tuple, Any], Saved],
     differentiable: int,
 ) -> None:
-    """Register an operator and its gradient, opaque to ``torch.compile`` and differentiable once.
+    """Register an operator and its backward pass with PyTorch.
+
+    ``torch.compile`` calls both without tracing into them. There is no second derivative.
 
     Args:
         name: The operators are ``torch.ops.seqdiff.<name>`` and ``<name>_backward``.
-        forward: The operator. PyTorch is slower to call one that returns a list than a tuple.
-        forward_fake: Returns empty tensors of the outputs' shapes, dtypes and strides.
-        backward: Takes the tensors and the options of ``remember``, then the gradients of the
-            first outputs, None where there is none. It returns one gradient for each
-            differentiable argument, or for each tensor of an argument that is a list; gradients
-            of absent arguments are ignored.
-        backward_fake: The same for ``backward``.
-        remember: Chooses from the arguments and the outputs what ``backward`` takes: tensors,
-            lists of tensors and None, then options of other types.
-        differentiable: How many of the first arguments have gradients.
+        forward: The operator. It should return a tuple rather than a list, which PyTorch handles
+            more slowly.
+        forward_fake: Returns empty tensors with the shapes, dtypes and strides of the outputs.
+        backward: Takes the tensors that ``remember`` returns, then its options, then the
+            gradients of as many of the first outputs as it has parameters left. A gradient is
+            None if the output was not used. It returns one gradient per differentiable argument;
+            an argument that is a list has one gradient per tensor. Gradients of arguments that
+            are None are ignored.
+        backward_fake: Returns empty tensors with the shapes, dtypes and strides of the gradients.
+        remember: Takes the arguments and the outputs of ``forward``. It returns what ``backward``
+            needs as a pair: tensors, lists of tensors and None; and options of other types.
+        differentiable: Number of leading arguments that have gradients.
     """
     operator = torch.library.custom_op(f"seqdiff::{name}", forward, mutates_args=())
     operator.register_fake(forward_fake)

@@ -155,8 +155,10 @@ def test_a_tokenizer_beside_it_must_be_the_runs(
     command += [f"--data.tokenizer.characters={LETTERS}"]
     (hub / name).write_text(LISTS[name]([*LETTERS[:8], "j", "i", "[MASK]"]))
     said = fails(command)
-    assert "checkpoint must mean by each id what data.tokenizer does, CharacterTokenizer of" in said
-    assert f"got id 8 for 'j' in {hub / name}, and for 'i' there; use the tokenizer of" in said
+    assert (
+        "checkpoint must have the same token ids as data.tokenizer (CharacterTokenizer of" in said
+    )
+    assert f"id 8 is 'j' in {hub / name}, but 'i' in the tokenizer; use the tokenizer of" in said
     assert not (tmp_path / "run").exists()
     (hub / name).write_text(LISTS[name]([*LETTERS, "[MASK]"]))
     assert main(command) == 0

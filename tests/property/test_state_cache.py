@@ -113,9 +113,9 @@ def test_memory_does_not_grow_with_length() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda c: c.append(draw(6)[1]), "StateCache.x0 must hold a multiple of 4 tokens a row"),
+        (lambda c: c.append(draw(6)[1]), "StateCache.x0 must hold a multiple of 4 tokens per row"),
         (lambda c: c.append(draw(4)[1][:, :0]), "StateCache.x0 must hold a multiple of 4 tokens"),
-        (lambda c: c.logits(draw(5)[0]), "StateCache.x_t must hold at most 4 tokens a row and"),
+        (lambda c: c.logits(draw(5)[0]), "StateCache.x_t must hold at most 4 tokens per row and"),
         (lambda c: c.logits(draw(4, batch=3)[0]), "StateCache.x_t must have 2 rows, got 3; take"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Caduceus: configuration, network, block diffusion, autoregressive twin and hub format."""
+"""Caduceus: configuration, network, block diffusion, autoregressive variant and hub format."""
 
 from seqdiff.backbones.caduceus.block_diffusion import BlockMamba
 from seqdiff.backbones.caduceus.config import CaduceusConfig

@@ -1,7 +1,9 @@
-"""Block diffusion with Caduceus: a state and a few tokens represent everything before a block.
+"""Block diffusion with Caduceus.
 
-This needs tied projections and directions that are added. The memory of the cache does not grow
-with the number of tokens before a block.
+A block depends on the clean tokens before it only through the ``Borders`` of each layer: the state
+of the scan and the last inputs of the convolution at the boundary before the block, called its
+border. The size of the cache therefore does not grow with the number of tokens. The mixers must
+have tied projections and add the outputs of their directions.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ def read_clean(
     start: Borders,
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> tuple[Float[Tensor, "B L D"], Borders]:
-    """Run a layer on clean tokens; each depends on the earlier ones and on its block.
+    """Run a layer on clean tokens; each one depends on earlier blocks and on its own block.
 
     Args:
-        layer: Norm and mixer.
+        layer: The layer.
         x: Residual stream of whole blocks.
-        block_size: Tokens of a block.
+        block_size: Number of tokens in a block.
         start: Border before the first of these tokens.
         padding: True at padding, after the last real position.
 
     Returns:
-        The residual stream and the borders of all blocks, see ``mamba_through``.
+        The residual stream and all borders, see ``mamba_through``.
     """
     mixer = layer.mixer
     xz = project_in(mixer.in_proj, layer.norm(x), padding, False)
@@ -59,7 +61,7 @@ def read_borders(
     start: Borders,
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> Borders:
-    """Return the borders of ``read_clean`` without the residual stream."""
+    """Compute only the borders that ``read_clean`` returns."""
     mixer, channels = layer.mixer, len(layer.mixer.fwd.D)
     proj = mixer.in_proj
     bias = None if proj.bias is None else proj.bias[:channels]
@@ -78,13 +80,13 @@ def read_noisy(
     borders: Borders,
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> Float[Tensor, "B L D"]:
-    """Run a layer on noisy tokens; each depends on its block and the border before the block.
+    """Run a layer on noisy tokens; each one depends on its block and the border before it.
 
     Args:
         layer: See ``read_clean``.
-        x: Residual stream; the last block may be shorter.
+        x: Residual stream of noisy blocks; the last one may be shorter.
         block_size: See ``read_clean``.
-        borders: As many as blocks, from ``read_clean`` or ``read_borders`` of the same layer.
+        borders: The border before each block, from ``read_clean`` or ``read_borders``.
         padding: See ``read_clean``.
     """
     mixer = layer.mixer
@@ -94,19 +96,19 @@ def read_noisy(
     return x + project_out(mixer.out_proj, y, False, directions=2)
 
 
-PIECE = 1024  # tokens per pass, which bounds the memory of a long prompt
+PIECE = 1024  # tokens that `append` processes at a time, to bound memory for long prompts
 
 
 @dataclass
 class StateCache:
-    """The ``BlockCache`` of a ``BlockMamba``; there is no gradient.
+    """The ``BlockCache`` of a ``BlockMamba``; it computes no gradients.
 
     Attributes:
         network: The network.
-        block_size: Tokens of a block.
+        block_size: Number of tokens in a block.
         label: Class of each row.
-        borders: One border for each layer.
-        length: Number of tokens so far.
+        borders: For each layer, the border after the last appended block.
+        length: Number of tokens appended so far.
     """
 
     network: BlockMamba
@@ -119,7 +121,7 @@ class StateCache:
     def empty(
         cls, network: BlockMamba, batch_size: int, block_size: int, label: Tensor | None
     ) -> StateCache:
-        """Make a cache without tokens."""
+        """Create a cache without tokens."""
         borders = [begin(layer, batch_size) for layer in network.stack]
         return cls(network, block_size, label, borders)
 
@@ -127,14 +129,14 @@ class StateCache:
     def logits(
         self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
     ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
-        """Score the next block; the cache stays as it is.
+        """Score the next block without appending it.
 
         Args:
-            x_t: Ids in ``0..K`` of the next block, which may be cut short at its end.
+            x_t: Ids in ``0..K`` of the next block, which may be shorter than ``block_size``.
             where: Positions to score; ``None`` for all.
 
         Raises:
-            ValueError: If it is longer than a block, or there is another number of rows.
+            ValueError: If there are no tokens or more than a block, or the number of rows is wrong.
         """
         self._check("x_t", x_t, x_t.shape[1] <= self.block_size, "at most")
         inputs = Inputs(x_t)
@@ -151,7 +153,8 @@ class StateCache:
             x0: Ids in ``0..K``.
 
         Raises:
-            ValueError: If a block is not whole, or there is another number of rows.
+            ValueError: If there are no tokens, the last block is incomplete, or the number of rows
+                is wrong.
         """
         self._check("x0", x0, x0.shape[1] % self.block_size == 0, "a multiple of")
         for piece in x0.split(max(1, PIECE // self.block_size) * self.block_size, dim=1):
@@ -159,7 +162,7 @@ class StateCache:
         self.length += x0.shape[1]
 
     def _pass(self, x0: Tensor) -> None:
-        """Advance the borders to the end of some tokens."""
+        """Run the layers over some clean blocks, and move the borders to their end."""
         x, passed = self.network.labelled(self.network.embed(Inputs(x0)), self.label), []
         for layer, start in zip(self.network.stack, self.borders, strict=True):
             if layer is self.network.stack[-1]:
@@ -170,7 +173,7 @@ class StateCache:
         self.borders = passed
 
     def take(self, rows: Int[Tensor, " b"]) -> StateCache:
-        """Make a cache of some rows, in this order; a row may occur more than once."""
+        """Create a cache of some rows, in the given order; a row may occur more than once."""
         borders = [Borders(*(part[rows] for part in layer)) for layer in self.borders]
         label = None if self.label is None else self.label[rows]
         return StateCache(self.network, self.block_size, label, borders, self.length)
@@ -179,8 +182,8 @@ class StateCache:
         batch, length = tokens.shape
         if not fits or not length:
             raise ValueError(
-                f"StateCache.{name} must hold {how} {self.block_size} tokens a row and one or "
-                f"more, got {length}; a cache goes forward block by block"
+                f"StateCache.{name} must hold {how} {self.block_size} tokens per row and at least "
+                f"one, got {length}; a cache goes forward block by block"
             )
         if batch != len(self.borders[0].states):
             raise ValueError(
@@ -190,17 +193,17 @@ class StateCache:
 
 
 class BlockMamba(PlainMamba, _Bidirectional):
-    """The network of ``Caduceus`` (``ph``), also as a network of blocks.
+    """A ``Caduceus`` (``ph``) that can also be used for block diffusion.
 
-    A block of noisy tokens is read in both directions. From left to right, the scan starts from the
-    state and the last convolution inputs of the clean tokens before the block; from right to left,
-    it starts at the end of the block. The same network reads the clean tokens: its direction from
-    left to right runs through the row, and the other one restarts in every block, so that neither
-    depends on a later block. Time and memory grow linearly with the length; the cache has constant
-    size.
+    A block of noisy tokens is read in both directions. The direction from left to right starts from
+    the state and the last convolution inputs of the clean tokens before the block. The direction
+    from right to left starts at the end of the block. The same weights read the clean tokens: the
+    direction from left to right runs over the whole row, and the other one restarts in every block,
+    so neither depends on a later block. Time and memory grow linearly with the length, and the
+    cache has constant size.
 
-    Parameters have the names and shapes of ``Caduceus`` of variant ``ph`` with the same sizes,
-    whose weights load strictly.
+    Parameters have the names and shapes of a ``Caduceus`` of variant ``ph`` with the same sizes, so
+    a state dict of one loads into the other.
 
     The arguments are those of ``PlainMamba``.
     """
@@ -214,12 +217,12 @@ class BlockMamba(PlainMamba, _Bidirectional):
         block_size: int,
         where: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "*positions K"]:
-        """Score every position given its own block of x_t and the earlier blocks of x0, at once.
+        """Score every position given its block of x_t and the earlier blocks of x0, in one pass.
 
         Args:
             inputs: See ``Backbone.block_logits``.
             x0: Clean ids; those of the last block are not read.
-            block_size: Tokens of a block; the last may be shorter.
+            block_size: Number of tokens in a block; the last one may be shorter.
             where: Positions to score; ``None`` for all.
 
         Raises:

@@ -14,18 +14,18 @@ _SIZES = ("d_model", "n_layer", "num_embeddings", "num_logits")
 
 @dataclass(frozen=True)
 class CaduceusConfig:
-    """Sizes and options of a Caduceus network and its relatives; a network checks them.
+    """Sizes and options of a Caduceus network or one of its variants.
 
     Attributes:
         d_model: Model width.
         n_layer: Number of blocks.
-        num_embeddings: Ids that can be embedded.
-        num_logits: Ids that are scored, the first ones.
-        complement: Complement of every embedded id; None only for ``ph``.
+        num_embeddings: Number of ids that can be embedded.
+        num_logits: Number of ids that are scored, which are the first ones.
+        complement: Complement of every embedded id; required for ``ps``.
         variant: ``ph`` (plain) or ``ps`` (equivariant to the reverse complement).
         tied: Whether both directions use the same input and output projections.
         combine: How the outputs of the directions are combined.
-        norm: Kind of norm.
+        norm: ``rms`` or ``layer``.
         norm_eps: Added to the mean square.
         swap_strands: Whether ``ps`` swaps the strands before each block.
         mamba: Sizes of the mixer.
@@ -55,8 +55,8 @@ class CaduceusConfig:
             owner: Name of the network, for messages.
 
         Raises:
-            ValueError: If a field is out of range, ``complement`` is no involution of the embedded
-                ids, or the scored ids are not closed under it.
+            ValueError: If a field is out of range, ``complement`` is not an involution of the
+                embedded ids, or it maps a scored id to one that is not scored.
         """
         sizes = {name: getattr(self, name) for name in _SIZES}
         if self.num_classes is not None:

@@ -1,8 +1,9 @@
 """The published Caduceus format: config.json and model.safetensors in one folder.
 
-Facts of the format: the two strands of a ``ps`` row are one vector of twice the width; its norms
-sit one module deeper unless they are fused with the addition before them, and fused norms swap the
-strands before each block; tensors that share storage may be written once, under any of their names.
+The format has these peculiarities. In a ``ps`` network, the two strands of a row are one vector of
+twice the width. Its norms are one module deeper than in ``ph``, unless they are fused with the
+preceding addition; networks with fused norms swap the strands before each block. Tensors that share
+storage may be written only once, under any of their names.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ _SSM_FIELDS: dict[str, tuple[type, ...]] = {
     "conv_bias": (bool,),
     "bias": (bool,),
 }
-# These shape only the initial weights that the file replaces. The residual stream is in float32
-# whenever the weights are, and the fast path computes the same function.
+# These fields have no effect. Most only determine the initial weights, which the file replaces.
+# The residual stream is in float32 whenever the weights are. The fast path gives the same results.
 _WITHOUT_EFFECT = WITHOUT_EFFECT | {"initializer_cfg", "residual_in_fp32"}
 _SSM_WITHOUT_EFFECT = {"dt_init", "dt_scale", "use_fast_path"}
 
@@ -117,7 +118,10 @@ def _padded(vocab_size: int, multiple: int) -> int:
 def _complement(
     path: Path, mapping: Mapping[str, object] | None, vocab_size: int
 ) -> tuple[int, ...] | None:
-    """Read a map whose keys are numbers as strings, in any order; padding is its own complement."""
+    """Read the complement of every id; the ids that pad the vocabulary are their own complements.
+
+    The keys of the mapping are the ids as strings, in any order.
+    """
     if mapping is None:
         return None
     numbers = {int(k): v for k, v in mapping.items() if k.isdecimal()}
@@ -137,7 +141,7 @@ def read_weights(
     Args:
         directory: Folder of the file.
         config: What ``read_config`` found there.
-        like: The state dict to fill; gives names, shapes and dtypes.
+        like: A state dict of the network, which determines names, shapes and dtypes.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -159,11 +163,11 @@ def read_weights(
 
 
 def write_hub(directory: str | Path, config: CaduceusConfig, state: Mapping[str, Tensor]) -> None:
-    """Write config.json and model.safetensors, each complete or not at all.
+    """Write config.json and model.safetensors, each atomically.
 
     Args:
         directory: Folder, created if it does not exist; files of these names are replaced.
-        config: What to describe. The format scores every embedded id.
+        config: Configuration of the network. In the format, every embedded id is also scored.
         state: State dict of a ``Caduceus`` of this configuration.
 
     Raises:
@@ -204,7 +208,7 @@ def hub_names(name: str, config: CaduceusConfig) -> tuple[str, ...]:
 
     Args:
         name: A key of ``Caduceus.state_dict()``.
-        config: Determines the nesting.
+        config: Configuration of the network, which determines how modules are nested.
     """
     ps = config.variant == "ps"
     if name == "embedding.weight":
@@ -235,7 +239,7 @@ def _complement_names(config: CaduceusConfig) -> tuple[str, ...]:
 
 
 def _one(path: Path, stored: Mapping[str, Tensor], hub: tuple[str, ...], like: Tensor) -> Tensor:
-    """Return the stored tensor of a parameter; some of its names may be missing."""
+    """Return the stored tensor of a parameter, which must be the same under all stored names."""
     present = [name for name in hub if name in stored]
     first = stored[present[0]]
     shape = like.shape

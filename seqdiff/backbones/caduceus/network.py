@@ -1,4 +1,4 @@
-"""Caduceus and its relatives: networks of Mamba blocks, in one direction or in both."""
+"""Caduceus and its variants: networks of Mamba blocks, in one direction or in both."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class CaduceusBlock(nn.Module):
         Args:
             x: Residual stream.
             padding: See ``BiMamba.forward``.
-            mirrored: ``x`` and the result are stored reversed in length and in channels.
+            mirrored: Whether ``x`` and the result are reversed in length and in channels.
         """
         return x + self.mixer(self.norm(x, mirrored=mirrored), padding, mirrored=mirrored)
 
 
 class MambaNetwork(Backbone):
-    """Embedding, Mamba blocks and a head that is the first rows of the embedding.
+    """Embedding, Mamba blocks, and a head whose weights are the first rows of the embedding.
 
     Args:
         config: Sizes and options.
@@ -100,14 +100,14 @@ class MambaNetwork(Backbone):
         self.embedding = nn.Embedding(config.num_embeddings, config.d_model)
         self.add_layers(backend)
         self.norm = Norm(config.d_model, config.norm, config.norm_eps)
-        # Last, so that the other weights do not depend on them.
+        # Drawn last, so that the other initial weights do not depend on these options.
         self.label_embedding: LabelEmbedding | None = None
         if config.num_classes is not None:
             self.label_embedding = LabelEmbedding(config.num_classes, config.d_model)
         self.sigma_map: SigmaEmbedding | None = None
         if config.time_conditioned:
             self.sigma_map = SigmaEmbedding(config.d_model)
-            for weight in self.sigma_map.parameters():  # or it would drown the tokens at first
+            for weight in self.sigma_map.parameters():  # small, so as not to outweigh the tokens
                 nn.init.normal_(weight, std=0.02 if weight.ndim == 2 else 0.0)
 
     @abstractmethod
@@ -142,8 +142,8 @@ class MambaNetwork(Backbone):
         Args:
             h: See ``Backbone.body``. In a causal network, position l holds the embedding of token
                 l - 1.
-            inputs: Padding must lie before the first or after the last real position of a row. The
-                outputs at the real ones are those of the row without padding.
+            inputs: Padding must come before the first or after the last real position of a row.
+                Outputs at real positions are the same as without padding.
             layer: See ``Backbone.body``.
         """
         h = self.labelled(h, inputs.label)
@@ -154,7 +154,7 @@ class MambaNetwork(Backbone):
     def head(
         self, h: Float[Tensor, "rows L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions K"]:
-        """Score positions; the weights are the first rows of the embedding."""
+        """Score positions with the first rows of the embedding as weights."""
         h = h if where is None else h[where]
         return F.linear(self.norm(h), self.embedding.weight[: self.num_logits])
 
@@ -165,7 +165,7 @@ class MambaNetwork(Backbone):
 
 
 class _Bidirectional(MambaNetwork):
-    """A network of blocks that read in both directions."""
+    """A network whose blocks run in both directions."""
 
     def add_layers(self, backend: str) -> None:
         """Build ``layers`` and draw the initial weights of the embedding and the layers."""
@@ -185,31 +185,31 @@ class Caduceus(_Bidirectional):
     """The network of Schiff et al. 2024, arXiv:2403.03234, optionally time-conditioned.
 
     ``ph`` is a plain bidirectional network. ``ps`` runs the same blocks on a row and on its reverse
-    complement, so that the logits of a reverse complement are the row's logits, complemented and
-    flipped. The head is the first ``num_logits`` rows of the embedding.
+    complement. The logits of the reverse complement of a row are then the logits of the row,
+    complemented and flipped. The weights of the head are the first ``num_logits`` rows of the
+    embedding.
 
-    Both strands are rows of one batch, each in its own orientation. ``swap_strands`` makes them
-    change places before every block, as in the weights published with a fused add-norm. A strand
-    that changes places is reversed in length and in channels; instead of reversing activations,
-    every other block is applied mirrored, which reverses weights and swaps scan directions, so
-    that only logits are ever flipped.
+    The two strands are two rows of one batch, each in its own orientation. ``swap_strands`` makes
+    them change places before every block, as networks published with a fused add-norm do. A strand
+    that changes places is reversed in length and in channels. Instead of reversing activations, the
+    network applies every other block mirrored, with reversed weights and swapped scan directions,
+    and flips only the logits.
 
-    A row's label adds one vector to the embedding of each of its tokens, on either strand in that
-    strand's own orientation. A strand and its reverse complement have the same label, so this
-    keeps ``ps`` equivariant: p(x | y) = p(RC x | y). A time-conditioned network adds an embedding
-    of the noise level sigma = -log alpha(t) in the same way.
+    The label of a row adds the same vector to the embedding of each of its tokens, on both strands.
+    This keeps ``ps`` equivariant: p(x | y) = p(RC x | y). A time-conditioned network adds an
+    embedding of the noise level sigma = -log alpha(t) in the same way.
 
     Args:
         d_model: Model width.
         n_layer: Number of blocks.
-        num_embeddings: Ids that can be embedded; K + 1 with a mask.
-        num_logits: Ids that are scored, the first ones; K with a mask.
-        num_classes: Classes that a row can be labelled with; None for a network without labels.
+        num_embeddings: Number of ids that can be embedded; K + 1 with a mask.
+        num_logits: Number of ids that are scored, which are the first ones; K with a mask.
+        num_classes: Number of classes that a row can be labelled with; ``None`` without classes.
         time_conditioned: Whether the network reads the noise level. ``Denoiser`` then gives it
             sigma.
-        complement: Complement of every embedded id; needed for ``ps``.
+        complement: Complement of every embedded id; required for ``ps``.
         variant: ``ph`` or ``ps``.
-        tied: Use the same input and output projections in both directions.
+        tied: Whether both directions use the same input and output projections.
         combine: How the outputs of the directions are combined: ``add`` or ``ew_multiply``.
         norm: ``rms`` or ``layer``.
         norm_eps: Added to the mean square.
@@ -220,17 +220,17 @@ class Caduceus(_Bidirectional):
         dt_rank: Rank of the step-size projection; ``auto`` is ``ceil(d_model / 16)``.
         dt_min: Smallest initial step size.
         dt_max: Largest initial step size.
-        dt_init_floor: Initial step sizes are raised to this.
+        dt_init_floor: Lower bound of the initial step sizes.
         conv_bias: Whether the convolution has a bias.
-        bias: Whether the input and output projections have one.
-        backend: Kernel of the convolutions and scans; ``auto`` takes the fastest that fits.
+        bias: Whether the input and output projections have a bias.
+        backend: Kernel of the convolutions and scans; ``auto`` chooses one for the device.
 
     Attributes:
         config: The checked arguments.
 
     Raises:
-        ValueError: If an argument is out of range, ``complement`` is no involution of the embedded
-            ids, or the scored ids are not closed under it.
+        ValueError: If an argument is out of range, ``complement`` is not an involution of the
+            embedded ids, or it maps a scored id to one that is not scored.
     """
 
     def __init__(
@@ -299,10 +299,10 @@ class Caduceus(_Bidirectional):
         """Run the layers.
 
         Args:
-            h: See ``Backbone.body``; for ``ps``, the second half is the other strand.
-            inputs: Padding must lie before the first or after the last real position of a row. The
-                outputs at the real ones are those of the row without padding. Sigma is clamped at
-                -log 1e-3.
+            h: See ``Backbone.body``; for ``ps``, the second half of the batch is the other strand.
+            inputs: Padding must come before the first or after the last real position of a row.
+                Outputs at real positions are the same as without padding. Sigma is clamped to at
+                most -log 1e-3.
             layer: See ``Backbone.body``.
 
         Raises:
@@ -325,7 +325,7 @@ class Caduceus(_Bidirectional):
         inputs: Inputs,
         where: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "*positions K"]:
-        """Score each position; for ``ps``, the scores of the two strands add up."""
+        """Score each position; for ``ps``, the scores of the two strands are added."""
         mirrored = self._mirrored(self.num_layers)
         h = self.norm(h, mirrored=mirrored)
         weight = self.embedding.weight[: self.num_logits]
@@ -362,7 +362,7 @@ class Caduceus(_Bidirectional):
         """Build the network of a configuration.
 
         Args:
-            config: Everything but the weights.
+            config: The configuration.
             backend: As in the constructor.
         """
         fields = asdict(config)
@@ -371,7 +371,7 @@ class Caduceus(_Bidirectional):
 
     @classmethod
     def from_hub(cls, directory: str | Path, *, backend: str = "auto") -> Caduceus:
-        """Load a published network, which takes and scores the published ids.
+        """Load a published network, which embeds and scores the published ids.
 
         Args:
             directory: Folder with ``config.json`` and ``model.safetensors``.
@@ -394,9 +394,10 @@ class Caduceus(_Bidirectional):
             directory: Folder, created if it does not exist.
 
         Raises:
-            OSError: If it cannot be written; each file there is then still whole, old or new.
-            ValueError: If the network has classes or is time-conditioned, for which the format has
-                no place.
+            OSError: If a file cannot be written. Every file in the folder is then either the
+                complete old or the complete new one.
+            ValueError: If the network has classes or is time-conditioned, which the format
+                does not support.
         """
         if self.time_conditioned:
             raise ValueError(
@@ -413,14 +414,14 @@ class Caduceus(_Bidirectional):
 
 
 class PlainMamba(MambaNetwork):
-    """A network that has no strands and reads no noise level.
+    """A network of one strand that is not time-conditioned.
 
     Args:
         d_model: Model width.
         n_layer: Number of layers.
-        num_embeddings: Ids that can be embedded; K + 1 with a mask.
-        num_logits: Ids that are scored, the first ones; K with a mask.
-        num_classes: Classes that a row can be labelled with; None for a network without labels.
+        num_embeddings: Number of ids that can be embedded; K + 1 with a mask.
+        num_logits: Number of ids that are scored, which are the first ones; K with a mask.
+        num_classes: Number of classes that a row can be labelled with; ``None`` without classes.
         norm: ``rms`` or ``layer``.
         norm_eps: Added to the mean square.
         d_state: State width of each channel.
@@ -429,10 +430,10 @@ class PlainMamba(MambaNetwork):
         dt_rank: Rank of the step-size projection; ``auto`` is ``ceil(d_model / 16)``.
         dt_min: Smallest initial step size.
         dt_max: Largest initial step size.
-        dt_init_floor: Initial step sizes are raised to this.
+        dt_init_floor: Lower bound of the initial step sizes.
         conv_bias: Whether the convolution has a bias.
-        bias: Whether the input and output projections have one.
-        backend: Kernel of the convolutions and scans; ``auto`` takes the fastest that fits.
+        bias: Whether the input and output projections have a bias.
+        backend: Kernel of the convolutions and scans; ``auto`` chooses one for the device.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -476,12 +477,15 @@ class PlainMamba(MambaNetwork):
 
 
 class AutoregressiveMamba(PlainMamba):
-    """Mamba from left to right: the logits at position l depend on the tokens before l only.
+    """Mamba from left to right: the logits at position l depend only on the tokens before l.
 
-    The input is shifted inside, with the last embedded id, the mask, as the start symbol. One pass
-    over a clean row therefore gives its exact log-likelihood. The head is the first ``num_logits``
-    rows of the embedding, as in ``Caduceus``. On DNA, 4 blocks of width 128 have 467 thousand
-    parameters, as many as a ``Caduceus`` of 4 blocks of width 118.
+    The network shifts its input right by one position, with the last embedded id, the mask, as the
+    start symbol. One pass over a clean row therefore gives its exact log-likelihood. The weights of
+    the head are the first ``num_logits`` rows of the embedding, as in ``Caduceus``.
+
+    On DNA, 4 blocks of width 128 have 467 thousand parameters, as many as a ``Caduceus`` of 4
+    blocks of width 118.
+
     Source: Gu and Dao 2023, arXiv:2312.00752, section 3.4.
 
     The arguments are those of ``PlainMamba``; the last embedded id is the mask.
@@ -496,7 +500,7 @@ class AutoregressiveMamba(PlainMamba):
         self.layers = nn.ModuleList(MambaBlock(self.config, backend) for _ in range(count))
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
-        """Embed at each position the token before it; the last of a row is never read."""
+        """Embed at each position the token before it; the last token of a row is not read."""
         start = self.embedding.num_embeddings - 1
         return self.embedding(shifted(inputs.tokens, inputs.padding, start))
 

@@ -1,10 +1,13 @@
-"""Block diffusion over [x_t ; x0]: its attention, and the passes that use it.
+"""Block diffusion over [x_t ; x0]: its attention, and forward passes that use it.
 
-A query sees the clean blocks before its own, and its own block. The structured form works on chunks
-of whole blocks. All chunks before a query's chunk are visible, so attention to them needs no mask;
-attention within the chunk does. The two parts are joined by their normalisers, as in Dao et al.
-2022, arXiv:2205.14135, section 3.1. The gradient of each part needs only the output and the
-normaliser of the whole.
+[x_t ; x0] is the noisy row followed by the clean row, its two halves. A query attends to its own
+block in its own half and to the earlier blocks of the clean half.
+
+On the CPU, the structured form of this attention divides rows into chunks of whole blocks. A query
+attends to all clean tokens of the earlier chunks, so this *far* part needs no mask. The *near*
+part, attention within the query's chunk, needs one. The parts are combined by their normalisers
+(the log-sum-exp of the scores), as in Dao et al. 2022, arXiv:2205.14135, section 3.1. The gradient
+of each part needs only the combined output and normaliser.
 """
 
 from __future__ import annotations
@@ -24,27 +27,27 @@ from seqdiff.backbones.transformer.layers import AdaptiveBlock, Rotary
 from seqdiff.backbones.transformer.packing import Layout, Packed, Padded, lay_out
 
 CHUNK = 64
+"""A chunk holds as many whole blocks as fit in this number of tokens, and at least one."""
 _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def clean_length(length: int, block_size: int) -> int:
-    """Count the clean tokens that some query reads: those of all blocks but the last."""
+    """Count the clean tokens that noisy queries attend to: those of all blocks but the last."""
     return max(0, length - 1) // block_size * block_size
 
 
 def block_diffusion_mask(
     length: int, block_size: int, device: torch.device | None = None
 ) -> Bool[Tensor, "M M"]:
-    """Build the mask of [x_t ; x0], True where a query (row) sees a key (column); M is 2 L.
+    """Build the mask of [x_t ; x0], True where a query (row) attends to a key (column).
 
-    A query sees its own block in its own half. A query in x_t also sees x0 in strictly earlier
-    blocks, and a query in x0 also sees x0 in earlier blocks. Source: Arriola et al. 2025,
-    arXiv:2503.09573, section 3.1 and appendix B.6.
+    A query attends to its own block in its own half, and to the earlier blocks of x0. Source:
+    Arriola et al. 2025, arXiv:2503.09573, section 3.1 and appendix B.6.
 
     Args:
-        length: L, of each half.
-        block_size: Tokens of a block; the last may be shorter.
+        length: Length of each half; M is twice this.
+        block_size: Number of tokens in a block; the last one may be shorter.
         device: Device of the mask.
     """
     position = torch.arange(2 * length, device=device)
@@ -52,7 +55,7 @@ def block_diffusion_mask(
 
 
 def _sees(query: Tensor, key: Tensor, length: int, block_size: int) -> Tensor:
-    """Tell whether queries see keys, by their positions in [x_t ; x0]."""
+    """Tell whether queries attend to keys, given their positions in [x_t ; x0]."""
     from_clean, to_clean = query >= length, key >= length
     mine, other = query % length // block_size, key % length // block_size
     return ((from_clean == to_clean) & (mine == other)) | (to_clean & (other < mine))
@@ -65,15 +68,15 @@ def attend_blocks(
     block_size: int,
     clean: tuple[Float[Tensor, "B H l C"], Float[Tensor, "B H l C"]] | None = None,
 ) -> Float[Tensor, "B H L C"]:
-    """Attend to the own block and to the earlier blocks of the clean row, on the CPU.
+    """Attend to the block of the query and to the earlier blocks of the clean row, on the CPU.
 
     Args:
         q: Queries.
         k: Keys of the same row.
         v: Values of the same row.
-        block_size: Tokens of a block; the last may be shorter.
-        clean: Keys and values of the clean row, ``clean_length`` of them; ``None`` if the queries
-            are those of the clean row.
+        block_size: Number of tokens in a block; the last one may be shorter.
+        clean: Keys and values of the first ``clean_length`` tokens of the clean row; ``None`` if
+            the queries are those of the clean row.
     """
     if not q.shape[2]:
         return v
@@ -83,14 +86,14 @@ def attend_blocks(
 
 
 class _Near(NamedTuple):
-    """Chunks of one shape, each of which attends within itself.
+    """Chunks of the same shape, for the near part of the attention.
 
     Attributes:
         start: First position of the first chunk.
         chunks: Number of chunks.
-        size: Tokens of a chunk.
-        clean: Number of clean keys of each chunk, which come before its own keys.
-        mask: Added to the scores; ``None`` if every key is visible.
+        size: Number of queries in a chunk, and of keys from their own row.
+        clean: Number of keys in a chunk from the clean row, which come before the other keys.
+        mask: Added to the scores; ``None`` if queries attend to every key.
     """
 
     start: int
@@ -100,7 +103,7 @@ class _Near(NamedTuple):
     mask: Tensor | None
 
     def fold(self, x: Tensor, size: int) -> Tensor:
-        """Make each chunk a row of the batch, cut to ``size`` tokens."""
+        """Make each chunk a row of the batch, of ``size`` tokens."""
         if self.chunks == 1:
             return x[:, :, self.start : self.start + size]
         part = x[:, :, self.start : self.start + self.chunks * size].transpose(1, 2)
@@ -120,12 +123,12 @@ class _Near(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How a row is cut into chunks.
+    """How a row is divided into chunks.
 
     Attributes:
-        near: Groups of chunks, for attention within a chunk.
-        chunk: Tokens of a chunk.
-        length: Tokens of the row.
+        near: Groups of chunks of the same shape.
+        chunk: Number of tokens in a chunk.
+        length: Number of tokens in the row.
     """
 
     near: tuple[_Near, ...]
@@ -136,7 +139,15 @@ class _Plan(NamedTuple):
     def of(
         cls, length: int, behind: int, block_size: int, noisy: bool, dtype: torch.dtype
     ) -> _Plan:
-        """Cut a row into whole chunks and a rest; a noisy row reads ``behind`` clean tokens."""
+        """Divide a row into full chunks and a rest.
+
+        Args:
+            length: Number of tokens in the row.
+            behind: Number of clean tokens that a noisy row attends to.
+            block_size: Number of tokens in a block.
+            noisy: Whether the row is x_t rather than x0.
+            dtype: Dtype of the masks.
+        """
         chunk = block_size * max(1, CHUNK // block_size)
         with_clean = noisy and chunk > block_size
         whole = (min(length, behind) if with_clean else length) // chunk
@@ -157,9 +168,9 @@ class _Plan(NamedTuple):
 
 
 def _mask(size: int, clean: int, block_size: int, dtype: torch.dtype) -> Tensor | None:
-    """Build what is added to the scores within a chunk; clean keys come before its own.
+    """Build the mask of a chunk, which is added to the scores; clean keys come first.
 
-    A chunk of a noisy row without clean keys is one block.
+    A chunk without clean keys belongs to the clean row or is a single block.
     """
     if size <= block_size and not clean:
         return None
@@ -175,7 +186,7 @@ _plan = lru_cache(maxsize=64)(_Plan.of)
 
 
 class _BlockAttention(torch.autograd.Function):
-    """Attention in parts; the backward pass recomputes each part."""
+    """Near and far attention; the backward pass recomputes each part."""
 
     @staticmethod
     def forward(
@@ -249,9 +260,9 @@ class Layers(NamedTuple):
 
     Attributes:
         embedding: Embeds ids.
-        rotary: Makes the rotary table of some positions.
-        blocks: In order.
-        condition: One vector for each row of the batch, or one for all.
+        rotary: Computes the rotary table of some positions.
+        blocks: The blocks, from first to last.
+        condition: One vector for each row of the batch, or one for all rows.
     """
 
     embedding: Callable[[Tensor], Tensor]
@@ -268,12 +279,12 @@ class Layers(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two rows of tokens that have the same positions.
+    """A noisy and a clean batch of rows, which share their positions.
 
     Attributes:
         x_t: Corrupted ids.
         x0: Clean ids.
-        block_size: Tokens of a block; less than the length.
+        block_size: Number of tokens in a block.
         padding: True at padding, which comes after the last token of a shorter row.
     """
 
@@ -283,7 +294,7 @@ class Pair(NamedTuple):
     padding: Bool[Tensor, "B L"] | None
 
 
-# Returns the residual stream of x_t before the head, [B, L, D].
+# A pass runs a network and returns the residual stream of x_t before the head, [B, L, D].
 Pass = Callable[[Layers, Pair], Tensor]
 
 
@@ -300,7 +311,7 @@ def choose_pass(pair: Pair) -> Pass:
 
 
 def plain_pass(layers: Layers, pair: Pair) -> Tensor:
-    """Run x_t alone, where a block is as long as the row.
+    """Run x_t alone; a block must be at least as long as the row.
 
     Args:
         layers: Parts of the network.
@@ -330,18 +341,18 @@ class Flexible(NamedTuple):
 
     Attributes:
         positions: The position of each token in its row.
-        mask: Which queries see which keys.
+        mask: Determines which queries attend to which keys.
     """
 
     positions: Int[Tensor, " L"]
     mask: BlockMask
 
     def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
-        """Give each token the vector of its row."""
+        """Assign to each token the vector of its row."""
         return x[:, None]
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend."""
+        """Compute attention."""
         attend = _compiled_flex() if q.is_cuda else flex_attention
         mixed = attend(q, k, v, block_mask=self.mask)
         assert isinstance(mixed, Tensor)
@@ -377,7 +388,7 @@ def _compiled_flex() -> Callable[..., object]:
 def _flex_mask(
     length: int, block_size: int, device: torch.device, padding: Tensor | None
 ) -> BlockMask:
-    """Build the mask of [x_t ; x0], x0 without its last block."""
+    """Build the mask of [x_t ; x0], where x0 lacks its last block."""
 
     def seen(batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         allowed = _sees(query, key, length, block_size)
@@ -395,10 +406,10 @@ class _Half(NamedTuple):
     """One half of [x_t ; x0], as ``structured_pass`` attends to it.
 
     Attributes:
-        layout: Layout of its rows.
-        block_size: Tokens of a block.
-        kept: For the clean half: receives the keys and values of every block of the network.
-        clean: For the noisy half: layout, keys and values of the clean rows that it reads.
+        layout: Layout of the rows.
+        block_size: Number of tokens in a block.
+        kept: For the clean half, the list to which ``mix`` appends its keys and values.
+        clean: For the noisy half, the layout, the keys and the values of the clean half.
     """
 
     layout: Layout
@@ -407,12 +418,12 @@ class _Half(NamedTuple):
     clean: tuple[Layout, Tensor, Tensor] | None = None
 
     def spread(self, x: Tensor) -> Tensor:
-        """Give each token the vector of its row."""
+        """Assign to each token the vector of its row."""
         return self.layout.spread(x)
 
     @_disable_dynamo
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend."""
+        """Compute attention."""
         queries, keys, values = (self.layout.rows(x) for x in (q, k, v))
         clean = [None] * len(queries)
         if self.clean is None:
@@ -427,10 +438,10 @@ class _Half(NamedTuple):
 
 
 def structured_pass(layers: Layers, pair: Pair) -> Tensor:
-    """Run the halves in turn, with no work on padding or on activations that nothing reads.
+    """Run both halves layer by layer, with separate attention.
 
-    The latter are the last block of the clean half and, in the last layer, everything of the clean
-    half but keys and values.
+    Nothing is computed for padding, or for what no query attends to: the last block of the clean
+    half and, in the last layer, everything but the keys and values of the clean half.
 
     Args:
         layers: Parts of the network.
@@ -456,7 +467,7 @@ def structured_pass(layers: Layers, pair: Pair) -> Tensor:
 
 
 def _before_the_last_block(layout: Layout, block_size: int) -> Layout:
-    """Lay out the tokens of all blocks but a row's last, in the order of the rows."""
+    """Return the layout without the last block of every row."""
     if isinstance(layout, Padded):
         return Padded(layout.positions[: clean_length(len(layout.positions), block_size)])
     groups = tuple((rows, clean_length(length, block_size)) for rows, length in layout.groups)

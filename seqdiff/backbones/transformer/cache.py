@@ -1,4 +1,4 @@
-"""The cache of a transformer: rotated keys and values of earlier clean blocks."""
+"""The cache of a transformer: the keys and values of earlier clean blocks."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch import Tensor
 from seqdiff.backbones.transformer.block_diffusion import Layers
 from seqdiff.backbones.transformer.layers import AdaptiveBlock, AdaptiveHead, CentredNorm, Rotary
 
-PIECE = 256
+PIECE = 256  # tokens that `append` processes at a time, to bound memory for long prompts
 
 
 class TransformerCache:
-    """The keys and values of the last clean blocks, in a ring of slots.
+    """The keys and values of the last clean blocks, in a ring buffer.
 
-    The token at position p lies in slot p modulo ``window + block_size``: there is room for the
-    window and for one block. Nothing is moved when the window slides, and memory stops growing once
-    all slots are used. There is no dropout and no gradient, and the weights must not change while a
-    cache is in use.
+    The buffer has ``window + block_size`` slots: the token at position p is in slot p modulo this
+    number. Nothing is moved when the window slides, and memory stops growing once all slots are
+    used. The cache uses no dropout and computes no gradients. The weights must not change while it
+    is in use.
 
     Args:
         layers: Layers of the network.
         head: Head of the network.
         batch_size: Number of rows.
-        block_size: Tokens of a block.
-        window: Number of earlier tokens that a block sees, a multiple of ``block_size``.
+        block_size: Number of tokens in a block.
+        window: Number of earlier tokens that a block attends to, a multiple of ``block_size``.
     """
 
     @torch.no_grad()
@@ -52,7 +52,7 @@ class TransformerCache:
 
     @property
     def length(self) -> int:
-        """Number of tokens so far; the next block begins at this position."""
+        """Number of tokens appended so far, which is the position of the next block."""
         return self._length
 
     @torch.no_grad()
@@ -62,7 +62,7 @@ class TransformerCache:
         """Score the next block without appending it.
 
         Args:
-            x_t: Ids of the next block, which may be cut short at its end.
+            x_t: Ids of the next block, which may be shorter than ``block_size``.
             where: Positions to score; ``None`` for all.
 
         Returns:
@@ -70,7 +70,7 @@ class TransformerCache:
             ``where.nonzero()``.
 
         Raises:
-            ValueError: If there is another number of rows, or none or too many tokens.
+            ValueError: If the number of rows is wrong, or there are no tokens or more than a block.
         """
         self._require_rows(x_t)
         if not 0 < x_t.shape[1] <= self._block_size:
@@ -86,7 +86,7 @@ class TransformerCache:
         """Append clean tokens: one or several whole blocks.
 
         Raises:
-            ValueError: If there is another number of rows, or the last block is cut short.
+            ValueError: If the number of rows is wrong, or the last block is incomplete.
         """
         self._require_rows(x0)
         if x0.shape[1] % self._block_size:
@@ -103,7 +103,7 @@ class TransformerCache:
 
     @torch.no_grad()
     def take(self, rows: Int[Tensor, " b"]) -> TransformerCache:
-        """Make a cache of some rows, in this order; a row may occur more than once."""
+        """Create a cache of some rows, in the given order; a row may occur more than once."""
         taken = copy.copy(self)
         taken._batch_size = len(rows)
         taken._kept = [(keys[rows], values[rows]) for keys, values in self._kept]
@@ -119,7 +119,7 @@ class TransformerCache:
             )
 
     def _reserve(self, length: int) -> None:
-        """Make room for a number of tokens in total, growing at least twofold."""
+        """Grow the buffer, at least twofold, if it has fewer slots than ``length`` tokens need."""
         there = self._kept[0][0].shape[2]
         if there >= min(length, self._slots):
             return
@@ -131,7 +131,10 @@ class TransformerCache:
             self._kept[i] = (grown[0], grown[1])
 
     def _near(self, tokens: Tensor, *, scored: bool) -> Tensor:
-        """Run one block and write it to its slots, without counting its tokens."""
+        """Run one block and write its keys and values to their slots.
+
+        ``length`` does not change, so the next call overwrites them unless `append` counts them.
+        """
         size, start = tokens.shape[1], self._length % self._slots
         self._reserve(self._length + self._block_size)
         end, seen, mask = start + size, start + size, None
@@ -149,7 +152,7 @@ class TransformerCache:
         return x
 
     def _far(self, tokens: Tensor) -> None:
-        """Run several clean blocks and keep their last ones."""
+        """Run several clean blocks, and write the last keys and values to their slots."""
         size, device = tokens.shape[1], tokens.device
         place = torch.arange(self._length, self._length + size, device=device)
         filled = min(self._length, self._slots)
@@ -172,7 +175,7 @@ class TransformerCache:
             values.index_copy_(2, slots, v[:, :, stay].to(values.dtype))
 
     def _next_turns(self, size: int) -> Rotary:
-        """Return the rotary table of the next block, which is kept until the block is appended."""
+        """Return the rotary table of the next block, which is computed once per block."""
         if self._turns is None or self._turns[0] != self._length:
             device = self._head.weight.device
             place = torch.arange(self._length, self._length + self._block_size, device=device)
@@ -186,7 +189,7 @@ class _Modulated(NamedTuple):
 
     Attributes:
         eps: Added to the variance.
-        gain: ``[B, 1, D]``, or of one row for all.
+        gain: Gain ``[B, 1, D]``, or ``[1, 1, D]`` for all rows.
         shift: Shift of the same shape.
     """
 
@@ -202,7 +205,7 @@ class _Modulated(NamedTuple):
         return torch.addcmul(self.shift, F.layer_norm(x, x.shape[-1:], eps=self.eps), self.gain)
 
     def at(self, x: Tensor, where: Tensor) -> Tensor:
-        """Normalise some positions."""
+        """Normalise only the positions in ``where``."""
         gain, shift = (part.expand_as(x)[where] for part in (self.gain, self.shift))
         return _Modulated(self.eps, gain, shift)(x[where])
 
@@ -230,7 +233,7 @@ class _Layer(NamedTuple):
         return cls(block, norms, (parts[2], parts[5]))
 
     def project(self, x: Tensor, turns: Rotary) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute rotated queries and keys, and values."""
+        """Compute the rotated queries and keys, and the values."""
         heads = self.block.attn_qkv(self.norms[0](x)).unflatten(-1, (3, self.block.n_heads, -1))
         turned = heads[:, :, :2]
         cos, sin = turns
@@ -256,7 +259,7 @@ def _rows(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def _doubled(table: Rotary) -> Rotary:
-    """Expand a rotary table to the factors of the channels, and of the channels rolled by half."""
+    """Expand a rotary table for use as ``x * cos + x.roll(C / 2) * sin`` over C channels."""
     cos, sin = table
     return torch.cat((cos, cos), dim=-1)[:, None, None], torch.cat((-sin, sin), dim=-1)[
         :, None, None

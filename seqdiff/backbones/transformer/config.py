@@ -1,4 +1,4 @@
-"""Sizes of a transformer, checked before anything is built."""
+"""Sizes and options of transformers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ class TransformerShape:
     Attributes:
         d_model: Model width.
         n_layer: Number of blocks.
-        n_heads: Number of attention heads, which divide the width evenly.
-        dropout: Probability that an entry of a branch is dropped before it joins the residual
-            stream, while training.
-        max_length: Longest row.
-        num_embeddings: Ids that can be embedded.
-        num_logits: Ids that are scored, the first ones.
+        n_heads: Number of attention heads; ``d_model`` must be a multiple of ``2 * n_heads``.
+        dropout: Probability with which training drops an entry of a branch's output.
+        max_length: Length of the longest row.
+        num_embeddings: Number of ids that can be embedded.
+        num_logits: Number of ids that are scored, which are the first ones.
     """
 
     owner: ClassVar[str] = "AutoregressiveTransformer"
@@ -37,7 +36,7 @@ class TransformerShape:
         """Check every field.
 
         Raises:
-            ValueError: If one is out of range, or the heads do not divide the width evenly.
+            ValueError: If a field is out of range.
         """
         for name in ("d_model", "n_layer", "n_heads", "max_length", "num_embeddings", "num_logits"):
             require_positive(self.owner, name, getattr(self, name))
@@ -63,8 +62,8 @@ class TransformerConfig(TransformerShape):
     """Sizes and options of a ``Transformer``.
 
     Attributes:
-        cond_dim: Width of the condition.
-        time_conditioned: Whether the condition depends on sigma.
+        cond_dim: Width of the vector that modulates the blocks.
+        time_conditioned: Whether this vector depends on the noise level sigma.
         num_classes: Number of classes that a row can be labelled with; ``None`` without classes.
     """
 

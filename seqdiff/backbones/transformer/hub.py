@@ -1,9 +1,9 @@
 """The published MDLM and BD3-LM formats: config.json and model.safetensors in one folder.
 
-Facts of the format: every tensor has the prefix ``backbone.``; the rotary frequencies may be
-stored, though they follow from the width; the head scores the whole vocabulary, mask included. A
-BD3-LM whose ``var_min`` is true also holds, without the prefix, the interval of mask fractions that
-it was trained on.
+The format has these peculiarities. The names of tensors have the prefix ``backbone.``. The rotary
+frequencies may be stored, although they follow from the width. The head scores the whole vocabulary
+including the mask. A BD3-LM whose ``var_min`` is true also stores, without the prefix, the interval
+of mask fractions that it was trained on.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ _WHAT = "MDLM or BD3-LM"
 
 @dataclass(frozen=True)
 class BlockDiffusionFields:
-    """Further fields of a BD3-LM's config.json, which do not change what the network computes.
+    """Additional fields of a BD3-LM's config.json, which do not change what the network computes.
 
     Source: Arriola et al. 2025, arXiv:2503.09573.
 
     Attributes:
-        block_size: Tokens of a block.
-        cross_attn: Whether it was trained on [x_t ; x0].
-        attn_backend: The published code's kernel.
-        var_min: Whether the noise it was trained on was chosen for a small variance.
-        sampling_eps_min: Least fraction of masked tokens in training.
+        block_size: Number of tokens in a block.
+        cross_attn: Whether the network was trained on x_t and x0 side by side.
+        attn_backend: Attention kernel of the published code.
+        var_min: Whether the mask fractions in training were chosen to reduce the variance.
+        sampling_eps_min: Smallest fraction of masked tokens in training.
         sampling_eps_max: Largest fraction of masked tokens in training.
     """
 
@@ -90,7 +90,7 @@ def read_config(
     """Read config.json; every id is both embedded and scored.
 
     Returns:
-        The network's sizes and, of a BD3-LM, the other fields.
+        The configuration, and the additional fields of a BD3-LM or ``None`` for an MDLM.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -142,11 +142,11 @@ def read_weights(
     Args:
         directory: Folder of the file.
         config: What ``read_config`` found there.
-        block_fields: The same.
-        like: The state dict to fill; gives names, shapes and dtypes.
+        block_fields: What ``read_config`` found there.
+        like: A state dict of the network, which determines names, shapes and dtypes.
 
     Returns:
-        The state dict, and the fields with the mask fractions in the file.
+        The state dict, and ``block_fields`` with the mask fractions that the file stores.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -164,7 +164,8 @@ def read_weights(
     if frequencies is not None:
         expected = rotary_frequencies(config.d_model // config.n_heads)
         require_shape(path, FREQUENCIES, expected.shape, frequencies)
-        if not torch.allclose(frequencies.float(), expected, rtol=1e-2, atol=0):  # as in bfloat16
+        # The tolerance allows for frequencies in bfloat16.
+        if not torch.allclose(frequencies.float(), expected, rtol=1e-2, atol=0):
             raise ValueError(
                 f"{path} {FREQUENCIES} must be those of base 10000, which alone is supported, got "
                 f"{frequencies.tolist()[:3]}"
@@ -176,7 +177,7 @@ def read_weights(
 def _take_fractions(
     path: Path, block_fields: BlockDiffusionFields | None, stored: dict[str, Tensor]
 ) -> BlockDiffusionFields | None:
-    """Take out the mask fractions, which override config.json where they differ."""
+    """Remove the mask fractions from ``stored``; they override config.json if they differ."""
     if block_fields is None or not block_fields.var_min:
         return block_fields
     for name in _FRACTIONS:
@@ -194,13 +195,13 @@ def write_hub(
     block_fields: BlockDiffusionFields | None,
     state: Mapping[str, Tensor],
 ) -> None:
-    """Write config.json and model.safetensors, each complete or not at all.
+    """Write config.json and model.safetensors, each atomically.
 
     Args:
         directory: Folder, created if it does not exist; files of these names are replaced.
-        config: Sizes of the network. The format scores every embedded id; ids that the network
-            does not score get zeros.
-        block_fields: Further fields of a BD3-LM; ``None`` for an MDLM.
+        config: Configuration of the network. In the format, every embedded id is also scored; the
+            weights of ids that the network does not score are zeros.
+        block_fields: Additional fields of a BD3-LM; ``None`` for an MDLM.
         state: State dict of a ``Transformer`` of this configuration.
 
     Raises:

@@ -28,13 +28,13 @@ def rotary_frequencies(
 def rotary_table(positions: Int[Tensor, " L"], head_dim: int, like: Tensor) -> Rotary:
     """Compute cosines and sines of the rotation at every position, ``[L, head_dim / 2]`` each.
 
-    Angles are in float64: in float32 those of position 10^6 are off by 0.03 radians.
+    Angles are computed in float64. In float32, those of position 10^6 would be off by 0.03 radians.
     Source: Su et al. 2021, arXiv:2104.09864, section 3.2.2.
 
     Args:
         positions: Positions of the tokens.
         head_dim: Channels of a head.
-        like: The result has its dtype if that is wider than float32.
+        like: The result has the dtype of this tensor, but at least float32.
     """
     wide = torch.promote_types(like.dtype, torch.float32)
     angles = positions[:, None] * rotary_frequencies(head_dim, torch.float64, positions.device)
@@ -42,7 +42,7 @@ def rotary_table(positions: Int[Tensor, " L"], head_dim: int, like: Tensor) -> R
 
 
 def rotate(x: Float[Tensor, "B H L C"], table: Rotary) -> Float[Tensor, "B H L C"]:
-    """Rotate channel i of the first half together with channel i of the second half.
+    """Rotate each pair of channels: one of the first half, and the same one of the second half.
 
     Args:
         x: Queries or keys.
@@ -55,7 +55,7 @@ def rotate(x: Float[Tensor, "B H L C"], table: Rotary) -> Float[Tensor, "B H L C
 
 
 class CentredNorm(nn.Module):
-    """LayerNorm with gains and without shifts, computed in float32 or better.
+    """LayerNorm with a gain and without a shift, computed in at least float32.
 
     Args:
         d_model: Channels.
@@ -107,10 +107,10 @@ class Block(nn.Module):
 
         Args:
             x: Residual stream, in the order of the layout.
-            condition: One vector for each row of the batch, or one for all; only ``AdaptiveBlock``
-                reads it.
+            condition: One vector for each row of the batch, or one for all rows. Only
+                ``AdaptiveBlock`` reads it.
             rotary: From ``rotary_table``.
-            layout: Determines which keys a query sees.
+            layout: Determines which keys a query attends to.
         """
         x = x + self.attend(self.norm1(x), rotary, layout)
         return x + self.dropout(self.mlp(self.norm2(x)))
@@ -118,12 +118,12 @@ class Block(nn.Module):
     def attend(
         self, h: Float[Tensor, "b l D"], rotary: Rotary, layout: Mixing
     ) -> Float[Tensor, "b l D"]:
-        """Mix positions.
+        """Compute the attention branch.
 
         Args:
             h: Normalised activations, in the order of the layout.
             rotary: From ``rotary_table``.
-            layout: Determines which keys a query sees.
+            layout: Determines which keys a query attends to.
         """
         heads = self.attn_qkv(h).unflatten(-1, (3, self.n_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in heads.unbind(2))
@@ -133,7 +133,7 @@ class Block(nn.Module):
     def keys_values(
         self, h: Float[Tensor, "b l D"], rotary: Rotary
     ) -> tuple[Float[Tensor, "b H l C"], Float[Tensor, "b H l C"]]:
-        """Compute keys and values of positions that have no queries.
+        """Compute only keys and values, for positions whose outputs are not needed.
 
         Args:
             h: Normalised activations.
@@ -148,8 +148,8 @@ class Block(nn.Module):
 class AdaptiveBlock(Block):
     """A block whose norms and branches are shifted, scaled and gated by a condition (adaLN-zero).
 
-    The gates start at zero, so that the block starts as the identity. Source: Peebles and Xie 2023,
-    arXiv:2212.09748, section 3.2.
+    The gates are zero at first, so the block is initially the identity. Source: Peebles and Xie
+    2023, arXiv:2212.09748, section 3.2.
 
     Args:
         d_model: Channels.
@@ -186,24 +186,24 @@ class AdaptiveBlock(Block):
         rotary: Rotary,
         layout: Mixing,
     ) -> tuple[Float[Tensor, "b H l C"], Float[Tensor, "b H l C"]]:
-        """Compute the keys and values of ``forward`` without the rest.
+        """Compute only the keys and values of ``forward``.
 
         Args:
             x: Residual stream, in the order of the layout.
-            condition: One vector for each row of the batch, or one for all.
+            condition: One vector for each row of the batch, or one for all rows.
             rotary: From ``rotary_table``.
-            layout: Spreads the condition over the tokens.
+            layout: Assigns the rows' vectors to their tokens.
         """
         shift, scale = layout.spread(self.modulation(condition)).chunk(6, dim=-1)[:2]
         return self.keys_values(self.norm1(x) * (1 + scale) + shift, rotary)
 
 
 class Head(nn.Module):
-    """A last norm and one score for every id, all of which start at zero.
+    """A final norm and a linear layer to scores, which are all zero at first.
 
     Args:
         d_model: Channels.
-        num_logits: Ids that are scored.
+        num_logits: Number of ids that are scored.
     """
 
     def __init__(self, d_model: int, num_logits: int) -> None:
@@ -214,7 +214,7 @@ class Head(nn.Module):
     def normalised(
         self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions D"]:
-        """Normalise the positions to score, see ``forward``."""
+        """Normalise the positions that ``forward`` scores."""
         return self.norm(h if where is None else h[where])
 
     def forward(
@@ -236,7 +236,7 @@ class Head(nn.Module):
         if where is not None:
             scores = self.linear(self.normalised(h, inputs, where))
             return scores.masked_fill(padding[where][:, None], 0)
-        if torch.compiler.is_compiling():  # shapes must not depend on the number of tokens
+        if torch.compiler.is_compiling():  # shapes must not depend on the amount of padding
             return self.linear(self.normalised(h, inputs)).masked_fill(padding[..., None], 0)
         scores = self.linear(self.normalised(h, inputs, ~padding))
         return scores.new_zeros((*padding.shape, scores.shape[-1])).index_put((~padding,), scores)
@@ -247,10 +247,10 @@ class AdaptiveHead(Head):
 
     Args:
         d_model: Channels.
-        num_logits: Ids that are scored.
+        num_logits: Number of ids that are scored.
         cond_dim: Channels of the condition.
-        condition: Computes the condition from the network's inputs, one for each row or one for
-            all.
+        condition: Computes the condition from the network's inputs: one vector for each row, or
+            one for all rows.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class AdaptiveHead(Head):
     def normalised(
         self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions D"]:
-        """Normalise the positions to score, then scale and shift them, see ``forward``."""
+        """Normalise, scale and shift the positions that ``forward`` scores."""
         shift, scale = self.modulation(self.condition(inputs))[:, None].chunk(2, dim=-1)
         if where is not None:
             shift, scale, h = shift.expand_as(h)[where], scale.expand_as(h)[where], h[where]
@@ -282,7 +282,7 @@ def zeroed(linear: nn.Linear) -> nn.Linear:
 
 
 def token_embedding(num_embeddings: int, d_model: int) -> nn.Embedding:
-    """Embed ids by vectors uniform within ``1 / sqrt(d_model)``, as published networks do."""
+    """Create an embedding, uniform within ``1 / sqrt(d_model)`` as in published networks."""
     embedding = nn.Embedding(num_embeddings, d_model)
     nn.init.kaiming_uniform_(embedding.weight, a=math.sqrt(5))
     return embedding

@@ -1,4 +1,4 @@
-"""The transformers of MDLM and BD3-LM (DiT): denoiser, autoregressive twin, published weights."""
+"""The transformers of MDLM and BD3-LM (DiT), an autoregressive variant, and published weights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from seqdiff.types import Inputs
 
 
 class _Stack(Backbone):
-    """Embedding, blocks and head: what both transformers have.
+    """The base of both transformers: embedding, blocks and head.
 
     Attributes:
         config: The checked arguments.
@@ -69,15 +69,16 @@ class _Stack(Backbone):
 
         Args:
             h: See ``Backbone.body``.
-            inputs: Positions of padding cost nothing and get 0; outputs at the real ones are those
-                of the row alone. A causal network takes padding before the first or after the last
-                real position of a row. A time-free network ignores ``sigma``; others clamp it at
+            inputs: Outputs at real positions are the same as without padding; those at padding are
+                0. Padding takes no computation, except under ``torch.compile``. In a causal
+                network, it must come before the first or after the last real position of a row. A
+                network that is not time-conditioned ignores ``sigma``; others clamp it to at most
                 -log 1e-3.
             layer: See ``Backbone.body``.
 
         Raises:
-            ValueError: If padding has another shape than tokens, or a time-conditioned network gets
-                no ``sigma``.
+            ValueError: If padding and tokens differ in shape, or a time-conditioned network gets no
+                ``sigma``.
         """
         self._require_padding(inputs)
         condition = self.condition(inputs)
@@ -88,7 +89,7 @@ class _Stack(Backbone):
         return layout.unpack(x)
 
     def condition(self, inputs: Inputs) -> Float[Tensor, "#B C"] | None:
-        """Compute what modulates the blocks; ``None`` if nothing does."""
+        """Compute the vectors that modulate the blocks; ``None`` without modulation."""
         return None
 
     def _states(
@@ -113,33 +114,34 @@ class _Stack(Backbone):
         if padding is not None and padding.shape != tokens.shape:
             raise ValueError(
                 f"{self.config.owner}.padding must have the shape {tuple(tokens.shape)} of tokens, "
-                f"got {tuple(padding.shape)}; pass one flag a token"
+                f"got {tuple(padding.shape)}; pass one flag per token"
             )
 
 
 class Transformer(_Stack):
     """The network of Sahoo et al. 2024, arXiv:2406.07524, and Arriola et al. 2025, 2503.09573.
 
-    Bidirectional attention with rotary positions; every norm and branch is modulated by a condition
-    (adaLN-zero; Peebles and Xie 2023, arXiv:2212.09748). The condition is an embedding of the noise
-    sigma = -log alpha(t), or of sigma = 0 in a time-free network, where modulation is a learned
-    bias and gate; a row's label adds a vector to it.
+    Attention is bidirectional, with rotary positions. Every norm and branch is modulated by a
+    condition (adaLN-zero; Peebles and Xie 2023, arXiv:2212.09748). The condition is an embedding of
+    the noise level sigma = -log alpha(t), plus an embedding of the row's label if the network has
+    classes. A network that is not time-conditioned embeds sigma = 0, so the modulation is the same
+    at every time.
 
     Args:
         d_model: Model width.
         n_layer: Number of blocks.
-        n_heads: Number of attention heads, which divide the width evenly.
-        num_embeddings: Ids that can be embedded; K + 1 with a mask.
-        num_logits: Ids that are scored, the first ones; K with a mask.
+        n_heads: Number of attention heads; ``d_model`` must be a multiple of ``2 * n_heads``.
+        num_embeddings: Number of ids that can be embedded; K + 1 with a mask.
+        num_logits: Number of ids that are scored, which are the first ones; K with a mask.
         num_classes: Number of classes that a row can be labelled with; ``None`` without classes.
-        cond_dim: Width of the condition.
-        dropout: Probability that an entry of a branch is dropped, while training.
-        max_length: Longest row.
+        cond_dim: Width of the condition, the vector that modulates the blocks.
+        dropout: Probability with which training drops an entry of a branch's output.
+        max_length: Length of the longest row.
         time_conditioned: Whether the network reads the noise level, which ``Denoiser`` gives it.
 
     Attributes:
         config: The checked arguments.
-        block_fields: Further fields of a BD3-LM folder; ``None`` unless it was loaded from one.
+        block_fields: Additional fields of a published BD3-LM; ``None`` unless loaded from one.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -186,7 +188,8 @@ class Transformer(_Stack):
         head = AdaptiveHead(d_model, num_logits, cond_dim, self.condition)
         self.head = head  # pyright: ignore[reportIncompatibleVariableOverride]
         self.label_embedding: LabelEmbedding | None = None
-        if num_classes is not None:  # last, so that the other weights do not depend on it
+        # Drawn last, so that the other initial weights do not depend on it.
+        if num_classes is not None:
             self.label_embedding = LabelEmbedding(num_classes, cond_dim)
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
@@ -219,17 +222,17 @@ class Transformer(_Stack):
         block_size: int,
         where: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "*positions K"]:
-        """Score every position of x_t given its own block of x_t and the earlier blocks of x0.
+        """Score every position given its block of x_t and the earlier blocks of x0, in one pass.
 
-        Logits at padding are 0. The halves of [x_t ; x0] have the same positions. With a block as
-        long as the row there is no clean half, and it is the ordinary network. Source: see
+        x_t and x0 have the same positions. Logits at padding are 0. If a block is as long as the
+        row, x0 is not read, and the result is that of ``forward``. Source: see
         ``block_diffusion_mask``.
 
         Raises:
-            ValueError: If the block size is no positive integer, rows are longer than the context,
-                an argument has another shape than x_t, padding comes before a token, the network is
-                time-conditioned (a block has a noise level of its own), or there are labels and
-                the network has no classes.
+            ValueError: If the block size is not a positive integer, rows are longer than
+                ``max_length``, an argument differs from x_t in shape, padding comes before a token,
+                the network is time-conditioned (which is not supported, since each block has its
+                own noise level), or there are labels and the network has no classes.
         """
         owner, x_t, padding = self.config.owner, inputs.tokens, inputs.padding
         self._require_time_free("block_logits")
@@ -238,7 +241,7 @@ class Transformer(_Stack):
         if x0.shape != x_t.shape:
             raise ValueError(
                 f"{owner}.x0 must have the shape {tuple(x_t.shape)} of x_t, got "
-                f"{tuple(x0.shape)}; pass the row that x_t was made of"
+                f"{tuple(x0.shape)}; pass the rows that x_t was made from"
             )
         self._require_padding(inputs)
         if padding is not None and not torch.compiler.is_compiling():
@@ -260,19 +263,20 @@ class Transformer(_Stack):
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
     ) -> TransformerCache:
-        """Open an empty cache, to score rows of any length block by block.
+        """Create an empty cache for scoring rows of any length block by block.
 
         Args:
             batch_size: See ``Backbone.block_cache``.
             block_size: See ``Backbone.block_cache``.
             window: Number of earlier tokens that attention may look back at, a multiple of
-                ``block_size``. By default it is what ``max_length`` leaves beside a block.
+                ``block_size``. By default, the window and one block together are at most
+                ``max_length`` long.
             label: See ``Backbone.block_cache``.
 
         Raises:
-            ValueError: If a size is no positive integer, the window is no multiple of the block
-                size, labels are not as many as rows, the network has no classes for them, or it is
-                time-conditioned.
+            ValueError: If a size is not a positive integer, the window is not a multiple of the
+                block size, there is not one label per row, there are labels and the network has no
+                classes, or the network is time-conditioned.
         """
         owner = self.config.owner
         self._require_time_free("block_cache")
@@ -303,7 +307,7 @@ class Transformer(_Stack):
         return Layers(self.embedding, self._rotary, blocks, self.condition(inputs))
 
     def _require_time_free(self, method: str) -> None:
-        if self.time_conditioned:  # each block has a noise level of its own
+        if self.time_conditioned:  # each block has its own noise level
             raise ValueError(
                 f"{self.config.owner}.{method} must be called on a time-free network, got one with "
                 "time_conditioned=True; build it with time_conditioned=False"
@@ -311,11 +315,11 @@ class Transformer(_Stack):
 
     @staticmethod
     def from_hub(directory: str | Path) -> Transformer:
-        """Load published MDLM or BD3-LM weights, strictly.
+        """Load a published MDLM or BD3-LM.
 
-        An MDLM called with tokens and sigma then returns its published logits, in the ids of the
-        hub's vocabulary. The last id is the mask, which is scored too. A BD3-LM returns them from
-        ``block_logits``.
+        Called with tokens and sigma, an MDLM returns the logits of the published network; a BD3-LM
+        returns them from ``block_logits``. Ids are those of the published vocabulary, the last of
+        which is the mask. The mask is scored too.
 
         Args:
             directory: Folder that holds config.json and model.safetensors.
@@ -340,16 +344,17 @@ class Transformer(_Stack):
     def to_hub(self, directory: str | Path) -> None:
         """Write the network in the published format, where every embedded id is also scored.
 
-        Ids that the network does not score, such as the mask, get the score 0, which is what they
-        keep in published networks since SUBS never reads it. A network with ``block_fields`` is
-        written as a BD3-LM, any other as an MDLM.
+        Ids that the network does not score, such as the mask, get the score 0. The same is true of
+        the mask in published networks, since the SUBS parameterization ignores its score. A network
+        with ``block_fields`` is written as a BD3-LM, any other as an MDLM.
 
         Args:
             directory: Folder, created if it does not exist.
 
         Raises:
-            OSError: If it cannot be written; each file there is then still whole, old or new.
-            ValueError: If the network has classes, for which the format has no place.
+            OSError: If a file cannot be written. Every file in the folder is then either the
+                complete old or the complete new one.
+            ValueError: If the network has classes, which the format does not support.
         """
         if self.num_classes is not None:
             raise ValueError(
@@ -360,22 +365,22 @@ class Transformer(_Stack):
 
 
 class AutoregressiveTransformer(_Stack):
-    """The blocks of ``Transformer`` without adaptive norms; a position sees earlier ones only.
+    """A causal transformer: the blocks of ``Transformer`` without modulation.
 
-    The logits at position l are the distribution of token l given the tokens before it: the input
-    is shifted inside, with the last embedded id, the mask, as the start symbol. One pass over a
-    clean row therefore gives -log p of the row exactly. As a denoiser it gives, at a masked
-    position, the distribution given the tokens to the left. Source: Sahoo et al. 2024,
+    The logits at position l are the distribution of token l given the tokens before it. The network
+    shifts its input right by one position, with the last embedded id, the mask, as the start
+    symbol. One pass over a clean row therefore gives its exact log-likelihood. Used as a denoiser,
+    the network predicts a masked token from the tokens to its left. Source: Sahoo et al. 2024,
     arXiv:2406.07524, appendix D.
 
     Args:
         d_model: Model width.
         n_layer: Number of blocks.
-        n_heads: Number of attention heads, which divide the width evenly.
-        num_embeddings: Ids that can be embedded; K + 1, the last of which is the mask.
-        num_logits: Ids that are scored, the first ones; K.
-        dropout: Probability that an entry of a branch is dropped, while training.
-        max_length: Longest row.
+        n_heads: Number of attention heads; ``d_model`` must be a multiple of ``2 * n_heads``.
+        num_embeddings: Number of ids that can be embedded, K + 1; the last one is the mask.
+        num_logits: Number of ids that are scored, K, which are the first ones.
+        dropout: Probability with which training drops an entry of a branch's output.
+        max_length: Length of the longest row.
 
     Attributes:
         config: The checked arguments.
@@ -412,10 +417,10 @@ class AutoregressiveTransformer(_Stack):
         self.head = Head(d_model, num_logits)
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
-        """Embed at each position the token before it; the last token of a row is never read.
+        """Embed at each position the token before it; the last token of a row is not read.
 
         Raises:
-            ValueError: If rows are longer than ``max_length``, or padding has another shape.
+            ValueError: If rows are longer than ``max_length``, or padding differs in shape.
         """
         self._require_length(inputs.tokens.shape[1])
         self._require_padding(inputs)
@@ -424,23 +429,23 @@ class AutoregressiveTransformer(_Stack):
 
 
 class PublishedTransformer(Transformer):
-    """A ``Transformer`` with the weights of a hub folder, without its head's column for the mask.
+    """A ``Transformer`` with published weights, whose head does not score the mask.
 
-    The published network scores the mask too, which its SUBS parameterization sets to ``-inf``
-    before it normalises (Sahoo et al. 2024, arXiv:2406.07524, section 3.2.3). Without that column,
-    ``Denoiser`` gives the same distribution. Every weight can be trained.
+    The published network scores the mask too, but its SUBS parameterization sets that score to
+    ``-inf`` before the softmax (Sahoo et al. 2024, arXiv:2406.07524, section 3.2.3). ``Denoiser``
+    gives the same distribution without the score of the mask. All weights can be trained.
 
     Args:
         checkpoint: Folder that holds config.json and model.safetensors.
         published_shape: See ``PublishedBackbone``; a run sets it.
-        num_embeddings: K + 1; the last id is the mask, here as there.
+        num_embeddings: K + 1; the last id is the mask, as in the published network.
         num_logits: K.
-        blocks: Whether the folder holds a BD3-LM, which denoises a block given those before it.
+        blocks: Whether the folder holds a BD3-LM rather than an MDLM.
 
     Raises:
         FileNotFoundError: If a file does not exist.
-        ValueError: If a file is damaged, the folder holds no MDLM, the weights do not fit the
-            configuration, or the vocabulary has another size.
+        ValueError: If a file is damaged, the folder holds the other kind of network, the weights do
+            not fit the configuration, or the vocabulary has another size.
     """
 
     def __init__(
@@ -480,16 +485,16 @@ class PublishedTransformer(Transformer):
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """Whether an argument of the constructor names a file, see ``seqdiff.run.Located``."""
+        """Tell whether an argument of the constructor names a file, see ``seqdiff.run.Located``."""
         return argument == "checkpoint" and names_files(value)
 
     @property
     def published_shape(self) -> dict[str, object]:
-        """The constructor argument that builds the same network without the folder."""
+        """The value of ``published_shape`` that builds the same network without the folder."""
         return asdict(self.config)
 
     def check_tokens(self, run: RunTokens) -> None:
-        """Compare the run's tokens with the tokenizer files of the folder, if it has any."""
+        """Check the run's tokens against the tokenizer files in the folder, if there are any."""
         found = read_tokens(Path(self.checkpoint))
         if found is not None:
             check_tokens("PublishedTransformer.checkpoint", *found, run)

@@ -1,4 +1,7 @@
-"""How a batch lies in memory while a transformer works on it: with its padding, or without."""
+"""Layouts of a batch inside a transformer: with padding, or with the padding removed.
+
+In shapes, B and L are the rows and the length of the batch; b and l are those of the layout.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,26 @@ from torch._compile import _disable_dynamo
 
 @runtime_checkable
 class Mixing(Protocol):
-    """What a block of a transformer asks of a layout."""
+    """The part of a layout that a block of a transformer uses."""
 
     def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
-        """Give each token the vector of its row."""
+        """Assign to each token the vector of its row."""
         ...
 
     def mix(
         self, q: Float[Tensor, "b H l C"], k: Float[Tensor, "b H l C"], v: Float[Tensor, "b H l C"]
     ) -> Float[Tensor, "b H l C"]:
-        """Attend: for each query, average the values of the keys that it sees."""
+        """Compute attention; the layout determines which keys a query attends to."""
         ...
 
 
 class Padded(NamedTuple):
-    """The rows of a batch side by side, as they come.
+    """A layout that keeps the rows and their padding.
 
     Attributes:
         positions: The position of each token in its row.
-        mask: True where a query sees a key; broadcast to ``[B, H, L, L]``.
-        causal: Without a mask, queries see no later key.
+        mask: True where a query attends to a key; broadcast to ``[B, H, L, L]``.
+        causal: Whether queries attend to no later key; only used without a mask.
         padding: True at padding.
     """
 
@@ -43,25 +46,25 @@ class Padded(NamedTuple):
     padding: Bool[Tensor, "B L"] | None = None
 
     def pack(self, x: Shaped[Tensor, "B L *C"]) -> Shaped[Tensor, "b l *C"]:
-        """Lay out tokens, or one vector for each."""
+        """Convert tokens, or vectors of tokens, to this layout."""
         return x
 
     def unpack(self, x: Float[Tensor, "b l K"]) -> Float[Tensor, "B L K"]:
-        """Undo ``pack``; padding gets 0."""
+        """Undo ``pack``; the vectors of padding are zero."""
         return x if self.padding is None else x.masked_fill(self.padding[..., None], 0)
 
     def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
-        """Give each token the vector of its row."""
+        """Assign to each token the vector of its row."""
         return x[:, None]
 
     def mix(
         self, q: Float[Tensor, "b H l C"], k: Float[Tensor, "b H l C"], v: Float[Tensor, "b H l C"]
     ) -> Float[Tensor, "b H l C"]:
-        """Attend under the mask."""
+        """Compute attention under the mask."""
         return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, is_causal=self.causal)
 
     def rows(self, x: Float[Tensor, "b H l C"]) -> list[Tensor]:
-        """View vectors of tokens as batches of equally long rows."""
+        """Return the vectors of tokens as batches of rows of equal length: here one batch."""
         return [x]
 
     def line(self, batches: Sequence[Tensor]) -> Float[Tensor, "b H l C"]:
@@ -70,17 +73,17 @@ class Padded(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """The real tokens alone, in one long row in which no row of the batch sees another.
+    """A layout without padding: all real tokens in one sequence, sorted by the length of their row.
 
-    Rows are sorted by length. Those of one length form a plain batch, whose attention needs neither
-    a mask nor a copy.
+    Attention runs within each row. Rows of the same length form a view that is an ordinary batch,
+    so their attention needs neither a mask nor a copy.
 
     Attributes:
         positions: The position of each token in its row.
         row: The row of each token.
         shape: B and L.
-        groups: For each length, in order: the number of rows, and the length.
-        causal: Queries see no later key.
+        groups: The number of rows and their length, for each length in ascending order.
+        causal: Whether queries attend to no later key.
     """
 
     positions: Int[Tensor, " T"]
@@ -91,11 +94,11 @@ class Packed(NamedTuple):
 
     @classmethod
     def of(cls, padding: Bool[Tensor, "B L"], *, causal: bool = False) -> Packed:
-        """Remove padding, at any position of a row.
+        """Build the layout of a batch, whose padding may be at any position of a row.
 
         Args:
             padding: True at padding.
-            causal: Queries see no later key.
+            causal: Whether queries attend to no later key.
         """
         lengths, order = (~padding).sum(dim=-1).sort(stable=True)
         row, positions = (~padding[order]).nonzero(as_tuple=True)
@@ -111,24 +114,24 @@ class Packed(NamedTuple):
         return self.row * self.shape[1] + self.positions
 
     def pack(self, x: Shaped[Tensor, "B L *C"]) -> Shaped[Tensor, "b l *C"]:
-        """Lay out tokens, or one vector for each."""
+        """Convert tokens, or vectors of tokens, to this layout."""
         return x.flatten(0, 1)[self.place][None]
 
     def unpack(self, x: Float[Tensor, "b l K"]) -> Float[Tensor, "B L K"]:
-        """Undo ``pack``; padding gets 0."""
+        """Undo ``pack``; the vectors of padding are zero."""
         batch, length = self.shape
         rows = x.new_zeros((batch * length, x.shape[-1])).index_copy(0, self.place, x[0])
         return rows.unflatten(0, (batch, length))
 
     def spread(self, x: Float[Tensor, "#B C"]) -> Float[Tensor, "#b #l C"]:
-        """Give each token the vector of its row."""
+        """Assign to each token the vector of its row."""
         return x[None] if len(x) == 1 else F.embedding(self.row, x)[None]
 
     @_disable_dynamo
     def mix(
         self, q: Float[Tensor, "b H l C"], k: Float[Tensor, "b H l C"], v: Float[Tensor, "b H l C"]
     ) -> Float[Tensor, "b H l C"]:
-        """Attend within each row."""
+        """Compute attention within each row."""
         mixed = [
             F.scaled_dot_product_attention(*group, is_causal=self.causal)
             for group in zip(*(self.rows(x) for x in (q, k, v)), strict=True)
@@ -153,14 +156,14 @@ Layout = Padded | Packed
 def lay_out(
     tokens: Int[Tensor, "B L"], padding: Bool[Tensor, "B L"] | None, *, causal: bool = False
 ) -> Layout:
-    """Choose the layout of a batch: without padding, if there is any.
+    """Choose the layout of a batch, which removes padding if there is any.
 
-    A compiled graph keeps the padding, since its shapes must not depend on the values of a tensor.
+    Under ``torch.compile`` the padding is kept, since shapes must not depend on values.
 
     Args:
         tokens: Ids.
         padding: True at padding.
-        causal: Queries see no later key.
+        causal: Whether queries attend to no later key.
     """
     positions = torch.arange(tokens.shape[1], device=tokens.device)
     if padding is None:
@@ -177,7 +180,7 @@ def lay_out(
 
 
 def attended_keys(padding: Bool[Tensor, "B L"]) -> Bool[Tensor, "B 1 1 L"]:
-    """Mark the keys that the queries of a row see: the real ones, or all if the row is empty.
+    """Mark the keys that queries attend to: the real ones, or all keys if a row has none.
 
     Args:
         padding: True at padding.

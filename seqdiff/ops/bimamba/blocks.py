@@ -1,12 +1,14 @@
-"""Mamba over rows cut into blocks: through clean blocks, and from their borders into noisy ones.
+"""Mamba over rows divided into token blocks, for block diffusion.
 
-The direction from left to right runs through all clean blocks of a row. It leaves its state and
-the end of its convolution's input at every border between two blocks, from which any other tokens
-of the next block can then be read. The direction from right to left restarts at the end of
-every block, so it knows nothing of later blocks.
+Block diffusion reads the clean blocks of a row, and noisy blocks each of which follows the clean
+blocks before it. Over the clean blocks, the direction from left to right runs without
+interruption. At every border (the boundary before a block, or after the last one), it returns its
+state and its tail, the last inputs of its convolution. A noisy version of the next block starts
+from there. The direction from right to left restarts at the end of every block, so it depends on no
+later block.
 
 On the CPU in float32 and float64, one operator runs both directions, as in ``mamba_both_ways``. It
-has no second derivative; use ``backend="reference"`` for that.
+has no second derivative; ``backend="reference"`` has one.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from seqdiff.ops.selective_scan.dispatch import selective_scan
 
 
 class Borders(NamedTuple):
-    """What the direction from left to right carries over the borders of n blocks.
+    """What the direction from left to right carries across n borders.
 
     Attributes:
-        states: State of the scan ``(B, n, D, N)``.
-        tails: The last ``W - 1`` inputs of the convolution ``(B, n, W - 1, D)``.
+        states: State of the scan at each border ``(B, n, D, N)``.
+        tails: The ``W - 1`` inputs of the convolution before each border ``(B, n, W - 1, D)``.
     """
 
     states: Tensor
@@ -38,12 +40,12 @@ class Borders(NamedTuple):
 
 
 def no_borders(batch: int, conv_weight: Float[Tensor, "D W"], A: Float[Tensor, "D N"]) -> Borders:
-    """Make the border before a row's first token: zeros.
+    """Return the border before the first token of a row, which is zero.
 
     Args:
-        batch: Rows.
+        batch: Number of rows.
         conv_weight: Filter of the direction from left to right.
-        A: Its decay rates, or others of their shape.
+        A: Decay rates of that direction, or any tensor of their shape and dtype.
     """
     channels, width = conv_weight.shape
     return Borders(
@@ -62,24 +64,24 @@ def mamba_through(
     *,
     backend: str = "auto",
 ) -> tuple[Float[Tensor, "B L D"], Borders]:
-    """Read whole blocks, each after those before it.
+    """Run both directions over clean blocks, and return the borders.
 
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
-        fwd: Weights of the direction from left to right, which runs through all blocks.
+        fwd: Weights of the direction from left to right, which runs over all blocks.
         rev: Weights of the other direction, which restarts at the end of every block.
-        block_size: Tokens of a block; divides L.
-        start: The border before the first block, ``n = 1``.
+        block_size: Length of a block; divides L.
+        start: The border before the first block (n = 1).
         padding: See ``mamba_direction``.
         backend: See ``mamba_direction``.
 
     Returns:
-        The sum of both directions, and all ``L / block_size + 1`` borders, the last of which lies
-        behind the last block.
+        The sum of both directions, and all ``L / block_size + 1`` borders, including the one after
+        the last block.
 
     Raises:
-        ValueError: The length is not a multiple of ``block_size``, or there is not exactly one
-            border; see also ``mamba_direction``.
+        ValueError: The length is not a multiple of ``block_size``, or ``start`` is not one border.
+            See also ``mamba_direction``.
     """
     check_direction(xz, fwd, padding)
     check_direction(xz, rev, padding)
@@ -98,7 +100,7 @@ def mamba_through(
         initial_state=start.states[:, 0],
         backend=backend,
     )
-    assert isinstance(y, Tensor)  # no last state was asked for
+    assert isinstance(y, Tensor)  # without a last state
     states = _states_at_borders(u, delta, B, C, fwd, block_size, start.states, backend)
     y = y.mT + _backwards(xz, rev, block_size, padding, backend)
     return y, Borders(states, _tails(tail, block_size, fwd.conv_weight.shape[1] - 1))
@@ -151,14 +153,14 @@ def mamba_from(
     *,
     backend: str = "auto",
 ) -> Float[Tensor, "B L D"]:
-    """Read every block from the border before it, independently of the other blocks.
+    """Run both directions over blocks, each of which starts from its own border.
 
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
         fwd: Weights of the direction from left to right.
-        rev: Weights of the other.
-        block_size: Tokens of a block; the last may be shorter.
-        borders: As many as blocks.
+        rev: Weights of the other direction.
+        block_size: Length of a block; the last one may be shorter.
+        borders: The border before each block.
         padding: See ``mamba_direction``.
         backend: See ``mamba_direction``.
 
@@ -166,7 +168,7 @@ def mamba_from(
         The sum of both directions.
 
     Raises:
-        ValueError: There is not one border for each block; see also ``mamba_direction``.
+        ValueError: There is not one border for each block. See also ``mamba_direction``.
     """
     check_direction(xz, fwd, padding)
     check_direction(xz, rev, padding)
@@ -184,7 +186,7 @@ def mamba_from(
         initial_state=borders.states.flatten(0, 1),
         backend=backend,
     )
-    assert isinstance(y, Tensor)  # no last state was asked for
+    assert isinstance(y, Tensor)  # without a last state
     length = xz.shape[1]
     return join(y.mT, length) + _backwards(xz, rev, block_size, padding, backend)
 
@@ -211,7 +213,7 @@ def _check_borders(owner: str, borders: Borders, batch: int, count: int, own: Di
 def _backwards(
     xz: Tensor, rev: Direction, block_size: int, padding: Tensor | None, backend: str
 ) -> Tensor:
-    """The direction from right to left inside every block."""
+    """Run the direction from right to left inside every block."""
     batch, length = xz.shape[:2]
     if padding is None and length % block_size:
         padding = xz.new_zeros(batch, length, dtype=torch.bool)
@@ -230,7 +232,11 @@ def _states_at_borders(
     start: Tensor,
     backend: str,
 ) -> Tensor:
-    """Compose the blocks' maps from a state h to ``decay * h + gain``, in log2(n) rounds."""
+    """Compute the states at all borders.
+
+    Each block maps the state h before it to ``decay * h + gain``. A parallel prefix scan composes
+    these maps in about log2(n) rounds.
+    """
     n = num_blocks(u.shape[2], block_size)
     u, delta, B, C = (cut(m.mT, block_size).mT for m in (u, delta, B, C))
     _, gain = selective_scan(
@@ -241,7 +247,7 @@ def _states_at_borders(
     gain = torch.cat((start.to(gain.dtype), gain.unflatten(0, (-1, n))), dim=1)
     decay = torch.cat((torch.zeros_like(decay[:, :1]), decay), dim=1)
     joined = 1
-    while joined <= n:  # gain and decay are those of the last `joined` blocks together
+    while joined <= n:  # each map covers the last `joined` blocks before its border
         before = (0, 0, 0, 0, joined, 0)
         gain = gain + decay * F.pad(gain, before)[:, : n + 1]
         decay = decay * F.pad(decay, before)[:, : n + 1]
@@ -250,5 +256,5 @@ def _states_at_borders(
 
 
 def _tails(x: Tensor, block_size: int, width: int) -> Tensor:
-    """The ``width`` inputs before every border; ``x`` begins with those before the first."""
+    """Return the ``width`` inputs before every border; ``x`` begins with those before the first."""
     return x.unfold(1, width, block_size).mT

@@ -1,4 +1,7 @@
-"""Mamba on the CPU as one PyTorch operator: both directions, over rows or blocks of rows."""
+"""Mamba on the CPU as one PyTorch operator: both directions, over whole rows or token blocks.
+
+The docstring of `seqdiff.ops.cpu_simd` explains token blocks, borders and tails.
+"""
 
 from __future__ import annotations
 
@@ -32,22 +35,24 @@ def mamba_cpu(
     through: bool = False,
     mirrored: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run both directions and add them, for one floating dtype on the CPU.
+    """Run both directions on the CPU and add their outputs.
 
     Args:
-        xz: Input and gate; the input alone where ``rev`` is None.
+        xz: Input and gate side by side, or the input alone if ``rev`` is None; all tensors have the
+            same dtype, float32 or float64.
         fwd: Weights of the direction from left to right.
-        rev: Weights of the other; None where nobody reads the output.
-        padding: True where the input of the scan is to be zero.
-        block_size: Tokens of a block; the whole row by default.
-        borders: States and tails before every block, or before the first if through; zeros by
-            default.
-        through: Whether the direction from left to right runs through the blocks, which then
-            divide the row.
-        mirrored: Whether the directions are swapped.
+        rev: Weights of the other direction; with None, only states and tails are computed.
+        padding: True where the input of the scan is set to zero.
+        block_size: Length of a token block; the whole row by default.
+        borders: States and tails before every token block, or, if ``through``, before the first;
+            zeros by default.
+        through: Whether the direction from left to right continues from each token block into the
+            next. ``block_size`` must then divide the length of the row.
+        mirrored: Whether to swap the directions.
 
     Returns:
-        The output ``(B, L, D)`` and, if through, the states and tails of all borders.
+        The output ``(B, L, D)``, which is empty if ``rev`` is None; and the states and the tails at
+        all borders, which are empty unless ``through``.
     """
     present = [*_all_present(fwd), *(() if rev is None else _all_present(rev))]
     given = (xz, *present, *(borders or ()))
@@ -60,18 +65,18 @@ def mamba_cpu(
 
 
 def _all_present(weights: Direction) -> list[Tensor]:
-    """The weights with a bias of zero where there is none."""
+    """Return the weights, with zeros for a convolution without bias."""
     conv_weight, bias, *rest = weights
     return [conv_weight, torch.zeros_like(weights.D) if bias is None else bias, *rest]
 
 
 def _gather_tails(x: Tensor, tail: Tensor, block_size: int) -> Tensor:
-    """The ``W - 1`` inputs before every border ``(B, n + 1, W - 1, D)``.
+    """Collect the tails at all borders ``(B, n + 1, W - 1, D)``.
 
     Args:
-        x: Inputs of n blocks ``(B, L, D)``.
-        tail: Inputs before them ``(B, W - 1, D)``.
-        block_size: Tokens of a block.
+        x: Inputs of n token blocks ``(B, L, D)``.
+        tail: The ``W - 1`` inputs before x ``(B, W - 1, D)``.
+        block_size: Length of a token block.
     """
     count, width = x.shape[1] // block_size + 1, tail.shape[1]
     tails = x.new_empty(len(x), count, width, x.shape[2])
@@ -82,7 +87,7 @@ def _gather_tails(x: Tensor, tail: Tensor, block_size: int) -> Tensor:
 
 
 def _spread_tails(d_tails: Tensor, block_size: int, dx: Tensor, d_tail: Tensor) -> None:
-    """Add the gradients of what ``_gather_tails`` gave to those of what it was given."""
+    """Add the gradients of the tails from ``_gather_tails`` to those of its arguments."""
     count, width = d_tails.shape[1:3]
     for column, early, before, within in _columns(count, width, block_size):
         d_tail[:, before][:, :early] += d_tails[:, :early, column]
@@ -90,12 +95,14 @@ def _spread_tails(d_tails: Tensor, block_size: int, dx: Tensor, d_tail: Tensor) 
 
 
 def _columns(count: int, width: int, size: int) -> Iterator[tuple[int, int, slice, slice]]:
-    """Yield, for each input of a tail, where it lies.
+    """Yield the source of each of the ``width`` inputs of a tail, over all borders.
 
-    That is its number, at how many borders it lies before x, and the positions in the tail that is
-    given and in x.
+    Input c of the tail at border s is at position ``s * size + c - width`` of x. At the first
+    borders, this is negative and the input comes from the given tail.
 
-    Input c of the tail before border s lies at position ``s size + c - width``.
+    Yields:
+        The number c of the input, the number of borders at which it comes from the given tail, its
+        positions in the given tail, and its positions in x.
     """
     for column in range(width):
         early = min(count, -(-(width - column) // size))
@@ -110,7 +117,7 @@ def _columns(count: int, width: int, size: int) -> Iterator[tuple[int, int, slic
 def _ways(
     xz: Tensor, weights: list[Tensor], block_size: int, through: bool, mirrored: bool
 ) -> list[tuple[Direction, Cut, Cut]]:
-    """The weights of each direction, and how it cuts rows for its convolution and its scan."""
+    """Return for each direction its weights and the token blocks of its convolution and scan."""
     fwd = Direction(*weights[:_WEIGHTS])
     conv = Cut(xz.shape[1] if through else block_size, mirrored)
     ways = [(fwd, conv, Cut(block_size, mirrored, through))]
@@ -121,13 +128,13 @@ def _ways(
 
 
 def _halves(xz: Tensor, own: Direction) -> tuple[Tensor, Tensor | None]:
-    """Input and, where there is one, gate as ``(B, D, L)``."""
+    """Return the input and the gate, if there is one, as ``(B, D, L)``."""
     channels = len(own.D)
     return xz[..., :channels].mT, xz[..., channels:].mT if xz.shape[2] > channels else None
 
 
 def _maps_of(mapped: Tensor, states: int) -> tuple[Tensor, Tensor]:
-    """B and C as ``(B, 1, N, L)``, views of the projected channels ``(B, L, R + 2 N)``."""
+    """Return B and C ``(B, 1, N, L)`` as views of the projection ``(B, L, R + 2 N)``."""
     B, C = mapped[..., -2 * states : -states], mapped[..., -states:]
     return B.mT[:, None], C.mT[:, None]
 
@@ -150,14 +157,17 @@ def _forward(
     mirrored: bool,
     keep: bool,
 ) -> list[Tensor]:
-    """Output, borders' states and tails, then, if ``keep``, what each direction keeps."""
+    """Return the output, the states and the tails at borders, and, if ``keep``, what is saved.
+
+    Each direction saves four tensors for the backward pass.
+    """
     batch, length, _ = xz.shape
     ways = _ways(xz, weights, block_size, through, mirrored)
     fwd = ways[0][0]
     out = torch.empty_like(_halves(xz, fwd)[0]) if len(ways) > 1 else None
     ends, kept = xz.new_empty(0), []
     if through:
-        assert states is not None  # the caller gives both or none
+        assert states is not None  # the caller passes both or neither
         assert tails is not None
         given, states = states, empty_states(xz, batch, length // block_size + 1, fwd.A)
         states[:, 0] = given[:, 0]
@@ -211,7 +221,7 @@ def _backward(
     d_borders: Tensor | None,
     d_ends: Tensor | None,
 ) -> list[Tensor]:
-    """The gradients of ``xz``, of every weight, and of the given states and tails."""
+    """Return the gradients of ``xz``, of every weight, and of the given states and tails."""
     d_xz, grads, d_tails = torch.empty_like(xz), [], None
     ways = _ways(xz, weights, block_size, through, mirrored)
     fwd, flows = ways[0][0], None
@@ -254,13 +264,14 @@ def _maps_back(
     dB: Tensor,
     dC: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """From the scan's gradients through the projections that depend on its input.
+    """Propagate the gradients of the scan through ``x_proj`` and ``dt_proj``.
 
     Returns:
-        The whole gradient of u, ``(B, L, D)``, and those of ``x_proj`` and ``dt_proj``.
+        The total gradient of u, ``(B, L, D)``, and the gradients of ``x_proj`` and ``dt_proj``.
     """
     rank, width = own.dt_proj.shape[1], own.A.shape[1]
-    # With the rank, the smallest side, in front, PyTorch's products are up to five times faster.
+    # PyTorch's matrix products are up to five times faster if the rank, the smallest dimension of
+    # all, is the first dimension of the result.
     dt, d_delta = mapped[..., :rank], d_delta.mT.flatten(0, 1)
     d_dt_proj = torch.bmm(dt.mT, d_delta.view(*u.mT.shape)).sum(0).mT.contiguous()
     d_mapped = torch.empty_like(mapped)

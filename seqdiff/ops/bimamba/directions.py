@@ -1,4 +1,4 @@
-"""Mamba between its projections, one way along a row or both ways added."""
+"""Mamba without its input and output projections, in one direction or in both."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def mamba_direction(
     reverse: bool = False,
     backend: str = "auto",
 ) -> Float[Tensor, "B L D"]:
-    """Convolution with SiLU, the projections that depend on the input, selective scan, gate.
+    """Run one direction: convolution with SiLU, projections of its output, selective scan, gate.
 
     Source: Gu and Dao 2023, arXiv:2312.00752, sections 3.2 to 3.6.
 
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
-        weights: The direction's.
-        padding: True where the scan's input is set to zero, after the convolution.
+        weights: Weights of the direction.
+        padding: True where the output of the convolution, which the scan reads, is set to zero.
         reverse: Run from the last position to the first.
-        backend: Kernel of the scan, and of the convolution where that has one of this name.
+        backend: Kernel of the scan, and of the convolution if it has a kernel of this name.
 
     Raises:
-        ValueError: A shape or a device is wrong; see also `selective_scan`.
+        ValueError: A shape or a device is wrong. See also `selective_scan`.
     """
     check_direction(xz, weights, padding)
     u, delta, B, C, _ = scan_inputs(xz, weights, padding, backend, reverse=reverse)
@@ -42,7 +42,7 @@ def mamba_direction(
         reverse=reverse,
         backend=backend,
     )
-    assert isinstance(y, Tensor)  # no last state was asked for
+    assert isinstance(y, Tensor)  # without a last state
     return y.mT
 
 
@@ -55,10 +55,10 @@ def scan_inputs(
     tail: Tensor | None = None,
     reverse: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Run what comes before the scan: the convolution and the projections of its output.
+    """Compute the inputs of the scan: run the convolution and project its output.
 
     Args:
-        xz: Input, with or without a gate beside it.
+        xz: Input, with or without the gate beside it.
         weights: See ``mamba_direction``.
         padding: See ``mamba_direction``.
         backend: See ``mamba_direction``.
@@ -66,7 +66,7 @@ def scan_inputs(
         reverse: See ``mamba_direction``.
 
     Returns:
-        The scan's input, its raw step sizes, B and C, and the convolution's input with its tail.
+        The scan's input, the raw step sizes, B, C, and the convolution's input including its tail.
     """
     x = xz[..., : len(weights.D)]
     if tail is not None:
@@ -97,17 +97,17 @@ def mamba_both_ways(
     mirrored: bool = False,
     backend: str = "auto",
 ) -> Float[Tensor, "B L D"]:
-    """``mamba_direction`` from left to right plus the same from right to left.
+    """Add ``mamba_direction`` from left to right and ``mamba_direction`` from right to left.
 
     On the CPU in float32 and float64, one operator runs both directions without intermediate
-    copies. It has no second derivative; use ``backend="reference"`` for that.
+    copies. It has no second derivative; ``backend="reference"`` has one.
 
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
         fwd: Weights of the direction from left to right.
-        rev: Weights of the other.
+        rev: Weights of the other direction.
         padding: See ``mamba_direction``.
-        mirrored: Swap the directions.
+        mirrored: Whether to swap the directions.
         backend: See ``mamba_direction``.
 
     Raises:

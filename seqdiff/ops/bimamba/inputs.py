@@ -1,4 +1,4 @@
-"""The arguments of the Mamba operators, checked once."""
+"""The weights of the Mamba operators, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from torch import Tensor
 
 
 class Direction(NamedTuple):
-    """The weights of one direction: D channels, rank R, N states, a filter of width W.
+    """The weights of one direction, with D channels, rank R, N states and a filter of width W.
 
     Attributes:
         conv_weight: Filter ``(D, W)``.
-        conv_bias: Its bias ``(D,)``.
-        x_proj: From channels to step-size rank, B and C ``(R + 2 N, D)``.
-        dt_proj: From the rank to each channel's step size ``(D, R)``.
+        conv_bias: Bias of the convolution ``(D,)``, or None.
+        x_proj: Projects the convolution's output to the low-rank step sizes, B and C
+            ``(R + 2 N, D)``.
+        dt_proj: Projects the low-rank step sizes to the channels ``(D, R)``.
         dt_bias: Bias of the step size before softplus ``(D,)``.
         A: Decay rates ``(D, N)``.
         D: Skip weight ``(D,)``.
@@ -33,16 +34,16 @@ class Direction(NamedTuple):
 def check_direction(
     xz: Tensor, weights: Direction, padding: Tensor | None, *, gated: bool = True
 ) -> None:
-    """Check that the kernels can run the arguments; errors name the argument.
+    """Check the shapes and devices of the arguments.
 
     Args:
         xz: Input and gate side by side.
-        weights: The direction's.
-        padding: True at padding; the shape of ``xz`` without channels.
-        gated: Whether there is a gate.
+        weights: Weights of the direction.
+        padding: True at padding ``(B, L)``.
+        gated: Whether ``xz`` holds a gate.
 
     Raises:
-        ValueError: A shape is wrong, or a tensor lies on another device than ``xz``.
+        ValueError: A shape is wrong, or a tensor is on another device than ``xz``.
     """
     parts = 2 if gated else 1
     if xz.ndim != 3 or xz.shape[1] < 1 or xz.shape[2] % parts:
@@ -82,7 +83,7 @@ def check_direction(
 
 
 def fits_cpu(backend: str, xz: Tensor, *others: Tensor | None) -> bool:
-    """Tell whether the operator of the CPU runs these tensors as they are."""
+    """Tell whether the CPU operator supports these tensors without conversion."""
     kinds = {t.dtype for t in (xz, *others) if t is not None}
     plain = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
     on_cpu = backend in ("auto", "cpu") and xz.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""The depthwise causal convolution: CPU and Triton kernels behind one call."""
+"""The depthwise causal convolution: one function that runs CPU or Triton kernels."""
 
 from seqdiff.ops.causal_conv.dispatch import causal_conv1d
 

@@ -1,4 +1,7 @@
-"""The convolution on the CPU, over whole rows or rows cut into blocks."""
+"""The convolution on the CPU, over whole rows or over their token blocks.
+
+The docstring of `seqdiff.ops.cpu_simd` explains the words used here.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from seqdiff.ops.operators import compute_dtype
 def causal_conv1d_cpu(
     x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
 ) -> Tensor:
-    """Run the convolution on the CPU, in float32 or, if any input is in it, float64.
+    """Run the convolution on the CPU, in float64 if any input is float64, else in float32.
 
     Args:
         x: Input ``(B, D, L)``.
         weight: Filter ``(D, W)``.
         bias: ``(D,)``.
         silu: Whether SiLU follows.
-        reverse: Look right instead of left.
+        reverse: Read the positions to the right instead of those to the left.
 
     Returns:
         The filtered input in x's dtype.
@@ -44,8 +47,8 @@ def run_conv(
         weight: Filter ``(D, W)``.
         bias: ``(D,)``.
         silu: Whether SiLU follows.
-        cut: How rows are cut.
-        tails: Inputs before every block ``(B, n, W - 1, D)``; None for zeros.
+        cut: How rows are divided into token blocks.
+        tails: The inputs before each of n token blocks ``(B, n, W - 1, D)``; None for zeros.
 
     Returns:
         The filtered input.
@@ -68,7 +71,10 @@ def run_conv_backward(
     *,
     add: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Write x's gradient into ``dx``, or add it; other arguments as in ``run_conv``.
+    """Run the backward kernel.
+
+    It writes the gradient of x to ``dx``, or adds it to ``dx`` if ``add``. The other arguments are
+    those of ``run_conv`` and the gradient of its output.
 
     Returns:
         The gradients of the filter, of the bias and of the tails.

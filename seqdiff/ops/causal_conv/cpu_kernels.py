@@ -1,8 +1,9 @@
 """Numba kernels of the depthwise causal convolution with SiLU, forward and backward.
 
-A task is one batch row and one vector of channels. Looking right instead of left is a view with
-negative strides. Rows may be cut into blocks: the ``W - 1`` positions before a block are then its
-tail, which is given or zero. A row that is not cut is one block.
+The docstring of `seqdiff.ops.cpu_simd` explains the words used here. A task is one row and one
+vector of channels. A token block starts from its tail, the ``W - 1`` inputs before it, which is
+given or zero; a row that is not divided is one token block. The kernels process a token block in
+chunks of `CHUNK` positions. A window is a chunk together with the ``W - 1`` positions before it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ CHUNK = 64
 
 @inlined
 def _tail_place(tails, b, number, row, channel):
+    """Return the offset of a channel in position ``row`` of the tail of token block ``number``."""
     size = tails.itemsize
     place = b * tails.strides[0] + number * tails.strides[1] + row * tails.strides[2]
     return place // size + channel
@@ -48,7 +50,10 @@ def _tail_place(tails, b, number, row, channel):
 
 @inlined
 def _read_window(x, tails, b, number, channel, width, begin, first, count, taps, window):
-    """Load a chunk and the ``taps - 1`` positions before it, of which the tail holds some."""
+    """Fill the window of a chunk of ``count`` positions that starts at ``first``.
+
+    Positions before ``begin``, where token block ``number`` begins, come from its tail.
+    """
     before = min(first - begin, taps - 1)
     missing = taps - 1 - before
     if tails.size:
@@ -63,7 +68,7 @@ def _read_window(x, tails, b, number, channel, width, begin, first, count, taps,
 
 @inlined
 def filter_at(window, weights, bias, taps, i):
-    """The filtered value at the chunk's position i."""
+    """Compute the output at position i of the chunk, before the activation."""
     value = load(bias, 0)
     for w in range(taps):
         value = fma(load(weights, w * LANES), load(window, (i + w) * LANES), value)
@@ -71,17 +76,18 @@ def filter_at(window, weights, bias, taps, i):
 
 
 def conv_forward(counter, x, weight, bias, silu, period, lead, tails, out):
-    """Take tasks until none is left, and fill out.
+    """Run tasks until none is left, and fill ``out``.
 
     Args:
-        counter: One int64 that all threads share, 0 at the start.
+        counter: The number of the next task, one int64 that all threads share; 0 at first.
         x: ``(B, D, L)``, any strides.
         weight: ``(D, W)``.
         bias: ``(D, 1)``, size 0 when absent.
         silu: Whether SiLU follows.
-        period: Positions of a block, see `Cuts`.
-        lead: Positions of the block read first.
-        tails: Inputs before each block ``(B, n, W - 1, D)``, channels adjacent, or size 0.
+        period: Length of a token block, see `Cuts`.
+        lead: Length of the token block read first.
+        tails: Inputs before each token block ``(B, n, W - 1, D)``, with adjacent channels; size 0
+            for zeros.
         out: ``(B, D, L)``, any strides.
     """
     batches, channels, length = x.shape
@@ -110,7 +116,7 @@ def conv_forward(counter, x, weight, bias, silu, period, lead, tails, out):
 
 @inlined
 def through_silu(window, weights, bias, taps, count, slopes):
-    """Multiply the output's gradients by SiLU's slope, in place."""
+    """Multiply the output's gradients by the derivative of SiLU, in place."""
     for i in range(count):
         value = filter_at(window, weights, bias, taps, i)
         s = sigmoid(value)
@@ -119,7 +125,11 @@ def through_silu(window, weights, bias, taps, count, slopes):
 
 @inlined
 def gather(slopes, weights, taps, count, window, dx, d_weights, d_bias):
-    """From gradients before the activation to those of x, the filter and the bias."""
+    """Compute the gradient of x, and add to the gradients of the filter and the bias.
+
+    ``slopes`` holds the gradients before the activation: those of the chunk, then those of the
+    ``taps - 1`` positions after it.
+    """
     sum_bias = load(d_bias, 0)
     for i in range(count):
         slope = load(slopes, i * LANES)
@@ -140,7 +150,7 @@ def gather(slopes, weights, taps, count, window, dx, d_weights, d_bias):
 
 @inner
 def _write_tail(d_tails, b, number, channel, width, slopes, weights, taps):
-    """The gradient of a block's tail, from those before the activation at its first positions."""
+    """Write the gradient of a token block's tail, from the slopes at its first positions."""
     for row in range(taps - 1):
         zero = load(weights, 0)
         value = sub(zero, zero)
@@ -153,23 +163,23 @@ def conv_backward(
     counter, x, weight, bias, silu, period, lead, tails, d_out, dx, accumulate, d_weight, d_bias,
     d_tails,
 ):  # fmt: skip
-    """Take tasks until none is left, and fill the gradients.
+    """Run tasks until none is left, and fill the gradients.
 
     Args:
         counter: See `conv_forward`.
-        x: Likewise.
-        weight: Likewise.
-        bias: Likewise.
-        silu: Likewise.
-        period: Likewise.
-        lead: Likewise.
-        tails: Likewise.
+        x: See `conv_forward`.
+        weight: See `conv_forward`.
+        bias: See `conv_forward`.
+        silu: See `conv_forward`.
+        period: See `conv_forward`.
+        lead: See `conv_forward`.
+        tails: See `conv_forward`.
         d_out: Gradient of the output ``(B, D, L)``, any strides.
         dx: Gradient of x, any strides.
-        accumulate: Whether to add to dx.
-        d_weight: Each row's gradient of the filter ``(B, D, W)``.
-        d_bias: Each row's gradient of the bias ``(B, D, 1)``.
-        d_tails: Gradient of the tails, like them.
+        accumulate: Whether to add to ``dx`` instead of overwriting it.
+        d_weight: Gradient of the filter from each row ``(B, D, W)``.
+        d_bias: Gradient of the bias from each row ``(B, D, 1)``.
+        d_tails: Gradient of the tails, in their shape; size 0 if there are none.
     """
     batches, channels, length = x.shape
     taps, tiles, cuts = weight.shape[1], -(-channels // LANES), Cuts(period, lead, False)

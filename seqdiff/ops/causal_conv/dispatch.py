@@ -1,4 +1,4 @@
-"""Depthwise causal convolution: one call, several kernels."""
+"""The depthwise causal convolution, and the choice of its kernel."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ def causal_conv1d(
     reverse: bool = False,
     backend: str = "auto",
 ) -> Float[Tensor, "B D L"]:
-    """Filter each channel over the present and the ``W - 1`` positions before it, then activate.
+    """Filter each channel over the current and the ``W - 1`` preceding positions, then activate.
 
-    ``out_l = act(bias + sum_w weight_w x_{l - (W - 1) + w})`` with zeros left of the sequence: the
-    short convolution in front of Mamba's scan (arXiv:2312.00752, figure 3). x may have any
-    strides; channels adjacent in memory are the fastest layout on the CPU.
+    ``out_l = act(bias + sum_w weight_w x_{l - (W - 1) + w})``, with zeros before the sequence.
+    This is the short convolution before Mamba's scan (arXiv:2312.00752, figure 3). x may have any
+    strides; on the CPU, the fastest layout has adjacent channels.
 
     Args:
         x: Input.
-        weight: Filter; its last column meets the present position.
+        weight: Filter; its last column multiplies the current position.
         bias: Added to each channel.
         activation: ``"silu"`` or None.
-        reverse: Anti-causal: look right instead of left, so equal to flipping, filtering and
-            flipping back.
-        backend: ``"auto"`` takes the CPU kernel for CPU tensors, Triton's for CUDA ones where
-            Triton is installed, and PyTorch's own convolution elsewhere; ``"cpu"``, ``"triton"``
-            or ``"reference"`` selects one.
+        reverse: Filter over the current and the following positions, as if the sequence were
+            flipped before and after.
+        backend: ``"auto"`` uses the CPU kernel for CPU tensors, the Triton kernel for CUDA tensors
+            if Triton is installed, and PyTorch's convolution otherwise. ``"cpu"``, ``"triton"``
+            and ``"reference"`` (PyTorch's convolution) select one.
 
     Returns:
         The filtered input in x's dtype.
 
     Raises:
-        ValueError: A shape, a dtype, the activation or the backend is wrong.
-        ImportError: The backend asked for is not installed.
+        ValueError: A shape, a dtype, the activation or the backend is wrong, or the tensors are on
+            a device that the backend does not support.
+        ImportError: The backend is ``"triton"`` and Triton is not installed.
     """
     check_conv_inputs(x, weight, bias, activation)
     if backend not in BACKENDS:
@@ -68,7 +69,7 @@ def causal_conv1d(
 
 
 def _automatic(x: Tensor) -> str:
-    """Choose by device; PyTorch's own convolution is the reference."""
+    """Choose the backend for the device of x."""
     if x.device.type == "cpu":
         return "cpu"
     return "triton" if x.device.type == "cuda" and has_triton() else "reference"
@@ -77,7 +78,7 @@ def _automatic(x: Tensor) -> str:
 def check_conv_inputs(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
 ) -> None:
-    """Check that some backend can run the arguments; errors name the argument.
+    """Check the arguments that every backend takes.
 
     Raises:
         ValueError: A shape, a dtype or the activation is wrong.

@@ -1,4 +1,4 @@
-"""The convolution as a PyTorch operator, whichever kernel runs it."""
+"""Registration of a backend of the convolution as a PyTorch operator."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def register_conv(
 
     Args:
         name: Name of the operator.
-        forward: From x, the filter, its bias or None, whether SiLU follows and whether the filter
-            looks right, to the output.
-        backward: From the same and the gradient of the output, to the gradients of x, the filter
-            and the bias, which is ignored if there is no bias.
+        forward: Takes x, the filter, its bias or None, whether SiLU follows, and ``reverse``.
+            Returns the output.
+        backward: Takes the same arguments and the gradient of the output. Returns the gradients of
+            x, the filter and the bias; the last is ignored if there is no bias.
     """
 
     def backward_fake(x, weight, bias, silu, reverse, d_out):

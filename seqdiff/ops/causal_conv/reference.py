@@ -1,4 +1,4 @@
-"""The plain PyTorch convolution that the kernels must equal."""
+"""The convolution in plain PyTorch, as a reference for the kernels."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def causal_conv1d_reference(
     activation: str | None,
     reverse: bool,
 ) -> Float[Tensor, "B D L"]:
-    """Depthwise convolution over the present and the ``W - 1`` positions before (or after) it.
+    """Convolve each channel over the current and the ``W - 1`` preceding positions.
 
     Args:
         x: Input.
-        weight: Filter; its last column meets the present position.
+        weight: Filter; its last column multiplies the current position.
         bias: Added to each channel.
         activation: ``"silu"`` or None.
-        reverse: Look to the right instead of to the left.
+        reverse: Convolve over the following positions instead of the preceding ones.
 
     Returns:
         The filtered input in x's dtype.

@@ -1,4 +1,4 @@
-"""The convolution on a CUDA device."""
+"""The convolution on a CUDA device, by Triton kernels."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from seqdiff.ops.operators import compute_dtype
 from seqdiff.ops.triton_common import BLOCK, ceil_div, kind_of, launch, strided
 
 SPAN = 32
-"""Positions of one tile."""
+"""Number of positions that one program processes."""
 
 
 def causal_conv1d_triton(
     x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, reverse: bool
 ) -> Tensor:
-    """Run the convolution on a CUDA device, in float32 or, if any input is in it, float64.
+    """Run the convolution on a CUDA device, in float64 if any input is float64, else in float32.
 
     Args:
         x: Input ``(B, D, L)``.
         weight: Filter ``(D, W)``.
         bias: ``(D,)``.
         silu: Whether SiLU follows.
-        reverse: Look right instead of left.
+        reverse: Read the positions to the right instead of those to the left.
 
     Returns:
         The filtered input in x's dtype.

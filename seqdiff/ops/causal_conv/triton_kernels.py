@@ -1,4 +1,9 @@
-"""Triton kernels of the depthwise causal convolution: a tile is (positions, channels)."""
+"""Triton kernels of the depthwise causal convolution.
+
+A program computes one tile: SPAN positions by BLOCK channels of one row (a sequence of the batch).
+Positions are counted in the order in which they are read, so from the right if REVERSE. A tensor is
+followed by the tuple of its strides.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from seqdiff.ops.triton_common import sigmoid
 
 @triton.jit
 def tile_of(channels, length, SPAN: tl.constexpr, BLOCK: tl.constexpr):
-    """The row, the positions read and the channels of this program."""
+    """Return the row, the positions, the channels and the mask of this program's tile."""
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(2) * SPAN + tl.arange(0, SPAN)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -21,20 +26,20 @@ def tile_of(channels, length, SPAN: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def at(tensor, s, row, i, d, length, REVERSE: tl.constexpr):
-    """Pointers to the tile of positions i, the i-th one read."""
+    """Return pointers to the tile of positions i and channels d."""
     place = (length - 1 - i if REVERSE else i).to(tl.int64)
     return tensor + row * s[0] + d[None, :] * s[1] + place[:, None] * s[2]
 
 
 @triton.jit
 def tap(weight, s, w, d, channels, KIND: tl.constexpr):
-    """One column of the filter."""
+    """Load column w of the filter."""
     return tl.load(weight + d * s[0] + w * s[1], mask=d < channels, other=0).to(KIND)[None, :]
 
 
 @triton.jit
 def shifted(x, sx, row, i, d, back, channels, length, REVERSE: tl.constexpr, KIND: tl.constexpr):
-    """The tile that lies ``back`` positions before i, zero outside the row."""
+    """Load the tile ``back`` positions before i; it is zero outside the row."""
     source = i - back
     has = ((source >= 0) & (source < length))[:, None] & (d < channels)[None, :]
     return tl.load(at(x, sx, row, source, d, length, REVERSE), mask=has, other=0).to(KIND)
@@ -45,7 +50,7 @@ def filtered(
     x, sx, weight, s_weight, bias, row, i, d, channels, length,
     TAPS: tl.constexpr, REVERSE: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """The convolution before its activation."""
+    """Compute the convolution before its activation."""
     total = tl.zeros((i.shape[0], d.shape[0]), KIND)
     if bias is not None:
         total += tl.load(bias + d, mask=d < channels, other=0).to(KIND)[None, :]
@@ -61,7 +66,7 @@ def conv_outputs(
     TAPS: tl.constexpr, REVERSE: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
     KIND: tl.constexpr,
 ):  # fmt: skip
-    """Filter and activate one tile."""
+    """Convolve and activate one tile."""
     row, i, d, has = tile_of(channels, length, SPAN, BLOCK)
     y = filtered(
         x, sx, weight, s_weight, bias, row, i, d, channels, length, TAPS, REVERSE, KIND
@@ -77,9 +82,10 @@ def conv_slopes(
     length, SILU: tl.constexpr, TAPS: tl.constexpr, REVERSE: tl.constexpr, SPAN: tl.constexpr,
     BLOCK: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """The gradient before the activation, and this tile's part of the filter's and the bias's.
+    """Compute the gradient before the activation for one tile.
 
-    The parts are ``(rows, tiles, W, D)`` and ``(rows, tiles, D)``.
+    Also write this tile's contribution to the gradients of the filter, ``(rows, tiles, W, D)``, and
+    of the bias, ``(rows, tiles, D)``, where tiles are counted along the positions.
     """
     row, i, d, has = tile_of(channels, length, SPAN, BLOCK)
     g = tl.load(at(d_out, s_dout, row, i, d, length, REVERSE), mask=has, other=0).to(KIND)

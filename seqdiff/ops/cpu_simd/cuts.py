@@ -1,6 +1,6 @@
-"""Rows cut into blocks of tokens. An uncut row is a single block.
+"""Rows divided into token blocks, which the code calls cuts (see the package's docstring).
 
-A block of tokens is called a cut here, since the scan's kernels call their channels a block.
+A row that is not divided is a single token block.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from seqdiff.ops.cpu_simd.jit import inlined, inner
 
 
 class Cut(NamedTuple):
-    """How rows are cut and read.
+    """How rows are divided into token blocks and read.
 
     Attributes:
-        size: Tokens of a block.
+        size: Length of a token block; the last one of a row may be shorter.
         reverse: Whether rows are read from right to left.
-        through: Whether the scan carries its state from each block to the next.
+        through: Whether the scan carries its state from each token block to the next.
     """
 
     size: int
@@ -25,13 +25,22 @@ class Cut(NamedTuple):
     through: bool = False
 
     def arguments(self, length: int) -> tuple[int, int]:
-        """Tokens of a block, and of the block that is read first, as the kernels take them."""
+        """Return ``period`` and ``lead`` of `Cuts` for a row of some length.
+
+        Read from right to left, the shorter block comes first.
+        """
         short = length - (num_blocks(length, self.size) - 1) * self.size
         return self.size, short if self.reverse else self.size
 
 
 class Cuts(NamedTuple):
-    """`Cut` inside kernels: the first cut read has ``lead`` positions, the others ``period``."""
+    """The token blocks of a row, as kernels receive them.
+
+    Attributes:
+        period: Length of every block but the first one read; the last one read may be shorter.
+        lead: Length of the first block read.
+        through: Whether the scan carries its state from each block to the next.
+    """
 
     period: int
     lead: int
@@ -40,12 +49,12 @@ class Cuts(NamedTuple):
 
 @inner
 def count_cuts(cuts, length):
-    """Count the cuts of a row."""
+    """Count the token blocks of a row."""
     return 1 + -(-max(0, length - cuts.lead) // cuts.period)
 
 
 @inlined
 def find_cut(cuts, length, number):
-    """First position of a cut and the one after its last."""
+    """Return the first position of a token block and the position after its last."""
     first = 0 if number == 0 else cuts.lead + (number - 1) * cuts.period
     return first, min(length, cuts.lead + number * cuts.period)

@@ -1,4 +1,4 @@
-"""Decorators of the functions that CPU kernels call."""
+"""Decorators for the functions that CPU kernels call."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from numba import njit
 
-# Without entries from Python and C, which nothing calls, a kernel compiles in four fifths of the
-# time.
+# Only kernels call these functions, so they need no wrappers for callers in Python and C. Without
+# the wrappers, a kernel compiles in four fifths of the time.
 _NO_ENTRIES: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 inner = njit(**_NO_ENTRIES)
 """Compile a function that only kernels call."""
 
 inlined = njit(forceinline=True, **_NO_ENTRIES)
-"""Compile a function that only kernels call, and copy its code into its callers."""
+"""Compile a function that only kernels call, and always inline it."""

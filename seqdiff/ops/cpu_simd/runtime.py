@@ -1,7 +1,8 @@
-"""Compiling kernels on first use and running them on several threads.
+"""Compile kernels on first use, and run them on several threads.
 
-The threads are our own and sleep between calls: Numba's pool would spin against PyTorch's for the
-same cores. Their number is ``torch.get_num_threads()``.
+There are ``torch.get_num_threads()`` threads. They belong to a pool of this module and sleep
+between calls. The threads of Numba's pool would busy-wait and compete with PyTorch's threads for
+the same cores.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from torch import Tensor
 _LOGGER = logging.getLogger("seqdiff.ops")
 
 SMALL = 1 << 15
-"""Elements below which waking a second thread takes longer than the whole work."""
+"""Number of elements below which one thread finishes before a second one would wake up."""
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # glibc's malloc.h
 
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let glibc hold on to up to 1 GiB of freed blocks below 32 MiB; elsewhere do nothing.
+    """Let glibc keep up to 1 GiB of freed memory from allocations below 32 MiB.
 
-    By default it gives the activations of each training step back to the system, which fills every
-    page with zeros when the next step asks for it again: about 11,000 page faults in a step of the
-    118x4 network, a tenth of its time.
+    By default, glibc returns the memory of each training step's activations to the operating
+    system, which has to zero every page again in the next step. In a Caduceus of width 118 with 4
+    layers, this causes about 11,000 page faults per step and takes a tenth of the time. With other
+    C libraries, this function does nothing.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -47,7 +49,14 @@ def keep_freed_memory() -> None:
 
 
 def view(tensor: Tensor | None, like: Tensor, ndim: int, flip: bool = False) -> np.ndarray:
-    """A tensor's memory as an array, its last axis read backwards if asked; size 0 for None."""
+    """View a tensor's memory as an array.
+
+    Args:
+        tensor: The tensor; None gives an array of size 0.
+        like: Gives the dtype if there is no tensor.
+        ndim: Number of axes if there is no tensor.
+        flip: Whether to reverse the last axis.
+    """
     if tensor is None:
         tensor = like.new_empty((0,) * ndim)
     array = tensor.detach().numpy()
@@ -56,14 +65,18 @@ def view(tensor: Tensor | None, like: Tensor, ndim: int, flip: bool = False) -> 
 
 @functools.cache
 def _digest() -> str:
-    """A hash of all kernels' sources: Numba itself watches only the file of the outermost one."""
+    """Hash the sources of all kernels.
+
+    The hash is part of the name of a compiled kernel, because Numba's cache only notices changes of
+    the file that defines the kernel, not of the files of the functions it calls.
+    """
     folder = Path(__file__).parents[1]
     paths = sorted((*folder.glob("cpu_simd/*.py"), *folder.glob("*/cpu_*.py")))
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def _type(argument: object) -> types.Type:
-    """Numba's type of an argument: one kernel takes arrays of any strides."""
+    """Return Numba's type of an argument; the type of an array allows any strides."""
     if isinstance(argument, np.ndarray):
         return types.Array(from_dtype(argument.dtype), argument.ndim, "A")
     return types.boolean if isinstance(argument, bool) else types.int64
@@ -72,9 +85,10 @@ def _type(argument: object) -> types.Type:
 def _compile(
     function: Callable[..., None], dtype: torch.dtype, arguments: tuple[object, ...]
 ) -> Callable[..., None]:
-    """Compile a kernel, or load it from Numba's cache on disk; say so when it takes a while.
+    """Compile a kernel, or load it from Numba's cache on disk.
 
-    Of several processes that need a kernel, one compiles it and the others wait for the cache.
+    A warning is logged before compiling. If several processes need the same kernel, one compiles it
+    and the others wait until it is in the cache.
     """
     name = f"{function.__name__}_{_digest()}_{str(dtype).removeprefix('torch.')}"
     function.__qualname__ = name
@@ -109,14 +123,18 @@ os.register_at_fork(after_in_child=_pools.clear)
 def run_tasks(
     function: Callable[..., None], like: Tensor, arguments: tuple[object, ...], tasks: int
 ) -> None:
-    """Let threads divide a kernel's tasks among them; no result depends on which thread ran it.
+    """Run a kernel on several threads, which share its tasks.
+
+    The results do not depend on which thread runs which task.
 
     Args:
-        function: The kernel in Python, which Numba compiles once a dtype. Its first argument is a
-            counter, from which it takes tasks until all are done.
-        like: An input, whose dtype the kernel is compiled for. If it is small, one thread does all.
+        function: The kernel as a Python function; Numba compiles it once per dtype. Its first
+            argument is a shared counter, from which every thread takes task numbers until none is
+            left.
+        like: An input; the kernel is compiled for its dtype. If it has fewer than `SMALL` elements,
+            one thread runs all tasks.
         arguments: The kernel's other arguments: arrays, booleans and integers.
-        tasks: How many tasks there are.
+        tasks: Number of tasks.
     """
     arguments = (np.zeros(1, np.int64), *arguments)
     kernel = _kernels.get((function, like.dtype))

@@ -1,7 +1,8 @@
-"""Tiles: `LANES` channels by some positions, moved between strided arrays and contiguous buffers.
+"""Tiles: `LANES` adjacent channels by some positions, copied between arrays and buffers.
 
-A buffer holds position i's vector at element ``i * LANES``. Lanes past the last channel read as
-zero and are not written.
+Arrays have any strides. Buffers are contiguous and hold the vector of position i at element
+``i * LANES``. If fewer than `LANES` channels are left, the remaining lanes of a tile are zero and
+are not written to arrays.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ LOG2E = math.log2(math.e)
 
 @inner
 def buffer(vectors, like):
-    """Room for some vectors, on a cache line's border: straddling loads and stores are slow."""
+    """Allocate a number of vectors of zeros.
+
+    The memory is aligned to cache lines, since accesses that straddle two lines are slow.
+    """
     raw = np.empty(vectors * LANES + LANES, like.dtype)
     skip = (-raw.ctypes.data % 64) // like.itemsize
     room = raw[skip : skip + vectors * LANES]
@@ -89,7 +93,10 @@ def write_tile(target, batch, channel, width, first, count, tile):
 
 @inlined
 def put_tile(target, batch, channel, width, first, count, tile, accumulate, scratch):
-    """`write_tile`, or add to what is there; ``scratch`` is then overwritten."""
+    """Write a tile with `write_tile`, or add it to the target if ``accumulate``.
+
+    Adding overwrites ``tile`` and ``scratch``, a buffer of the same size.
+    """
     if accumulate:
         read_tile(target, batch, channel, width, first, count, scratch)
         for k in range(0, count * LANES, LANES):
@@ -99,9 +106,10 @@ def put_tile(target, batch, channel, width, first, count, tile, accumulate, scra
 
 @inlined
 def expect_tile(array, batch, channel, first, count):
-    """Start to fetch what `read_tile` or `write_tile` will touch soon, if channels are adjacent.
+    """Prefetch what `read_tile` or `write_tile` will soon access, if channels are adjacent.
 
-    Channels last, positions lie whole rows apart, which is too far for the processor's own guess.
+    With adjacent channels, two positions lie as far apart as there are channels. At such distances
+    the processor does not prefetch by itself.
     """
     size = array.itemsize
     rows, columns = array.strides[2] // size, array.strides[1] // size
@@ -113,10 +121,11 @@ def expect_tile(array, batch, channel, first, count):
 
 @inlined
 def copy_rows(source, source_at, target, target_at, rows, columns):
-    """Copy elements between two arrays' memory.
+    """Copy a matrix from one array to another.
 
-    Each place is the first element's offset, the distance of rows and that of columns. Indexing
-    the arrays would spend more time on addresses than on the elements.
+    ``source_at`` and ``target_at`` each hold the offset of the first element, the stride between
+    rows and the stride between columns, in elements. This is faster than indexing the arrays, which
+    would spend more time on addresses than on the elements.
     """
     for n in range(rows):
         begin = source_at[0] + n * source_at[1]
@@ -127,7 +136,7 @@ def copy_rows(source, source_at, target, target_at, rows, columns):
 
 @inner
 def read_matrix(source, channel, width, buffer, start):
-    """Copy ``source[channel : channel + width]`` so that its columns become vectors."""
+    """Copy ``source[channel : channel + width]`` to a buffer, one vector per column."""
     for n in range(source.shape[1]):
         for lane in range(LANES):
             value = source[channel + lane, n] if lane < width else source.dtype.type(0.0)
@@ -136,7 +145,7 @@ def read_matrix(source, channel, width, buffer, start):
 
 @inner
 def write_matrix(target, channel, width, buffer, start):
-    """Copy vectors back into the columns of ``target[channel : channel + width]``."""
+    """Copy vectors from a buffer to the columns of ``target[channel : channel + width]``."""
     for n in range(target.shape[1]):
         for lane in range(width):
             target[channel + lane, n] = buffer[start + n * LANES + lane]
@@ -144,20 +153,20 @@ def write_matrix(target, channel, width, buffer, start):
 
 @inlined
 def sigmoid(x):
-    """``1 / (1 + exp(-x))``."""
+    """Compute ``1 / (1 + exp(-x))``."""
     one = full_like(x, 1.0)
     return div(one, add(one, exp2(mul(x, full_like(x, -LOG2E)))))
 
 
 @inlined
 def silu_slope(x, s):
-    """The derivative of ``x * s``, where s is ``sigmoid(x)``."""
+    """Compute the derivative of SiLU, ``x * s`` with ``s = sigmoid(x)``."""
     return fma(mul(x, s), sub(full_like(s, 1.0), s), s)
 
 
 @inlined
 def softplus(x):
-    """``log(1 + exp(x))`` without overflow."""
+    """Compute ``log(1 + exp(x))`` without overflow."""
     zero = full_like(x, 0.0)
     magnitude = maximum(sub(zero, x), x)
     rest = log1p(exp2(mul(magnitude, full_like(x, -LOG2E))))

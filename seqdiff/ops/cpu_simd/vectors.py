@@ -1,8 +1,13 @@
 """Explicit SIMD vectors inside Numba kernels.
 
-A vector holds `LANES` neighbouring channels. LLVM maps it onto whatever registers the machine has
-(one AVX-512, two AVX2 or four SSE/NEON registers in float32), so kernels written in it depend on
-no luck of the auto-vectoriser and no alias check, and round the same way on every call.
+A vector holds `LANES` adjacent channels, one per lane. LLVM maps it to the registers that the
+machine has: in float32, one AVX-512, two AVX2 or four SSE/NEON registers. Kernels that use these
+vectors do not depend on what the auto-vectoriser recognises, need no alias checks, and round in the
+same way on every call.
+
+Functions that emit LLVM instructions take an LLVM builder. Functions marked ``@intrinsic`` are
+called inside kernels; their docstrings describe that call. An offset counts elements from the first
+element of an array in memory, whatever the array's strides.
 """
 
 from __future__ import annotations
@@ -16,7 +21,13 @@ LANES = 16
 
 
 class VectorType(types.Type):
-    """Numba's type of one or more vectors of float32 or float64, side by side."""
+    """Numba's type of one or several adjacent vectors of float32 or float64.
+
+    Attributes:
+        scalar: Numba's type of an element.
+        vectors: Number of vectors.
+        lanes: Number of elements of all vectors.
+    """
 
     def __init__(self, scalar, vectors=1):
         self.scalar = scalar
@@ -36,7 +47,7 @@ def _llvm_scalar(vector):
 
 
 def llvm_vector(vector):
-    """LLVM's type of a `VectorType`."""
+    """Return LLVM's type of a `VectorType`."""
     return ir.VectorType(_llvm_scalar(vector), vector.lanes)
 
 
@@ -51,7 +62,7 @@ def call_fma(builder, vector, args):
 
 
 def vector_pointer(context, builder, array_type, array, offset, vectors=1):
-    """The address of the vectors that start ``offset`` elements after an array's first one."""
+    """Emit the address of the vectors that start at an offset of an array."""
     data = context.make_array(array_type)(context, builder, array).data
     pointer = builder.gep(data, [offset])
     kind = llvm_vector(VectorType(array_type.dtype, vectors))
@@ -59,7 +70,7 @@ def vector_pointer(context, builder, array_type, array, offset, vectors=1):
 
 
 def splat_value(builder, vector, scalar):
-    """Emit one scalar in every lane."""
+    """Emit a vector with one scalar in every lane."""
     first = builder.insert_element(
         ir.Constant(llvm_vector(vector), ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
     )
@@ -68,13 +79,13 @@ def splat_value(builder, vector, scalar):
 
 
 def constant(vector, value):
-    """One constant in every lane."""
+    """Return a vector with one constant in every lane."""
     return ir.Constant(llvm_vector(vector), [value] * vector.lanes)
 
 
 @intrinsic
 def load(typingctx, array, offset):
-    """The vector that starts ``offset`` elements after the array's first one."""
+    """Load the vector that starts at an offset of an array."""
     vector = VectorType(array.dtype)
 
     def codegen(context, builder, signature, args):
@@ -86,7 +97,7 @@ def load(typingctx, array, offset):
 
 @intrinsic
 def store(typingctx, array, offset, value):
-    """Write a vector ``offset`` elements after the array's first one."""
+    """Store one or several adjacent vectors at an offset of an array."""
 
     def codegen(context, builder, signature, args):
         pointer = vector_pointer(context, builder, array, args[0], args[1], value.vectors)
@@ -97,7 +108,7 @@ def store(typingctx, array, offset, value):
 
 
 def _lanes_below(builder, count):
-    """A mask of the first ``count`` lanes."""
+    """Emit a mask of the first ``count`` lanes."""
     word = ir.VectorType(ir.IntType(32), LANES)
     nothing = ir.Constant(word, ir.Undefined)
     low = builder.trunc(count, ir.IntType(32))
@@ -114,7 +125,7 @@ def _call_masked(builder, name, array_type, result, values):
 
 
 def emit_load_first(context, builder, array_type, array, offset, count):
-    """Emit a load of the lanes below a count; the others are zero."""
+    """Emit a load of the first ``count`` lanes; the other lanes are zero."""
     pointer = vector_pointer(context, builder, array_type, array, offset)
     vector, align = VectorType(array_type.dtype), ir.IntType(32)(array_type.dtype.bitwidth // 8)
     values = [pointer, align, _lanes_below(builder, count), constant(vector, 0.0)]
@@ -122,7 +133,7 @@ def emit_load_first(context, builder, array_type, array, offset, count):
 
 
 def emit_store_first(context, builder, array_type, array, offset, value, count):
-    """Emit a store of the lanes below a count."""
+    """Emit a store of the first ``count`` lanes."""
     pointer = vector_pointer(context, builder, array_type, array, offset)
     align = ir.IntType(32)(array_type.dtype.bitwidth // 8)
     values = [value, pointer, align, _lanes_below(builder, count)]
@@ -131,7 +142,7 @@ def emit_store_first(context, builder, array_type, array, offset, value, count):
 
 @intrinsic
 def load_first(typingctx, array, offset, count):
-    """`load` of the lanes below ``count``; the others are zero and their memory is not touched."""
+    """Load the first ``count`` lanes; the others are zero, and their memory is not accessed."""
 
     def codegen(context, builder, signature, args):
         return emit_load_first(context, builder, array, *args)
@@ -141,7 +152,7 @@ def load_first(typingctx, array, offset, count):
 
 @intrinsic
 def store_first(typingctx, array, offset, value, count):
-    """`store` of the lanes below ``count``."""
+    """Store the first ``count`` lanes; the memory of the others is not accessed."""
 
     def codegen(context, builder, signature, args):
         emit_store_first(context, builder, array, *args)
@@ -152,7 +163,7 @@ def store_first(typingctx, array, offset, value, count):
 
 @intrinsic
 def splat(typingctx, scalar):
-    """One scalar in every lane."""
+    """Return a vector with one scalar in every lane."""
     vector = VectorType(scalar)
 
     def codegen(context, builder, signature, args):
@@ -163,7 +174,7 @@ def splat(typingctx, scalar):
 
 @intrinsic
 def full_like(typingctx, vector, value):
-    """A Python number in every lane of a vector of the same kind."""
+    """Return a vector like ``vector`` with a Python number in every lane."""
 
     def codegen(context, builder, signature, args):
         scalar = args[1]
@@ -190,7 +201,7 @@ add, sub, mul, div = (_binary(name) for name in ("fadd", "fsub", "fmul", "fdiv")
 
 @intrinsic
 def fma(typingctx, left, right, addend):
-    """``left * right + addend``, rounded once."""
+    """Compute ``left * right + addend``, rounded once."""
 
     def codegen(context, builder, signature, args):
         return call_fma(builder, left, args)
@@ -200,7 +211,7 @@ def fma(typingctx, left, right, addend):
 
 @intrinsic
 def maximum(typingctx, left, right):
-    """The larger of two vectors, lane by lane; NaN on the left stays NaN."""
+    """Take the larger of two numbers in every lane; NaN in ``left`` stays NaN."""
 
     def codegen(context, builder, signature, args):
         return builder.select(builder.fcmp_ordered("<", *args), args[1], args[0])
@@ -209,9 +220,11 @@ def maximum(typingctx, left, right):
 
 
 def fold(builder, left, right, width):
-    """Halve groups of ``2 * width`` lanes of two vectors into one, each group by its own sum.
+    """Add the upper half of every group of ``2 * width`` lanes to its lower half.
 
-    The lanes are picked so that every shuffle is a single instruction where registers hold 16.
+    Both vectors are made of such groups, and the half groups that remain fill one vector. For
+    ``width`` below 4, those of the two vectors are interleaved, so that every shuffle is a single
+    instruction on machines whose registers hold 16 lanes.
     """
     if width >= 4:
         starts = [lane for lane in range(2 * LANES) if lane % (2 * width) < width]
@@ -227,10 +240,10 @@ def fold(builder, left, right, width):
 
 @intrinsic
 def sum_lanes(typingctx, array, offset, stride):
-    """Sums over the lanes of `LANES` vectors that lie ``stride`` elements apart.
+    """Sum each of `LANES` vectors, which lie ``stride`` elements apart, over its lanes.
 
-    Lane i is the sum of the i-th vector. The 16 sums cost 45 instructions together instead of 8
-    each, in a fixed order.
+    Lane i of the result is the sum of the i-th vector. The 16 sums together take 45 instructions,
+    where separate sums would take 8 each. The order of summation is fixed.
     """
     vector = VectorType(array.dtype)
 
@@ -250,7 +263,7 @@ def sum_lanes(typingctx, array, offset, stride):
 
 @intrinsic
 def prefetch(typingctx, array, offset):
-    """Start to bring the line of an element into the second-level cache."""
+    """Start to load the cache line of an element into the second-level cache."""
 
     def codegen(context, builder, signature, args):
         pointer = vector_pointer(context, builder, signature.args[0], *args)
@@ -265,7 +278,7 @@ def prefetch(typingctx, array, offset):
 
 @intrinsic
 def peek(typingctx, array, offset):
-    """The element that lies ``offset`` elements after the array's first one in memory."""
+    """Load the element at an offset of an array."""
 
     def codegen(context, builder, signature, args):
         data = context.make_array(array)(context, builder, args[0]).data
@@ -276,7 +289,7 @@ def peek(typingctx, array, offset):
 
 @intrinsic
 def poke(typingctx, array, offset, value):
-    """Write the element that lies ``offset`` elements after the array's first one in memory."""
+    """Store the element at an offset of an array."""
 
     def codegen(context, builder, signature, args):
         data = context.make_array(array)(context, builder, args[0]).data
@@ -288,7 +301,7 @@ def poke(typingctx, array, offset, value):
 
 @intrinsic
 def next_task(typingctx, counter):
-    """Take the next number from a shared counter, atomically, so that threads share out tasks."""
+    """Take the next task number, atomically, from a counter that all threads share."""
 
     def codegen(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data

@@ -1,6 +1,8 @@
-"""Wide vectors: several vectors side by side, so that one code moves one state or several.
+"""Wide vectors: one or several SIMD vectors in one value.
 
-Several recurrences in flight hide each other's latency, and what they share is loaded once.
+The scan uses one vector per state. With wide vectors, the same code advances one state or `WIDE`
+states at a time. Several independent recurrences hide each other's latency, and operands that they
+share are loaded once. As in `vectors`, offsets count elements from the first element in memory.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ from seqdiff.ops.cpu_simd.vectors import (
 )
 
 WIDE = 4
+"""Number of vectors, and so of states, that kernels process at a time."""
 
 
 def _join(builder, parts):
-    """Vectors side by side; their number is a power of two."""
+    """Emit the concatenation of vectors, whose number is a power of two."""
     while len(parts) > 1:
         lanes = list(range(2 * parts[0].type.count))
         order = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
@@ -34,7 +37,7 @@ def _join(builder, parts):
 
 
 def _split(builder, value):
-    """The vectors that `_join` put side by side."""
+    """Emit the vectors that `_join` concatenated."""
     nothing = ir.Constant(value.type, ir.Undefined)
     kind = ir.VectorType(ir.IntType(32), LANES)
     starts = range(0, value.type.count, LANES)
@@ -44,7 +47,7 @@ def _split(builder, value):
 
 @intrinsic
 def load_wide(typingctx, array, offset):
-    """The `WIDE` vectors that start ``offset`` elements after the array's first one."""
+    """Load the `WIDE` adjacent vectors that start at an offset of an array."""
     vector = VectorType(array.dtype, WIDE)
 
     def codegen(context, builder, signature, args):
@@ -56,7 +59,7 @@ def load_wide(typingctx, array, offset):
 
 @intrinsic
 def load_like(typingctx, array, offset, like):
-    """As many vectors as ``like`` has, from ``offset`` elements after the array's first one."""
+    """Load as many adjacent vectors as ``like`` has, from an offset of an array."""
 
     def codegen(context, builder, signature, args):
         pointer = vector_pointer(context, builder, array, args[0], args[1], like.vectors)
@@ -67,9 +70,10 @@ def load_like(typingctx, array, offset, like):
 
 @intrinsic
 def load_rows(typingctx, array, offset, stride, count, like):
-    """As many vectors as ``like`` has, ``stride`` elements apart, by their first lanes.
+    """Load as many vectors as ``like`` has, which lie ``stride`` elements apart.
 
-    Lanes from ``count`` on are zero and their memory is not touched.
+    Only the first ``count`` lanes of each are loaded. The others are zero, and their memory is not
+    accessed.
     """
 
     def codegen(context, builder, signature, args):
@@ -84,7 +88,7 @@ def load_rows(typingctx, array, offset, stride, count, like):
 
 @intrinsic
 def store_rows(typingctx, array, offset, stride, count, value):
-    """Write vectors ``stride`` elements apart, of each the lanes below ``count``."""
+    """Store the first ``count`` lanes of each vector, ``stride`` elements apart."""
 
     def codegen(context, builder, signature, args):
         place = args[1]
@@ -98,7 +102,7 @@ def store_rows(typingctx, array, offset, stride, count, value):
 
 @intrinsic
 def repeat(typingctx, vector, like):
-    """Copies of one vector, as many as ``like`` has."""
+    """Repeat one vector as many times as ``like`` has vectors."""
 
     def codegen(context, builder, signature, args):
         return _join(builder, [args[0]] * like.vectors)
@@ -108,7 +112,10 @@ def repeat(typingctx, vector, like):
 
 @intrinsic
 def splat_each(typingctx, array, offset, stride, like):
-    """Elements ``offset``, ``offset + stride``, ... of an array, each in all lanes of a vector."""
+    """Load the elements at ``offset``, ``offset + stride``, ..., and spread each over one vector.
+
+    There are as many elements as ``like`` has vectors.
+    """
 
     def codegen(context, builder, signature, args):
         data = context.make_array(array)(context, builder, args[0]).data
@@ -125,7 +132,7 @@ def splat_each(typingctx, array, offset, stride, like):
 
 @intrinsic
 def fma_each(typingctx, left, right, addend):
-    """Add the products of all pairs of vectors to one vector, first pair first."""
+    """Multiply two wide vectors, and add the vectors of the product to ``addend``, in order."""
 
     def codegen(context, builder, signature, args):
         result = args[2]
@@ -138,9 +145,9 @@ def fma_each(typingctx, left, right, addend):
 
 @intrinsic
 def fold_wide(typingctx, value):
-    """Fold `WIDE` vectors into one, a quarter each, whose parts keep their vectors' sums.
+    """Reduce `WIDE` vectors to one, in which the lanes of quarter q add up to the sum of vector q.
 
-    One vector is left as it is.
+    A single vector is returned unchanged.
     """
     if value.vectors not in (1, WIDE):
         return None
@@ -157,9 +164,10 @@ def fold_wide(typingctx, value):
 
 @intrinsic
 def add_folded(typingctx, array, offset, stride, totals, at, row):
-    """Add the sums of four `fold_wide` vectors, ``stride`` apart, to four rows of totals.
+    """Finish the sums of four vectors from `fold_wide`, and add them to ``totals``.
 
-    Quarter q of vector i adds to ``totals[at + q * row + i]``.
+    The vectors lie ``stride`` elements apart. The sum of quarter q of vector i is added to
+    ``totals[at + q * row + i]``.
     """
 
     def codegen(context, builder, signature, args):

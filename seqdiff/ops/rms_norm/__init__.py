@@ -1,4 +1,4 @@
-"""RMSNorm: a CPU kernel and the call that chooses it."""
+"""RMSNorm: the function, and a CPU kernel that it uses where it can."""
 
 from seqdiff.ops.rms_norm.dispatch import rms_norm
 

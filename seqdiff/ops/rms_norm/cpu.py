@@ -1,4 +1,4 @@
-"""RMSNorm on the CPU."""
+"""The RMSNorm operator for the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The output, and one over each vector's root mean square."""
+    """Return the output, and the reciprocal of each vector's root mean square."""
     out, inverse = _forward_fake(x, weight, eps)
     rows = _flat(x)
     arrays = (rows, weight.contiguous(), weight.new_tensor([eps]), _flat(out), inverse)

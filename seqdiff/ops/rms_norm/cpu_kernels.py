@@ -1,7 +1,8 @@
 """Numba kernels of RMSNorm, forward and backward.
 
-A task is `ROWS` vectors of channels; lanes are neighbouring channels, and the sums over the
-channels of 16 vectors are taken together. Each task writes sums of its own.
+The input is a matrix ``(M, D)`` whose rows are normalised. A task is `ROWS` rows. The lanes of a
+SIMD vector hold adjacent channels. Sums over channels are computed for `LANES` rows at a time. Each
+task writes its own part of the weight's gradient.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ ROWS = 64
 
 @inlined
 def _read(array, at, left):
-    """The channels from ``at`` on, zero past the last of the ``left`` ones."""
+    """Load the vector at offset ``at``; lanes beyond the ``left`` remaining channels are zero."""
     return load(array, at) if left >= LANES else load_first(array, at, left)
 
 
 @inlined
 def _write(array, at, left, value):
+    """Store a vector at offset ``at``, without lanes beyond the ``left`` remaining channels."""
     if left >= LANES:
         store(array, at, value)
     else:
@@ -46,15 +48,15 @@ def _write(array, at, left, value):
 
 
 def norm_forward(counter, x, weight, eps, out, inverse):
-    """Take tasks until none is left, and fill out and inverse.
+    """Run tasks until none is left, and fill ``out`` and ``inverse``.
 
     Args:
-        counter: One int64 that all threads share, 0 at the start.
+        counter: The number of the next task, one int64 that all threads share; 0 at first.
         x: ``(M, D)``, contiguous.
         weight: ``(D,)``, contiguous.
         eps: Added to the mean square, ``(1,)``.
         out: ``(M, D)``, contiguous.
-        inverse: One over the root mean square of each row ``(M,)``.
+        inverse: Reciprocal of the root mean square of each row ``(M,)``.
     """
     rows, channels = x.shape
     parts = buffer(LANES, x)
@@ -82,19 +84,19 @@ def norm_forward(counter, x, weight, eps, out, inverse):
 
 
 def norm_backward(counter, x, weight, inverse, d_out, dx, d_weight):
-    """Take tasks until none is left, and fill the gradients.
+    """Run tasks until none is left, and fill ``dx`` and ``d_weight``.
 
-    With g the gradient of the output and r one over the root mean square:
+    With g the gradient of the output and r the reciprocal of the root mean square:
     ``dx = r w g - x r^3 sum(w g x) / D``, ``dw = sum over rows of g x r``.
 
     Args:
-        counter: One int64 that all threads share, 0 at the start.
+        counter: The number of the next task, one int64 that all threads share; 0 at first.
         x: ``(M, D)``, contiguous.
         weight: ``(D,)``, contiguous.
-        inverse: From the forward ``(M,)``.
-        d_out: ``(M, D)``, contiguous.
-        dx: ``(M, D)``, contiguous.
-        d_weight: Each task's gradient of the weight ``(ceil(M / ROWS), D)``, zero at the start.
+        inverse: From `norm_forward` ``(M,)``.
+        d_out: Gradient of the output ``(M, D)``, contiguous.
+        dx: Gradient of x ``(M, D)``, contiguous.
+        d_weight: Each task's part of the weight's gradient ``(ceil(M / ROWS), D)``; zero at first.
     """
     rows, channels = x.shape
     parts = buffer(LANES, x)

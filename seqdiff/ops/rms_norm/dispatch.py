@@ -1,4 +1,4 @@
-"""RMSNorm: one call, a kernel on the CPU, PyTorch's own elsewhere."""
+"""RMSNorm by a fused kernel on the CPU and by PyTorch elsewhere."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ def rms_norm(
 ) -> Float[Tensor, "*shape D"]:
     """Divide each vector by its root mean square, and scale its channels.
 
-    Source: Zhang and Sennrich 2019, arXiv:1910.07467, equation 4. PyTorch's own is ten operations
-    on the CPU; the kernel is one pass in each direction.
+    Source: Zhang and Sennrich 2019, arXiv:1910.07467, equation 4. On the CPU in float32 and
+    float64, one kernel replaces the ten operations of PyTorch's implementation. It has no second
+    derivative.
 
     Args:
         x: Vectors along the last axis.
         weight: Gain of each channel.
         eps: Added to the mean square.
 
-    The kernel has no second derivative.
-
     Raises:
-        ValueError: If ``weight`` does not fit the channels or lies elsewhere, or ``eps`` is not
-            positive.
+        ValueError: If ``weight`` has the wrong shape or is on another device than ``x``, or ``eps``
+            is not positive.
     """
     if x.ndim < 1 or weight.shape != x.shape[-1:] or weight.device != x.device:
         raise ValueError(

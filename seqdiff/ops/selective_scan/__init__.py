@@ -1,4 +1,4 @@
-"""The selective scan of Mamba: reference, CPU, Triton and CUDA kernels behind one call."""
+"""The selective scan of Mamba: one function that runs reference, CPU, Triton or CUDA kernels."""
 
 from seqdiff.ops.selective_scan.dispatch import BACKENDS, selective_scan
 

@@ -1,6 +1,8 @@
-"""The scan on the CPU, over whole rows or rows cut into blocks.
+"""The scan on the CPU, over whole rows or over their token blocks.
 
-Nothing of the size of all states is ever held: only the state before every chunk is kept.
+The docstring of `seqdiff.ops.cpu_simd` explains the words used here. The states of all positions,
+``(Bt, D, N, L)``, are never stored together. The forward pass keeps the state before every chunk,
+and the backward pass recomputes the others.
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ def selective_scan_cpu(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
 
 
 def _same_groups(B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-    """Varying maps as ``(Bt, G, N, L)`` with one G; a constant ``(D, N)`` stays."""
+    """Reshape B and C to ``(Bt, G, N, L)`` with the same G.
+
+    A map that is constant over positions, ``(D, N)``, is left as it is.
+    """
     B, C = (m[:, None] if m.ndim == 3 else m for m in (B, C))
     if B.ndim == C.ndim == 4:
         groups = math.lcm(B.shape[1], C.shape[1])
@@ -60,7 +65,7 @@ def _same_groups(B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class KernelInputs(NamedTuple):
-    """What the kernels read, named as in ``selective_scan``, all of one dtype."""
+    """The inputs of the kernels, named as in ``selective_scan`` and all of one dtype."""
 
     u: Tensor
     delta: Tensor
@@ -74,23 +79,27 @@ class KernelInputs(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """Groups of channels that share one B and one C."""
+        """Number of groups of channels that share one B and one C."""
         return max(m.shape[1] if m.ndim == 4 else 1 for m in (self.B, self.C))
 
     @property
     def tasks_of_group(self) -> int:
-        """How many tasks a group of one row has."""
+        """Number of tasks for one group of one row."""
         return -(-(self.u.shape[1] // self.groups) // (LANES * TILES))
 
     @property
     def tasks(self) -> int:
-        """How many tasks all rows have."""
+        """Number of tasks for all rows."""
         return self.u.shape[0] * self.groups * self.tasks_of_group
 
     def saved_shape(self, size) -> tuple:
-        """Shape of the states inside blocks of ``size`` tokens, which the backward needs.
+        """Return the shape of the states that the backward pass needs.
 
-        The size may be symbolic, as the length is under ``torch.compile``.
+        These are the states before the chunks that start inside a token block.
+
+        Args:
+            size: Length of a token block. It may be symbolic under ``torch.compile``, as the length
+                of the row may be.
         """
         batch, _, length = self.u.shape
         chunks = -(-length // size) * ((size - 1) // CHUNK)
@@ -98,7 +107,7 @@ class KernelInputs(NamedTuple):
         return (batch, chunks, rows, width) if chunks else (0, 0, 0, 0)
 
     def arguments(self, cut: Cut) -> tuple:
-        """What both kernels take first."""
+        """Return the first arguments of both kernels."""
         u, delta, A, B, C, D, z, bias, softplus = self
         constant_B, constant_C = B.ndim == 2, C.ndim == 2
         reverse = cut.reverse
@@ -120,12 +129,12 @@ class KernelInputs(NamedTuple):
 
 
 def empty_states(like: Tensor, batch: int, count: int, A: Tensor) -> Tensor:
-    """Room for states at borders ``(B, n, D, N)``, channels adjacent."""
+    """Allocate the states at ``count`` borders ``(B, n, D, N)``, with adjacent channels."""
     return like.new_empty(batch, count, A.shape[1], A.shape[0]).mT
 
 
 def _adjacent(borders: Tensor | None) -> Tensor | None:
-    """States at borders with channels adjacent, as the kernels want them."""
+    """Copy the states at borders if their channels are not adjacent, as the kernels require."""
     if borders is None or borders.stride(2) == 1:
         return borders
     return borders.mT.contiguous().mT
@@ -140,19 +149,20 @@ def run_scan(
     *,
     add: bool,
 ) -> Tensor:
-    """Write the scan's output into ``out``, or add it; if through, fill all borders but the first.
+    """Run the forward kernel.
 
     Args:
-        inputs: What the scan reads.
-        cut: How rows are cut.
-        borders: States before every block, and behind the last one if through; None for zeros,
-            which are not filled.
-        out: ``(B, D, L)``; None if nobody reads it.
-        keep: Whether a backward follows.
-        add: Whether to add.
+        inputs: Inputs of the scan.
+        cut: How rows are divided into token blocks.
+        borders: The states before every token block. If ``cut.through``, only the first is read;
+            the others, including the one after the last token block, are filled. With None, the
+            scan starts from zero and writes no states.
+        out: Receives the output ``(B, D, L)``; None if it is not needed.
+        keep: Whether a backward pass follows.
+        add: Whether to add to ``out`` instead of overwriting it.
 
     Returns:
-        States inside blocks, for the backward.
+        The states that the backward pass needs, see ``KernelInputs.saved_shape``.
     """
     u = inputs.u
     saved = u.new_empty(inputs.saved_shape(cut.size) if keep else (0,) * 4)
@@ -178,17 +188,18 @@ def run_scan_backward(
     *,
     add: bool,
 ) -> list[Tensor]:
-    """Write the gate's gradient into ``dz``, or add it, and those of borders into ``flows``.
+    """Run the backward kernel.
 
     Args:
         inputs: See ``run_scan``.
         cut: See ``run_scan``.
         borders: See ``run_scan``.
-        saved: What the forward kept.
-        d_out: Gradient of the output; None for zero.
-        flows: Gradients of the borders; if through, given, and the first is completed.
-        dz: Gradient of the gate; None without one.
-        add: Whether to add.
+        saved: What ``run_scan`` returned.
+        d_out: Gradient of the output; None for zeros.
+        flows: Gradients of ``borders``. They are filled; but if ``cut.through``, they are given,
+            and what reaches the first border through the scan is added to its gradient.
+        dz: Receives the gradient of the gate; None if there is no gate.
+        add: Whether to add to ``dz`` instead of overwriting it.
 
     Returns:
         The gradients of u, delta, A, B, C, D and the bias.
@@ -232,7 +243,7 @@ def _forward(
     reverse: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One block as long as the row, whose borders are the initial and the last state."""
+    """Scan the row as one token block; the states at its borders are the initial and the last."""
     inputs = KernelInputs(u, delta, A, B, C, D, z, bias, softplus)
     out, borders = torch.empty_like(u), empty_states(u, len(u), 2, A)
     borders[:, 0] = 0 if initial is None else initial

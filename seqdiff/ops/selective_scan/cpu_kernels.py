@@ -1,18 +1,23 @@
 """Numba kernels of the selective scan, forward and backward.
 
-Channels are the vector lanes, so nothing is transposed when they are adjacent in memory and the
-output's sum over the state needs no shuffle. A task is one batch row and up to `TILES` vectors of
-channels; it walks the sequence in chunks of `CHUNK` positions that stay in the nearest caches.
-Reading from right to left is a view with negative strides. Each task writes sums of its own, so
-the order of threads is never seen.
+The docstring of `seqdiff.ops.cpu_simd` explains the words used here, and that of `cpu_parts` those
+of the scan.
 
-Rows may be cut into blocks of tokens, see `Cuts`. The scan runs through and leaves its state at
-every border of two blocks, or begins every block from the border before it, or from zero. A chunk
-holds several whole blocks or a part of one. A row that is not cut is one block.
+The lanes of a SIMD vector hold adjacent channels. Inputs with adjacent channels therefore need no
+transposition, and the sum of the output over the state is a sum of vectors. A task is one row and
+one channel block. It processes the sequence in chunks of `CHUNK` positions, which fit in the
+fastest caches. Every task writes its own part of the gradients that are summed over rows and
+channels, so the results do not depend on the order in which threads run tasks.
 
-The backward takes chunks from last to first and recomputes their states. With G_l the gradient of
-the state after position l: ``G_l = C_l dy_l + a_{l+1} G_{l+1}``, and from it ``dB = delta u G``,
-``dC = dy h``, ``d(delta u) = B G``, ``d(delta A) = G a_l h_{l-1}``.
+Rows may be divided into token blocks, see `Cuts`. If ``through``, the scan continues over all token
+blocks and writes its state at every border. Otherwise it starts every token block from the given
+state at the border before it, or from zero. A chunk holds one or several whole token blocks or a
+part of one. A row that is not divided is one token block.
+
+The backward kernel takes chunks from last to first and recomputes their states. Let ``a_l`` be the
+decay ``exp(delta_l A)`` and G_l the gradient of the state after position l. Then
+``G_l = C_l dy_l + a_{l+1} G_{l+1}``, ``dB = delta u G``, ``dC = dy h``, ``d(delta u) = B G`` and
+``d(delta A) = G a_l h_{l-1}``.
 """
 
 from __future__ import annotations
@@ -89,7 +94,7 @@ _LN2 = math.log(2.0)
 
 @inlined
 def make_steps(delta, bias, start, count, use_softplus, steps):
-    """Add the bias to raw deltas in place, and fill in the step sizes."""
+    """Add the bias to the raw ``delta`` in place, and compute the step sizes of a tile."""
     offset = load(bias, start)
     for i in range(count):
         x = add(load(delta, i * LANES), offset)
@@ -99,7 +104,7 @@ def make_steps(delta, bias, start, count, use_softplus, steps):
 
 @inlined
 def enter(u, steps, skip, start, count, driven, y):
-    """Fill in ``step * u`` and the skip's part of the output."""
+    """Compute the driven input ``step * u`` of a tile, and initialise its output to ``D * u``."""
     weight = load(skip, start)
     for i in range(count):
         value = load(u, i * LANES)
@@ -109,7 +114,24 @@ def enter(u, steps, skip, start, count, driven, y):
 
 @inlined
 def advance(maps, n, at, h, constant_B, constant_C, steps, driven, begin, end, y):
-    """Move states n, n + 1, ... (as many as h holds) over positions; add what they emit to y."""
+    """Advance some states over the positions from ``begin`` to ``end``, and add ``C h`` to y.
+
+    Args:
+        maps: From `read_maps` and `read_chunk`.
+        n: Number of the first state.
+        at: Where that state's vectors begin in the buffers of ``maps``.
+        h: One vector for each of the states n, n + 1, ...
+        constant_B: Whether B is constant over positions.
+        constant_C: Whether C is.
+        steps: Step sizes of the chunk.
+        driven: Driven inputs of the chunk.
+        begin: First position, counted from the start of the chunk.
+        end: The position after the last.
+        y: Outputs of the chunk.
+
+    Returns:
+        The states after the last position.
+    """
     rate = load_like(maps.rates, at, h)
     fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
     for i in range(begin, end):
@@ -132,20 +154,20 @@ def _gate(z, count, y):
 
 @inner
 def copy_vectors(source, vectors, target):
-    """Copy between contiguous buffers."""
+    """Copy a number of vectors from one contiguous buffer to another."""
     for k in range(0, vectors * LANES, LANES):
         store(target, k, load(source, k))
 
 
 @inner
 def make_room(u):
-    """Steps, inputs and outputs of one tile over one chunk."""
+    """Allocate the steps, the inputs and the outputs of one tile over one chunk."""
     return buffer(CHUNK, u), buffer(CHUNK, u), buffer(CHUNK, u)
 
 
 @inlined
 def open_tile(scan, block, tile, first, count, ahead, maps, room):
-    """Fill in a tile's steps, driven inputs and skipped outputs; expect the next chunk's."""
+    """Prepare ``room`` for a tile's recurrence, and prefetch the next ``ahead`` positions."""
     steps, inputs, y = room
     channel = block.begin + tile * LANES
     width = min(LANES, block.end - channel)
@@ -158,7 +180,7 @@ def open_tile(scan, block, tile, first, count, ahead, maps, room):
 
 @inlined
 def close_tile(scan, block, tile, first, count, ahead, out, accumulate, room):
-    """Gate a tile's outputs and write them, or add them."""
+    """Gate a tile's outputs, and write them to ``out`` or add them if ``accumulate``."""
     _, inputs, y = room
     channel = block.begin + tile * LANES
     width = min(LANES, block.end - channel)
@@ -171,7 +193,10 @@ def close_tile(scan, block, tile, first, count, ahead, out, accumulate, room):
 
 @inlined
 def _load_border(borders, span, number, n, like):
-    """As many states as ``like`` has, from n on, before a cut; zeros where there are no borders."""
+    """Load the states from n on at the border before token block ``number``.
+
+    There are as many states as ``like`` has vectors. Without borders they are zero.
+    """
     if not borders.size:
         return full_like(like, 0.0)
     at, stride = border_at(borders, span, number, n)
@@ -180,13 +205,17 @@ def _load_border(borders, span, number, n, like):
 
 @inlined
 def _store_border(borders, span, number, n, value):
+    """Store the states from n on at the border before token block ``number``."""
     at, stride = border_at(borders, span, number, n)
     store_rows(borders, at, stride, span.width, value)
 
 
 @inlined
 def _advance_pieces(cuts, span, maps, n, at, h, constant_B, constant_C, room, borders):
-    """Move some states over a chunk, taking or leaving them at borders."""
+    """Advance some states over all pieces of a chunk.
+
+    At every border in between, load the states from ``borders`` or, if ``through``, store them.
+    """
     steps, driven, y = room
     for number in range(span.number, span.last + 1):
         begin, end, opens, closes = find_piece(cuts, span, number)
@@ -200,7 +229,7 @@ def _advance_pieces(cuts, span, maps, n, at, h, constant_B, constant_C, room, bo
 
 @inner
 def _load_borders(borders, span, number, state, at, states):
-    """Fill in a tile's states before a cut, which begin at ``at``."""
+    """Load all states of a tile at a border to the offset ``at`` of ``state``."""
     for n in range(states):
         k = at + n * LANES
         store(state, k, _load_border(borders, span, number, n, load(state, k)))
@@ -208,13 +237,14 @@ def _load_borders(borders, span, number, state, at, states):
 
 @inner
 def _store_borders(borders, span, number, state, at, states):
+    """Store all states of a tile, from the offset ``at`` of ``state``, at a border."""
     for n in range(states):
         _store_border(borders, span, number, n, load(state, at + n * LANES))
 
 
 @inlined
 def _advance_whole(scan, cuts, span, maps, tile, room, state, borders):
-    """Move a tile's states over a chunk in which no two cuts meet."""
+    """Advance all states of a tile over a chunk that is a single piece."""
     states, together = scan.A.shape[1], count_together(scan)
     fixed, begin = (scan.constant_B, scan.constant_C), tile * states * LANES
     steps, driven, y = room
@@ -235,7 +265,7 @@ def _advance_whole(scan, cuts, span, maps, tile, room, state, borders):
 
 @inlined
 def _advance_tile(scan, cuts, span, maps, tile, room, state, borders):
-    """Move a tile's states over a chunk of several cuts."""
+    """Advance all states of a tile over a chunk of several token blocks."""
     states, together = scan.A.shape[1], count_together(scan)
     fixed = (scan.constant_B, scan.constant_C)
     for n in range(0, together, WIDE):
@@ -251,7 +281,7 @@ def _advance_tile(scan, cuts, span, maps, tile, room, state, borders):
 
 @inner
 def _forward_row(scan, block, row, cuts, maps, room, state, borders, out, accumulate, saved):
-    """Walk one task along its row. ``row`` is its place in ``saved``."""
+    """Run one task of the forward pass. ``row`` is its index among the tasks of its row."""
     length, b = scan.u.shape[2], block.batch
     for group in range(count_groups_of_cuts(cuts, length)):
         number, last, begin, end = find_group_of_cuts(cuts, length, group)
@@ -267,7 +297,8 @@ def _forward_row(scan, block, row, cuts, maps, room, state, borders, out, accumu
                 width = min(LANES, block.end - channel)
                 span = Span(b, channel, width, first, count, length, number, last)
                 open_tile(scan, block, tile, first, count, ahead, maps, room)
-                if number == last:  # a loop over cuts would cost a plain row a tenth of its time
+                # The general function would slow a row that is not divided by a tenth.
+                if number == last:
                     _advance_whole(scan, cuts, span, maps, tile, room, state, borders)
                 else:
                     _advance_tile(scan, cuts, span, maps, tile, room, state, borders)
@@ -279,15 +310,32 @@ def scan_forward(
     counter, u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C,
     period, lead, through, borders, out, accumulate, saved,
 ):  # fmt: skip
-    """Take tasks from the counter until none is left, and fill borders (if through), out, saved.
+    """Run tasks until none is left, and fill ``out``, ``saved`` and, if ``through``, ``borders``.
 
-    ``counter`` is one int64 that all threads share, 0 at the start. The arguments up to
-    ``constant_C`` are those of `Scan`, up to ``through`` those of `Cuts`.
-
-    ``borders`` (Bt, n, D, N), channels adjacent, are the states before every cut; if through, the
-    first is given and the others are filled, the last of which lies behind the last cut. Without
-    borders every cut begins from zero. If ``out`` has size 0, no output is written. ``saved`` takes
-    the states at the starts of chunks inside cuts, or has size 0.
+    Args:
+        counter: The number of the next task, one int64 that all threads share; 0 at first.
+        u: See `Scan`, also for the arguments up to ``constant_C``.
+        delta: See `Scan`.
+        A: See `Scan`.
+        B: See `Scan`.
+        C: See `Scan`.
+        D: See `Scan`.
+        z: See `Scan`.
+        bias: See `Scan`.
+        softplus: See `Scan`.
+        constant_B: See `Scan`.
+        constant_C: See `Scan`.
+        period: See `Cuts`.
+        lead: See `Cuts`.
+        through: See `Cuts`.
+        borders: States at the borders ``(Bt, n, D, N)``, with adjacent channels. If ``through``,
+            the first is given and the others are filled, including the border after the last token
+            block; otherwise the border before every token block is given. Size 0 if the given
+            states are zero and no others are wanted.
+        out: Output ``(Bt, D, L)``; size 0 if it is not wanted.
+        accumulate: Whether to add to ``out`` instead of overwriting it.
+        saved: Receives the states before the chunks that start inside a token block; size 0 if
+            there is no backward pass.
     """
     scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
     maps, room, state = make_maps(u, A.shape[1]), make_room(u), buffer(TILES * A.shape[1], u)
@@ -305,7 +353,12 @@ def scan_forward(
 
 @inlined
 def replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, begin, end):
-    """Recompute ``width`` states over positions: decays, values after each and their part of y."""
+    """Recompute ``width`` states over the positions from ``begin`` to ``end``.
+
+    This fills ``tile.decays`` with the decays and ``tile.states`` with the states, those after
+    position i at index i + 1. If ``gated``, it also adds ``C h`` to ``tile.y``, which the gradient
+    of the gate needs.
+    """
     rate = load_like(maps.rates, at, h)
     fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
     for i in range(begin, end):
@@ -323,9 +376,15 @@ def replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, begin, en
 
 @inlined
 def reverse(maps, n, at, start, carry, width, constant_B, constant_C, tile, begin, end, sums):
-    """Send ``width`` states' gradients G back through positions that begin with states ``start``.
+    """Propagate the gradients of ``width`` states from right to left.
 
-    Leaves ``delta u G`` in ``decays`` and ``dy h`` in ``states``, one vector further.
+    ``carry`` is the gradient that reaches the state after the last position from the right, and
+    ``start`` holds the states before the first position. The function replaces what `replay` stored
+    by the products that `_add_products` sums: ``delta u G`` in ``tile.decays``, and ``dy h`` in
+    ``tile.states``.
+
+    Returns:
+        The gradient of the states before the first position.
     """
     rate, d_rate = load_like(maps.rates, at, carry), load_like(sums.A, at, carry)
     fixed_B, fixed_C = load_like(maps.B_lanes, at, carry), load_like(maps.C_lanes, at, carry)
@@ -351,7 +410,10 @@ def reverse(maps, n, at, start, carry, width, constant_B, constant_C, tile, begi
 
 @inlined
 def _add_products(products, start, width, constant, count, n, at, maps, fixed):
-    """Add what `reverse` left of ``width`` states to the gradient of their map."""
+    """Add the products that `reverse` left for ``width`` states to the gradient of B or C.
+
+    They are summed over channels, or over positions if the map is constant.
+    """
     if width == WIDE:
         for i in range(0, count, 4):
             place = start + i * width * LANES
@@ -369,7 +431,7 @@ def _add_products(products, start, width, constant, count, n, at, maps, fixed):
 
 @inlined
 def add_all_products(width, constant_B, constant_C, count, n, at, tile, sums):
-    """Add what `reverse` left of ``width`` states over a whole chunk to B's and C's gradients."""
+    """Add the products of ``width`` states over a whole chunk to the gradients of B and C."""
     _add_products(tile.decays, 0, width, constant_B, count, n, at, sums.B, sums.fixed_B)
     start = width * LANES
     _add_products(tile.states, start, width, constant_C, count, n, at, sums.C, sums.fixed_C)
@@ -377,7 +439,11 @@ def add_all_products(width, constant_B, constant_C, count, n, at, tile, sums):
 
 @inlined
 def _prepare(scan, maps, number, tile, count):
-    """From raw inputs and the output's gradient (in dy) to what the recurrence needs."""
+    """Compute what the recurrence needs from a tile's inputs and the gradient of its output.
+
+    ``tile.dy`` holds the gradient of the gated output at first, and that of the ungated output
+    afterwards. ``tile.gate`` then holds the gradient of the gate but for the factor y.
+    """
     make_steps(tile.delta, maps.bias, number * LANES, count, scan.softplus, tile.steps)
     enter(tile.u, tile.steps, maps.skip, number * LANES, count, tile.driven, tile.y)
     for i in range(count):
@@ -394,7 +460,11 @@ def _prepare(scan, maps, number, tile, count):
 
 @inlined
 def _finish(scan, maps, number, tile, count, sums):
-    """Leave the gradient of u in ``driven``, of delta in ``delta`` and of z in ``gate``."""
+    """Compute the gradients of a tile's inputs, and add to those of D and the bias.
+
+    The gradient of u is left in ``tile.driven``, that of delta in ``tile.delta`` and that of z in
+    ``tile.gate``.
+    """
     at = number * LANES
     skip, d_skip, d_bias = load(maps.skip, at), load(sums.D, at), load(sums.bias, at)
     for i in range(count):
@@ -416,7 +486,7 @@ def _finish(scan, maps, number, tile, count, sums):
 
 @inlined
 def open_tile_back(scan, block, number, first, count, maps, d_out, tile):
-    """Fill in what the recurrence of a tile needs; an absent ``d_out`` counts as zero."""
+    """Read a tile and prepare it for the recurrence. ``d_out`` of size 0 stands for zeros."""
     b, channel = block.batch, block.begin + number * LANES
     width = min(LANES, block.end - channel)
     read_tile(scan.delta, b, channel, width, first, count, tile.delta)
@@ -432,7 +502,7 @@ def open_tile_back(scan, block, number, first, count, maps, d_out, tile):
 
 @inlined
 def close_tile_back(scan, block, number, first, count, maps, sums, tile, grads, accumulate):
-    """Write a tile's gradients; the gate's may be added."""
+    """Write a tile's gradients; that of the gate is added if ``accumulate``."""
     b, channel = block.batch, block.begin + number * LANES
     width = min(LANES, block.end - channel)
     _finish(scan, maps, number, tile, count, sums)
@@ -460,7 +530,10 @@ def _pieces_back(
     tile,
     sums,
 ):
-    """Take some states forth over a chunk and their gradients back, with those of borders."""
+    """Recompute some states over all pieces of a chunk, then propagate their gradients.
+
+    ``flows`` are the gradients of the states at the borders, see `scan_backward`.
+    """
     held, fixed = h, (constant_B, constant_C)
     for number in range(span.number, span.last + 1):
         begin, end, opens, _ = find_piece(cuts, span, number)
@@ -485,7 +558,7 @@ def _pieces_back(
 
 @inlined
 def _both_ways(maps, n, at, h, carry, width, constant_B, constant_C, gated, tile, count, sums):
-    """Take ``width`` states forth over a chunk and their gradients back."""
+    """Recompute ``width`` states over a chunk of one piece, then propagate their gradients."""
     fixed = (constant_B, constant_C)
     replay(maps, n, at, h, width, *fixed, gated, tile, 0, count)
     carry = reverse(maps, n, at, h, carry, width, *fixed, tile, 0, count, sums)
@@ -495,7 +568,7 @@ def _both_ways(maps, n, at, h, carry, width, constant_B, constant_C, gated, tile
 
 @inlined
 def _tile_both_ways(scan, maps, number, state, tile, count, sums):
-    """Take all states of a tile forth over a chunk and their gradients back."""
+    """Process all states of a tile over a chunk of one piece."""
     states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
     fixed = (scan.constant_B, scan.constant_C)
     for n in range(0, together, WIDE):
@@ -510,7 +583,7 @@ def _tile_both_ways(scan, maps, number, state, tile, count, sums):
 
 @inlined
 def _tile_span(block, span, k):
-    """Return the span of a block's tile."""
+    """Return the span of tile k of a channel block."""
     channel = block.begin + k * LANES
     width = min(LANES, block.end - channel)
     return Span(
@@ -520,7 +593,11 @@ def _tile_span(block, span, k):
 
 @inner
 def _open_back(scan, block, span, cuts, borders, flows, sums, state):
-    """Begin a chunk in which no two cuts meet: states before it and gradients behind it."""
+    """Begin a chunk of one piece.
+
+    If its token block begins there, load the states at the border before it. If the token block
+    ends there, add the gradient of the border after it or, unless ``through``, start from zero.
+    """
     states, (_, _, opens, closes) = scan.A.shape[1], find_piece(cuts, span, span.number)
     for k in range(block.tiles):
         own, first = _tile_span(block, span, k), k * states * LANES
@@ -537,7 +614,7 @@ def _open_back(scan, block, span, cuts, borders, flows, sums, state):
 
 @inner
 def _close_back(scan, block, span, cuts, flows, sums):
-    """End such a chunk: gradients of the states before it."""
+    """End a chunk of one piece: write the gradient of the border before it to ``flows``."""
     states, (_, _, opens, _) = scan.A.shape[1], find_piece(cuts, span, span.number)
     for k in range(block.tiles if opens else 0):
         own, first = _tile_span(block, span, k), k * states * LANES
@@ -550,7 +627,7 @@ def _close_back(scan, block, span, cuts, flows, sums):
 
 @inlined
 def _tile_pieces_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
-    """Take all states of a tile forth and back over a chunk in which cuts meet, by pieces."""
+    """Process all states of a tile over a chunk of several token blocks."""
     states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
     fixed = (scan.constant_B, scan.constant_C)
     for n in range(0, together, WIDE):
@@ -571,7 +648,7 @@ def _tile_pieces_back(scan, cuts, span, maps, number, state, borders, flows, til
 def _chunk_pieces_back(
     scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads, accumulate
 ):
-    """Walk one task back over a chunk in which cuts meet."""
+    """Run the backward pass of a task over a chunk of several token blocks."""
     first, count = span.first, span.size
     for k in range(block.tiles):
         own = _tile_span(block, span, k)
@@ -584,12 +661,12 @@ def _chunk_pieces_back(
 def _chunk_back(
     scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads, accumulate
 ):
-    """Walk one task back over a chunk, which ``span`` describes for its first tile."""
+    """Run the backward pass of a task over a chunk; ``span`` does not name a tile."""
     first, count = span.first, span.size
     read_chunk(scan, block, first, count, maps)
     sums.B[:] = 0.0
     sums.C[:] = 0.0
-    if span.number == span.last:  # as in the forward
+    if span.number == span.last:  # as in _forward_row
         _open_back(scan, block, span, cuts, borders, flows, sums, state)
         for k in range(block.tiles):
             open_tile_back(scan, block, k, first, count, maps, d_out, tile)
@@ -608,7 +685,7 @@ def _chunk_back(
 def _backward_row(
     scan, block, row, cuts, maps, borders, saved, d_out, flows, sums, tile, state, grads, accumulate
 ):
-    """Walk one task back along its row."""
+    """Run one task of the backward pass."""
     length, b = scan.u.shape[2], block.batch
     for group in range(count_groups_of_cuts(cuts, length) - 1, -1, -1):
         number, last, begin, end = find_group_of_cuts(cuts, length, group)
@@ -641,12 +718,15 @@ def scan_backward(
     period, lead, through, borders, saved, d_out, flows,
     du, d_delta, dz, accumulate, dB, dC, d_fixed_B, d_fixed_C, dA, dD, d_bias,
 ):  # fmt: skip
-    """Take tasks from the counter until none is left, and fill the gradients.
+    """Run tasks until none is left, and fill the gradients.
 
-    The arguments up to ``borders`` are those of `scan_forward`, the gradients from ``du`` on those
-    of `Gradients`. ``dz`` is added to if ``accumulate``. ``saved`` is what the forward kept.
-    ``flows`` are the gradients of the borders: filled where blocks restart; if through, given,
-    and to the first is added what reaches it through the row. ``d_out`` of size 0 is zero.
+    The arguments up to ``borders`` and ``saved`` are those of `scan_forward`, where ``saved`` has
+    been filled. The gradients from ``du`` on are those of `Gradients`; ``dz`` is added to if
+    ``accumulate``. ``d_out`` is the gradient of the output; size 0 stands for zeros.
+
+    ``flows`` are the gradients of the states at the borders. Unless ``through``, they are filled.
+    If ``through``, they hold the gradients that the states have from other uses, and what reaches
+    the first border through the scan is added to its gradient.
     """
     scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
     grads = Gradients(du, d_delta, dz, dB, dC, d_fixed_B, d_fixed_C, dA, dD, d_bias)

@@ -1,4 +1,21 @@
-"""What the scan's kernels work on: inputs, blocks of channels, cuts of rows, chunks and buffers."""
+"""Data structures of the scan's kernels, and how inputs are read and gradients are written.
+
+The docstring of `seqdiff.ops.cpu_simd` explains lanes, tiles, chunks, tasks, token blocks (cuts)
+and borders. The scan's kernels also use these words:
+
+* A *channel block* (`Block`) is up to `TILES` tiles of channels of one group: what a task works on.
+* A *group* is the channels that share one B and one C.
+* The *maps* are B, from inputs to states, and C, from states to outputs. A map varies over
+  positions or is *constant* (*fixed* in some names), and then every channel has its own.
+* The *driven* input is ``delta * u``, and a *rate* is an entry of A times log2(e).
+* A *group of cuts* is one token block, or the short ones that share a chunk.
+* A *span* (`Span`) is one tile in one chunk.
+* A *piece* is the part of a token block that lies in a chunk.
+* A *carry* is the gradient of the states that passes from each position to the one before it.
+
+Buffers of states hold one vector for each tile and state, states innermost: state n of tile k is at
+element ``(k * N + n) * LANES``.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +41,27 @@ from seqdiff.ops.cpu_simd.wide import WIDE
 
 
 CHUNK = 128
+"""Number of positions of a chunk; a multiple of `LANES`."""
+
 TILES = 4
+"""Largest number of tiles of a channel block."""
 
 
 class Scan(NamedTuple):
-    """One scan's inputs. What is absent has size 0.
+    """The inputs of a scan, as in `selective_scan`. Optional inputs that are absent have size 0.
 
-    ``u``, ``delta``, ``z`` (Bt, D, L); ``A`` (D, N); ``B``, ``C`` (Bt, G, N, L) or, where
-    constant, (1, D, N, 1); ``D``, ``bias`` (D, 1).
+    Attributes:
+        u: ``(Bt, D, L)``.
+        delta: Step sizes before bias and softplus ``(Bt, D, L)``.
+        A: ``(D, N)``.
+        B: ``(Bt, G, N, L)``, or ``(1, D, N, 1)`` if constant.
+        C: ``(Bt, G, N, L)``, or ``(1, D, N, 1)`` if constant.
+        D: Skip weight ``(D, 1)``; optional.
+        z: Gate ``(Bt, D, L)``; optional.
+        bias: Added to delta ``(D, 1)``; optional.
+        softplus: Whether delta passes through softplus.
+        constant_B: Whether B is constant over positions.
+        constant_C: Whether C is constant over positions.
     """
 
     u: np.ndarray
@@ -48,7 +78,16 @@ class Scan(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The part of a scan that one task works on."""
+    """The row and the channels that one task works on.
+
+    Attributes:
+        batch: Index of the row.
+        group: Index of the group of channels.
+        place: Index of the channel block in its group.
+        begin: First channel.
+        end: The channel after the last.
+        tiles: Number of tiles.
+    """
 
     batch: int
     group: int
@@ -59,7 +98,17 @@ class Block(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """A block's parameters as vectors, and B and C over the present chunk."""
+    """The parameters of a channel block as vectors, and B and C over the current chunk.
+
+    Attributes:
+        rates: A times log2(e), so that a decay is ``exp2(step * rate)``.
+        B_lanes: B if it is constant.
+        C_lanes: C if it is constant.
+        skip: D.
+        bias: Added to delta.
+        B: B over the chunk if it varies ``(N, CHUNK)``, flattened.
+        C: C over the chunk if it varies ``(N, CHUNK)``, flattened.
+    """
 
     rates: np.ndarray
     B_lanes: np.ndarray
@@ -72,7 +121,7 @@ class Maps(NamedTuple):
 
 @inner
 def count_groups(scan):
-    """Groups of channels that share B and C."""
+    """Count the groups of channels."""
     by_B = 1 if scan.constant_B else scan.B.shape[1]
     by_C = 1 if scan.constant_C else scan.C.shape[1]
     return max(by_B, by_C)
@@ -80,13 +129,13 @@ def count_groups(scan):
 
 @inner
 def count_blocks(channels, groups):
-    """Count the blocks of channels of one group."""
+    """Count the channel blocks of one group."""
     return -(-(channels // groups) // (LANES * TILES))
 
 
 @inner
 def place(task, channels, groups):
-    """The block of a task's number."""
+    """Return the channel block of a task."""
     per_group = channels // groups
     blocks = count_blocks(channels, groups)
     group, index = task // blocks % groups, task % blocks
@@ -98,14 +147,17 @@ def place(task, channels, groups):
 
 @inner
 def count_together(scan):
-    """How many states go `WIDE` at a time; the rest, all where B or C is constant, one by one."""
+    """Count the states that are processed `WIDE` at a time.
+
+    The others are processed one by one: the remainder, or all of them if B or C is constant.
+    """
     states = scan.A.shape[1]
     return 0 if scan.constant_B or scan.constant_C else states - states % WIDE
 
 
 @inner
 def make_maps(u, states):
-    """Room for the maps of any block."""
+    """Allocate the maps of any channel block."""
     return Maps(
         buffer(TILES * states, u),
         buffer(TILES * states, u),
@@ -119,7 +171,7 @@ def make_maps(u, states):
 
 @inner
 def read_maps(scan, block, maps):
-    """Load what does not change along the sequence."""
+    """Load the parameters of a channel block, which do not change along the sequence."""
     states = scan.A.shape[1]
     for tile in range(block.tiles):
         channel = block.begin + tile * LANES
@@ -141,7 +193,7 @@ def read_maps(scan, block, maps):
 
 @inlined
 def map_place(array, index, first):
-    """Where `copy_rows` finds ``array[index]``, (N, L), from a position on."""
+    """Locate the matrix ``array[index]``, (N, L), from position ``first`` on, for `copy_rows`."""
     size, axes = array.itemsize, len(index)
     start = first * array.strides[axes + 1]
     for axis in range(axes):
@@ -151,7 +203,7 @@ def map_place(array, index, first):
 
 @inlined
 def read_chunk(scan, block, first, count, maps):
-    """Load the B and C of one chunk, states outermost."""
+    """Load B and C of one chunk, if they vary."""
     index, place, states = (block.batch, block.group), (0, CHUNK, 1), scan.A.shape[1]
     if not scan.constant_B:
         copy_rows(scan.B, map_place(scan.B, index, first), maps.B, place, states, count)
@@ -161,7 +213,7 @@ def read_chunk(scan, block, first, count, maps):
 
 @inlined
 def expect_inputs(scan, batch, channel, first, count):
-    """Start to fetch a tile of each input that another chunk will read."""
+    """Prefetch a tile of each input for a later chunk."""
     expect_tile(scan.delta, batch, channel, first, count)
     expect_tile(scan.u, batch, channel, first, count)
     if scan.z.size:
@@ -169,7 +221,18 @@ def expect_inputs(scan, batch, channel, first, count):
 
 
 class Span(NamedTuple):
-    """One chunk of one tile: ``size`` positions of the cuts from ``number`` to ``last``."""
+    """One tile in one chunk.
+
+    Attributes:
+        batch: Index of the row.
+        channel: First channel of the tile.
+        width: Number of channels of the tile.
+        first: First position of the chunk.
+        size: Number of positions of the chunk.
+        length: Number of positions of the row.
+        number: First token block of the chunk.
+        last: Last token block of the chunk.
+    """
 
     batch: int
     channel: int
@@ -183,13 +246,13 @@ class Span(NamedTuple):
 
 @inner
 def count_groups_of_cuts(cuts, length):
-    """Count the groups of cuts: a group is one long cut, or the short ones that share a chunk."""
+    """Count the groups of cuts: one token block each, or the short ones that share a chunk."""
     return -(-count_cuts(cuts, length) // max(1, CHUNK // cuts.period))
 
 
 @inner
 def find_group_of_cuts(cuts, length, group):
-    """First and last cut of a group, and where they begin and end."""
+    """Return the first and the last token block of a group, its first position and its end."""
     together = max(1, CHUNK // cuts.period)
     number = group * together
     last = min(count_cuts(cuts, length), number + together) - 1
@@ -198,13 +261,20 @@ def find_group_of_cuts(cuts, length, group):
 
 @inner
 def saved_place(cuts, group, chunk):
-    """Where the state before a chunk inside a long cut is kept."""
+    """Return the index in ``saved`` of the state before a chunk that starts inside a token block.
+
+    ``chunk``, at least 1, is the number of the chunk in its token block.
+    """
     return group * ((cuts.period - 1) // CHUNK) + chunk - 1
 
 
 @inlined
 def find_piece(cuts, span, number):
-    """A cut's positions in a chunk, from and to, and whether it begins there and ends there."""
+    """Find the piece of a token block that lies in a chunk.
+
+    Returns its first position and the position after its last, both counted from the start of the
+    chunk, and whether the token block begins and whether it ends in the chunk.
+    """
     begin, end = find_cut(cuts, span.length, number)
     beyond = span.first + span.size
     return (
@@ -217,7 +287,7 @@ def find_piece(cuts, span, number):
 
 @inlined
 def border_at(borders, span, number, n):
-    """Where a tile's state n before a cut lies, channels being adjacent, and how far n + 1 is."""
+    """Return the offset of a tile's state n at a border, and the stride to state n + 1."""
     size = borders.itemsize
     start = span.batch * borders.strides[0] + number * borders.strides[1]
     stride = borders.strides[3] // size
@@ -225,11 +295,19 @@ def border_at(borders, span, number, n):
 
 
 class Gradients(NamedTuple):
-    """Where gradients go.
+    """The arrays that receive the gradients. Tasks write their parts, which the caller sums.
 
-    Those of constant B and C and of A are ``(Bt, D, N)``, of D and the bias
-    ``(Bt, D, 1)``, of varying B and C ``(Bt, G, blocks, N, L)``; the caller sums over rows and
-    blocks.
+    Attributes:
+        u: ``(Bt, D, L)``.
+        delta: ``(Bt, D, L)``.
+        z: ``(Bt, D, L)``.
+        B: If B varies, ``(Bt, G, channel blocks, N, L)``.
+        C: If C varies, ``(Bt, G, channel blocks, N, L)``.
+        fixed_B: If B is constant, ``(Bt, D, N)``.
+        fixed_C: If C is constant, ``(Bt, D, N)``.
+        A: ``(Bt, D, N)``.
+        D: ``(Bt, D, 1)``.
+        bias: ``(Bt, D, 1)``.
     """
 
     u: np.ndarray
@@ -245,7 +323,12 @@ class Gradients(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """A block's running gradients: vectors, and those of B and C over the present chunk."""
+    """The running gradients of a channel block.
+
+    ``B`` and ``C`` belong to the current chunk and are laid out as in `Maps`. The others are
+    vectors: ``carry`` holds the gradients of the states, and the rest are sums over the positions
+    so far.
+    """
 
     carry: np.ndarray
     A: np.ndarray
@@ -258,7 +341,21 @@ class Sums(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """One tile's positions of the present chunk: inputs, then what the backward works out."""
+    """Buffers of the backward pass for one tile in one chunk.
+
+    Attributes:
+        delta: Raw delta with its bias; its gradient at the end.
+        u: Inputs.
+        steps: Step sizes.
+        driven: Driven inputs; the gradient of u at the end.
+        gate: Gate z; its gradient at the end.
+        dy: Gradient of the output before the gate.
+        y: Output before the gate.
+        d_driven: Gradient of the driven inputs.
+        d_steps: Gradient of the step sizes through the decays, but for a factor of log(2).
+        decays: Decays of up to `WIDE` states.
+        states: Up to `WIDE` states, those after position i at index i + 1.
+    """
 
     delta: np.ndarray
     u: np.ndarray
@@ -275,7 +372,7 @@ class Tile(NamedTuple):
 
 @inner
 def make_sums(u, states):
-    """Room for the sums of any block."""
+    """Allocate the sums of any channel block."""
     return Sums(
         buffer(TILES * states, u),
         buffer(TILES * states, u),
@@ -290,7 +387,7 @@ def make_sums(u, states):
 
 @inner
 def make_tile(u):
-    """Room for any tile."""
+    """Allocate the buffers of any tile."""
     return Tile(
         buffer(CHUNK, u),
         buffer(CHUNK, u),
@@ -308,7 +405,7 @@ def make_tile(u):
 
 @inner
 def write_maps(scan, block, first, count, sums, grads):
-    """Write the present chunk's gradients of B and C."""
+    """Write the gradients of B and C for the current chunk, if they vary."""
     index, place = (block.batch, block.group, block.place), (0, CHUNK, 1)
     states = scan.A.shape[1]
     if not scan.constant_B:
@@ -319,7 +416,7 @@ def write_maps(scan, block, first, count, sums, grads):
 
 @inner
 def write_sums(scan, block, sums, grads):
-    """Write a block's gradients that are sums over the sequence."""
+    """Write the gradients of a channel block that are sums over the sequence."""
     states, b = scan.A.shape[1], block.batch
     for number in range(block.tiles):
         channel = block.begin + number * LANES

@@ -1,4 +1,4 @@
-"""CUDA backends of the scan: which one ``backend="auto"`` takes, and the kernel of mamba_ssm."""
+"""CUDA backends of the scan: the choice of ``backend="auto"``, and the kernel of mamba_ssm."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 FASTEST: dict[str, str] = {}
-"""The faster of "triton" and "mamba_ssm" by device name, as ``benchmarks.caduceus_step`` measured.
+"""The faster of "triton" and "mamba_ssm" for each device name, by ``benchmarks.caduceus_step``.
 
-Empty: nothing was measured so far. A device not listed takes mamba_ssm where it is installed.
+No device has been measured yet. On a device that is not listed, mamba_ssm is used if installed.
 """
 
 
 def _constant_in_a_graph(function: Callable[P, R]) -> Callable[P, R]:
-    """`torch.compiler.assume_constant_result`, which would import the whole tracer at once."""
+    """Mark a function whose result ``torch.compile`` may treat as a constant.
+
+    `torch.compiler.assume_constant_result` does the same, but would import the tracer right away.
+    """
     function.__dict__["_dynamo_marked_constant"] = True
     return function
 
@@ -35,13 +38,14 @@ def choose_for_cuda(index: int | None, plain: bool) -> str:
 
     Args:
         index: Number of the device.
-        plain: Whether mamba_ssm's kernel can run the call: no initial state and no float64.
+        plain: Whether mamba_ssm's kernel supports the arguments, which it does without an initial
+            state and float64.
 
     Returns:
         "triton" or "mamba_ssm".
 
     Raises:
-        ImportError: Neither that can run the call is installed.
+        ImportError: No backend that supports the arguments is installed.
     """
     usable = [name for name in ("mamba_ssm", "triton") if _installed(name)]
     if not plain:
@@ -56,11 +60,12 @@ def choose_for_cuda(index: int | None, plain: bool) -> str:
 
 
 def require_triton(owner: str, tensor: Tensor) -> None:
-    """Check that Triton is there and can read a tensor, before its kernels are loaded.
+    """Check that Triton is installed and supports the device of a tensor.
 
     Raises:
         ImportError: Triton is not installed.
-        ValueError: The tensor is not on a CUDA device and Triton's interpreter is off.
+        ValueError: The tensor is not on a CUDA device. CPU tensors are allowed if Triton's
+            interpreter is on.
     """
     if not has_triton():
         raise ImportError(f"{owner}: backend 'triton' is not installed; run `pip install triton`")
@@ -79,7 +84,11 @@ def has_triton() -> bool:
 
 
 def _installed(name: str) -> bool:
-    """Whether a kernel's package is there; a mamba_ssm built for another torch does not import."""
+    """Whether the package of a backend can be used.
+
+    mamba_ssm is imported to find out, since one that was built for another version of PyTorch is
+    present but fails to import.
+    """
     if name == "triton":
         return importlib.util.find_spec("triton") is not None
     try:
@@ -90,13 +99,14 @@ def _installed(name: str) -> bool:
 
 
 def selective_scan_mamba_ssm(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
-    """Run mamba_ssm's kernel; the reverse direction flips its sequences and flips back.
+    """Run the kernel of mamba_ssm; with ``reverse``, the sequences are flipped before and after.
 
     Returns:
         The output in u's dtype and the last state in float32.
 
     Raises:
-        ValueError: The call needs what that kernel lacks: an initial state or float64.
+        ValueError: The tensors are not on a CUDA device, there is an initial state, or an input is
+            float64. The kernel supports none of these.
         ImportError: mamba_ssm is not installed.
     """
     if inputs.u.device.type != "cuda":
@@ -141,5 +151,5 @@ def selective_scan_mamba_ssm(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
 
 
 def _oriented(tensor: Tensor | None, reverse: bool) -> Tensor | None:
-    """Flip what runs over positions; a constant ``(D, N)`` map does not."""
+    """Flip a tensor along positions if ``reverse``; a constant ``(D, N)`` map has none."""
     return tensor.flip(-1) if reverse and tensor is not None and tensor.ndim > 2 else tensor

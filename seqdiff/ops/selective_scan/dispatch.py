@@ -1,4 +1,4 @@
-"""The selective scan: one call, several kernels."""
+"""The selective scan, and the choice of its kernel."""
 
 from __future__ import annotations
 
@@ -32,38 +32,39 @@ def selective_scan(
     reverse: bool = False,
     backend: str = "auto",
 ) -> Float[Tensor, "Bt D L"] | tuple[Float[Tensor, "Bt D L"], Float[Tensor, "Bt D N"]]:
-    """Run the input-dependent linear state space of Mamba over a sequence.
+    """Run the input-dependent linear state space model of Mamba over a sequence.
 
     With ``d = softplus(delta + delta_bias)``: ``h_l = exp(d_l A) h_{l-1} + d_l B_l u_l`` and
-    ``out_l = (C_l h_l + D u_l) silu(z_l)`` (Gu and Dao 2023, arXiv:2312.00752, section 3). Every
-    tensor may have any strides; channels adjacent in memory (a transposed ``(Bt, L, D)``) are the
-    fastest layout on the CPU. Gradients flow to every tensor and through both states.
+    ``out_l = (C_l h_l + D u_l) silu(z_l)`` (Gu and Dao 2023, arXiv:2312.00752, section 3).
+    Tensors may have any strides; on the CPU, the fastest layout has adjacent channels (a transposed
+    ``(Bt, L, D)``). All tensors have gradients, including the initial and the last state.
 
     Args:
         u: Input.
         delta: Step sizes before bias and softplus.
         A: Decay rates, normally negative.
-        B: Input map: shared by all channels, by group of channels, or constant over positions.
-        C: Output map, in any of B's forms.
-        D: Skip weight; none adds nothing.
-        z: Gate; none leaves the output ungated.
+        B: Input map: one for all channels, one for each group of channels, or constant over
+            positions with one for each channel.
+        C: Output map, in any of the shapes that B may have.
+        D: Skip weight; None for no skip connection.
+        z: Gate; None for no gate.
         delta_bias: Added to delta before softplus.
         delta_softplus: Whether delta passes through softplus.
         return_last_state: Also return the state after the last position read.
-        initial_state: State before the first position read; zero when absent.
-        reverse: Read from right to left, so equal to flipping every sequence, scanning and
-            flipping back; the last state is then the one after position 0.
-        backend: ``"auto"`` takes the CPU kernel for CPU tensors, and for CUDA tensors
-            mamba_ssm's or Triton's, see `choose_for_cuda`; ``"reference"``, ``"cpu"``,
-            ``"triton"`` or ``"mamba_ssm"`` selects one.
+        initial_state: State before the first position read; zeros by default.
+        reverse: Read positions from right to left, as if the sequences were flipped before and
+            after. The last state is then the one after position 0.
+        backend: ``"auto"`` uses the CPU kernel for CPU tensors, and the kernel of mamba_ssm or
+            Triton for CUDA tensors, see `choose_for_cuda`. ``"reference"``, ``"cpu"``, ``"triton"``
+            and ``"mamba_ssm"`` select one.
 
     Returns:
-        The output in u's dtype and, if asked for, the last state in float32 (float64 if any input
-        is).
+        The output in u's dtype and, if ``return_last_state``, the last state in float32 (float64 if
+        any input is float64).
 
     Raises:
         ValueError: A shape, a dtype, a device or the backend is wrong.
-        ImportError: The backend asked for, or any for a CUDA device, is not installed.
+        ImportError: The selected backend is not installed, or no backend for CUDA tensors is.
     """
     inputs = ScanInputs(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus, reverse)
     check_scan_inputs(inputs)
@@ -97,7 +98,7 @@ def _run(backend: str, inputs: ScanInputs) -> tuple[Tensor, Tensor]:
 
 
 def _automatic(inputs: ScanInputs) -> str:
-    """Choose by device; on one without any kernel, say once that the reference runs."""
+    """Choose the backend for the device; warn once if only the slow reference supports it."""
     device = inputs.u.device
     if device.type == "cpu":
         return "cpu"

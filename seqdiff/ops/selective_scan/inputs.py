@@ -1,4 +1,4 @@
-"""What every backend of the selective scan receives, checked once."""
+"""The arguments of the selective scan, which are checked once for all backends."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from seqdiff.ops.operators import FLOATS, compute_dtype
 
 
 class ScanInputs(NamedTuple):
-    """The arguments of one selective scan, in the shapes that `selective_scan` names.
+    """The arguments of one selective scan, as `selective_scan` takes them.
 
     Attributes:
         u: Input ``(Bt, D, L)``.
         delta: Step sizes before bias and softplus ``(Bt, D, L)``.
-        A: State decay ``(D, N)``.
+        A: Decay rates ``(D, N)``.
         B: Input map ``(Bt, N, L)``, ``(Bt, G, N, L)`` or constant ``(D, N)``.
-        C: Output map, shaped like one of B's forms.
+        C: Output map, in any of the shapes that B may have.
         D: Skip weight ``(D,)``.
         z: Gate ``(Bt, D, L)``.
         delta_bias: Added to delta ``(D,)``.
@@ -50,10 +50,10 @@ class ScanInputs(NamedTuple):
 
 
 def check_scan_inputs(inputs: ScanInputs) -> None:
-    """Check that some backend can run the arguments; errors name the argument.
+    """Check the arguments that every backend takes.
 
     Raises:
-        ValueError: A tensor has the wrong shape or dtype, or lies on another device than u.
+        ValueError: A tensor has the wrong shape or dtype, or is on another device than u.
     """
     if inputs.u.ndim != 3 or inputs.u.shape[2] < 1:
         raise ValueError(_message("u", "(batch, channels, length >= 1)", inputs.u))
@@ -88,7 +88,7 @@ def check_scan_inputs(inputs: ScanInputs) -> None:
 
 
 def _check_map(name: str, tensor: Tensor, inputs: ScanInputs) -> None:
-    """Check B or C against the three forms they may have."""
+    """Check that B or C has one of its three shapes."""
     batch, channels, length = inputs.u.shape
     state = inputs.A.shape[1]
     good = tensor.shape in ((channels, state), (batch, state, length))

@@ -1,4 +1,4 @@
-"""The scan as a PyTorch operator, whichever kernel runs it."""
+"""Registration of a backend of the scan as a PyTorch operator."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def register_scan(
 
     Args:
         name: Name of the operator.
-        forward: From u, delta, A, B, C, D, z, the bias, the initial state (the last four may be
-            None), whether delta passes softplus, whether positions are read from right to left
-            and whether a backward follows, to the output, the last state and what is saved for
-            the backward.
-        backward: From the same up to the initial state, what was saved, the two options and the
-            gradients of the output and of the last state, to the gradients of all tensors of
-            ``forward`` in order.
-        saved_shape: From u, A, B and C to the shape of what is saved.
-        states_adjacent: Whether the states of B's and C's gradients lie side by side in memory.
+        forward: Takes u, delta, A, B, C, D, z, the bias, the initial state (each of the last four
+            may be None), whether delta passes through softplus, ``reverse``, and whether a backward
+            pass follows. Returns the output, the last state and a tensor saved for the backward
+            pass.
+        backward: Takes the tensors of ``forward``, the saved tensor, the softplus and ``reverse``
+            options, and the gradients of the output and of the last state. Returns the gradients of
+            the tensors of ``forward``, in order.
+        saved_shape: Takes u, A, B and C, and returns the shape of the saved tensor.
+        states_adjacent: Whether the gradients of B and C have adjacent states in memory.
     """
 
     def forward_fake(u, delta, A, B, C, D, z, bias, initial, softplus, reverse, keep):

@@ -1,4 +1,4 @@
-"""The plain PyTorch scan that the kernels must equal: readable and slow."""
+"""The scan in plain PyTorch, as a reference for the kernels; it is slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seqdiff.ops.selective_scan.inputs import ScanInputs
 def selective_scan_reference(
     inputs: ScanInputs,
 ) -> tuple[Float[Tensor, "Bt D L"], Float[Tensor, "Bt D N"]]:
-    """Read the positions one by one (Gu and Dao 2023, arXiv:2312.00752, equation 2).
+    """Run the recurrence position by position (Gu and Dao 2023, arXiv:2312.00752, equation 2).
 
     ``h_l = exp(delta_l A) h_{l-1} + delta_l B_l u_l`` and ``y_l = C_l h_l + D u_l``, gated by
     ``silu(z_l)``.
@@ -51,7 +51,10 @@ def _step_sizes(inputs: ScanInputs) -> Tensor:
 
 
 def _per_channel(matrix: Tensor, u: Tensor) -> Tensor:
-    """B or C in any of its forms as ``(Bt or 1, D or 1, N, L)``, a view or one copy a group."""
+    """Return B or C, in any of its shapes, as ``(Bt or 1, D or 1, N, L)``.
+
+    Only a map with groups is copied.
+    """
     if matrix.ndim == 2:
         return matrix[None, :, :, None].expand(1, -1, -1, u.shape[2])
     if matrix.ndim == 3:

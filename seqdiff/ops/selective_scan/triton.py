@@ -1,4 +1,4 @@
-"""The scan on a CUDA device."""
+"""The scan on a CUDA device, by Triton kernels."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from seqdiff.ops.selective_scan.triton_kernels import (
 from seqdiff.ops.triton_common import BLOCK, ceil_div, kind_of, launch, strided
 
 SPAN = 8
-"""Positions whose states the backward keeps in registers."""
+"""Number of positions whose states the backward pass keeps in registers."""
 
 MAX_STATES = 64
 
 
 def selective_scan_triton(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
-    """Run the scan on a CUDA device; nothing of the size of all states is ever held.
+    """Run the scan on a CUDA device.
+
+    The states of all positions, ``(Bt, D, N, L)``, are never stored together.
 
     Returns:
         The output in u's dtype and the last state in the compute dtype.
 
     Raises:
-        ValueError: The tensors are not on a CUDA device, or the state is wider than 64.
+        ValueError: The tensors are not on a CUDA device, or there are more than 64 states.
     """
     if inputs.A.shape[1] > MAX_STATES:
         raise ValueError(
@@ -62,17 +64,18 @@ def selective_scan_triton(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
 
 
 class _Plan(NamedTuple):
-    """How a scan is cut into programs.
+    """How a scan is divided into programs.
 
     Attributes:
-        batch: Rows.
-        groups: Groups of channels that share one B and one C.
-        blocks: Blocks of channels of one group.
-        chunks: Chunks of a row.
-        chunk: Positions of a chunk.
-        sizes: What every kernel takes: channels, states, channels of a group, blocks of a group.
-        shares: How many groups use the same B, and the same C; 0 where the map is constant.
-        dtype: What is computed in.
+        batch: Number of rows.
+        groups: Number of groups of channels that share one B and one C.
+        blocks: Number of channel blocks, of `BLOCK` channels each, in a group.
+        chunks: Number of chunks in a row.
+        chunk: Number of positions in a chunk.
+        sizes: What every kernel takes: channels, states, channels per group, blocks per group.
+        shares: Number of groups that use the same B, and that use the same C; 0 for a map that is
+            constant over positions.
+        dtype: Dtype of the computation.
     """
 
     batch: int
@@ -86,11 +89,14 @@ class _Plan(NamedTuple):
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Programs of the kernels that run over chunks."""
+        """The launch grid of the kernels that process one chunk per program."""
         return self.batch, self.groups * self.blocks, self.chunks
 
     def options(self) -> dict[str, object]:
-        """Compile-time arguments of every kernel; 16 states of a channel fit in one lane."""
+        """Return the compile-time arguments of every kernel.
+
+        There is one warp for every 16 states, so that a lane holds 16 numbers.
+        """
         width = triton.next_power_of_2(self.sizes[1])
         return {
             "BLOCK": BLOCK,
@@ -101,7 +107,7 @@ class _Plan(NamedTuple):
         }
 
     def join(self, A: Tensor, states: Tensor, totals: Tensor, start: Tensor | None, left: bool):
-        """Join the chunks' results in place; returns what leaves the last chunk."""
+        """Run `join_chunks` on ``states`` in place; return what leaves the last chunk."""
         end = A.new_empty(self.batch, *A.shape, dtype=self.dtype)
         arguments = [*strided(A), states, totals, *strided(start), end, self.chunks, self.sizes]
         launch(join_chunks, self.grid[:2], A, arguments, self.options() | {"LEFTWARDS": left})
@@ -122,14 +128,17 @@ def _plan(u: Tensor, A: Tensor, B: Tensor, C: Tensor, dtype: torch.dtype) -> _Pl
 
 
 def _chunk(length: int) -> int:
-    """Positions of a chunk: long enough that few are joined, short enough that many run at once."""
+    """Choose the number of positions in a chunk.
+
+    Longer chunks are fewer to join; shorter ones give more programs that run in parallel.
+    """
     if length <= 8192:
         return 32
     return 64 if length <= 32768 else 128
 
 
 def _edges(plan: _Plan, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for a state and a sum of steps at each chunk."""
+    """Allocate a state and a sum of step sizes for every chunk."""
     channels, states = plan.sizes[:2]
     room = like.new_empty(plan.batch, plan.chunks, channels, states, dtype=plan.dtype)
     return room, like.new_empty(plan.batch, plan.chunks, channels, dtype=plan.dtype)
@@ -215,7 +224,7 @@ def _backward(
 
 
 def _sum_map(part: Tensor, m: Tensor) -> Tensor:
-    """The gradient of B or C from the programs' parts."""
+    """Sum the programs' parts of the gradient of B or C."""
     if m.ndim == 2:
         return part.sum((0, 1)).to(m.dtype)
     batch, blocks, length, states = part.shape

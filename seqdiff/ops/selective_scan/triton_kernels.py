@@ -1,16 +1,22 @@
 """Triton kernels of the selective scan.
 
-A row is cut into chunks that run side by side: `chunk_states` scans each from a state of zero,
-`join_chunks` turns the results into the state before every chunk, `scan_outputs` scans again from
-there. A program holds one chunk of BLOCK channels, the state as a tile (N, BLOCK). States of a
-channel lie side by side in memory, as in A, so that the compiler gives a lane 4 states of some
-channels: sums over states and over channels then both need few exchanges.
+A row (a sequence of the batch) is divided into chunks that are processed in parallel.
+`chunk_states` scans each chunk from a state of zero, `join_chunks` turns the results into the state
+before every chunk, and `scan_outputs` scans each chunk again from that state. A program processes
+one chunk of a channel block, which is BLOCK channels of one group; channels of a group share B and
+C. It holds the state as a matrix (N, BLOCK). The states of a channel are adjacent in memory, as in
+A, so the compiler gives each lane of a warp 4 states of some channels. Sums over states and sums
+over channels then both need few exchanges between lanes.
 
-In the backward, `chunk_flows` carries gradients leftwards through each chunk from zero,
-`join_chunks` joins them, and `scan_gradients` goes through each chunk twice: rightwards, noting the
-state at every SPAN positions, then leftwards span by span with that span's states in registers.
-There are no atomics: what several programs add to is written apart and summed afterwards, so
-results are the same every time.
+In the backward pass, `chunk_flows` propagates gradients from right to left through each chunk from
+zero, and `join_chunks` joins them. `scan_gradients` then goes through each chunk twice: from left
+to right, to store the state before every span of SPAN positions, and from right to left, span by
+span, with the states of the current span in registers. No atomics are used. Programs write their
+parts of a sum separately and the parts are summed afterwards, so results are reproducible.
+
+Positions are counted in the order in which they are read, so from the right if REVERSE. A tensor is
+followed by the tuple of its strides. Masks begin with ``has``. SHARE_B and SHARE_C are the number
+of groups that use the same B or C, or 0 for a map that is constant over positions.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def softplus(x):
-    """log(1 + exp(x)), exact to the last bits where exp(x) vanishes beside 1."""
+    """Compute log(1 + exp(x)), accurately also where 1 + exp(x) rounds to 1."""
     e = tl.exp(tl.minimum(x, 20.0, propagate_nan=tl.PropagateNan.ALL))
     w = 1 + e
     small = w == 1
@@ -37,20 +43,20 @@ def softplus(x):
 
 @triton.jit
 def place_of(i, length, REVERSE: tl.constexpr):
-    """Where the i-th position read lies, kept inside the row."""
+    """Return the index in memory of position i, clipped to the row."""
     clipped = tl.minimum(i, length - 1)
     return (length - 1 - clipped if REVERSE else clipped).to(tl.int64)
 
 
 @triton.jit
 def inside(mask, i, length):
-    """A mask that is off from the end of the row on."""
+    """Return the mask if position i is inside the row, else False."""
     return mask & (tl.zeros(mask.shape, tl.int32) + i < length)
 
 
 @triton.jit
 def locate(sizes, BLOCK: tl.constexpr, N_PAD: tl.constexpr):
-    """The row, the block, the channels and the states of this program, with their masks."""
+    """Return the row, the channel block, the channels, the states and the masks of the latter."""
     channels, states, per_group, blocks = sizes[0], sizes[1], sizes[2], sizes[3]
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
@@ -62,14 +68,14 @@ def locate(sizes, BLOCK: tl.constexpr, N_PAD: tl.constexpr):
 
 @triton.jit
 def decay_rates(A, sA, d, n, has_d, has_n, KIND: tl.constexpr):
-    """A as a tile ``(N, BLOCK)``, scaled for exp2."""
+    """Load A as ``(N, BLOCK)``, scaled for exp2."""
     at = d[None, :] * sA[0] + n[:, None] * sA[1]
     return tl.load(A + at, mask=has_n[:, None] & has_d[None, :], other=0).to(KIND) * LOG2_E
 
 
 @triton.jit
 def map_start(M, sM, row, block, d, n, sizes, SHARE: tl.constexpr):
-    """Pointers to B or C at position 0: ``(N, 1)`` of this block's group, or a constant tile."""
+    """Return pointers to B or C at position 0: ``(N, 1)``, or ``(N, BLOCK)`` if constant."""
     if SHARE == 0:
         start = M + d[None, :] * sM[0] + n[:, None] * sM[1]
     else:
@@ -80,7 +86,7 @@ def map_start(M, sM, row, block, d, n, sizes, SHARE: tl.constexpr):
 
 @triton.jit
 def load_map(start, sM, place, has_d, has_n, SHARE: tl.constexpr, KIND: tl.constexpr):
-    """B or C at one position, ``(N, 1)`` or ``(N, BLOCK)``."""
+    """Load B or C at one position: ``(N, 1)``, or ``(N, BLOCK)`` if constant."""
     if SHARE == 0:
         value = tl.load(start, mask=has_n[:, None] & has_d[None, :], other=0)
     else:
@@ -90,7 +96,7 @@ def load_map(start, sM, place, has_d, has_n, SHARE: tl.constexpr, KIND: tl.const
 
 @triton.jit
 def load_step(start, s, place, bias, has, SOFTPLUS: tl.constexpr, KIND: tl.constexpr):
-    """Step sizes at one position: as used, zero outside, and before softplus."""
+    """Return the step sizes at one position, zero where masked, and their raw values."""
     raw = tl.load(start + place * s[2], mask=has, other=0).to(KIND) + bias
     step = softplus(raw) if SOFTPLUS else raw
     return tl.where(has, step, 0), raw
@@ -98,7 +104,7 @@ def load_step(start, s, place, bias, has, SOFTPLUS: tl.constexpr, KIND: tl.const
 
 @triton.jit
 def load_channel(vector, d, has_d, KIND: tl.constexpr):
-    """One number a channel, zero for None."""
+    """Load one number per channel; None gives zeros."""
     value = tl.zeros(d.shape, KIND)
     if vector is not None:
         value += tl.load(vector + d, mask=has_d, other=0).to(KIND)
@@ -107,7 +113,7 @@ def load_channel(vector, d, has_d, KIND: tl.constexpr):
 
 @triton.jit
 def row_start(tensor, s, row, d):
-    """Pointers to the channels of one row at position 0."""
+    """Return pointers to the channels of one row at position 0."""
     return tensor + row * s[0] + d * s[1]
 
 
@@ -117,7 +123,7 @@ def chunk_states(
     SHARE_B: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """The state after each chunk that starts from zero, and its sum of step sizes."""
+    """Compute the state after a chunk that starts from zero, and the sum of its step sizes."""
     row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
     chunk = tl.program_id(2)
     rates = decay_rates(A, sA, d, n, has_d, has_n, KIND)
@@ -144,9 +150,12 @@ def join_chunks(
     A, sA, states, totals, start, s_start, end, chunks, sizes,
     LEFTWARDS: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Replace what each chunk makes of zero by what reaches it; the end is what leaves the last.
+    """Combine the chunks of a row, which were processed independently.
 
-    The same recurrence carries states rightwards and their gradients leftwards.
+    On entry, ``states`` holds the state that each chunk produces from zero. On exit, it holds the
+    state before each chunk, given that ``start`` is the state before the first; ``end`` receives
+    the state after the last. If LEFTWARDS, the same recurrence joins the gradients of the states
+    from right to left.
     """
     row, _, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
     has = has_n[:, None] & has_d[None, :]
@@ -171,7 +180,7 @@ def scan_outputs(
     SHARE_B: tl.constexpr, SHARE_C: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Scan each chunk from the state before it and write its outputs, skip and gate applied."""
+    """Scan a chunk from the state before it, and write its outputs with skip and gate applied."""
     row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
     chunk = tl.program_id(2)
     rates = decay_rates(A, sA, d, n, has_d, has_n, KIND)
@@ -199,7 +208,7 @@ def scan_outputs(
 
 @triton.jit
 def ungated(d_out, s_dout, z, sz, row, d, place, has, KIND: tl.constexpr):
-    """The gradient of the output before its gate."""
+    """Load the gradient of the output, and return that of the output before the gate."""
     g = tl.load(row_start(d_out, s_dout, row, d) + place * s_dout[2], mask=has, other=0).to(KIND)
     if z is not None:
         gate = tl.load(row_start(z, sz, row, d) + place * sz[2], mask=has, other=0).to(KIND)
@@ -213,7 +222,10 @@ def chunk_flows(
     SHARE_C: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """The gradient that each chunk alone sends to the state before it, and its sum of steps."""
+    """Compute the gradient of the state before a chunk from the chunk's outputs alone.
+
+    Also compute the sum of its step sizes.
+    """
     row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
     chunk = tl.program_id(2)
     rates = decay_rates(A, sA, d, n, has_d, has_n, KIND)
@@ -239,7 +251,7 @@ def chunk_flows(
 @triton.jit
 def advance(h, i, x, spot, length, SHARE_B: tl.constexpr, SOFTPLUS: tl.constexpr,
             REVERSE: tl.constexpr, KIND: tl.constexpr):  # fmt: skip
-    """The state after position i; unchanged past the end."""
+    """Return the state after position i; beyond the row, it is unchanged."""
     u_row, su, delta_row, sdelta, B_start, sB, rates, bias_d = x
     has_d, has_n = spot
     has = inside(has_d, i, length)
@@ -252,7 +264,7 @@ def advance(h, i, x, spot, length, SHARE_B: tl.constexpr, SOFTPLUS: tl.constexpr
 
 @triton.jit
 def ungate(g, h, c, skipped, gates, place, has, KIND: tl.constexpr):
-    """The gradient before the gate; writes that of the gate, which needs the output once more."""
+    """Return the gradient before the gate, and write that of the gate, which needs the output."""
     z_row, sz, dz_row, sdz = gates
     gate = tl.load(z_row + place * sz[2], mask=has, other=0).to(KIND)
     s = sigmoid(gate)
@@ -263,7 +275,7 @@ def ungate(g, h, c, skipped, gates, place, has, KIND: tl.constexpr):
 
 @triton.jit
 def put_map(total, part, row_part, place, states, has, SHARE: tl.constexpr):
-    """Add to the gradient of a constant map, or write that of a varying one at a position."""
+    """Add to the gradient of a constant map, or write that of a varying one at one position."""
     if SHARE == 0:
         total += part
     else:
@@ -277,7 +289,7 @@ def retreat(
     SHARE_B: tl.constexpr, SHARE_C: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
     KIND: tl.constexpr,
 ):  # fmt: skip
-    """The gradients at position i; returns what flows to the state before it."""
+    """Write the gradients at position i; return that of the state before it, and the sums."""
     u_row, su, delta_row, sdelta, B_start, sB, rates, bias_d = x
     C_start, sC, skip, out_row, s_out, gates, du_row, sdu, d_delta_row, s_ddelta, dB, dC = y
     has_d, has_n = spot
@@ -315,10 +327,11 @@ def scan_gradients(
     CHUNK: tl.constexpr, SPAN: tl.constexpr,
     BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Every gradient of one chunk; those summed over rows or channels as this program's part.
+    """Compute all gradients of one chunk.
 
-    ``parts`` holds dA, dB, dC, dD and d_bias: ``(rows, chunks, D, N)``, then for a map that varies
-    ``(rows, blocks, L, N)`` and for a constant one as for A, then ``(rows, chunks, D)`` twice.
+    Those that are summed over programs go to ``parts``, which holds dA ``(rows, chunks, D, N)``; dB
+    and dC, each ``(rows, blocks, L, N)`` if the map varies and like dA if it is constant; and dD
+    and d_bias ``(rows, chunks, D)``.
     """
     row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
     chunk, at = tl.program_id(2), row * tl.num_programs(2) + tl.program_id(2)

@@ -142,8 +142,8 @@ def test_a_tokenizer_of_the_same_size_with_other_ids_is_refused(
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "vocab.txt").write_text("\n".join(swapped) + "\n")
     said = fails(train_on_text(tmp_path, checkpoint, tmp_path / "other", True))
-    assert "BertBackbone.checkpoint must mean by each id what data.tokenizer does, BertTok" in said
-    assert f"got id 5 for 'good' in {checkpoint}, and for '.' there; use the tokenizer" in said
+    assert "BertBackbone.checkpoint must have the same token ids as data.tokenizer (BertTok" in said
+    assert f"id 5 is 'good' in {checkpoint}, but '.' in the tokenizer; use the tokenizer" in said
     said = fails(train_on_text(tmp_path, checkpoint, checkpoint, False))
     assert "must encode as data.tokenizer does" in said and "data.tokenizer.lowercase" in said
     assert not (tmp_path / "run").exists()
