@@ -27,10 +27,10 @@ def discriminator_auroc(
 ) -> float:
     """Cross-validated area under the ROC curve of a logistic regression.
 
-    This is the mean over five folds, each scored by a model fitted to the other four. Its
-    expectation for two sets from one distribution is exactly 1/2, unlike that of an area pooled
-    over folds. The training sets of the folds overlap, so its variance is larger than that of one
-    area over all rows; compare a second set of real sequences.
+    This is the mean over five folds, each scored by a model fitted to the other four. For two sets
+    from one distribution, its expectation is exactly 1/2, unlike that of an area pooled over folds.
+    The training sets of the folds overlap, so its variance is larger than that of one area over all
+    rows. To see how far a value may be from 1/2 by chance, compare two sets of real sequences.
 
     Args:
         frequencies: Rows of ``kmer_frequencies``, at least five.
@@ -48,7 +48,7 @@ def discriminator_auroc(
     fewest = min(len(frequencies), len(others))
     if fewest < FOLDS:
         raise ValueError(
-            f"discriminator_auroc.frequencies must have at least {FOLDS} rows of each kind, got "
+            f"discriminator_auroc.frequencies and others must have at least {FOLDS} rows each, got "
             f"{fewest}; give more sequences"
         )
     features = np.concatenate([frequencies, others])

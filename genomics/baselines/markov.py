@@ -41,7 +41,7 @@ class MarkovModel:
 
     @property
     def order(self) -> int:
-        """Bases of the longest context."""
+        """Number of bases of the longest context."""
         return len(self.counts) - 1
 
     @classmethod
@@ -126,7 +126,7 @@ class MarkovModel:
         return rows
 
     def _row_nats(self, block: np.ndarray) -> list[np.ndarray]:
-        """Nats of each row under the orders 0, 1, ..., each used where its context is known."""
+        """Nats of each row under the orders 0, 1, ...; a shorter context uses its own order."""
         nats, results = np.zeros(block.shape), []
         for count, (codes, known) in zip(self.counts, _kmers(block, self.order), strict=True):
             kmers = codes[known]
@@ -157,9 +157,7 @@ def baselines(
     """
     wanted = list(orders)
     if not wanted or min(wanted) < 0:
-        raise ValueError(
-            f"baselines.orders must name orders in 0..{MAX_ORDER}, got {wanted}; use range(9)"
-        )
+        raise ValueError(f"baselines.orders must be in 0..{MAX_ORDER}, got {wanted}; use range(9)")
     model = MarkovModel.fit(train_rows, max(wanted), both_strands=both_strands)
     nats, counted = model.nats_by_order(eval_rows)
     if not counted.any():
@@ -196,7 +194,7 @@ def interpolated_baseline(
 
 
 def _strands(rows: Rows, both: bool) -> Iterator[Block]:
-    """Yield blocks and where their bases are known, then the same of the reverse complements."""
+    """Yield each block with a mask of its known bases, and its reverse complement if ``both``."""
     for block in _blocks(rows):
         yield block, block != MASK_ID
         if both:
@@ -223,7 +221,7 @@ def _known(block: np.ndarray) -> np.ndarray:
 
 
 def _kmers(block: np.ndarray, order: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield base-4 codes of the 1-mers, 2-mers, ... that end at each position, and where known."""
+    """Yield base-4 codes of the 1-mers, 2-mers, ... that end at each position, and a known mask."""
     bases = block.astype(np.int64)
     codes, known = bases.copy(), block != MASK_ID
     yield codes, known

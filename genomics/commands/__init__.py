@@ -43,6 +43,6 @@ COMMANDS = [
         "fetch",
         "genomics.commands.fetch:fetch",
         "DNA",
-        "Download an archive, checked: seqdiff fetch hg38 --checksum md5:DIGEST --out data",
+        "Download an archive, verified: seqdiff fetch hg38 --checksum md5:DIGEST --out data",
     ),
 ]

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from seqdiff.run import Run
 
 _EVALUATIONS, _NUM_SAMPLES, _SEED = 8, 64, 1
-_ROOM = 8  # bases of the reference for each of the samples'
+_ROOM = 8  # bases of the reference for each base of the samples
 
 
 def demo(config: Path, /, *, output: Path | None = None) -> None:
-    """Train on a synthetic genome and compare with its true entropy.
+    """Train on a synthetic genome and compare the model's bound with the true entropy.
 
     Args:
         config: YAML file of a run on SyntheticDataModule.
@@ -54,10 +54,10 @@ def demo(config: Path, /, *, output: Path | None = None) -> None:
 
 
 def write_report(trained: Run) -> str:
-    """Draw samples, and compare them with another genome of the same source.
+    """Draw samples, and write a report that compares them with a new genome of the same source.
 
     Returns:
-        What was written and what to run next.
+        Text that names the written files and the next commands.
     """
     from genomics.commands.report import report
     from genomics.data import SyntheticDataModule
@@ -95,7 +95,7 @@ def write_report(trained: Run) -> str:
 
 
 def build_table(result: Likelihood, data: SyntheticDataModule) -> Table:
-    """Lay out the model's bound, the truth, the gap between them, and the Markov chains.
+    """Build a table of the model's bound, the true entropy, their gap, and the Markov chains.
 
     Args:
         result: The model's bound on the test split.

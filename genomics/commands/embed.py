@@ -31,10 +31,10 @@ def embed(
         fasta: FASTA file, plain, gzip or bgzip.
         out: File to write: .npz with names and embeddings (unpooled embedding_0, embedding_1, ...),
             or .h5ad for AnnData.
-        layer: States after that many layers, 0 for embedded bases; default: those that the head
-            reads.
-        pooling: mean averages over known bases; none keeps a vector for each base.
-        batch_size: Rows of a network call.
+        layer: Number of layers after which states are taken, 0 for embedded bases; default: the
+            states that the head reads.
+        pooling: mean averages over known bases; none writes one vector per base.
+        batch_size: Rows per network call.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
@@ -76,7 +76,7 @@ def _check_out(out: Path, pooling: str) -> None:
     """Check that the format is known, installed, and can hold the result.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If a check fails.
     """
     if out.suffix not in {".npz", ".h5ad"}:
         raise ValueError(f"embed.out must end in .npz or .h5ad, got {out}; rename it")
@@ -84,14 +84,14 @@ def _check_out(out: Path, pooling: str) -> None:
         return
     if pooling == "none":
         raise ValueError(
-            f"embed.out must end in .npz with --pooling none, got {out}: AnnData has one vector a "
-            "record; rename it or pool"
+            f"embed.out must end in .npz with --pooling none, got {out}: AnnData has one vector "
+            "per record; rename it or pool"
         )
     require_extra("anndata", "embed", "genomics")
 
 
 def _write(path: Path, names: list[str], vectors: list[np.ndarray], *, pooled: bool) -> None:
-    """Write the file that the suffix stands for."""
+    """Write the file in the format of its suffix."""
     import numpy as np
 
     if path.suffix == ".h5ad":

@@ -8,7 +8,7 @@ from seqdiff.files import check_folder
 
 
 def fetch(name: str, /, *, checksum: str, out: Path) -> None:
-    """Download a published archive, check it, and resume an interrupted transfer.
+    """Download a published archive and verify its checksum; an interrupted transfer is resumed.
 
     Args:
         name: hg38, genomic_benchmarks, or a URL of http or https.
@@ -19,7 +19,7 @@ def fetch(name: str, /, *, checksum: str, out: Path) -> None:
     Raises:
         OSError: If the folder cannot be written to, the file is not on the server, or the transfer
             breaks.
-        ValueError: If the name or the checksum is none, or the file has another checksum.
+        ValueError: If the name or the checksum is invalid, or the file has another checksum.
     """
     from genomics.io import fetch as download
     from seqdiff.progress import progress

@@ -45,12 +45,13 @@ def finetune(
     baselines: Annotated[tuple[Baseline, ...], Several] = BASELINES,
     device: str | None = None,
 ) -> None:
-    """Fine-tune DNA networks on labelled sequences, beside trained baselines.
+    """Fine-tune DNA networks on labelled sequences, and train baselines to compare them with.
 
     The defaults are the published protocol. The same command continues after an interruption.
 
     Args:
-        models: Runs on DNA, or folders of a published Caduceus; none trains only baselines.
+        models: Runs on DNA, or folders of a published Caduceus; without any, only baselines are
+            trained.
         data: A table, the folder of a task, or a folder of tasks.
         out: Folder of the results.
         fasta: Genome of interval tasks, or a folder with the genomes that metadata.yaml names.
@@ -59,13 +60,14 @@ def finetune(
         lr: Learning rates.
         batch_size: Batch sizes.
         epochs: Epochs; the result is that of the best epoch on validation.
-        seeds: Number of splits of train.
+        seeds: Number of seeds, each with its own split of train.
         strategy: Train all weights, or only the head.
-        conjoin: When a network that reads one strand runs on both (PS reads both always).
-        pooling: Positions to average; padded fills rows with N and includes it, as published code.
+        conjoin: When to run a network that reads one strand on both (Caduceus-PS reads both).
+        pooling: Positions to average; padded fills rows with N and averages over N too, as
+            published code does.
         max_length: Bases read, from the middle of longer sequences; default: as published, or 1024.
         scratch: Add untrained networks of the same shapes.
-        baselines: Baselines to train; none if given without a value.
+        baselines: Baselines to train; without a value, none are trained.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
@@ -83,7 +85,7 @@ def finetune(
             raise ValueError(f"finetune.lr must be above 0, got {rate}; 1e-3 is usual")
     if not models and (scratch or not baselines):
         raise ValueError(
-            "finetune.models must be given with --scratch, or without baselines, got none; "
+            "finetune.models must be given if --scratch is set or --baselines is empty, got none; "
             "name a run"
         )
     check_folder("finetune.out", out)
@@ -148,7 +150,7 @@ def _check_names(names: list[str]) -> None:
 
 
 def _notes(tasks: list[LabelledTask], grid: Grid) -> list[str]:
-    """Describe how each task is split, and how many sequences are cut."""
+    """Describe how each task is split, and how many of its sequences are cut."""
     from genomics.finetune import reading_length
 
     notes = []
@@ -162,6 +164,6 @@ def _notes(tasks: list[LabelledTask], grid: Grid) -> list[str]:
         if cut:
             notes.append(
                 f"{task.name}: {cut:,} of {total:,} sequences are cut to their middle {length:,} "
-                "bases by networks"
+                "bases for networks"
             )
     return notes

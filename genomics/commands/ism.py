@@ -24,8 +24,8 @@ def ism(
         run: Run directory.
         fasta: FASTA file, plain, gzip or bgzip.
         out: .npz file to write: names, sequences, and effect_0, effect_1, ... in their order.
-        window: Bases around a position; default: those of a training row.
-        batch_size: Rows of a network call.
+        window: Bases of the window around a position; default: the length of a training row.
+        batch_size: Rows per network call.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
@@ -49,8 +49,8 @@ def ism(
     trained = load_dna_run("ism", run, choose_device(device))
     if not can_mask(trained.denoiser):
         raise ValueError(
-            "ism.directory must be a run of a process with masks alone, got the "
-            f"{trained.denoiser.description}; seqdiff variants takes every process"
+            "ism.directory must be a run of a process whose only noise is masks, got the "
+            f"{trained.denoiser.description}; seqdiff variants supports every process"
         )
     window = choose_window("ism", trained, window)
     records = read_ids(fasta)
@@ -74,4 +74,4 @@ def ism(
         arrays = {"names": np.array(list(records)), "sequences": np.array(bases), **named}
         np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]
     noun = "record" if len(records) == 1 else "records"
-    print(f"{out}: {len(records):,} {noun}, {known:,} positions, nats against the reference")
+    print(f"{out}: {len(records):,} {noun}, {known:,} positions, nats relative to the reference")

@@ -12,16 +12,16 @@ from seqdiff.run import Run, guide, load
 
 
 def load_dna_run(command: str, directory: Path, device: torch.device) -> Run:
-    """Load a run of DNA, as a model without a label.
+    """Load a run on DNA, for use without a label.
 
     Args:
-        command: Who asks, for the messages.
+        command: Name of the command, for error messages.
         directory: Run directory.
-        device: Where the network goes.
+        device: Device of the network.
 
     Raises:
         FileNotFoundError: See ``load``.
-        ValueError: If it is no model of DNA, or cannot do without a label; see ``load``.
+        ValueError: If the run is not on DNA, or the model needs a label; see ``load``.
     """
     run = load(directory, device=device)
     if run.tokenizer.fingerprint != DNATokenizer().fingerprint:
@@ -36,30 +36,30 @@ def choose_window(command: str, run: Run, window: int | None) -> int:
     """Choose how many bases the network sees at a time.
 
     Args:
-        command: Who asks, for the messages.
+        command: Name of the command, for error messages.
         run: The run.
-        window: What was asked for; ``None`` takes the length of the rows of the training.
+        window: Requested number; ``None`` means the length of the training rows.
 
     Raises:
-        ValueError: If the network takes no such row, or nothing was asked for and rows of the
-            training had no one length.
+        ValueError: If the network does not support the length, or no length was requested and the
+            training rows differ in length.
     """
     learnt, most = run.datamodule.context_length, run.max_length
     chosen = learnt if window is None else window
     if chosen is None:
         raise ValueError(
-            f"{command}.window must be given for a run whose training rows had no one length, got "
+            f"{command}.window must be given for a run whose training rows differ in length, got "
             f"{run.directory}; add --window 1024"
         )
     if chosen < 2 or (most is not None and chosen > most):
-        limit = "" if most is None else f" and at most {most}, all that the network takes"
+        limit = "" if most is None else f" and at most {most}, the most that the network supports"
         raise ValueError(
             f"{command}.window must be at least 2{limit}, got {chosen}; leave out --window"
         )
     if learnt is not None and chosen > learnt:
         print(
-            f"seqdiff: warning: {command} extrapolates: windows have {chosen:,} bases, the rows "
-            f"that {run.directory} was trained on {learnt:,}",
+            f"seqdiff: warning: {command} extrapolates: windows have {chosen:,} bases, but "
+            f"{run.directory} was trained on rows of {learnt:,}",
             file=sys.stderr,
         )
     return chosen

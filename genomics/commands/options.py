@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DnaOptions:
-    """Motifs and strands.
+    """Options for motifs and strands.
 
     Attributes:
-        motif: PATTERN or PATTERN@START, with IUPAC codes: bases that occur in every sequence, from
-            START on, counted from 0, or at a random place; may be repeated.
+        motif: PATTERN or PATTERN@START, with IUPAC codes: bases that occur in every sequence,
+            starting at START (counted from 0) or at a random position; may be repeated.
         rc_consistent: Predict from both strands, so that a sequence and its reverse complement are
             equally likely; twice the evaluations.
     """
@@ -26,10 +26,10 @@ class DnaOptions:
     rc_consistent: bool = False
 
     def check_infill(self) -> None:
-        """Check that there are no motifs beside a file of templates.
+        """Check that no motif is given together with a file of templates.
 
         Raises:
-            ValueError: If there are.
+            ValueError: If a motif is given.
         """
         if self.motif is not None:
             raise ValueError(
@@ -51,10 +51,10 @@ class DnaOptions:
         return Scaffolds(motifs, num, length, run.tokenizer)
 
     def modify(self, run: Run, sampler: Sampler) -> Run:
-        """Predict from both strands, if that is asked for.
+        """Make the run predict from both strands, if the option is set.
 
         Raises:
-            ValueError: If the sequences have one strand, or the model or the sampler is
+            ValueError: If the sequences have only one strand, or the model or the sampler is
                 order-dependent.
         """
         return rc_consistent(run, sampler) if self.rc_consistent else run
@@ -68,7 +68,7 @@ def rc_consistent(run: Run, sampler: Sampler) -> Run:
         sampler: How it will be drawn.
 
     Raises:
-        ValueError: If its sequences have one strand, or the model or the sampler is
+        ValueError: If its sequences have only one strand, or the model or the sampler is
             order-dependent.
     """
     from seqdiff.data import StrandTokenizer

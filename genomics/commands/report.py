@@ -102,14 +102,14 @@ def report(
         measured = measure(sets, scored, seed, lambda: bar.advance(task))
         curves = read_curves(run / "metrics.csv", data, _split(trained))
         bar.advance(task)
-    drawn = f"First sequence of {trace}."
+    drawn = f"The first sequence of {trace}."
     if steps is None:
         length = min(len(rows[0]), data.context_length or len(rows[0]))
         steps = draw_trace(trained, sampler, length, seed)
         drawn = f"One sequence of {length:,} bases, drawn for this page by {steps.sampler}."
     figures = draw_all(measured, steps, 0, curves)
     _write(sources, sets, measured, curves, figures, drawn)
-    print(f"{out}: {len(rows):,} samples; the numbers: {out.with_suffix('.json')}")
+    print(f"{out}: {len(rows):,} samples; the numbers are in {out.with_suffix('.json')}")
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ def open_dna_run(directory: Path, device: torch.device) -> Run:
     """Load a run of DNA.
 
     Raises:
-        FileNotFoundError: If it is no run directory.
-        ValueError: If it is not on DNA.
+        FileNotFoundError: If the directory is not a run.
+        ValueError: If the run is not on DNA.
     """
     from seqdiff.run import load
 
@@ -153,12 +153,12 @@ def draw_samples(trained: Run, path: Path, num: int, seed: int) -> None:
 
 
 def find_reference(trained: Run, seed: int) -> Path:
-    """Find real sequence for a run: RUN/reference.fa, or what it was trained on.
+    """Find real sequence for a run: RUN/reference.fa, or the FASTA file that it was trained on.
 
-    For a synthetic source another genome is drawn and written there.
+    For a synthetic source, a new genome is drawn and written to RUN/reference.fa.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If the run was not trained on a FASTA file.
     """
     from genomics.data import SyntheticDataModule
     from genomics.io import write_fasta
@@ -185,7 +185,7 @@ def check_dna(trained: Run) -> None:
     """Check that a run is on DNA.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If the run is not on DNA.
     """
     from genomics.sequence import DNATokenizer
 
@@ -201,7 +201,7 @@ def read_dna_trace(path: Path) -> Trace:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is no trace, or one of something else.
+        ValueError: If the file is not a trace, or not a trace of DNA.
     """
     from genomics.sequence import BASES
     from seqdiff.trace import read_trace
@@ -209,7 +209,7 @@ def read_dna_trace(path: Path) -> Trace:
     trace = read_trace(path)
     if trace.symbols != (*BASES, "N"):
         raise ValueError(
-            f"report.trace must be of DNA, got {path} with {len(trace.symbols)} symbols; "
+            f"report.trace must be a trace of DNA, got {path} with {len(trace.symbols)} symbols; "
             "give one that was drawn from this run"
         )
     return trace
@@ -231,7 +231,7 @@ def draw_trace(trained: Run, sampler: Sampler, length: int, seed: int) -> Trace:
 
 
 def _split(trained: Run) -> Split:
-    """Name the split to score Markov chains on: test, or what a run without one has."""
+    """Return the split to score Markov chains on: test if it exists, else valid, else train."""
     for split in ("test", "valid"):
         try:
             trained.datamodule.dataset(split)
@@ -249,7 +249,7 @@ def _write(
     figures: dict[str, str],
     drawn: str,
 ) -> None:
-    """Write both files or neither, after everything has been made."""
+    """Write both files or neither, after their contents are complete."""
     import json
 
     from genomics.report import About, numbers, write_page

@@ -34,15 +34,15 @@ def variants(
     Args:
         run: Run directory.
         vcf: VCF file, plain, gzip or bgzip.
-        fasta: Genome that REF agrees with.
+        fasta: Genome that the REF column agrees with.
         out: Tab-separated table to write.
-        score: marginal takes 2 network passes per site, likelihood 64, and 64 per ALT; default:
-            both, but likelihood for a run whose noise is not masks alone.
-        window: Bases around a variant; default: those of a training row.
-        evaluations: Network passes for each window and strand; default: 32, and 1 where that is
+        score: marginal takes 2 network passes per site; likelihood takes 64 per site and 64 per
+            ALT; default: both, or likelihood for a run with other noise than masks.
+        window: Bases of the window around a variant; default: the length of a training row.
+        evaluations: Network passes for each window and strand; default: 32, or 1 where one pass is
             exact.
         seed: Seed of the draws.
-        batch_size: Rows of a network call.
+        batch_size: Rows per network call.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
@@ -67,8 +67,8 @@ def variants(
     score = score or ("both" if can_mask(trained.denoiser) else "likelihood")
     if score != "likelihood" and not can_mask(trained.denoiser):
         raise ValueError(
-            f"variants.score must be likelihood for the {trained.denoiser.description}, from which "
-            f"no base can be hidden, got {score}; leave out --score"
+            f"variants.score must be likelihood for the {trained.denoiser.description}, which "
+            f"cannot mask a base, got {score}; leave out --score"
         )
     estimator = _choose_estimator(trained, evaluations)
     window = choose_window("variants", trained, window)
@@ -91,14 +91,14 @@ def variants(
 def _describe(score: str, estimator: Estimator) -> str:
     if score == "marginal":
         return ""
-    return f"; llr: of {estimator.quantity}, by {estimator.name}"
+    return f"; llr from likelihoods ({estimator.quantity}) by {estimator.name}"
 
 
 def _choose_estimator(trained: Run, evaluations: int | None) -> Estimator:
-    """Take the usual estimator of such a run, with as many evaluations as asked for.
+    """Return the usual estimator of a run, with the requested number of evaluations.
 
     Raises:
-        ValueError: If the run's likelihood takes one pass, and another number is asked for.
+        ValueError: If a number is given although the run's likelihood is exact in one pass.
     """
     from seqdiff.likelihood import SmallK, TimeEstimator, fit, usual_contrast
 
@@ -108,7 +108,7 @@ def _choose_estimator(trained: Run, evaluations: int | None) -> Estimator:
     if usual.exact:
         raise ValueError(
             f"variants.evaluations must be left out for {trained.directory}, whose likelihood is "
-            f"exact in one pass, got {evaluations}"
+            f"exact in one pass, got {evaluations}; leave out --evaluations"
         )
     if isinstance(usual, TimeEstimator):
         return replace(usual, evaluations=evaluations)

@@ -83,7 +83,7 @@ class LabelTable:
                 )
             if record in found:
                 raise ValueError(
-                    f"{self.file}:{line}: record {record!r} has a label already; keep one line"
+                    f"{self.file}:{line}: record {record!r} has two labels; keep one line"
                 )
             found[record] = numbers[rest[0]]
         return np.array([found.get(record, NO_LABEL) for record in records], dtype=np.int64)
@@ -110,8 +110,8 @@ class FastaDataModule(WindowDataModule):
         length: Bases of a window.
         stride: Distance between the starts of training windows; ``None`` means ``length``.
             Evaluation windows are always adjacent.
-        split: Fractions of train, valid and test; 0 leaves a split out. The fraction of a split
-            with records or a file of its own is added to training.
+        split: Fractions of train, valid and test; 0 leaves a split out. If a split has its own
+            records or file, its fraction is added to training.
         split_seed: Seed of the random blocks. It defines the data, so it is independent of the
             run's seed.
         bed: BED file of the intervals to use, with or without the split in column 4.
@@ -121,7 +121,8 @@ class FastaDataModule(WindowDataModule):
         test_fasta: Another FASTA file to test on.
         labels: Names of the classes of records, stored with the run.
         label_file: Tab-separated lines of a record and its class, for all FASTA files.
-        off_end: The last window of an interval: moved inside, dropped, or padded with N.
+        off_end: What to do with the last window of an interval: ``shift`` moves it inside,
+            ``drop`` leaves it out, ``pad`` fills it with N.
         reverse_complement: Read training rows from either strand with probability 1/2.
         batch_size: Training examples per device and forward pass.
         eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
@@ -241,15 +242,15 @@ class FastaDataModule(WindowDataModule):
             if one_file:
                 names = describe_names(tuple(" = ".join(copies) for copies in shared))
                 raise ValueError(
-                    f"FastaDataModule.fasta must hold no record twice, once for {other} and once "
-                    f"for {own}, got {len(shared)} such in {self.file(own)} ({names}); "
+                    f"FastaDataModule.fasta must not hold copies of one record in {other} and in "
+                    f"{own}, got {len(shared)} copied records in {self.file(own)} ({names}); "
                     "keep one copy of each, or hold both out together with data.valid_chroms or "
                     "data.test_chroms"
                 )
             names = describe_names(tuple(name for name, _ in shared))
             raise ValueError(
                 f"FastaDataModule.{own}_fasta must share no record with the {other} split, got "
-                f"{len(shared)} of {self.file(other)} again in {self.file(own)} ({names}); "
+                f"{len(shared)} records of {self.file(other)} in {self.file(own)} too ({names}); "
                 f"remove them from one file, or leave data.{own}_fasta out and hold out "
                 "records of data.fasta by name with data.valid_chroms and data.test_chroms"
             )

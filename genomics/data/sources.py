@@ -92,7 +92,7 @@ class PlantedMotif:
 def append(
     contexts: Float64[np.ndarray, "*shape C"], probs: Float64[np.ndarray, "*contexts 4"]
 ) -> Float64[np.ndarray, "*shape C"]:
-    """Advance a distribution of contexts by one base.
+    """Append one base to the contexts of a distribution.
 
     Args:
         contexts: Distribution of the last k bases, by base-4 code.
@@ -139,7 +139,7 @@ def _check_transitions(transitions: np.ndarray) -> np.ndarray:
     if not (transitions > 0).all() or not np.allclose(transitions.sum(axis=1), 1, atol=1e-12):
         raise ValueError(
             "MarkovGenome.transitions must have rows of positive probabilities that sum to 1, got "
-            f"a least entry {transitions.min():.3g} and sums from "
+            f"a smallest entry {transitions.min():.3g} and sums from "
             f"{transitions.sum(axis=1).min():.6g}; divide each row by its sum"
         )
     return transitions
@@ -186,7 +186,7 @@ class MarkovGenome:
         if self._background <= 0:
             raise ValueError(
                 f"MarkovGenome.motifs must have rates that sum to less than 1, got "
-                f"{sum(rates):.4g}; plant more sparsely"
+                f"{sum(rates):.4g}; use smaller rates"
             )
         matrices = [matrix for motif in motifs for matrix in motif.strands]
         self.emissions = np.concatenate([np.full((1, 4), np.nan), *matrices])
@@ -238,7 +238,7 @@ class MarkovGenome:
         if num < 1 or length < 1:
             raise ValueError(
                 f"MarkovGenome.sample needs num and length of at least 1, got {num} and {length}; "
-                "ask for one window or more"
+                "use at least 1 for both"
             )
         rows, _ = self.sample_paths(num, max(length - self.order, 0), seed)
         return rows[:, :length]
@@ -249,8 +249,9 @@ class MarkovGenome:
         """Draw bases together with their hidden states.
 
         Returns:
-            The k bases of a stationary context and ``steps`` more, and the hidden states of the
-            last base of the context (for k = 0, of the base before the window) and of those.
+            The k bases of a stationary context and ``steps`` more bases; and the hidden states of
+            the last base of the context (for k = 0, of the base before the window) and of each
+            further base.
         """
         generator = np.random.default_rng(seed)
         contexts, num_states = self.stationary.shape
@@ -280,7 +281,8 @@ class MarkovGenome:
         """Exact log-probability of stationary windows, in nats.
 
         Args:
-            rows: Ids ``0..4``. The bases at an N are summed over, at ``4 ** k`` times the cost.
+            rows: Ids ``0..4``. The probability of a row with N sums over the bases that an N may
+                stand for, at ``4 ** k`` times the cost.
 
         Raises:
             ValueError: If an id is not in ``0..4``.

@@ -66,7 +66,7 @@ def split_by_chromosome(
     both = sorted(set(valid) & set(test))
     if both:
         raise ValueError(
-            f"valid_chroms and test_chroms must differ, both have {both[0]!r}; choose one"
+            f"valid_chroms and test_chroms must differ, got {both[0]!r} in both; choose one"
         )
     in_valid = np.isin(regions.chrom, [names.index(chrom) for chrom in valid])
     in_test = np.isin(regions.chrom, [names.index(chrom) for chrom in test])
@@ -196,14 +196,14 @@ def _digest(ids: np.ndarray, *, opposite: bool = False) -> bytes:
 
 @dataclass(frozen=True)
 class HoldOut:
-    """The origin of each split, see ``FastaDataModule``.
+    """Where each split comes from, see ``FastaDataModule``.
 
     Attributes:
         split: Fractions of train, valid and test.
         split_seed: Seed of the random blocks.
         bed: BED file of the intervals to use.
-        chroms: Records of the training file that form a split.
-        files: FASTA file that forms a split.
+        chroms: Records of the training file that form each split.
+        files: FASTA file of each split that has its own.
     """
 
     split: tuple[float, float, float]
@@ -241,8 +241,8 @@ class HoldOut:
                 given += [f"{name}_fasta" for name in self.files]
                 if given:
                     raise ValueError(
-                        "FastaDataModule.bed names the splits in column 4, got "
-                        f"{given[0]} too; remove one of them"
+                        "FastaDataModule.bed must not name splits in column 4 if "
+                        f"{given[0]} is given, got both; remove one of them"
                     )
                 return split_by_label(rows, genome.names)
             regions = merge(Regions.from_intervals(rows, genome.names))

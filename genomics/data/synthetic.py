@@ -1,4 +1,4 @@
-"""A data module for a synthetic genome with a known likelihood, to compare a model's bound with."""
+"""A data module for a synthetic genome whose exact likelihood a model's bound is compared with."""
 
 from __future__ import annotations
 
@@ -168,7 +168,8 @@ class SyntheticDataModule(SequenceDataModule):
     def source_nats(self, split: Split) -> Float64[np.ndarray, " n"]:
         """Return the exact nats of each window of a split under the source.
 
-        The difference to a model's nats, paired by window, has a small standard error.
+        The mean difference between these and a model's nats has a small standard error, because
+        both are of the same windows.
         """
         return -self.source.log_prob(self.dataset(split).tokens)
 

@@ -117,7 +117,7 @@ class WindowDataset(SequenceDataset):
         return tokens, loss_mask
 
     def _has_known_base(self) -> np.ndarray:
-        """Check first bases, then read whole windows only where the first base is unknown."""
+        """Check the first base of each window; read a whole window only if that base is unknown."""
         known = self.genome.ids[self._starts] != MASK_ID
         doubtful = np.flatnonzero(~known)
         for part in np.array_split(doubtful, len(doubtful) * self.length // _CHUNK_BASES + 1):
@@ -251,8 +251,8 @@ class WindowDataModule(SequenceDataModule):
                 raise ValueError(
                     f"{type(self).__name__}: the {split} split holds no window of {self.length} "
                     f"bases with a known base{outside}, got {genome.lengths.sum():,} bases in all "
-                    f"in {self.file(split)}; use a shorter data.length, or change what "
-                    f"{split} gets by {self.keys(split)}"
+                    f"in {self.file(split)}; use a shorter data.length, or give {split} more "
+                    f"sequence by {self.keys(split)}"
                 )
             self._check_labels(split, datasets[split])
         self._check_classes(datasets)
@@ -281,10 +281,10 @@ class WindowDataModule(SequenceDataModule):
             if number in there["train"]:
                 continue
             found = [split for split, classes in there.items() if number in classes]
-            got, fix = "in no record that is used", "label a training record so, or drop the name"
+            got, fix = "in no record that is used", "give this label to a record, or drop the name"
             if found:
                 got = f"only in {' and '.join(found)}"
-                fix = "keep one of its records in training, or drop the name and its records"
+                fix = "move one of its records to training, or drop the name and its records"
             raise ValueError(
                 f"{type(self).__name__}.labels must all occur in the training records, got "
                 f"{name!r} {got}; {fix}"
@@ -298,7 +298,7 @@ def _disjoint(dataset: WindowDataset) -> WindowDataset:
 
 
 def _tokens(dataset: WindowDataset, most: int | None = None) -> Iterator[UInt8[np.ndarray, "_ _"]]:
-    """Read windows in blocks: all, or evenly spaced ones with at most about ``most`` bases."""
+    """Read all windows in blocks, or evenly spaced windows with at most about ``most`` bases."""
     step = 1 if most is None else -(-len(dataset) * dataset.length // most)
     chosen = np.arange(0, len(dataset), max(1, step))
     for first in range(0, len(chosen), _BLOCK_ROWS):

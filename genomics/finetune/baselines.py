@@ -79,7 +79,7 @@ def run_baseline(
         name: Name of the baseline.
         task: The task.
         seen: True for test rows that occur in training.
-        length: Most bases that the CNN reads; the other baselines read all.
+        length: Maximum number of bases that the CNN reads; the other baselines read all.
         epochs: Epochs of the CNN.
         seed: Seed of the split and of the CNN.
         device: Device of the CNN.

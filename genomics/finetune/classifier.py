@@ -20,7 +20,7 @@ from seqdiff.types import Inputs
 
 
 def crop(ids: UInt8[np.ndarray, " L"], length: int) -> UInt8[np.ndarray, " l"]:
-    """Keep the middle of a longer sequence; of an odd excess, one more base is cut at the end."""
+    """Keep the middle of a longer sequence; an odd excess cuts one more base at the end."""
     first = max(0, len(ids) - length) // 2
     return ids[first : first + length]
 
@@ -33,7 +33,7 @@ def pad(
     Args:
         data: Sequences.
         rows: Indices of the rows.
-        length: Most bases of a row.
+        length: Maximum number of bases of a row.
         width: Width of the batch; default: that of its longest row.
 
     Returns:

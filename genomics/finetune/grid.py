@@ -38,7 +38,7 @@ class Grid:
         strategies: See ``Plan``.
         conjoins: Values of ``SequenceClassifier.conjoin`` for networks that read one strand.
         pooling: See ``SequenceClassifier``.
-        max_length: Most bases that are read; ``None`` means ``reading_length``.
+        max_length: Maximum number of bases that are read; ``None`` means ``reading_length``.
         baselines: Names of the baselines to train.
     """
 
@@ -162,5 +162,5 @@ def _check_length(model: Pretrained, task: LabelledTask, length: int) -> None:
     if model.max_length is not None and length > model.max_length:
         raise ValueError(
             f"finetune.max_length must be at most the context of {model.name}, "
-            f"{model.max_length}, got {length} for {task.name}; set --max-length"
+            f"{model.max_length}, got {length} for {task.name}; lower --max-length"
         )

@@ -30,7 +30,7 @@ def check_link(path: Path) -> None:
     """Check that a path is not a broken symbolic link, which would be ignored otherwise.
 
     Raises:
-        FileNotFoundError: If it is.
+        FileNotFoundError: If the path is a broken link.
     """
     if path.is_symlink() and not path.exists():
         raise FileNotFoundError(

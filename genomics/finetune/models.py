@@ -26,7 +26,7 @@ class Pretrained:
             output for the same weights (``swap_strands``).
         seeded: Whether each seed has its own weights.
         strands: See ``Backbone``.
-        max_length: Most bases of a row; ``None`` without a limit.
+        max_length: Maximum number of bases of a row; ``None`` without a limit.
         build: Returns a new copy of the network for a seed.
     """
 

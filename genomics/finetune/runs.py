@@ -77,7 +77,7 @@ class Plan:
         recipe: Hyperparameters of the optimizer.
         strategy: Whether to train all weights, or only the head on fixed states (linear probe).
         conjoin: See ``SequenceClassifier``.
-        length: Most bases that are read; of longer sequences, the middle is read.
+        length: Maximum number of bases that are read; of longer sequences, the middle is read.
         pooling: See ``SequenceClassifier``; ``padded`` pads all rows to ``length``.
         seed: Seed of the split, the head and the order of the sequences.
     """
@@ -118,8 +118,8 @@ def split_rows(
     learned, held = np.sort(order[:num]), np.sort(order[num:])
     if len(np.unique(task.train.labels[learned])) < len(task.classes):
         raise ValueError(
-            f"{task.name}: nine tenths of train must hold every class, got {num} sequences "
-            "without one; add more sequences"
+            f"{task.name}: the 90% of train that are used for training must hold every class, got "
+            f"{num} sequences in which a class is missing; add more sequences"
         )
     return learned, held
 
@@ -145,7 +145,7 @@ def shuffled(
         data: Training set.
         seed: Seed of the orders.
         size: Sequences per batch.
-        length: Most bases that are read.
+        length: Maximum number of bases that are read.
         width: See ``genomics.finetune.classifier.pad``.
     """
     generator = np.random.default_rng(seed)
@@ -165,7 +165,7 @@ def predict(
     Args:
         model: Maps ids and padding to logits.
         data: Sequences.
-        length: Most bases that are read.
+        length: Maximum number of bases that are read.
         width: See ``genomics.finetune.classifier.pad``.
     """
     model.eval()

@@ -13,14 +13,14 @@ from seqdiff.training import Cell, Ledger, Sheet, choose
 METRICS = ("accuracy", "matthews", "auroc")
 _TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logistic", "cnn": "CNN"}
 NOTE = (
-    "Mean over seeds; range is max - min over seeds of the accuracy before it. Each seed has its "
-    "own 90/10 split of train, unless the task has a validation set, where majority, length and "
-    "k-mers do not depend on the seed and are run once. Epoch, rate and batch size are chosen on "
-    "validation. "
-    "*: on unseen test rows: on neither strand in train or a validation set of the task, and no "
-    "overlap of intervals or, without coordinates, no 50 consecutive bases in common. "
-    "seq/s: training sequences per second, without validation and test; none for "
-    "a probe, which reads each sequence once. Published: on the official splits of that data set."
+    "Values are means over seeds. The range is max - min over seeds of the accuracy to its left. "
+    "Each seed has its own 90/10 split of train, unless the task has a validation set; majority, "
+    "length and k-mers then do not depend on the seed and are run once. Epoch, learning rate and "
+    "batch size are chosen on validation. Columns with * use only unseen test rows: neither strand "
+    "of such a row is in train or a validation set of the task, and its interval overlaps none of "
+    "theirs or, without coordinates, it has no 50 consecutive bases in common with them. "
+    "seq/s: training sequences per second, without validation and test; not given for a probe, "
+    "which reads each sequence once. Published accuracies use the official splits of the data set."
 )
 
 

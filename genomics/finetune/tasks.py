@@ -281,10 +281,10 @@ def _split_by_hash(source: TaskSource, reading: Reading) -> LabelledTask:
         for name in sorted(set(classes) - {row.label for row in part}):
             lines = [row.line for row in rows if row.label == name]
             raise ValueError(
-                f"{source.path}:{lines[-1]}: the split 80/10/10 by a hash of each sequence leaves "
-                f"class {name!r} ({len(lines)} rows, the last one here) out of {split}; give "
-                "a folder with tables for train, valid and test, or more rows"
+                f"{source.path}:{lines[-1]}: every split must hold every class, got no row of "
+                f"class {name!r} ({len(lines)} rows, this is the last) in {split} after the split "
+                "80/10/10 by a hash; give tables for train, valid and test, or more rows"
             )
     train, valid, test = (gather(part, classes) for part in parts.values())
-    note = "one table, split 80/10/10 by a hash of each sequence: not the official splits"
+    note = "one table, split 80/10/10 by a hash of each sequence; not the official splits"
     return LabelledTask(source.name, classes, train, valid, test, note)

@@ -66,7 +66,7 @@ def fetch(name: str, checksum: str, folder: Path, *, progress: Progress | None =
     if not matches:
         part.unlink()
         raise ValueError(
-            f"{url} must have the checksum {checksum}, got another; it was removed: "
+            f"{url} must have the checksum {checksum}, got another; the download was removed: "
             "compare with the published checksum and fetch it again"
         )
     os.replace(part, file)
@@ -86,7 +86,7 @@ def _locate(name: str) -> tuple[str, str]:
         raise ValueError(f"fetch.name must be a URL, got {name} ({error}); correct it") from error
     if parts.scheme not in ("http", "https"):
         raise ValueError(
-            f"fetch.name must be a URL of http or https, got {name}; many servers of ftp send the "
+            f"fetch.name must be a URL of http or https, got {name}; many FTP servers offer the "
             "same path by https"
         )
     file_name = parts.path.rsplit("/", 1)[-1]
@@ -132,14 +132,14 @@ def _request(url: str, part: Path, progress: Progress | None, *, only_rest: bool
         code = error.response.status_code
         got = f"{code} {error.response.reason}"
         if code >= 500 or code in _TEMPORARY:
-            raise OSError(f"{url} must be available, got {got}; run it again later") from error
+            raise OSError(f"{url} must be available, got {got}; try again later") from error
         raise OSError(f"{url} must be publicly available, got {got}; check the address") from error
     except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
         raise OSError(f"{url} must lead to a file, got {error}; check the address") from error
     except requests.RequestException as error:
         raise OSError(
-            f"{url} must be sent whole, got {_size(part):,} bytes ({type(error).__name__}: "
-            f"{error}); run it again to resume"
+            f"{url} must be received whole, got {_size(part):,} bytes ({type(error).__name__}: "
+            f"{error}); run the command again to resume"
         ) from error
 
 
@@ -154,7 +154,7 @@ def _receive(response, part: Path, received: int, progress: Progress | None) -> 
                 progress(received, total)
     if total is not None and received != total:
         raise OSError(
-            f"{response.url} must be sent whole, got {received:,} of {total:,} bytes; "
-            "run it again to resume"
+            f"{response.url} must be received whole, got {received:,} of {total:,} bytes; "
+            "run the command again to resume"
         )
     return total is not None

@@ -129,7 +129,7 @@ def require_known(owner: str, path: Path, records: dict[str, UInt8[np.ndarray, "
         if not (ids != MASK_ID).any():
             raise ValueError(
                 f"{path}: record {name!r}: {owner} must have a known base, got {len(ids):,} "
-                "unknown ones; remove the record"
+                "unknown bases; remove the record"
             )
 
 
@@ -309,7 +309,7 @@ def write_fasta(
 
 
 def write_samples(path: Path, sequences: list[str], names: list[str]) -> None:
-    """Write generated sequences for ``sample --out``; the arguments of ``write_fasta``, swapped."""
+    """Write generated sequences for ``sample --out``, see ``write_fasta``."""
     write_fasta(path, names, sequences)
 
 

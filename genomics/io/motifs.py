@@ -111,8 +111,8 @@ def _check_meme(path: Path, lines: list[str]) -> None:
         if width and not left:
             if header is None:
                 raise ValueError(
-                    f"{path}:{number}: a matrix must follow a line MOTIF of its own, got none; "
-                    "name each motif"
+                    f"{path}:{number}: a matrix must follow its own MOTIF line, got none; add a "
+                    "MOTIF line with a name"
                 )
             left, header = int(width[1]), None
         elif line.strip() and (row is None) == (left > 0):
@@ -140,11 +140,11 @@ def _parse(path: Path, lines: list[str], kind: str, start: str) -> list[MotifSco
     except Exception as error:  # Biopython's parsers raise many kinds of exceptions
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"{path}: must be a motif file, got one that cannot be read ({reason}); check it"
+            f"{path}: must be a motif file, got an error ({reason}); check the file"
         ) from error
     if not found or len(found) != len(headers):
         raise ValueError(
-            f"{path}: must hold whole motifs, got {len(headers)} headers {start!r} and "
+            f"{path}: must hold a matrix for each header, got {len(headers)} headers {start!r} and "
             f"{len(found)} matrices; check the file"
         )
     return [_scores(f"{path}:{line}", m) for line, m in zip(headers, found, strict=True)]

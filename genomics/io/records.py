@@ -20,8 +20,8 @@ class FastaReader:
     """A ``seqdiff.data.Reader`` of FASTA files.
 
     Attributes:
-        fasta: FASTA file, plain, gzip or bgzip; N and IUPAC codes are given, not counted.
-        rc: mean averages the nats of both strands.
+        fasta: FASTA file, plain, gzip or bgzip; N and IUPAC codes are context and not counted.
+        rc: mean scores both strands and averages their nats.
     """
 
     fasta: Path | None = None
@@ -47,7 +47,7 @@ class FastaReader:
 
 
 def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:
-    """Use the strand that sorts first as the content, so that both strands get the same noise."""
+    """Build a record; its content is the strand that sorts first, so strands share their noise."""
     from genomics.sequence import reads_backwards, reverse_complement
 
     opposite, mirrored = reverse_complement(ids), reads_backwards(ids)

@@ -113,6 +113,6 @@ def _parse(source: Path, lines: _SiteLines) -> Iterator[Variant]:
         place = f"{source}:{number or lines.number}"
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"{place}: not a VCF {'record' if number else 'header'} ({reason}); mend the line, or "
+            f"{place}: not a VCF {'record' if number else 'header'} ({reason}); fix the line, or "
             "fetch the file again if it was cut short"
         ) from error

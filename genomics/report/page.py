@@ -160,7 +160,7 @@ _CAPTIONS = {
     "gc": "GC content of each sequence.",
     "length": "Length of each sample and of each training row.",
     "divergence": "Divergence of each set's k-mer spectrum from that of the real windows; below "
-    "the floor there is only noise. Values under 0.000001 are drawn there.",
+    "the floor there is only noise. Values under 0.000001 are drawn at 0.000001.",
     "spectrum": "3-mers, each counted with its reverse complement, by frequency in real windows.",
     "longest": "Longest part of each sequence that occurs in the training sequence.",
     "strip": "One sequence during sampling, from the first step to the last: masked positions are "
@@ -322,7 +322,7 @@ def _motifs(table: MotifTable) -> str:
     which += "windows; the JSON file has all. " if which else ""
     text = (
         f"{which}Hits per kilobase, both strands, and in brackets the enrichment: log2 of (hits + "
-        "1/2) / (hits in real windows + 1/2). In the column real vs real it is chance."
+        "1/2) / (hits in real windows + 1/2). In the column real vs real it is due to chance."
     )
     return f"<p>{escape(text)}</p>\n" + _rows("motif", rows)
 
@@ -336,7 +336,7 @@ def _floors(curves: Curves) -> str:
         (f"{k}, last logged", "", {"bits/base": spell(bits)}) for k, bits in last.items()
     ] + rows
     text = (
-        f"Floors on the {curves.split} windows, which are exact. Validation is an upper bound, "
+        f"The floors are exact, on the {curves.split} windows. Validation is an upper bound, "
         "exact for an autoregressive run; train is what the objective minimises."
     )
     return f"<p>{escape(text)}</p>\n" + _rows("", rows)

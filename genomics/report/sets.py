@@ -17,10 +17,10 @@ from genomics.io import Genome, read_templates
 from genomics.sequence import MASK_ID, dinucleotide_shuffle, encode, join, merge, shares_word
 from seqdiff.data import SequenceDataModule, SequenceDataset
 
-MIN_LENGTH = 20  # the words whose containment is measured
+MIN_LENGTH = 20  # bases of the k-mers that are looked up in the training sequence
 MIN_SAMPLES = 10  # two for each fold of the discriminator
 _BLOCK_ROWS = 4096
-_COUNT_BASES = 1 << 22  # counted at a time; the few k-mers across a cut are left out
+_COUNT_BASES = 1 << 22  # bases counted at a time; the few k-mers across a cut are left out
 # Bases of windows that are compared with the training sequence, at a time and in total.
 _PIECE_BASES, _TRIED_BASES = 1 << 22, 1 << 25
 
@@ -181,13 +181,13 @@ def cut_windows(
     """
     most, wanted = max(lengths), 2 * len(lengths)
     word = max(MIN_LENGTH, min(SHARED_BASES, most // 2))
-    shared = f"{word} bases in a row with the training sequence, on either strand"
+    shared = f"{word} consecutive bases with the training sequence, on either strand"
     free = reference.ids != MASK_ID
     everywhere = _slots(reference, free, most, generator)
     if len(everywhere) < wanted:
         raise ValueError(
             f"{source}: a reference must have room for twice {len(lengths):,} windows of "
-            f"{most:,} bases without N, got {int(free.sum()):,} known bases in records of up to "
+            f"{most:,} bases without N, got {int(free.sum()):,} known bases in records of at most "
             f"{int(reference.lengths.max()):,}; give a longer reference, or fewer or shorter "
             "samples"
         )
@@ -199,10 +199,10 @@ def cut_windows(
         for start, end in _spans(trained, reference):
             free[start:end] = False
         slots = _slots(reference, free, most, generator)
-        origin = "of the file that the run was trained on, where no training window lies"
+        origin = "from the file that the run was trained on, outside all training windows"
     else:
         slots, seen = _unseen(reference, everywhere, most, training, word, wanted)
-        origin = f"none shares {shared}; {seen:,} that did were left out"
+        origin = f"none shares {shared}; {seen:,} windows that did were left out"
     held_out = len(slots) >= wanted
     chosen = (slots if held_out else everywhere)[:wanted].reshape(2, -1)
     first, second = (
@@ -240,7 +240,7 @@ def _unseen(
     word: int,
     wanted: int,
 ) -> tuple[Int64[np.ndarray, " _"], int]:
-    """Select windows in turn until enough share no word with the training sequence.
+    """Select windows in order until enough of them share no k-mer with the training sequence.
 
     Returns:
         Starts of these windows, and the number of windows left out.
@@ -248,7 +248,7 @@ def _unseen(
     kept, seen, first = np.zeros(0, dtype=np.int64), 0, 0
     most = min(len(slots), max(wanted, _TRIED_BASES // length))
     while len(kept) < wanted and first < most:
-        size = max(wanted, min(first, _PIECE_BASES // length))  # as many again as so far
+        size = max(wanted, min(first, _PIECE_BASES // length))  # doubles the number tried
         tried = slots[first : min(first + size, most)]
         found = shares_word([reference.ids[a : a + length] for a in tried], training, word)
         kept, seen, first = np.append(kept, tried[~found]), seen + int(found.sum()), first + size

@@ -123,7 +123,7 @@ def reverse_complement(ids: Integer[np.ndarray, "*shape L"]) -> Integer[np.ndarr
 
 
 def reads_backwards(ids: Integer[np.ndarray, " L"]) -> bool:
-    """Return whether the reverse complement sorts first; noise is a function of that strand."""
+    """Return whether the reverse complement sorts first; noise depends on the first strand."""
     return reverse_complement(ids).tobytes() < ids.tobytes()
 
 

@@ -26,7 +26,7 @@ class SuffixAutomaton(NamedTuple):
     """A state is a set of substrings that end at the same positions; 0 is the empty string.
 
     Attributes:
-        following: State after one more base, or -1 if no sequence continues so.
+        following: State after one more base, or -1 if no sequence continues with that base.
         link: State of the longest suffix that ends at more positions, -1 for the empty string.
         length: Bases of the longest substring of a state.
     """
@@ -55,7 +55,7 @@ class Overlap:
 
     Attributes:
         longest: Bases of the longest substring that occurs in the text.
-        words: Number of words without N in each sequence.
+        words: Number of words (k-mers) without N in each sequence.
         contained: Number of these words that occur in the text.
     """
 

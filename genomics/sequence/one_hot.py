@@ -58,7 +58,7 @@ class OneHotOracle:
         numbers = output.reshape(len(one_hot), -1) if len(output) == len(one_hot) else None
         size = 0 if numbers is None else numbers.shape[1]
         if numbers is None or (size != 1 if self.task is None else not 0 <= self.task < size):
-            wanted = "one number a row" if self.task is None else f"a number {self.task} a row"
+            wanted = "one number per row" if self.task is None else f"a number {self.task} per row"
             raise ValueError(
                 f"OneHotOracle.network must give {wanted}, got shape {tuple(output.shape)} for "
                 f"{len(one_hot)} rows; set task to one of its outputs"

@@ -55,7 +55,7 @@ def dinucleotide_shuffle(
     pairs = (line[:, None] * _K + before) * _K + after
     counts = np.bincount(pairs.ravel(), minlength=num * _K * _K).reshape(num, _K, _K)
     last = _last_steps(counts, rows[:, -1], generator)
-    # Equal dinucleotides are interchangeable: the first one of the row becomes the last step.
+    # Equal dinucleotides are interchangeable, so the first one of the row becomes the last step.
     keys = generator.random(before.shape)
     for base in range(_K):
         moved = (before == base) & (after == last[:, base, None])
@@ -82,7 +82,7 @@ def _last_steps(
     weights: Float64[np.ndarray, "n maps 4"] = np.take_along_axis(
         counts[:, None].astype(np.float64), maps[..., None], axis=3
     )[..., 0]
-    # A base that is never left has no choice: only the map that leads it to the root counts.
+    # If no dinucleotide starts with a base, only the maps that lead it to the root count.
     unused = counts.sum(axis=2)[:, None, :] == 0
     to_root = maps == root[:, None, None]
     weights = np.where(unused | (np.arange(_K) == root[:, None])[:, None], to_root, weights)

@@ -25,7 +25,7 @@ _COMPLEMENT = complement(np.arange(len(BASES)))
 
 
 def device_of(denoiser: Denoiser) -> torch.device:
-    """Return the device of the parameters, the CPU if there are none."""
+    """Return the device of the parameters, or the CPU if there are none."""
     parameter = next(denoiser.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device
 
@@ -35,8 +35,8 @@ def both_strands(
 ) -> Batch:
     """Make a batch of each row followed by its reverse complement.
 
-    The noise depends on the content only, not on the strand that the content is given on, and
-    affects the same bases of both. The two strands have different noise.
+    The noise depends only on the content: it falls on the same bases, whichever strand the content
+    is given on. A row and its reverse complement get different noise.
 
     Args:
         rows: Ids ``0..4`` of equal length.
@@ -87,8 +87,8 @@ def masked_log_probs(
     process = denoiser.process
     if not can_mask(denoiser):
         raise ValueError(
-            "masked_log_probs.denoiser must be of a process with masks alone, got the "
-            f"{denoiser.description}; likelihood_ratios takes every process"
+            "masked_log_probs.denoiser must be of a process whose only noise is masks, got the "
+            f"{denoiser.description}; likelihood_ratios supports every process"
         )
     device = device_of(denoiser)
     log_probs = []

@@ -77,7 +77,7 @@ def refusal(variant: Variant, genome: Genome, window: int) -> Refusal | None:
     if not variant.alt or not set(variant.alt) <= set(BASES):
         return Refusal(f"ALT must consist of {BASES}, got {_short(variant.alt)!r}")
     if variant.alt == variant.ref:
-        return Refusal("ALT is REF")
+        return Refusal("ALT equals REF")
     room = _room(variant, len(chromosome), window)
     longest = max(len(variant.ref), len(variant.alt))
     if longest >= room:
@@ -97,7 +97,8 @@ def allele_windows(variant: Variant, genome: Genome, window: int) -> AlleleWindo
     """Cut a window around a variant for which ``refusal`` returns ``None``.
 
     The variant is in the middle, except near the ends of its chromosome, where the window is moved
-    inside. On a chromosome shorter than the window, the window covers what both alleles leave.
+    inside. On a chromosome shorter than the window, both windows have the length of the chromosome
+    with the shorter allele.
     """
     chromosome, start, end = genome.record(variant.chrom), variant.start, _end(variant)
     size = _room(variant, len(chromosome), window)
@@ -122,7 +123,7 @@ def _end(variant: Variant) -> int:
 
 
 def _room(variant: Variant, length: int, window: int) -> int:
-    """Bases of a window that fits the chromosome with both alleles."""
+    """Return the length of a window that fits into the chromosome with either allele."""
     return min(window, length - max(0, len(variant.ref) - len(variant.alt)))
 
 
@@ -164,7 +165,7 @@ def likelihood_ratios(
         windows: Windows of any lengths.
         estimator: A likelihood estimator for the model.
         seed: Random seed.
-        batch_size: Maximum rows of a network call.
+        batch_size: Maximum number of rows per network call.
     """
     device = device_of(denoiser)
     found: dict[int, LikelihoodRatio] = {}
@@ -200,7 +201,7 @@ def masked_marginals(
     Args:
         denoiser: The model in eval mode.
         windows: Windows of any lengths.
-        batch_size: Maximum rows of a network call.
+        batch_size: Maximum number of rows per network call.
 
     Returns:
         Nats, or ``None`` for alleles that differ in length.
@@ -253,7 +254,7 @@ def mutation_effects(
         ids: Ids ``0..4`` of the sequence.
         window: Maximum bases that the network sees. The window is centred on the position, and
             moved inside near the ends of a longer sequence.
-        batch_size: Windows of a network call.
+        batch_size: Windows per network call.
         progress: Called with the number of positions just scored.
 
     Returns:

@@ -49,7 +49,7 @@ class Survey:
         text = f"{self.alleles - self.refused:,} of {self.alleles:,} alleles scored"
         if not self.refused:
             return text
-        return f"{text}, {self.refused:,} not (status says why; {self.mismatches:,} REF mismatches)"
+        return f"{text}, {self.refused:,} not ({self.mismatches:,} REF mismatches; see status)"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Scoring:
         estimator: Likelihood estimator; ``None`` skips likelihood ratios.
         marginal: Whether to compute masked-marginal scores.
         seed: Random seed.
-        batch_size: Maximum rows of a network call.
+        batch_size: Maximum number of rows per network call.
     """
 
     run: Run
@@ -80,7 +80,7 @@ def survey(vcf: Path, genome: Genome, window: int) -> Survey:
         ValueError: If the file is not valid, names a chromosome that the genome lacks, or has no
             allele that can be scored.
     """
-    found, reason = Survey(), "it holds no variant"
+    found, reason = Survey(), "the file holds no variant"
     for variant, problem in _checked(vcf, genome, window):
         found.alleles += 1
         if problem is None:
@@ -98,8 +98,8 @@ def survey(vcf: Path, genome: Genome, window: int) -> Survey:
         print(f"seqdiff: warning: {vcf}: {more:,} more are not scored", file=sys.stderr)
     if found.alleles == found.refused:
         raise ValueError(
-            f"variants.vcf must hold a variant that can be scored, got {vcf} with "
-            f"{found.alleles:,} alleles and none ({reason}); check that it is of this genome"
+            f"variants.vcf must hold a variant that can be scored, got {vcf} with 0 of "
+            f"{found.alleles:,} alleles ({reason}); check that it is of this genome"
         )
     return found
 

@@ -235,7 +235,7 @@ def test_errors_say_what_to_do() -> None:
     uniform = np.full((4, 4), 0.25)
     with pytest.raises(ValueError, match=r"4 \*\* k rows with k in 0..5, got 3"):
         MarkovGenome(uniform[:3])
-    with pytest.raises(ValueError, match=r"rows of positive probabilities .* least entry 0"):
+    with pytest.raises(ValueError, match=r"rows of positive probabilities .* smallest entry 0"):
         MarkovGenome(np.eye(4))
     with pytest.raises(ValueError, match=r"sum to less than 1, got 1.2"):
         MarkovGenome(uniform, [PlantedMotif(uniform, 0.6), PlantedMotif(uniform, 0.6)])

@@ -71,7 +71,7 @@ def test_bad_data_is_named(unchecked, genome, fasta):
         FastaDataModule(genome, 6001).dataset("train")
     with pytest.raises(
         ValueError,
-        match=r"the train split holds no window .* or change what train gets by data\.split, "
+        match=r"the train split holds no window .* or give train more sequence by data\.split, "
         r"data\.fasta or rows named train in data\.bed",
     ):
         FastaDataModule(fasta(f">n\n{'N' * 500}\n"), 32).dataset("train")

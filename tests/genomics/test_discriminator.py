@@ -59,6 +59,6 @@ def test_strands_are_alike() -> None:
 
 def test_too_few_rows() -> None:
     with pytest.raises(
-        ValueError, match=r"must have at least 5 rows of each kind, got 4; give more"
+        ValueError, match=r"others must have at least 5 rows each, got 4; give more"
     ):
         area(rows(4, 0), rows(9, 1), 0)

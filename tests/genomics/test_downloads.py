@@ -20,7 +20,7 @@ def test_a_whole_transfer_is_checked_and_kept(server: Server, tmp_path: Path) ->
 
 def test_a_broken_transfer_is_gone_on_with(server: Server, tmp_path: Path) -> None:
     server.stop_after = 300_000
-    with pytest.raises(OSError, match=r"sent whole.*run it again to resume"):
+    with pytest.raises(OSError, match=r"received whole.*run the command again to resume"):
         fetch(server.url, RIGHT, tmp_path)
     assert not (tmp_path / "genome.fa.gz").exists()
     kept = (tmp_path / "genome.fa.gz.part").read_bytes()

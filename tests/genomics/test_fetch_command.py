@@ -41,7 +41,7 @@ def test_the_command_prints_the_file(
     ("name", "checksum", "message"),
     [
         ("hg19", RIGHT, "fetch.name must be one of genomic_benchmarks, hg38 or a URL, got hg19"),
-        ("ftp://x.org/a.fa", RIGHT, "a URL of http or https, got ftp://x.org/a.fa; many servers"),
+        ("ftp://x.org/a.fa", RIGHT, "a URL of http or https, got ftp://x.org/a.fa; many FTP"),
         ("gopher://x.org/a.fa", RIGHT, "a URL of http or https, got gopher://x.org/a.fa"),
         ("{server}/", RIGHT, "must be the URL of a file, got http"),
         ("{server}/..", RIGHT, "must be the URL of a file, got http"),
@@ -72,8 +72,8 @@ def test_what_cannot_be_asked_for_is_refused_before_work(
         (404, "got 404 Not Found; check the address", False),
         (403, "got 403 Forbidden; check the address", False),
         (416, "got 416 Requested Range Not Satisfiable; check the address", False),
-        (429, "got 429 Too Many Requests; run it again later", True),
-        (503, "got 503 Service Unavailable; run it again later", True),
+        (429, "got 429 Too Many Requests; try again later", True),
+        (503, "got 503 Service Unavailable; try again later", True),
     ],
 )
 def test_a_refusal_is_not_taken_for_the_file(
@@ -87,7 +87,7 @@ def test_a_refusal_is_not_taken_for_the_file(
     server.refusal = status
     got, line = command(server.url)
     assert got == 2 and message in line
-    assert ("run it again" in line) == again
+    assert ("try again" in line) == again
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -110,11 +110,11 @@ def test_a_way_that_leads_nowhere(
 ) -> None:
     server.moved = place
     status, line = command(server.url)
-    assert status == 2 and "must lead to a file" in line and "run it again" not in line
+    assert status == 2 and "must lead to a file" in line and "again" not in line
 
 
 def test_no_server_there(server: Server, command: Callable[..., tuple[int, str]]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         status, line = command(f"http://127.0.0.1:{free.getsockname()[1]}/a.fa")
-    assert status == 2 and "got 0 bytes (ConnectionError" in line and "run it again" in line
+    assert status == 2 and "got 0 bytes (ConnectionError" in line and "the command again" in line

@@ -108,7 +108,7 @@ def test_a_bed_with_splits_stands_alone(genome, tmp_path):
     path = bed(tmp_path, "a\t0\t70\ttrain\n")
     for given in ({"test_chroms": ["b"]}, {"test_fasta": genome}, {"valid_fasta": genome}):
         (name,) = given
-        with pytest.raises(ValueError, match=rf"bed names the splits in column 4, got {name} too"):
+        with pytest.raises(ValueError, match=rf"must not name splits in column 4 if {name} is"):
             FastaDataModule(genome, 32, bed=path, **given).dataset("train")
 
 

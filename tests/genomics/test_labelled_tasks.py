@@ -200,12 +200,12 @@ def test_what_the_split_leaves_out_is_said(tmp_path: Path) -> None:
     rows = [f"{decode(rng.integers(0, 4, 20, dtype=np.uint8))},a" for _ in range(100)]
     rows.insert(40, "ACGT,rare")
     path = write(tmp_path / "one.csv", "\n".join(["sequence,label", *rows, ""]))
-    text = r"one\.csv:42: .* leaves class 'rare' \(1 rows, .*\) out of (train|valid); give a "
+    text = r"one\.csv:42: .* no row of class 'rare' \(1 rows, .*\) in (train|valid) after .*; give "
     with pytest.raises(ValueError, match=text):
         load(path)
     percent = int(hashlib.sha256(encode("ACGT").tobytes()).hexdigest()[:16], 16) % 100
     left_out = "valid" if percent >= 20 else "train"
-    with pytest.raises(ValueError, match=rf"out of {left_out}; give a folder with tables"):
+    with pytest.raises(ValueError, match=rf"in {left_out} after the split .*; give tables for"):
         load(path)
 
 

@@ -81,7 +81,7 @@ def test_without_a_table_there_are_no_labels(pair):
         ("#\ngts\tpromoter\t3\n", r"labels\.tsv:2: a line needs .*, got 3 columns"),
         (
             "gts\tpromoter\nacs\tpromoter\ngts\tenhancer\n",
-            r"labels\.tsv:3: record 'gts' has a label already; keep one line",
+            r"labels\.tsv:3: record 'gts' has two labels; keep one line",
         ),
         (
             "gts\tpromoter\n",
@@ -103,15 +103,15 @@ def test_bad_tables(pair, table, text, message):
         (
             None,
             r"^FastaDataModule\.labels must all occur in the training records, got 'silencer' in "
-            r"no record that is used; label a training record so, or drop the name$",
+            r"no record that is used; give this label to a record, or drop the name$",
         ),
         (
             "valid",
-            r"'silencer' only in valid; keep one of its records in training, or drop the name and",
+            r"'silencer' only in valid; move one of its records to training, or drop the name and",
         ),
         (
             "test",
-            r"'silencer' only in test; keep one of its records in training, or drop the name and",
+            r"'silencer' only in test; move one of its records to training, or drop the name and",
         ),
     ],
 )

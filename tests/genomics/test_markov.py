@@ -117,7 +117,7 @@ def test_errors_say_what_to_do() -> None:
         MarkovModel.fit(ROWS + 3, 1)
     with pytest.raises(ValueError, match=r"eval_rows must hold a known base"):
         baselines(ROWS, np.full((2, 3), 4), [1])
-    with pytest.raises(ValueError, match=r"orders must name orders in 0..12, got \[\]"):
+    with pytest.raises(ValueError, match=r"orders must be in 0..12, got \[\]"):
         baselines(ROWS, ROWS, [])
 
 

@@ -144,10 +144,10 @@ def test_written_motifs_are_read_again(tmp_path: Path) -> None:
         (MEME.replace("0 1 0 0", "0 1 0"), r":11: must have 3 more rows.*got '0 1 0'"),
         (MEME.replace("0 0 1 0", "0 0 x 0"), r":12: must have 2 more rows"),
         (MEME.replace(" 0 1 0 0\n", ""), r":13: must have 1 more rows.*'end of file'"),
-        (MEME.partition("MOTIF")[0], "must be a motif file|must hold whole motifs"),
+        (MEME.partition("MOTIF")[0], "must be a motif file|must hold a matrix for each"),
         (MEME + "\nMOTIF MA2.1\n", r":15: a motif must have a letter-probability matrix, got"),
         (MEME.replace("MOTIF", "MOTIF A\n\nMOTIF"), r":8: a motif must have .*'MOTIF A' without"),
-        (MEME.replace("MOTIF", "MOTTO"), r":9: a matrix must follow a line MOTIF of its own"),
+        (MEME.replace("MOTIF", "MOTTO"), r":9: a matrix must follow its own MOTIF line"),
     ],
 )
 def test_what_is_no_motif_file(tmp_path: Path, text: str, message: str) -> None:

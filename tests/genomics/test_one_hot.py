@@ -141,8 +141,8 @@ def test_one_of_several_outputs_is_chosen_by_number() -> None:
     both = Conv(2)(rows).flatten(1)
     assert torch.equal(OneHotOracle(Conv(2), task=1)(rows), both[:, 1])
     for oracle, message in (
-        (OneHotOracle(Conv(2)), r"one number a row, got shape \(16, 2, 1\) for 16 rows"),
-        (OneHotOracle(Conv(2), task=2), r"a number 2 a row, got shape \(16, 2, 1\)"),
+        (OneHotOracle(Conv(2)), r"one number per row, got shape \(16, 2, 1\) for 16 rows"),
+        (OneHotOracle(Conv(2), task=2), r"a number 2 per row, got shape \(16, 2, 1\)"),
         (OneHotOracle(lambda x: x.sum()[None]), r"got shape \(1,\) for 16 rows"),
     ):
         with pytest.raises(ValueError, match=message):

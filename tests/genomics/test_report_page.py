@@ -64,7 +64,7 @@ def test_lengths_and_facts() -> None:
 def test_floors_and_what_was_logged_last() -> None:
     text = page()
     assert "The run has no metrics.csv" in text
-    assert "windows, which are exact. Validation is an upper bound, exact for an autoreg" in text
+    assert "windows. Validation is an upper bound, exact for an autoreg" in text
     assert '<th>val, last logged</th><td data-set="bits/base">1.5</td>' in text
     assert '<th>Markov order 0</th><td data-set="bits/base">1.97</td>' in text
 

@@ -123,11 +123,11 @@ def test_of_the_same_file_windows_come_from_where_no_training_window_lies(tmp_pa
     row[2100:2200] = row[100:200]
     genome = saved(tmp_path / "g.fa", g=row)
     found = cut(genome, Data(genome, 2000), num=16)
-    assert found.held_out and "no training window" in found.origin
+    assert found.held_out and "outside all training windows" in found.origin
     starts = np.sort([genome.ids.tobytes().rfind(row.tobytes()) for row in all_windows(found)])
     assert starts.min() >= 2000 and (np.diff(starts) >= 30).all()
     everywhere = cut(genome, Data(genome, 2900))
-    assert not everywhere.held_out and "24 share 20 bases in a row" in everywhere.origin
+    assert not everywhere.held_out and "24 share 20 consecutive bases" in everywhere.origin
 
 
 @pytest.mark.parametrize("flipped", [False, True])
@@ -146,14 +146,14 @@ def test_of_another_file_windows_share_no_long_stretch(
     renamed = saved(tmp_path / "r.fa", renamed=strand)
     found = cut(renamed, Data(trained, 4000), num=12, length=length)
     assert not found.held_out
-    assert f"24 of 24 share {20 if length == 30 else 50} bases in a row" in found.origin
+    assert f"24 of 24 share {20 if length == 30 else 50} consecutive bases" in found.origin
 
 
 def test_of_another_genome_all_windows_are_new(tmp_path: Path) -> None:
     trained = saved(tmp_path / "t.fa", t=random_rows(1, 4000)[0])
     genome = saved(tmp_path / "g.fa", t=random_rows(1, 1500, 5)[0])
     found = cut(genome, Data(trained, 4000), num=20)
-    assert found.held_out and "0 that did were left out" in found.origin
+    assert found.held_out and "0 windows that did were left out" in found.origin
 
 
 def test_few_new_windows_are_found_among_many(tmp_path: Path, monkeypatch) -> None:

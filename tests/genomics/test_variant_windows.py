@@ -68,11 +68,15 @@ def test_a_deletion_that_leaves_several_bases_starts_where_ref_does(
         (at(5, "G", "*"), "ALT must consist of ACGT, got '*'", False),
         (at(5, "G", "."), "ALT must consist of ACGT, got '.'", False),
         (at(5, "G", "R"), "ALT must consist of ACGT, got 'R'", False),
-        (at(5, "G", "G"), "ALT is REF", False),
+        (at(5, "G", "G"), "ALT equals REF", False),
         (at(11, "G", "T"), "POS lies outside c, which has 10 bases", False),
         (at(10, "CA", "T"), "POS lies outside c, which has 10 bases", False),
         (at(0, "A", "T"), "POS lies outside c, which has 10 bases", False),
-        (at(5, "G", "GAAAAA"), "an allele of 6 bases leaves no context in a window of 6", False),
+        (
+            at(5, "G", "GAAAAA"),
+            "an allele of 6 bases leaves no context in a window of 6",
+            False,
+        ),
         (
             at(4, "T", "TA", "n"),
             "N nearby leaves 4 known bases in the window with REF, 5 with ALT",

@@ -163,7 +163,7 @@ def test_what_does_not_fit_ends_in_one_line(
     embed = ["embed", str(run), f"--fasta={tmp_path / 'g.fa'}", f"--out={tmp_path / 'e.npz'}"]
     assert "embed.run must have a network that reads tokens" in fails(embed)
     ism = ["ism", *embed[1:3], f"--out={tmp_path / 'i.npz'}"]
-    assert "ism.directory must be a run of a process with masks alone, got the pro" in fails(ism)
+    assert "ism.directory must be a run of a process whose only noise is masks, got" in fails(ism)
     columns = "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"
     row = "c\t2\t.\tC\tA\t.\t.\t."
     (tmp_path / "v.vcf").write_text(f"##fileformat=VCFv4.2\n{columns}\n{row}\n")

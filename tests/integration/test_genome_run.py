@@ -123,7 +123,7 @@ def test_demo_prints_truth_gap_and_baselines(tmp_path: Path, capsys) -> None:
     for line in ("model, upper bound", "source, entropy rate", "gap", "Markov order 8", "Next:"):
         assert line in printed
     assert len(list(SeqIO.parse(tmp_path / "run" / "samples.fa", "fasta"))) == 64
-    assert "First sequence of" in (tmp_path / "run" / "report.html").read_text()
+    assert "The first sequence of" in (tmp_path / "run" / "report.html").read_text()
     numbers = json.loads((tmp_path / "run" / "report.json").read_text())
     assert numbers["about"]["held_out"] and len(numbers["motifs"]["names"]) == 2
     hits = {name: sum(found) for name, found in numbers["motifs"]["hits_per_kilobase"].items()}

@@ -102,7 +102,8 @@ class Page(HTMLParser):
 def test_page_and_numbers(world: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "report.html"
     assert call(world, out, f"--motifs={world / 'm.jaspar'}") == 0
-    assert capsys.readouterr().out == f"{out}: 12 samples; the numbers: {tmp_path}/report.json\n"
+    said = f"{out}: 12 samples; the numbers are in {tmp_path}/report.json\n"
+    assert capsys.readouterr().out == said
     text = out.read_text()
     page = Page(text)
     assert not page.open, "every element is closed"
@@ -159,7 +160,7 @@ def test_the_page_needs_no_network_and_no_wide_screen(world: Path, tmp_path: Pat
     assert " width:" not in text.replace("width: 100%", "").replace("width: 34%", "").replace(
         "(max-width:", ""
     ).replace("max-width:", ""), "no fixed width"
-    assert "First sequence of" in page.words and "Motifs" not in page.words
+    assert "The first sequence of" in page.words and "Motifs" not in page.words
 
 
 def test_the_same_call_gives_the_same_numbers(world: Path, tmp_path: Path) -> None:

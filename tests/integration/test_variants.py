@@ -72,7 +72,7 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
     assert main(call(run, files, "--seed", "3", "--evaluations", "4")) == 0
     said, warned = capsys.readouterr()
     assert "3 of 8 alleles scored, 5 not" in said and re.search(r"\d\/s; llr", said)
-    assert "1 REF mismatches" in said and "upper bound, by small-k" in said
+    assert "1 REF mismatches" in said and "(upper bound) by small-k" in said
     problems = {
         3: "ALT must consist of ACGT, got '<DEL>'",
         4: "REF A is G in the genome",
@@ -121,7 +121,7 @@ def test_an_autoregressive_run_is_exact(tmp_path, files, fails, capsys) -> None:
     backbone = CONFIGS / "backbone" / "autoregressive_tiny.yaml"
     trained = train(tmp_path, "--preset=ar", f"--backbone={backbone}", "--backbone.d_model=16")
     assert main(call(trained, files)) == 0
-    assert "exact, left to right, by chain-rule" in capsys.readouterr().out
+    assert "(exact, left to right) by chain-rule" in capsys.readouterr().out
     scored = [row for row in read(files["out"]) if row["status"] == "scored"]
     assert {float(row["standard_error"]) for row in scored} == {0.0}
     message = fails(call(trained, files, "--evaluations", "4"))
@@ -144,7 +144,7 @@ def test_a_run_of_block_diffusion(tmp_path, files, capsys) -> None:
     [
         (["c\t5\t.\tT\tG", "chr1\t5\t.\tT\tG"], "v.vcf:4: chromosome 'chr1' is not in the FASTA"),
         (["c\t5\t.\tA\tG"], "must hold a variant that can be scored, got"),
-        ([], "0 alleles and none (it holds no variant)"),
+        ([], "0 alleles (the file holds no variant)"),
         (["c\tfive\t.\tA\tG"], "v.vcf:3: not a VCF record"),
     ],
 )
@@ -184,7 +184,7 @@ def test_many_problems_are_counted_not_listed(run, files, tmp_path, capsys) -> N
     assert main(call(run, files, "--score", "marginal")) == 0
     said, warned = capsys.readouterr()
     assert warned.count("not scored: REF A is T") == 10 and "5 more are not scored" in warned
-    assert "1 of 16 alleles scored, 15 not (status says why; 15 REF mismatches)" in said
+    assert "1 of 16 alleles scored, 15 not (15 REF mismatches; see status)" in said
 
 
 def test_mutagenesis(run, files, fails, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_mutagenesis(run, files, fails, tmp_path: Path) -> None:
     assert "ism.out must end in .npz" in fails([*command, str(tmp_path / "i.tsv")])
     write_fasta(files["fasta"], ["one", "blank"], ["ACGT", "NNNN"])
     out = tmp_path / "none.npz"
-    said = f"{files['fasta']}: record 'blank': ism must have a known base, got 4 unknown ones"
+    said = f"{files['fasta']}: record 'blank': ism must have a known base, got 4 unknown bases"
     assert said in fails([*command, str(out)]) and not out.exists()
 
 
