@@ -86,7 +86,7 @@ def equal_steps(
     start: Int64[Tensor, " B"],
     step: int,
 ) -> Int64[Tensor, " B"]:
-    """Count strategy that keeps the steps of a sampler as equal as possible, smaller ones last."""
+    """Count strategy whose steps differ in size by at most one; the first has the largest size."""
     if self.num_steps is None:
         return start.clamp_max(1)
     steps = start.clamp(1, self.num_steps)

@@ -85,6 +85,22 @@ def test_the_three_orders_differ() -> None:
         assert distance(first, second) > 1e-3
 
 
+@pytest.mark.parametrize("cls", [ConfidenceSampler, MarginSampler, EntropySampler])
+def test_steps_are_as_equal_as_possible(cls) -> None:
+    """Position r of n falls into step floor(r steps / n), as in first-hitting sampling."""
+    start, certainty = torch.arange(41), torch.zeros(41, 40, dtype=torch.float64)
+    for num_steps in range(1, 45):
+        steps = start.clamp(1, num_steps)
+        counts = [cls(num_steps).count(certainty, start, s) for s in range(num_steps)]
+        for n in start.tolist():
+            places = [r * int(steps[n]) // n for r in range(n)]
+            wanted = [places.count(step) for step in range(int(steps[n]))]
+            assert [int(count[n]) for count in counts[: steps[n]]] == wanted
+            assert sum(wanted) == n and max(wanted) - min(wanted) <= 1 and wanted[0] == max(wanted)
+    for step in (0, 3):
+        assert cls().count(certainty, start, step).tolist() == [0] + [1] * 40
+
+
 def threshold_rule(threshold: float):
     def rule(hidden: list[int], table: list[list[float]]) -> list[int]:
         sure = [i for i in hidden if max(table[i]) >= threshold]

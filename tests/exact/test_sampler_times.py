@@ -14,6 +14,7 @@ from seqdiff.samplers import (
     Sampler,
     SMCSampler,
 )
+from seqdiff.samplers.draws import SeededDraws
 from seqdiff.schedules import CosineSquared, Linear, NoiseSchedule
 from tests.oracles import LookupBackbone, masked_model
 
@@ -99,3 +100,34 @@ def test_first_hitting_asks_at_the_times_of_the_process(sampler: Sampler) -> Non
     assert level.tolist() == pytest.approx([(5 - j) / 6 for j in range(5)], abs=5 * 0.19 / 63)
     equal_steps = torch.tensor([1 - j / 5 for j in range(5)])
     assert (level - equal_steps).abs().max() > 0.1, "the twin on an equal grid"
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 7])
+@pytest.mark.parametrize("cls", [FirstHittingSampler, SMCSampler], ids=lambda c: c.__name__)
+def test_a_step_of_first_hitting_asks_at_its_first_time(
+    cls: type[Sampler], num_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of five, four and one masked tokens; 0.9 is the first unmask time of the first row."""
+    drawn = torch.tensor(
+        [[0.3, 0.9, 0.1, 0.5, 0.7], [0.0, 0.2, 0.8, 0.4, 0.6], [0.0, 0.0, 0.0, 0.0, 0.35]],
+        dtype=torch.float64,
+    )
+    right = SeededDraws.unmask_times
+
+    def times(self: SeededDraws, where: Tensor) -> Tensor:
+        return drawn if where.shape == drawn.shape else right(self, where)
+
+    monkeypatch.setattr(SeededDraws, "unmask_times", times)
+    clock, schedule = Clock(), CosineSquared()
+    extra = {"reward": lambda x: x[:, 0].double(), "num_particles": 1} if cls is SMCSampler else {}
+    x_init = torch.where(drawn > 0, K, 1)
+    sampler = cls(num_steps=num_steps, **extra)
+    sampler.sample(masked_model(clock, schedule), x_init, seeds=torch.arange(3))
+    asked = [(1 - schedule.alpha(t)).tolist() for t in clock.times]
+    by_hand = {
+        1: [[0.9, 0.8, 0.35]],
+        2: [[0.9, 0.8, 0.35], [0.3, 0.4]],
+        3: [[0.9, 0.8, 0.35], [0.5, 0.4], [0.1, 0.2]],
+        7: [[0.9, 0.8, 0.35], [0.7, 0.6], [0.5, 0.4], [0.3, 0.2], [0.1]],
+    }
+    assert asked == [pytest.approx(row, abs=1e-12) for row in by_hand[num_steps]]

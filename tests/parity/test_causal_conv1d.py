@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from seqdiff.ops.causal_conv.dispatch import causal_conv1d, check_conv_inputs
+from tests.gaps import largest_gap
 
 RTOL = {torch.float32: 2e-5, torch.float64: 1e-12}
 
@@ -38,13 +39,6 @@ def run(x, weight, bias, activation, reverse, backend):
     random = torch.Generator().manual_seed(9)
     weights = torch.randn(out.shape, generator=random, dtype=torch.float64).to(out.dtype)
     return [out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)]
-
-
-def largest_gap(got, wanted):
-    """The largest difference relative to each result's largest value; NaN if there is one."""
-    pairs = zip(got, wanted, strict=True)
-    shares = [(g - w).abs().max() / w.abs().max().clamp_min(1e-30) for g, w in pairs]
-    return float(torch.stack(shares).max())
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

@@ -7,7 +7,8 @@ from torch import Tensor
 from seqdiff.ops.bimamba.blocks import Borders, mamba_borders, mamba_from, mamba_through
 from seqdiff.ops.bimamba.directions import mamba_direction
 from seqdiff.ops.bimamba.inputs import Direction
-from tests.parity.test_mamba_both_ways import largest_gap, weights
+from tests.gaps import largest_gap
+from tests.parity.test_mamba_both_ways import weights
 
 RTOL = {torch.float32: 1e-4, torch.float64: 1e-11}
 

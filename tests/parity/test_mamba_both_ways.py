@@ -6,6 +6,7 @@ from torch import Tensor
 
 from seqdiff.ops.bimamba.directions import mamba_both_ways, mamba_direction
 from seqdiff.ops.bimamba.inputs import Direction, check_direction
+from tests.gaps import largest_gap
 
 RTOL = {torch.float32: 3e-5, torch.float64: 1e-11}
 
@@ -66,13 +67,6 @@ def numbers(function, given, mirrored, dtype) -> list[Tensor]:
     d_out = torch.randn(out.shape, generator=random, dtype=torch.float64).to(dtype)
     present = [leaf for leaf in leaves if leaf is not None]
     return [out.detach(), *torch.autograd.grad(out, present, d_out)]
-
-
-def largest_gap(got: list[Tensor], wanted: list[Tensor]) -> float:
-    """The largest difference relative to each result's largest value; NaN if there is one."""
-    pairs = zip(got, wanted, strict=True)
-    shares = [(g - w).abs().max() / w.abs().max().clamp_min(1e-30) for g, w in pairs]
-    return float(torch.stack(shares).max())
 
 
 CASES = {

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from seqdiff.ops.rms_norm.dispatch import rms_norm
+from tests.gaps import largest_gap
 
 RTOL = {torch.float32: 1e-5, torch.float64: 1e-13}
 
@@ -24,13 +25,6 @@ def numbers(function, shape, dtype, *, strided=False):
     weight.requires_grad_()
     out = function(x, weight)
     return [out.detach(), *torch.autograd.grad(out, (x, weight), d_out)]
-
-
-def largest_gap(got, wanted):
-    """The largest difference relative to each result's largest value; NaN if there is one."""
-    pairs = zip(got, wanted, strict=True)
-    shares = [(g - w).abs().max() / w.abs().max().clamp_min(1e-30) for g, w in pairs]
-    return float(torch.stack(shares).max())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])

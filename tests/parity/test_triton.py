@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from seqdiff.ops.selective_scan.dispatch import selective_scan
+from tests.gaps import largest_gap
 from tests.parity import test_causal_conv1d as conv
 from tests.parity.scan_cases import OPTIONAL, arguments, gap, run
 
@@ -149,9 +150,9 @@ def test_conv_equals_reference(dtype, layout, activation):
         got, wanted = (
             conv.run(*given, activation, reverse, name) for name in ("triton", "reference")
         )
-        assert conv.largest_gap(got, wanted) < conv.RTOL[dtype]
+        assert largest_gap(got, wanted) < conv.RTOL[dtype]
     twin = conv.run(*given, activation, True, "triton")
-    assert conv.largest_gap(twin, wanted) > 100 * conv.RTOL[dtype]
+    assert largest_gap(twin, wanted) > 100 * conv.RTOL[dtype]
 
 
 def test_conv_in_bfloat16_is_computed_in_float32():

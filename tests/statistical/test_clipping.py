@@ -135,17 +135,6 @@ def test_the_variance_is_that_of_training() -> None:
     assert max(deviations(network, ByValidation(), given, intervals)) > 3 * SIGMAS
 
 
-def test_the_standard_error_is_that_of_the_variance() -> None:
-    """800 batches: the fourth moment is known to about 15%, and a wrong power of it is far off."""
-    network, given = BlockLookup(K, L, seed=6), batches(800)
-    interval = Interval(0.3, 0.8)
-    found = measured(estimates(network, (interval,), BlockNELBO()), given)
-    assert found.standard_errors is not None
-    assert found.standard_errors[0] == pytest.approx(
-        spread(*exact(network, interval), 800), rel=0.4
-    )
-
-
 def test_parts_of_a_batch_add_up() -> None:
     found = estimates(BlockLookup(K, L, seed=6), clipping_grid(), BlockNELBO())
     (batch,) = batches(1)

@@ -21,8 +21,8 @@ from text.corpora.shards import TokenStore
 from text.corpora.sources import Part, Source, find_part, published_split
 from text.corpora.splits import check_documents, check_fractions, check_sources, deal
 from text.tokenizers import (
+    SubwordTokenizer,  # noqa: F401  (its subclasses are choices once imported)
     TextTokenizer,
-    subwords,  # noqa: F401  (its classes are choices once imported)
 )
 
 LongDocuments = Literal["refuse", "truncate", "split"]
