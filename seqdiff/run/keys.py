@@ -106,7 +106,7 @@ def _keys_of_class(kind: type) -> Iterator[Key]:
         if field.default is not dataclasses.MISSING:
             value = _write(field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory.__name__
+            value = getattr(field.default_factory, "__name__", "")
         yield Key(field.name, value, meanings[field.name])
 
 
