@@ -98,4 +98,4 @@ def check_options(owner: str, options: Mapping[str, object], kind: type) -> None
     names = [field.name for field in fields(kind)]
     for name in options:
         if name not in names:
-            raise ValueError(f"{owner}: {name} is no option; choose from {', '.join(names)}")
+            raise ValueError(f"{owner} has no option {name}; choose from {', '.join(names)}")

@@ -427,13 +427,13 @@ def require_discrete(denoiser: Denoiser) -> DiscreteProcess:
     """Return the process of a model, which must be discrete.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If the process is not discrete.
     """
     process = denoiser.process
     if not isinstance(process, DiscreteProcess):
         raise ValueError(
-            "losses.denoiser must be of noise on the symbols of whole rows for this term, got the "
-            f"process {process.name}; choose an objective that is for it"
+            "losses.denoiser must have a discrete process on whole rows, got the process "
+            f"{process.name}; choose an objective that supports it"
         )
     return process
 

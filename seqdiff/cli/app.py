@@ -207,7 +207,7 @@ def _explain(error: Exception) -> str | None:
     full = _OUT_OF_MEMORY.search(text) if isinstance(error, RuntimeError) else None
     if full or isinstance(error, MemoryError):
         text = (
-            f"memory must hold what is computed at a time, got: {full[0] if full else text}; "
+            f"the memory is too small for one batch: {full[0] if full else text}; "
             "lower the batch size or the length"
         )
     elif not isinstance(error, _EXPECTED):

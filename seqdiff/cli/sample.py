@@ -61,7 +61,7 @@ def sample(
         stop: Symbol that ends a sequence, for runs of block diffusion.
         extrapolate: Draw sequences longer than the rows of training.
         trace: Keep the tokens after every step in this .npz file, for seqdiff plot trace.
-        batch_size: Sequences drawn at a time; default: chosen.
+        batch_size: Sequences drawn at a time; default: as many as fit well.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
         domains: Options of the installed domains.
 
@@ -139,8 +139,8 @@ def sample(
         print(f"{out}: {len(drawn.sequences)} x {span} {trained.datamodule.token_name}s")
     if drawn.clamped:
         print(
-            f"{drawn.clamped:,} steps of single tokens had probabilities above 1, which were "
-            "scaled down; more --num-steps make them fewer"
+            f"{drawn.clamped:,} times the probabilities of a token's jumps added up to more than 1 "
+            "and were scaled down; increase --num-steps to make this rarer"
         )
 
 

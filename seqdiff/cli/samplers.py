@@ -8,7 +8,7 @@ import textwrap
 _WIDTH, _INDENT = 100, " " * 6
 _MEANINGS = {
     "exactly": "With their defaults these draw from the model's own distribution",
-    "in the limit": "These tend to it as --num-steps grows",
+    "in the limit": "These approach it as --num-steps grows",
     "another": "These draw from another distribution, whatever the number of steps",
 }
 

@@ -96,8 +96,7 @@ def _source(file: Path | None, given: dict[str, Reader | None]) -> tuple[str, Re
     for other, reader in given.items():
         if other != name and reader is not None:
             raise ValueError(
-                f"score.{name} must go with options of such files, got those of --{other}; leave "
-                "them out"
+                f"score.{name} must go without the options of --{other}; leave them out"
             )
     if not path.is_file():
         raise FileNotFoundError(

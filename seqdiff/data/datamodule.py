@@ -24,9 +24,9 @@ from seqdiff.types import Batch
 class SequenceDataModule(ABC):
     """Loads a domain's sequences; a subclass implements ``dataset`` and no loader.
 
-    The constructor is cheap and touches no file, so that a run can be described, checked and
-    loaded where its data is not. The training loader is an endless stream addressed by position;
-    the position is what a checkpoint holds, in examples, so a resumed run reads on exactly there
+    The constructor is cheap and opens no file, so that a run can be described, checked and loaded
+    on a machine without its data. The training loader is an endless stream of examples. A
+    checkpoint stores the position in this stream, so a resumed run continues with the next example
     even if the number of devices or the batch size has changed.
 
     Attributes:
@@ -86,7 +86,7 @@ class SequenceDataModule(ABC):
 
     @abstractmethod
     def dataset(self, split: Split) -> SequenceDataset:
-        """Open a split. Called more than once: keep what is slow to build.
+        """Open a split. It is called several times, so cache what is slow to build.
 
         Rows come in the order of their source, such as a genome or a text: standard errors assume
         that neighbours are similar and that distant rows are independent.
@@ -188,7 +188,7 @@ class NoData(SequenceDataModule):
         self.token_name, self.file_suffix = token_name, file_suffix
 
     def dataset(self, split: Split) -> SequenceDataset:
-        """There is none.
+        """Raise an error, since there is no data.
 
         Raises:
             ValueError: Always.
@@ -202,9 +202,9 @@ class NoData(SequenceDataModule):
 class EvaluationBatches(Sampler[list[int]]):
     """The batches of one device; over all devices, every example is read exactly once.
 
-    The examples are cut into as few rounds as the batch size allows, and each round into one
-    nearly equal batch a device, so that every device runs the same number of batches (only with
-    fewer examples left than devices does a device sit out a round).
+    The examples are divided into as few rounds as the batch size allows, and each round into one
+    batch per device of nearly equal size. All devices run the same number of batches, except that
+    a device has no batch in a round with fewer examples than devices.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class SequenceDataset(ABC):
         return None
 
     def epoch(self, seed: int, number: int) -> SequenceDataset:
-        """Return the rows of one epoch of training, whose number must not change.
+        """Return the rows of one epoch of training; every epoch has the same number of rows.
 
         A dataset that cuts rows from longer sequences may cut them differently in every epoch.
 
@@ -156,13 +156,13 @@ class _Pages(Generic[_Page]):
 
 
 class _Paged:
-    """A function of position that is cheapest to compute a page of positions at a time."""
+    """A function of the position, computed for a page of neighbouring positions at once."""
 
     def __init__(self, size: int, compute: Callable[[int], np.ndarray]) -> None:
         self._size, self._pages = size, _Pages(compute)
 
     def at(self, positions: Int64[np.ndarray, " B"]) -> Shaped[np.ndarray, " B"]:
-        """Look positions up; they mostly lie on the page of the call before, or the next one."""
+        """Look positions up; most lie on the page of the previous call or on the next page."""
         numbers, places = np.divmod(positions, self._size)
         pages = {number: self._pages[number] for number in sorted(set(numbers.tolist()))}
         if len(pages) == 1:
@@ -247,9 +247,9 @@ class _Rows(NamedTuple):
 
 
 def _join(parts: Sequence[_Rows], order: np.ndarray) -> _Rows:
-    """Put rows of several epochs together; ``order`` says where each belongs.
+    """Put rows of several epochs together; ``order`` is the position of each row.
 
-    Where one part has padding, the others may all be full.
+    Some parts may have padding and others none.
     """
     place = np.argsort(order)
     padding = None

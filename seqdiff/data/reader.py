@@ -20,11 +20,11 @@ class Record(NamedTuple):
         name: Without tabs and line breaks.
         readings: Ids in ``0..K`` of each way to read it, all equally long; their likelihoods are
             averaged. One for most; a DNA record may be read on both strands.
-        content: What all noise of the record is a function of; ``None`` is the first reading.
-            Records that are the same thing seen from two ends have the same, if noise over
-            positions is to fall on the same tokens of both.
-        mirrored: For each reading, whether it runs against ``content``, so that noise over its
-            positions is read backwards; empty if none does.
+        content: Ids that seed the noise of the record; ``None`` takes the first reading. Two
+            records of the same molecule, such as both strands, share ``content`` so that the same
+            tokens are masked in both.
+        mirrored: For each reading, whether it has the reverse order of ``content``, so that its
+            noise is reversed; empty if none has.
     """
 
     name: str

@@ -24,7 +24,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, string: str) -> Integer[np.ndarray, " L"]:
-        """Encode; symbols that are unknown rather than wrong become the mask id."""
+        """Encode; symbols that stand for an unknown token become the mask id."""
         ...
 
     def decode(self, ids: Sequence[int] | Integer[np.ndarray, " L"]) -> str:

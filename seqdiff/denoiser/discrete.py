@@ -342,8 +342,8 @@ class Denoiser(nn.Module):
         """
         if not isinstance(self.process, Blockwise):
             raise ValueError(
-                f"Denoiser.process must be blockwise for this, got {self.process.name}; set "
-                "block_size"
+                f"Denoiser.process must be blockwise to have a block size, got "
+                f"{self.process.name}; set block_size"
             )
         return self.process.block_size
 
@@ -352,8 +352,8 @@ class Denoiser(nn.Module):
         process = self.process.process if isinstance(self.process, Blockwise) else self.process
         if not isinstance(process, DiscreteProcess):
             raise ValueError(
-                f"Denoiser.process must be one of noisy symbols for this, got {process.name}; ask "
-                "for log_probs"
+                f"Denoiser.process must have discrete noisy symbols, got {process.name}; call "
+                "log_probs instead"
             )
         return process
 
@@ -477,7 +477,7 @@ def usual_parameterization(process: Process) -> Parameterization:
             return chosen
     raise ValueError(
         f"Denoiser.parameterization must be given for the process {process.name}, got None; pass "
-        "one that is for it"
+        "one that supports it"
     )
 
 

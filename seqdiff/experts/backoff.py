@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64, Int64, Integer
 # Rows of ids, and where they hold a known token.
 Block = tuple[Integer[np.ndarray, "_ _"], Bool[np.ndarray, "_ _"]]
 
-# Hardly any longer context of a test sequence has been seen, and shorter ones predict those well.
+# Longer contexts of a test sequence hardly ever occur in training data.
 _LONGEST_ORDER = 24
 _CONCENTRATIONS = tuple(2.0**power for power in range(11))
 
@@ -93,7 +93,7 @@ class ContextCounts:
             ValueError: If an id is not below K.
         """
         context, token = self._encode(tokens, known)
-        # Equal and near words one after the other: equal ones are searched for once.
+        # Sort the words, so that equal ones are neighbours and are searched for once.
         place = np.argsort(token * self._base**self.order + context)
         for k in range(self.order + 1):
             width = self._base ** (self.order - k)

@@ -57,7 +57,7 @@ def contrast(
     if isinstance(chosen, ImportanceWeightedOrders):
         raise ValueError(
             f"contrast.estimator must be linear in its evaluations, got {chosen.name}, whose "
-            f"differences mean nothing; use {SmallK.name}"
+            f"differences cannot be averaged over draws; use {SmallK.name}"
         )
     _check_rows("first", first, denoiser)
     _check_rows("second", second, denoiser)

@@ -26,7 +26,7 @@ from seqdiff.types import Batch
 
 Convention = Literal["exact", "mdlm"]
 
-# Streams of one draw: more than there are named ones, so that draws never share noise.
+# Random streams reserved for one draw, more than it uses, so that draws never share noise.
 _STREAMS_PER_DRAW = 16
 
 

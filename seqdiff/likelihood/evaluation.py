@@ -28,10 +28,11 @@ from seqdiff.likelihood.result import Likelihood, effective_degrees
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Batch
 
-# With fewer degrees of freedom a variance is often too small by chance, and the second stage too
-# short.
+# With fewer degrees of freedom, the estimated variance is often too small by chance, and then the
+# second stage is too short.
 _LEAST_DEGREES = 15
-# Estimated degrees of freedom below this count as this, which doubles the planned variance.
+# Smaller estimates of the degrees of freedom are raised to this one, which doubles the planned
+# variance.
 _TRUSTED_DEGREES = 4
 
 
@@ -269,8 +270,8 @@ def evaluate(
         estimator = usual_estimator(denoiser, evaluations=evaluations)
     elif evaluations is not None:
         raise ValueError(
-            f"evaluate.evaluations must be left to the estimator if there is one, got {evaluations}"
-            f" beside {estimator}; set it there"
+            f"evaluate.evaluations must be left out if an estimator is given, got {evaluations} "
+            f"and {estimator}; set it in the estimator"
         )
     else:
         estimator = fit(estimator, denoiser)

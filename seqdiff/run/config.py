@@ -152,7 +152,7 @@ def run_parser() -> ArgumentParser:
         ("provenance", dict[str, str], "the versions that made a run"),
         ("resumed", list[dict[str, str]], "the versions that resumed it, and from which step"),
     ):
-        meaning = f"{what}; a run writes it, no flag sets it"
+        meaning = f"{what}; a run writes it, no option sets it"
         parser.add_argument(f"--{name}", type=kind | None, default=None, help=meaning)
     parser.add_class_arguments(RunConfig, sub_configs=True)
     parser.set_defaults({"process": {"class_path": DEFAULTS["process"]}})
@@ -213,8 +213,8 @@ def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) 
     for flag in flags:
         if re.split("[=.+]", flag)[0] in _NO_FLAGS:
             raise ValueError(
-                f"train.flags must be keys that a flag may set, got {flag}; drop it, only a file "
-                "may hold it"
+                f"train.flags must be keys that an option can set, got {flag}; leave it out, "
+                "only a file can set it"
             )
     contents = [read_config(file) for file in config_files(path)]
     own, flags = _take_preset(convert_flags(flags))
@@ -271,7 +271,10 @@ def _take_preset(flags: Sequence[str]) -> tuple[str | None, list[str]]:
         elif equals or words:
             name = value if equals else words.pop(0)
         else:
-            raise ValueError("train.preset must have a name after it, got none; say which")
+            raise ValueError(
+                f"train.preset must be followed by the name of a preset, got none; choose from "
+                f"{', '.join(PRESETS)}"
+            )
     return name, others
 
 
@@ -458,9 +461,8 @@ def _hint_of_class(base: type, value: object, linked: str = "", more: str = "") 
         kinds = get_args(hints.get(name)) or (hints.get(name),)
         if str in kinds and isinstance(argument, list) and len(argument) == 1:
             word = argument[0]
-            return (
-                f"""; quote what is no list twice, as in '"[{word}]"'; in YAML once: "[{word}]\""""
-            )
+            twice = f"""'"[{word}]"'; in YAML once: "[{word}]\""""
+            return f"; quote a string in brackets twice, as in {twice}"
         for kind in kinds:
             if isinstance(kind, type) and inspect.isabstract(kind):
                 if found := _hint_of_class(kind, argument):

@@ -15,7 +15,7 @@ import yaml
 from jsonargparse import Namespace
 
 _PROCESS, _OLD_OBJECTIVES = "seqdiff.process", "seqdiff.training."
-# Only older files have these options, and objectives that determine the process.
+# Options of older files, and the objectives in them that determine the process.
 _OLD_OPTIONS = {"block_size", "share"}
 _WITH_A_PROCESS = ("Autoregressive", "BlockWeightedMLM")
 # Modules of classes in older files, and their present modules.
@@ -52,7 +52,10 @@ def config_files(path: Path) -> list[Path]:
                 f"CONFIG must be an existing file, got {current}{origin}; check the path"
             )
         if current.resolve() in {file.resolve() for file in chain}:
-            raise ValueError(f"{current} must not be its own base, got a circle; drop one `base`")
+            raise ValueError(
+                f"{current} must not be its own base, directly or through other files; remove a "
+                "`base`"
+            )
         chain.append(current)
         try:
             content = yaml.safe_load(current.read_text())

@@ -48,8 +48,8 @@ def fit_sampler(sampler: Sampler, run: Trained, *, stop: str | None, extrapolate
     if not isinstance(sampler, BlockSampler):
         if stop is not None:
             raise ValueError(
-                f"sample.stop must be left out for sampler {type(sampler).__name__}, which fills "
-                f"rows as long as they are, got {stop!r}; it is for runs of block diffusion"
+                f"sample.stop must be left out for sampler {type(sampler).__name__}, which "
+                f"fills rows of a given length, got {stop!r}; it is for runs of block diffusion"
             )
         return sampler
     size = sampler.check(run.denoiser)
@@ -84,7 +84,7 @@ def find_symbol(text: str, tokenizer: Tokenizer) -> int:
         return int(ids[0])
     raise ValueError(
         f"sample.stop must be a single symbol of the run's {type(tokenizer).__name__}, got "
-        f"{text!r}, which is {len(ids)}; choose one"
+        f"{text!r}, which is {len(ids)} symbols; choose one symbol"
     )
 
 
@@ -329,7 +329,7 @@ def guide(command: str, run: AnyRun, label: str | None, gamma: float | None = No
     if label is not None and known is not None and label not in known:
         raise ValueError(
             f"{command}.label must be one of {', '.join(known)}, got {label!r}; "
-            "the model never saw it"
+            "choose a label of the training data"
         )
     if label is None and gamma is not None:
         raise ValueError(
@@ -413,7 +413,7 @@ def check_context(
         f"--window {window} --stride {max(1, window // 2)}"
     )
     if isinstance(sampler, BlockSampler):
-        slide = f"or let it look back less far: --window {window}"
+        slide = f"or condition it on fewer tokens: --window {window}"
     if bound is not None and seen > bound:
         raise ValueError(
             f"{owner} must be at most {bound:,} {unit}s, all that the network of {run.directory} "

@@ -92,7 +92,7 @@ class Run(Trained):
             self.denoiser.to(device)
         except (RuntimeError, AssertionError) as error:  # torch raises either
             raise ValueError(
-                f"Run.to.device must be there, got {device}: {error}; cpu always is"
+                f"Run.to.device must be available, got {device}: {error}; cpu always is"
             ) from error
         return self
 

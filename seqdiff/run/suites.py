@@ -151,8 +151,8 @@ def build_suite_table(
         notes: Lines below the table.
     """
     caption = (
-        f"{estimator.quantity}; lower is better; ± SE is over the choice of rows, neighbours "
-        "taken together",
+        f"{estimator.quantity}; lower is better; ± SE is the standard error over groups of "
+        "consecutive rows",
         f"estimator {estimator.name}, convention {estimator.convention}",
         *notes,
     )

@@ -132,13 +132,13 @@ def _notes(report: Report) -> list[str]:
         f"in 1e{_scale(found)} {report.unit}",
         "masked fractions are uniform on [beta, beta + width]",
         f"* least: {least}, {ratio:.3g} times that of the whole interval",
-        "with beta 0 the true variance is infinite: these are of the batches alone",
+        "with beta 0 the true variance is infinite; the table has that of the batches drawn",
     ]
     if found.standard_errors is not None:
-        notes.append("± SE is over batches, the same for all intervals, draws included")
+        notes.append("± SE is over batches and their masks; all intervals use the same batches")
     if report.in_use is None:
-        return [*notes, "the run was trained in none: it masked exact numbers of tokens"]
-    return [*notes, f"the run trained in {report.in_use} from step {report.since} on"]
+        return [*notes, "the run used no interval in training: it masked exact numbers of tokens"]
+    return [*notes, f"the run used {report.in_use} in training from step {report.since} on"]
 
 
 def measure_variance(

@@ -60,7 +60,7 @@ def unknown_convention() -> None:
         (lambda: ask(ExactK()).interval(1.0), "Likelihood.level must be between 0 and 1, got 1.0"),
         (lambda: ask(ExactK()).interval(math.nan), "must be between 0 and 1, got nan"),
         (lambda: ask(ExactK(), rows_per_call=0), "rows_per_call must be at least 1, got 0"),
-        (lambda: ask(ExactK(), evaluations=8), "must be left to the estimator if there is one"),
+        (lambda: ask(ExactK(), evaluations=8), "must be left out if an estimator is given"),
         (
             lambda: check_budget(FixedOrder(), num_tokens=9, target_se=None, max_nfe=8),
             r"at least 9, what one pass of FixedOrder\(order=None\) takes for 9 tokens, got 8",

@@ -396,7 +396,7 @@ def test_only_what_is_for_gaussian_diffusion_takes_it():
         ClassifierFree(world, 0)
     with pytest.raises(ValueError, match=r"GaussianDenoiser.inputs must be NoisyEmbeddings"):
         world.log_probs(Inputs(blank, torch.ones(1)))
-    with pytest.raises(ValueError, match="must be one of noisy symbols for this, got gaussian"):
+    with pytest.raises(ValueError, match="must have discrete noisy symbols, got gaussian"):
         world.log_loo(noisy_row(world, torch.zeros(1, 1, dtype=torch.float64), 0.0))
 
 

@@ -97,7 +97,7 @@ def test_a_window_slides_over_rows_longer_than_those_of_training(run: Path, tmp_
     said = capsys.readouterr().err
     assert "must be at most 12 tokens, the context that" in said
     assert said.endswith(
-        "got 100; shorten it, add --extrapolate, or let it look back less far: --window 12\n"
+        "got 100; shorten it, add --extrapolate, or condition it on fewer tokens: --window 12\n"
     )
     assert not (tmp_path / "b.ring").exists()
     assert main([*command, "--extrapolate"]) == 0
@@ -107,7 +107,7 @@ def test_a_window_slides_over_rows_longer_than_those_of_training(run: Path, tmp_
     ("flags", "message"),
     [
         (["--stop", "uv"], "sample.stop must be a single symbol of the run's RingTokenizer, got "),
-        (["--stop", ""], "got '', which is 0; choose one"),
+        (["--stop", ""], "got '', which is 0 symbols; choose one"),
         (["--stop", "-"], "sample.stop must be a single symbol"),
         (["--stop", "u", "--stop-id", "2"], "must be left out with --stop-id, got 'u' and 2; "),
         (["--stop-id", "6"], "BlockSampler.stop_id must be in 0..5, got 6; the tokenizer's"),

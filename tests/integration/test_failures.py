@@ -276,9 +276,9 @@ def test_a_refused_resume_leaves_the_run_as_it_was(config: Path, tmp_path: Path,
         (["--trainer.devices=0"], "must describe what this machine has"),
         (["--output=elsewhere"], f"must leave output at {run}, got elsewhere; copy"),
         (["--outp", "elsewhere"], "--outp elsewhere"),
-        (["--config", str(other)], "must be keys that a flag may set, got --config"),
-        (["--base", str(other)], "must be keys that a flag may set, got --base"),
-        (["--provenance=null"], "must be keys that a flag may set, got --provenance=null"),
+        (["--config", str(other)], "must be keys that an option can set, got --config"),
+        (["--base", str(other)], "must be keys that an option can set, got --base"),
+        (["--provenance=null"], "must be keys that an option can set, got --provenance=null"),
         (["--resume", str(run)], "--resume specified multiple times"),
     ):
         message = fails(["train", "--resume", str(run), "--trainer.max_steps=9", *flags])

@@ -200,7 +200,7 @@ def test_guidance_of_another_process_is_an_error(
 def test_bad_labels_are_refused(labelled: Path, fails, tmp_path: Path) -> None:
     out = tmp_path / "s.fa"
     line = refused(fails, labelled, out, "--label", "medium")
-    assert "sample.label must be one of rich, poor, got 'medium'; the model never saw it" in line
+    assert "sample.label must be one of rich, poor, got 'medium'; choose a label" in line
     line = refused(fails, labelled, out, "--guidance", "2")
     assert "sample.guidance must come with a label, got 2.0 without; add --label" in line
     for gamma in ("-1", "nan", "inf"):

@@ -162,7 +162,7 @@ def test_options_of_dna_are_arguments(tmp_path: Path) -> None:
     assert all(sequence[2:6] == "ACGT" for sequence in placed)
     with pytest.raises(ValueError, match=r"sample.motif must be left out with --infill"):
         run.infill("ACGTNN", seed=2, motif=["ACGT"])
-    with pytest.raises(ValueError, match="score: rc is no option; choose from estimator"):
+    with pytest.raises(ValueError, match="score has no option rc; choose from estimator"):
         run.score(["ACGT"], rc="mean")
 
 
@@ -199,13 +199,13 @@ def test_wrong_arguments_are_named(trained: Path) -> None:
         ("sample", [2], {"seed": -1}, r"sample.seed must be in \[0, 2\^32\), got -1"),
         ("sample", [2], {"batch_size": 0}, "sample.batch_size must be at least 1"),
         ("sample", [2], {"motifs": "AC"}, "sample.motifs must be a list, got the string 'AC'"),
-        ("sample", [2], {"heat": 1}, "first_hitting: heat is no option; choose from temperature"),
+        ("sample", [2], {"heat": 1}, "first_hitting has no option heat; choose from temperature"),
         ("score", ["AC"], {}, "score.sequences must be a list, got the string 'AC'"),
-        ("score", [["AC"]], {"passes": 2}, "score: passes is no option; choose from estimator"),
+        ("score", [["AC"]], {"passes": 2}, "score has no option passes; choose from estimator"),
         ("evaluate", [], {"seed": 2**32}, r"evaluate.seed must be in \[0, 2\^32\)"),
         ("embed", ["AC"], {}, "embed.sequences must be a list, got the string 'AC'"),
         ("embed", [[]], {}, "embed.sequences must hold a string, got an empty list"),
-        ("to", ["xpu:99"], {}, "Run.to.device must be there, got xpu:99"),
+        ("to", ["xpu:99"], {}, "Run.to.device must be available, got xpu:99"),
     ],
 )
 def test_wrong_arguments_are_one_line(

@@ -161,7 +161,7 @@ def test_out_of_memory_while_drawing(
 
     monkeypatch.setattr(ToyNet, "forward", forward)
     message = fails(_sample(trained, tmp_path / "a.ring"))
-    assert "memory must hold what is computed at a time" in message
+    assert "the memory is too small for one batch" in message
     assert message.endswith("lower the batch size or the length")
     assert not list(tmp_path.iterdir())
 

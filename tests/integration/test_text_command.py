@@ -63,7 +63,7 @@ def test_a_special_token_in_brackets_can_be_typed(
     assert isinstance(run.tokenizer, JSONTokenizer) and run.tokenizer.frame == (1, 2)
     assert main(["evaluate", str(tmp_path / "run"), "--evaluations=2"]) == 0
     given[given.index("'[CLS]'")] = "[CLS]"
-    assert """quote what is no list twice, as in '"[CLS]"'""" in fails(given)
+    assert """quote a string in brackets twice, as in '"[CLS]"'""" in fails(given)
 
 
 def test_a_run_does_not_depend_on_the_folder_it_was_typed_in(

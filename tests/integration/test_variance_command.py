@@ -71,7 +71,7 @@ def test_the_table_and_the_numbers(
         for name in ("beta", "omega")
     )
     assert content["in_use"] == {"beta": beta, "omega": omega}
-    assert f"the run trained in U[{beta:g}, {omega:g}] from step 4 on" in shown
+    assert f"the run used U[{beta:g}, {omega:g}] in training from step 4 on" in shown
 
 
 def test_the_gradient(blocks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +104,7 @@ def test_a_run_without_a_search_names_its_interval(
     assert main(["train", str(config), *flags]) == 0
     out = tmp_path / "v.json"
     assert main(["variance", str(tmp_path / "run"), "--batches", "2", "--json", str(out)]) == 0
-    assert "trained in U[0.25, 1] from step 0 on" in " ".join(capsys.readouterr().out.split())
+    assert "used U[0.25, 1] in training from step 0 on" in " ".join(capsys.readouterr().out.split())
     assert json.loads(out.read_text())["in_use"] == {"beta": 0.25, "omega": 1.0}
 
 
