@@ -43,8 +43,8 @@ def train(
             "train must be given CONFIG, --resume RUN or --keys, got none of them; see: seqdiff "
             "train --help"
         )
-    if resume is not None and (config is not None or output is not None or keys):
-        other = config or ("--keys" if keys else f"--output {output}")
+    if resume is not None and (config is not None or keys):
+        other = config or "--keys"
         raise ValueError(f"train.resume must go without a new run, got {other}; leave it out")
     if keys and config is None and (options or output):
         got = " ".join(options) or f"--output {output}"

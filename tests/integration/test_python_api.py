@@ -184,7 +184,7 @@ def test_evaluation_is_what_the_command_writes(trained: Path, tmp_path: Path) ->
 
 def test_wrong_arguments_are_named(trained: Path) -> None:
     run = seqdiff.load(trained)
-    with pytest.raises(ValueError, match=r"sample.sampler ancestral: .*num_step"):
+    with pytest.raises(ValueError, match=r"sample.sampler ancestral has no option num_step"):
         run.sample(1, length=4, seed=0, sampler="ancestral", num_step=3)
     with pytest.raises(ValueError, match="must be set on the sampler that was given"):
         run.sample(1, length=4, seed=0, sampler=AncestralSampler(4), temperature=0.5)
