@@ -443,11 +443,12 @@ def write_paired(domain: Domain, runs: Path) -> None:
 
 def tables() -> Iterator[str]:
     """Return Markdown tables of all results."""
-    for domain, unit in ((DNA, "base"), (TEXT, "character")):
+    units = ((DNA, "base"), (TEXT, "character"))
+    for domain, unit in units:
         yield _bounds(domain, unit)
     yield _ablations(TEXT)
-    for domain in (DNA, TEXT):
-        yield _steps(domain)
+    for domain, unit in units:
+        yield _steps(domain, unit)
     yield _sample_table()
 
 
@@ -480,10 +481,10 @@ def _bounds(domain: Domain, unit: str) -> str:
         "estimate",
         f"bits/{unit} ± SE over rows",
         "other seeds",
-        "less MDLM's",
+        "difference from MDLM",
         "perplexity",
     ]
-    titles += ["published", "lr"] if published else ["lr"]
+    titles += ["published perplexity", "learning rate"] if published else ["learning rate"]
     lines = [_row(*titles), "|---" * len(titles) + "|"]
     for system, runs in found.items():
         row = runs[0]["test"]["rows"][0]
@@ -506,7 +507,7 @@ def _bounds(domain: Domain, unit: str) -> str:
 def _ablations(domain: Domain) -> str:
     """Format ablations of MDLM as ratios of perplexity per token, with the published ratios."""
     found = _results(domain)
-    lines = [_row("system", "bits", "perplexity over MDLM's", "published")]
+    lines = [_row("system", "bits/character", "perplexity / MDLM's", "published")]
     lines.append("|---" * 4 + "|")
     for system in ABLATIONS if "mdlm" in found else ():
         if system in found:
@@ -517,12 +518,12 @@ def _ablations(domain: Domain) -> str:
     return "\n".join(lines)
 
 
-def _steps(domain: Domain) -> str:
+def _steps(domain: Domain, unit: str) -> str:
     """Format MDLM's bound by the number of steps as ratios of perplexity per token."""
     file = FOLDER / f"{domain.name}-steps.json"
     paired = json.loads(file.read_text()) if file.exists() else {}
-    titles = ("steps", "bits", "less the limit's, same masks")
-    lines = [_row(*titles, "perplexity over the limit's", "published"), "|---" * 5 + "|"]
+    titles = ("steps", f"bits/{unit}", "difference from the limit", "perplexity / limit's")
+    lines = [_row(*titles, "published"), "|---" * 5 + "|"]
     for runs in [_results(domain)["mdlm"]] if "mdlm" in _results(domain) else []:
         limit = runs[0]["test"]["rows"][0]
         for steps, row in runs[0]["test"]["steps"].items():
@@ -537,7 +538,7 @@ def _steps(domain: Domain) -> str:
 
 def _sample_table() -> str:
     lines = [
-        "| system | evaluations | 6-mer divergence | discriminator AUROC |",
+        "| system | network evaluations | 6-mer divergence | discriminator AUROC |",
         "|---|---|---|---|",
     ]
     for system, runs in _results(DNA).items():

@@ -168,7 +168,7 @@ def test_options_of_dna_are_arguments(tmp_path: Path) -> None:
 
 def test_every_command_is_in_the_table_of_calls() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "python.md").read_text()
-    table = page.split("## Every command is a call")[1].split("\n\n")[1]
+    table = page.split("## Calls for all commands")[1].split("\n\n")[1]
     assert all(f"`{name}`" in table for name in commands())
 
 
