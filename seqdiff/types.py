@@ -1,6 +1,7 @@
 """Symbols of tensor shapes, and the records that modules pass to each other.
 
-B batch, L sequence length, K real symbols, V = K + 1 with the mask, D model width, N state width.
+B batch, L sequence length, K real symbols, V = K + 1 with the mask, D model width, N state width,
+S signals.
 Ids 0..K-1 are real symbols. K stands for an unknown symbol (the N of DNA) and, in processes that
 have one, for the mask.
 """
@@ -17,6 +18,7 @@ from torch import Tensor
 
 NO_LABEL = -1
 Rows = Int[Tensor, " b"] | Bool[Tensor, " B"] | slice
+Signal = Float[Tensor, "B S"] | Float[Tensor, "B L S"]
 
 
 @dataclass
@@ -36,6 +38,8 @@ class Batch:
             ``None`` if there are none.
         padding: True at positions after the last token of a shorter row: their id is K, and they
             are not attended to and not counted. ``None`` if every row is full.
+        signal: Measured values of each row, or of each position of it, in the units of the data;
+            NaN where a value is unknown. ``None`` if the data has no signals.
     """
 
     tokens: Int[Tensor, "B L"]
@@ -44,6 +48,7 @@ class Batch:
     label: Int[Tensor, " B"] | None = None
     mirrored: Bool[Tensor, " B"] | None = None
     padding: Bool[Tensor, "B L"] | None = None
+    signal: Signal | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Move to a device; Lightning calls this."""
@@ -67,13 +72,13 @@ class Batch:
         return self.loss_mask.sum(dim=-1)
 
     def inputs(self, x_t: Int[Tensor, "B L"], t: Float[Tensor, " B"] | None = None) -> Inputs:
-        """Make the input of a network: corrupted tokens with the padding and labels of the batch.
+        """Make the input of a network: corrupted tokens with the other inputs of the batch.
 
         Args:
             x_t: Ids in ``0..K``.
             t: Diffusion time of each row in [0, 1].
         """
-        return Inputs(x_t, t, padding=self.padding, label=self.label)
+        return Inputs(x_t, t, padding=self.padding, label=self.label, signal=self.signal)
 
 
 @dataclass
@@ -87,6 +92,8 @@ class Inputs:
             ``Denoiser`` sets it for time-conditioned networks only.
         padding: True at positions without a token; ``None`` if every row is full.
         label: Class of each row, ``NO_LABEL`` where it has none; ``None`` if no row has one.
+        signal: Values that each row, or each position of it, is conditioned on, in the units of the
+            training data; NaN where a value is unknown. ``None`` if no row has one.
     """
 
     tokens: Int[Tensor, "B L"]
@@ -94,6 +101,7 @@ class Inputs:
     sigma: Float[Tensor, " B"] | None = None
     padding: Bool[Tensor, "B L"] | None = None
     label: Int[Tensor, " B"] | None = None
+    signal: Signal | None = None
 
     def to(self, device: torch.device | str) -> Inputs:
         """Move to a device."""

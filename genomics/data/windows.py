@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64, Integer, UInt8
+from jaxtyping import Bool, Float64, Int64, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
 from genomics.baselines import baselines, interpolated_baseline
 from genomics.io import Genome, describe_names
-from genomics.sequence import MASK_ID, DNATokenizer, Windows, merge, reverse_complement, tile
-from seqdiff.data import SPLITS, SequenceDataModule, SequenceDataset, Split
+from genomics.sequence import MASK_ID, DNATokenizer, Windows, complement, merge, tile
+from seqdiff.data import SPLITS, Examples, SequenceDataModule, SequenceDataset, Split
 from seqdiff.files import names_files
 from seqdiff.likelihood import RowNats
 from seqdiff.types import NO_LABEL
@@ -22,6 +22,25 @@ _CHUNK_BASES = 1 << 24
 _BLOCK_ROWS = 1024
 _FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file")
 _PLAIN_BASES, _INTERPOLATED_BASES, _CHOICE_BASES = 1 << 27, 1 << 25, 1 << 20
+
+
+def mirror(rows: Examples, chosen: Bool[np.ndarray, " B"]) -> Examples:
+    """Replace some rows by their reverse complements, and reverse their tracks.
+
+    Labels and signals of whole rows stay as they are, and padding stays in place.
+    """
+    place = np.tile(np.arange(rows.tokens.shape[1]), (int(chosen.sum()), 1))
+    last = place.shape[1] - 1
+    if rows.padding is not None:
+        last = (~rows.padding[chosen]).sum(axis=1, keepdims=True) - 1
+    place = np.where(place <= last, last - place, place)
+    tokens, loss_mask, signal = rows.tokens.copy(), rows.loss_mask.copy(), rows.signal
+    tokens[chosen] = np.take_along_axis(complement(tokens[chosen]), place, axis=1)
+    loss_mask[chosen] = np.take_along_axis(loss_mask[chosen], place, axis=1)
+    if signal is not None and signal.ndim == 3:
+        signal = signal.copy()
+        signal[chosen] = np.take_along_axis(signal[chosen], place[..., None], axis=1)
+    return rows._replace(tokens=tokens, loss_mask=loss_mask, signal=signal)
 
 
 class WindowDataset(SequenceDataset):
@@ -101,20 +120,9 @@ class WindowDataset(SequenceDataset):
     def _records(self, starts: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.genome.offsets, starts, side="right") - 1
 
-    def augment(
-        self,
-        tokens: Integer[np.ndarray, "B L"],
-        loss_mask: Bool[np.ndarray, "B L"],
-        uniform: Float64[np.ndarray, " B"],
-    ) -> tuple[Integer[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+    def augment(self, rows: Examples, uniform: Float64[np.ndarray, " B"]) -> Examples:
         """Replace each row by its reverse complement with probability 1/2, if enabled."""
-        if not self.reverse_complement:
-            return tokens, loss_mask
-        flipped = uniform < 0.5
-        tokens, loss_mask = tokens.copy(), loss_mask.copy()
-        tokens[flipped] = reverse_complement(tokens[flipped])
-        loss_mask[flipped] = loss_mask[flipped, ::-1]
-        return tokens, loss_mask
+        return mirror(rows, uniform < 0.5) if self.reverse_complement else rows
 
     def _has_known_base(self) -> np.ndarray:
         """Check the first base of each window; read a whole window only if that base is unknown."""

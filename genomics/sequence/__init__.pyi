@@ -5,6 +5,7 @@ from .alphabet import MASK_ID as MASK_ID
 from .alphabet import UPPER_TABLE as UPPER_TABLE
 from .alphabet import DNATokenizer as DNATokenizer
 from .alphabet import check_encoded as check_encoded
+from .alphabet import complement as complement
 from .alphabet import decode as decode
 from .alphabet import encode as encode
 from .alphabet import reads_backwards as reads_backwards

@@ -1,7 +1,9 @@
 from .datamodule import NoData as NoData
 from .datamodule import SequenceDataModule as SequenceDataModule
 from .dataset import SPLITS as SPLITS
+from .dataset import Examples as Examples
 from .dataset import SequenceDataset as SequenceDataset
+from .dataset import Signals as Signals
 from .dataset import Split as Split
 from .reader import Reader as Reader
 from .reader import Record as Record

@@ -38,6 +38,10 @@ class SequenceDataModule(ABC):
         num_workers: Loader processes per device; 0 loads in the training process.
         labels: Names of the classes of its examples, in the order of their numbers; ``None``
             without classes. A subclass whose dataset has labels sets it in its constructor.
+        signals: Names of the measured values of its examples, in their order; ``None`` without
+            signals. A subclass whose dataset has signals sets it in its constructor.
+        signal_tracks: Whether each position of an example has its own values, rather than the
+            example as a whole.
         context_length: Tokens of a training row, the longest that the model learns; ``None``
             if unknown. A subclass that knows it sets it in its constructor.
         seed: The run's seed, which fixes the order of the stream and the augmentation.
@@ -70,6 +74,8 @@ class SequenceDataModule(ABC):
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
         self.num_workers = num_workers
         self.labels: list[str] | None = None
+        self.signals: list[str] | None = None
+        self.signal_tracks = False
         self.context_length: int | None = None
         self.seed = 0
         for name, least in (("batch_size", 1), ("eval_batch_size", 1), ("num_workers", 0)):

@@ -8,7 +8,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64, Integer, Shaped
+from jaxtyping import Bool, Float32, Float64, Int64, Integer, Shaped
 from torch.utils.data import Dataset, Sampler
 
 from seqdiff.rng import AUGMENT_STREAM, CounterNoise
@@ -19,6 +19,50 @@ SPLITS: tuple[Split, Split, Split] = ("train", "valid", "test")
 
 # Positions whose noise is drawn at once: a pass over 4,096 costs hardly more than one over 8.
 _NOISE_PAGE = 4096
+
+
+Signals = Float32[np.ndarray, "B S"] | Float32[np.ndarray, "B L S"]
+
+
+class Examples(NamedTuple):
+    """Some rows of a dataset.
+
+    Attributes:
+        tokens: Ids in ``0..K``.
+        loss_mask: True at positions that count.
+        label: See ``SequenceDataset.labels``.
+        padding: See ``SequenceDataset.padding``.
+        signal: See ``SequenceDataset.signals``.
+    """
+
+    tokens: Integer[np.ndarray, "B L"]
+    loss_mask: Bool[np.ndarray, "B L"]
+    label: Int64[np.ndarray, " B"] | None = None
+    padding: Bool[np.ndarray, "B L"] | None = None
+    signal: Signals | None = None
+
+    @classmethod
+    def read(cls, dataset: SequenceDataset, rows: Int64[np.ndarray, " B"]) -> Examples:
+        """Fetch rows of a dataset."""
+        tokens, loss_mask = dataset.rows(rows)
+        return cls(
+            tokens, loss_mask, dataset.labels(rows), dataset.padding(rows), dataset.signals(rows)
+        )
+
+    def batch(self, index: Int64[np.ndarray, " B"]) -> Batch:
+        """Make a batch; ``index`` is the position of each row in the stream."""
+        return Batch(
+            torch.from_numpy(self.tokens.astype(np.int64)),
+            torch.from_numpy(np.ascontiguousarray(self.loss_mask)),
+            torch.from_numpy(index),
+            _tensor(self.label),
+            padding=_tensor(self.padding),
+            signal=_tensor(self.signal),
+        )
+
+
+def _tensor(values: np.ndarray | None) -> torch.Tensor | None:
+    return None if values is None else torch.from_numpy(np.ascontiguousarray(values))
 
 
 class SequenceDataset(ABC):
@@ -43,6 +87,11 @@ class SequenceDataset(ABC):
         del indices
         return None
 
+    def signals(self, indices: Int64[np.ndarray, " B"]) -> Signals | None:
+        """Fetch the measured values of rows, NaN where one is unknown; ``None`` without signals."""
+        del indices
+        return None
+
     def padding(self, indices: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"] | None:
         """Mark the padding of rows; ``None`` if every row is full.
 
@@ -63,21 +112,15 @@ class SequenceDataset(ABC):
         del seed, number
         return self
 
-    def augment(
-        self,
-        tokens: Integer[np.ndarray, "B L"],
-        loss_mask: Bool[np.ndarray, "B L"],
-        uniform: Float64[np.ndarray, " B"],
-    ) -> tuple[Integer[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+    def augment(self, rows: Examples, uniform: Float64[np.ndarray, " B"]) -> Examples:
         """Change training rows at random.
 
         Args:
-            tokens: From ``rows``.
-            loss_mask: From ``rows``.
+            rows: The rows as the dataset stores them.
             uniform: One uniform draw per row.
         """
         del uniform
-        return tokens, loss_mask
+        return rows
 
 
 class TrainingStream(Dataset[Batch]):
@@ -130,12 +173,11 @@ class TrainingStream(Dataset[Batch]):
         numbers, places = np.divmod(index, len(self.dataset))
         parts = [self._read(n, places[numbers == n]) for n in np.unique(numbers).tolist()]
         found = parts[0] if len(parts) == 1 else _join(parts, np.argsort(numbers, kind="stable"))
-        augmented = self.dataset.augment(found.tokens, found.loss_mask, self._uniforms.at(index))
-        return found._replace(tokens=augmented[0], loss_mask=augmented[1]).batch(index)
+        return self.dataset.augment(found, self._uniforms.at(index)).batch(index)
 
-    def _read(self, number: int, places: np.ndarray) -> _Rows:
+    def _read(self, number: int, places: np.ndarray) -> Examples:
         dataset, order = self._epochs[number]
-        return _Rows.read(dataset, order[places])
+        return Examples.read(dataset, order[places])
 
 
 _Page = TypeVar("_Page")
@@ -188,7 +230,7 @@ class EvaluationSet(Dataset[Batch]):
     def __getitems__(self, positions: Sequence[int]) -> Batch:
         """Read a batch of examples."""
         index = np.asarray(positions, dtype=np.int64)
-        return _Rows.read(self.dataset, index).batch(index)
+        return Examples.read(self.dataset, index).batch(index)
 
 
 class StreamBatches(Sampler[list[int]]):
@@ -222,31 +264,7 @@ class StreamBatches(Sampler[list[int]]):
             first += self.world_size * self.batch_size
 
 
-class _Rows(NamedTuple):
-    """Some rows of a dataset."""
-
-    tokens: np.ndarray
-    loss_mask: np.ndarray
-    label: np.ndarray | None
-    padding: np.ndarray | None
-
-    @classmethod
-    def read(cls, dataset: SequenceDataset, rows: np.ndarray) -> _Rows:
-        return cls(*dataset.rows(rows), dataset.labels(rows), dataset.padding(rows))
-
-    def batch(self, index: np.ndarray) -> Batch:
-        return Batch(
-            torch.from_numpy(self.tokens.astype(np.int64)),
-            torch.from_numpy(np.ascontiguousarray(self.loss_mask)),
-            torch.from_numpy(index),
-            None if self.label is None else torch.from_numpy(self.label),
-            padding=None
-            if self.padding is None
-            else torch.from_numpy(np.ascontiguousarray(self.padding)),
-        )
-
-
-def _join(parts: Sequence[_Rows], order: np.ndarray) -> _Rows:
+def _join(parts: Sequence[Examples], order: np.ndarray) -> Examples:
     """Put rows of several epochs together; ``order`` is the position of each row.
 
     Some parts may have padding and others none.
@@ -257,9 +275,11 @@ def _join(parts: Sequence[_Rows], order: np.ndarray) -> _Rows:
         pads = [np.zeros_like(p.loss_mask) if p.padding is None else p.padding for p in parts]
         padding = np.concatenate(pads)[place]
     labels = [part.label for part in parts if part.label is not None]
-    return _Rows(
+    signals = [part.signal for part in parts if part.signal is not None]
+    return Examples(
         np.concatenate([part.tokens for part in parts])[place],
         np.concatenate([part.loss_mask for part in parts])[place],
         np.concatenate(labels)[place] if labels else None,
         padding,
+        np.concatenate(signals)[place] if signals else None,
     )

@@ -7,7 +7,7 @@ from genomics.data.windows import WindowDataset
 from genomics.io.genome import Genome, load_genome
 from genomics.sequence.alphabet import decode, encode
 from genomics.sequence.intervals import Regions, Windows, tile
-from seqdiff.data.dataset import EvaluationSet, TrainingStream
+from seqdiff.data.dataset import EvaluationSet, Examples, TrainingStream
 
 GENOME = {"a": "AACCGGTTNN", "b": "NNNNNNNNACGT", "c": "GAT"}
 
@@ -59,7 +59,8 @@ def test_augmentation_reads_the_other_strand_below_one_half():
     data = dataset(4, 4, "shift", reverse_complement=True)
     tokens, loss_mask = data.rows(np.array([0, 2, 2]))
     before = tokens.copy()
-    turned, mask = data.augment(tokens, loss_mask, np.array([0.49, 0.01, 0.5]))
+    found = data.augment(Examples(tokens, loss_mask), np.array([0.49, 0.01, 0.5]))
+    turned, mask = found.tokens, found.loss_mask
     assert [decode(row) for row in turned] == ["GGTT", "NNAA", "TTNN"]
     assert mask.tolist() == [[True] * 4, [False, False, True, True], [True, True, False, False]]
     assert np.array_equal(tokens, before)  # inputs are not changed
@@ -68,7 +69,7 @@ def test_augmentation_reads_the_other_strand_below_one_half():
 def test_augmentation_is_off_by_default():
     data = dataset(4, 4)
     tokens, loss_mask = data.rows(np.array([0, 1]))
-    assert np.array_equal(data.augment(tokens, loss_mask, np.zeros(2))[0], tokens)
+    assert np.array_equal(data.augment(Examples(tokens, loss_mask), np.zeros(2)).tokens, tokens)
 
 
 def test_the_stream_holds_both_strands_and_evaluation_only_one():

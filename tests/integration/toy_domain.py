@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from seqdiff.backbones import Backbone
 from seqdiff.blocks import cut, join
 from seqdiff.data.datamodule import SequenceDataModule, Split
-from seqdiff.data.dataset import SequenceDataset
+from seqdiff.data.dataset import Examples, SequenceDataset
 from seqdiff.data.reader import Record
 from seqdiff.data.tokenizer import Tokenizer
 from seqdiff.likelihood import RowNats
@@ -73,15 +73,11 @@ class RingSet(SequenceDataset):
         known[indices % 9 == 0, 1] = False
         return np.where(known, tokens, len(ALPHABET)), known
 
-    def augment(
-        self,
-        tokens: Integer[np.ndarray, "B L"],
-        loss_mask: Bool[np.ndarray, "B L"],
-        uniform: Float64[np.ndarray, " B"],
-    ) -> tuple[Integer[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+    def augment(self, rows: Examples, uniform: Float64[np.ndarray, " B"]) -> Examples:
         flip = (uniform < 0.5)[:, None]
-        return np.where(flip, tokens[:, ::-1], tokens), np.where(
-            flip, loss_mask[:, ::-1], loss_mask
+        return rows._replace(
+            tokens=np.where(flip, rows.tokens[:, ::-1], rows.tokens),
+            loss_mask=np.where(flip, rows.loss_mask[:, ::-1], rows.loss_mask),
         )
 
 
