@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
-from seqdiff.backbones.layers import require_layer
-from seqdiff.types import Inputs
+from seqdiff.backbones.layers import SignalEmbedding, require_layer
+from seqdiff.types import Inputs, Signal
 
 
 class Backbone(nn.Module, ABC):
@@ -22,8 +23,9 @@ class Backbone(nn.Module, ABC):
     instead of tokens, such as noisy embeddings, passes its own ``h`` to ``body``.
 
     A backbone that a run configuration names takes ``num_embeddings`` (K+1) and ``num_logits``
-    (K) in its constructor; both are linked from the tokenizer. If it also takes ``num_classes``,
-    that is linked from the data: the number of classes, or ``None`` for data without labels.
+    (K) in its constructor; both are linked from the tokenizer. If it also takes ``num_classes`` or
+    ``num_signals``, these are linked from the data: the number of classes of its labels and of its
+    signals, or ``None`` for data without them.
 
     Attributes:
         width: Channels of the residual stream.
@@ -31,6 +33,9 @@ class Backbone(nn.Module, ABC):
         max_length: Longest row; ``None`` without a bound.
         num_classes: Number of classes that a row can be labelled with; ``None`` if the network was
             built without classes.
+        num_signals: Number of measured values that a row, or each position of it, can be
+            conditioned on; ``None`` if the network was built without signals.
+        signal_embedding: Embeds them; ``None`` without signals.
         time_conditioned: Whether the network reads ``Inputs.sigma``.
         causal: Whether the outputs at a position depend only on the tokens before it.
         strands: 2 if the network reads a row and its reverse complement with the same weights and
@@ -47,6 +52,8 @@ class Backbone(nn.Module, ABC):
     num_logits: int
     max_length: int | None = None
     num_classes: int | None = None
+    num_signals: int | None = None
+    signal_embedding: SignalEmbedding | None = None
     time_conditioned: bool = False
     causal: bool = False
     strands: int = 1
@@ -80,7 +87,7 @@ class Backbone(nn.Module, ABC):
 
         Args:
             h: Vectors in the shape that ``embed`` returns; they need not come from tokens.
-            inputs: Padding, label and noise level. The values of the tokens are not read.
+            inputs: Padding, label, signal and noise level. The values of the tokens are not read.
             layer: Number of layers to run; ``None`` for all.
 
         Returns:
@@ -104,10 +111,11 @@ class Backbone(nn.Module, ABC):
             ``where.nonzero()``.
 
         Raises:
-            ValueError: If there are labels and the network has no classes, a time-conditioned
-                network gets no ``sigma``, or rows are longer than ``max_length``.
+            ValueError: If there are labels and the network has no classes, a signal does not fit
+                the network, a time-conditioned network gets no ``sigma``, or rows are longer than
+                ``max_length``.
         """
-        self.check_label(inputs.label)
+        self.check_condition(inputs)
         return self.head(self.body(self.embed(inputs), inputs), inputs, where)
 
     def hidden(self, inputs: Inputs, layer: int | None = None) -> Float[Tensor, "B L C"]:
@@ -127,7 +135,7 @@ class Backbone(nn.Module, ABC):
             ValueError: If there are fewer layers. See also ``forward``.
         """
         require_layer(type(self).__name__, layer, self.num_layers)
-        self.check_label(inputs.label)
+        self.check_condition(inputs)
         if self.time_conditioned and inputs.sigma is None:
             like = next(self.parameters())
             inputs = replace(inputs, sigma=like.new_zeros(len(inputs.tokens)))
@@ -169,6 +177,7 @@ class Backbone(nn.Module, ABC):
         *,
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
+        signal: Signal | None = None,
     ) -> BlockCache:
         """Create an empty cache for scoring rows block by block.
 
@@ -178,27 +187,48 @@ class Backbone(nn.Module, ABC):
             window: Number of earlier tokens that attention may look back at, a multiple of
                 ``block_size``. It has no effect on a network that keeps a recurrent state instead.
             label: Class of each row or ``NO_LABEL``.
+            signal: Values of each row, or of each position from the first on.
 
         Raises:
-            ValueError: If the network does not read blocks, a size is invalid, or there are labels
-                and the network has no classes.
+            ValueError: If the network does not read blocks, a size is invalid, there are labels
+                and the network has no classes, or a signal does not fit the network.
         """
         raise self._reads_no_blocks("block_cache")
 
-    def check_label(self, label: Int[Tensor, " B"] | None) -> None:
-        """Check that labels are only given to a network with classes.
+    def check_condition(self, inputs: Inputs) -> None:
+        """Check that labels and signals are only given to a network that takes them.
 
         Args:
-            label: Class of each row or ``NO_LABEL``.
+            inputs: Inputs of the network.
 
         Raises:
-            ValueError: If there are labels and the network has no classes.
+            ValueError: If there are labels and the network has no classes, or signals of another
+                number than the network has, or of another length than the rows.
         """
+        name, label, signal = type(self).__name__, inputs.label, inputs.signal
         if label is not None and self.num_classes is None:
             raise ValueError(
-                f"{type(self).__name__}.label must be None for a network without classes, got one "
+                f"{name}.label must be None for a network without classes, got one "
                 f"of shape {tuple(label.shape)}; leave it out, or use one built with num_classes"
             )
+        if signal is None:
+            return
+        if self.num_signals is None:
+            raise ValueError(
+                f"{name}.signal must be None for a network without signals, got one of shape "
+                f"{tuple(signal.shape)}; leave it out, or use one built with num_signals"
+            )
+        rows, length = inputs.tokens.shape
+        if signal.shape not in ((rows, self.num_signals), (rows, length, self.num_signals)):
+            raise ValueError(
+                f"{name}.signal must have shape {(rows, self.num_signals)}, or "
+                f"{(rows, length, self.num_signals)} for a value at each position, got "
+                f"{tuple(signal.shape)}; give NaN where a value is unknown"
+            )
+
+    def embedded_signal(self, signal: Signal | None, rows: int) -> Float[Tensor, "B l D"] | None:
+        """Embed the signal of some rows, see ``SignalEmbedding``; ``None`` without signals."""
+        return None if self.signal_embedding is None else self.signal_embedding(signal, rows)
 
     def _sigma(self, inputs: Inputs) -> Tensor:
         """Return the noise level, which a time-conditioned network requires."""
@@ -213,6 +243,26 @@ class Backbone(nn.Module, ABC):
         return ValueError(
             f"{type(self).__name__}.{method} must be called on a network that reads blocks, got "
             "one that does not; choose Transformer or BlockMamba"
+        )
+
+
+def check_cache_condition(
+    network: Backbone, batch_size: int, label: Tensor | None, signal: Tensor | None
+) -> None:
+    """Check the label and the signal of ``Backbone.block_cache``; see ``check_condition``.
+
+    The signal may have any number of positions.
+
+    Raises:
+        ValueError: If they do not fit the network, or there is not one for each row.
+    """
+    length = signal.shape[1] if signal is not None and signal.dim() == 3 else 0
+    tokens = torch.empty((batch_size, length), dtype=torch.int64, device="meta")
+    network.check_condition(Inputs(tokens, label=label, signal=signal))
+    if label is not None and len(label) != batch_size:
+        raise ValueError(
+            f"{type(network).__name__}.label must be one class for each of batch_size = "
+            f"{batch_size} rows, got {len(label)}; repeat it"
         )
 
 

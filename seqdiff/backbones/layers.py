@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from seqdiff.ops.rms_norm import rms_norm
+from seqdiff.types import Signal
 
 NormKind = Literal["rms", "layer"]
 
@@ -78,6 +79,105 @@ class LabelEmbedding(nn.Module):
         if label is None:
             label = torch.full((len(like),), -1, device=like.device)
         return self.table((label + 1).clamp_min(0))[:, None]
+
+
+# Angular frequencies of the features of a standardised value: one period spans about 25 standard
+# deviations, and the shortest about one and a half.
+_FREQUENCIES = tuple(0.25 * 2.0**octave for octave in range(5))
+
+
+class SignalEmbedding(nn.Module):
+    """An embedding of measured values, such as the activity of a promoter.
+
+    Each value is standardised by the training data and turned into Fourier features, which a small
+    MLP maps to a vector. Nearby values have nearby vectors. An unknown value has features of its
+    own, so one network models the distributions with and without each value.
+    Source of the features: Tancik et al. 2020, arXiv:2006.10739.
+
+    Args:
+        num_signals: Number of values of a row, or of a position.
+        d_model: Channels of the embedding.
+
+    Attributes:
+        mean: Mean of each signal in the training data.
+        std: Its standard deviation.
+        range: Its smallest and its largest value, ``[2, S]``.
+    """
+
+    mean: Tensor
+    std: Tensor
+    range: Tensor
+
+    def __init__(self, num_signals: int, d_model: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(num_signals))
+        self.register_buffer("std", torch.ones(num_signals))
+        self.register_buffer("range", torch.zeros(2, num_signals))
+        features = num_signals * (2 + 2 * len(_FREQUENCIES))
+        self.mlp = nn.Sequential(
+            nn.Linear(features, d_model), nn.SiLU(), nn.Linear(d_model, d_model)
+        )
+        nn.init.normal_(self.mlp[2].weight, std=0.02)
+        nn.init.zeros_(self.mlp[2].bias)
+
+    def standardise_by(
+        self,
+        mean: Float[Tensor, " S"],
+        std: Float[Tensor, " S"],
+        low: Float[Tensor, " S"],
+        high: Float[Tensor, " S"],
+    ) -> None:
+        """Set the statistics of the training data.
+
+        Args:
+            mean: Mean of each signal.
+            std: Standard deviation of each, above 0.
+            low: Smallest value of each.
+            high: Largest value of each.
+        """
+        with torch.no_grad():
+            self.mean.copy_(mean)
+            self.std.copy_(std)
+            self.range.copy_(torch.stack((low, high)))
+
+    def forward(self, signal: Signal | None, rows: int) -> Float[Tensor, "B l D"]:
+        """Embed values.
+
+        Args:
+            signal: Values in the units of the training data, NaN where one is unknown; ``None``
+                if no row has one.
+            rows: Number of rows.
+
+        Returns:
+            One vector for each row, with ``l = 1``, or one for each position.
+        """
+        weight = self.mlp[0].weight
+        if signal is None:
+            signal = torch.full((rows, len(self.mean)), torch.nan, device=weight.device)
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        values = signal.to(wide)
+        known = ~values.isnan()
+        values = torch.where(known, (values - self.mean) / self.std, 0.0)
+        angles = values[..., None] * values.new_tensor(_FREQUENCIES)
+        features = torch.cat(
+            (torch.ones_like(values)[..., None], values[..., None], angles.sin(), angles.cos()), -1
+        )
+        features = torch.where(known[..., None], features, 0.0).flatten(-2)
+        found = self.mlp(features.to(weight.dtype))
+        return found if found.dim() == 3 else found[:, None]
+
+
+def positions_of(
+    signal: Float[Tensor, "B l D"] | None, start: int, end: int
+) -> Float[Tensor, "B n D"] | None:
+    """Return the embedded signal of the positions ``start..end-1``.
+
+    Args:
+        signal: From ``SignalEmbedding``: one vector for each row, or one for each position.
+        start: First position.
+        end: Position after the last.
+    """
+    return signal if signal is None or signal.shape[1] == 1 else signal[:, start:end]
 
 
 def shifted(

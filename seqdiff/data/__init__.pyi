@@ -4,7 +4,9 @@ from .dataset import SPLITS as SPLITS
 from .dataset import Examples as Examples
 from .dataset import SequenceDataset as SequenceDataset
 from .dataset import Signals as Signals
+from .dataset import SignalStatistics as SignalStatistics
 from .dataset import Split as Split
+from .dataset import signal_statistics as signal_statistics
 from .reader import Reader as Reader
 from .reader import Record as Record
 from .reader import choose_reader as choose_reader

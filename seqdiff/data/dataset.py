@@ -19,6 +19,7 @@ SPLITS: tuple[Split, Split, Split] = ("train", "valid", "test")
 
 # Positions whose noise is drawn at once: a pass over 4,096 costs hardly more than one over 8.
 _NOISE_PAGE = 4096
+_STATISTICS_ROWS = 4096  # rows whose signals are read at once; tracks take more memory per row
 
 
 Signals = Float32[np.ndarray, "B S"] | Float32[np.ndarray, "B L S"]
@@ -121,6 +122,57 @@ class SequenceDataset(ABC):
         """
         del uniform
         return rows
+
+
+class SignalStatistics(NamedTuple):
+    """Statistics of each signal over the rows, and their positions, that have a value.
+
+    Attributes:
+        mean: Means.
+        std: Standard deviations.
+        low: Smallest values.
+        high: Largest values.
+    """
+
+    mean: Float64[np.ndarray, " S"]
+    std: Float64[np.ndarray, " S"]
+    low: Float64[np.ndarray, " S"]
+    high: Float64[np.ndarray, " S"]
+
+
+def signal_statistics(dataset: SequenceDataset, names: Sequence[str]) -> SignalStatistics:
+    """Compute the statistics of a dataset's signals, in parts of a few rows.
+
+    Args:
+        dataset: Rows with signals, at least one.
+        names: Names of the signals, for messages.
+
+    Raises:
+        ValueError: If a signal has no value, an infinite one, or the same one everywhere.
+    """
+    count = mean = square = np.zeros(len(names))  # ``square`` is about the mean
+    low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
+    for first in range(0, len(dataset), _STATISTICS_ROWS):
+        found = dataset.signals(np.arange(first, min(first + _STATISTICS_ROWS, len(dataset))))
+        assert found is not None
+        values = found.reshape(-1, len(names)).astype(np.float64)
+        known = ~np.isnan(values)
+        more = known.sum(axis=0)
+        here = np.where(known, values, 0).sum(axis=0) / np.maximum(more, 1)
+        step, together = here - mean, np.maximum(count + more, 1)
+        spread = (np.where(known, values - here, 0) ** 2).sum(axis=0)
+        square = square + spread + step**2 * count * more / together
+        count, mean = count + more, mean + step * more / together
+        low = np.minimum(low, np.where(known, values, np.inf).min(axis=0))
+        high = np.maximum(high, np.where(known, values, -np.inf).max(axis=0))
+    for name, number, least, most in zip(names, count, low, high, strict=True):
+        if not number or least == most or np.isinf((least, most)).any():
+            got = "no value" if not number else f"values from {least:g} to {most:g}"
+            raise ValueError(
+                f"data.signals must vary over the training rows, got {got} of {name!r}; drop the "
+                "signal, or correct its values"
+            )
+    return SignalStatistics(mean, np.sqrt(square / count), low, high)
 
 
 class TrainingStream(Dataset[Batch]):

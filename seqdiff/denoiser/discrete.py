@@ -42,7 +42,7 @@ from seqdiff.process import (
     Process,
     Uniform,
 )
-from seqdiff.types import Inputs
+from seqdiff.types import Inputs, Signal
 
 Adjust = Callable[[Tensor], Tensor]
 Record = TypeVar("Record", bound=Inputs)
@@ -165,6 +165,11 @@ class Denoiser(nn.Module):
         """Number of classes of labels; ``None`` for a network without labels."""
         return self.backbone.num_classes
 
+    @property
+    def num_signals(self) -> int | None:
+        """Number of signals of a row or position; ``None`` for a network without signals."""
+        return self.backbone.num_signals
+
     def given_label(self, label: int) -> Denoiser:
         """Return a copy for rows of one class, which shares the network.
 
@@ -197,7 +202,7 @@ class Denoiser(nn.Module):
         """Predict in the kind of the parameterization, see ``Parameterization.read``.
 
         Args:
-            inputs: Noisy ids, their times, padding and labels.
+            inputs: Noisy ids, their times, padding, labels and signals.
             where: Positions to predict; the head computes no others.
 
         Raises:
@@ -318,6 +323,7 @@ class Denoiser(nn.Module):
         *,
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
+        signal: Signal | None = None,
     ) -> Prefix:
         """Start empty rows that grow block by block.
 
@@ -325,12 +331,15 @@ class Denoiser(nn.Module):
             batch_size: Number of rows.
             window: See ``Backbone.block_cache``.
             label: Class of each row or ``NO_LABEL``.
+            signal: Values of each row, or of each position from the first on.
 
         Raises:
             ValueError: If it is not a model of blocks, there are labels and the backbone has no
-                classes, or the window is invalid.
+                classes, a signal does not fit the backbone, or the window is invalid.
         """
-        cache = self.backbone.block_cache(batch_size, self.block_size, window=window, label=label)
+        cache = self.backbone.block_cache(
+            batch_size, self.block_size, window=window, label=label, signal=signal
+        )
         return Prefix(self, cache)
 
     @property

@@ -187,12 +187,13 @@ class GaussianDenoiser(Denoiser):
             conditioned: See ``NoisyEmbeddings``.
         """
         noisy = batch.loss_mask & (batch.tokens != self.process.unknown_id)
-        signal, spread = (scale[:, None, None] for scale in scales(gamma))
-        z = (signal * self.embed(batch.tokens) + spread * noise) * noisy[..., None]
+        kept, spread = (scale[:, None, None] for scale in scales(gamma))
+        z = (kept * self.embed(batch.tokens) + spread * noise) * noisy[..., None]
         return NoisyEmbeddings(
             batch.tokens.masked_fill(noisy, self.process.unknown_id),
             padding=batch.padding,
             label=batch.label,
+            signal=batch.signal,
             z=z,
             noisy=noisy,
             gamma=gamma,
@@ -251,7 +252,7 @@ class GaussianDenoiser(Denoiser):
 
     def _logits(self, inputs: NoisyEmbeddings, where: Tensor | None, h: Tensor) -> Tensor:
         backbone, inputs = self.backbone, self._labelled(inputs)
-        backbone.check_label(inputs.label)
+        backbone.check_condition(inputs)
         told = replace(inputs, sigma=-log_signal(inputs.gamma))
         body = backbone.body(backbone.embed(told) + h, told)
         outputs = self._checked(backbone.head(body, told, where))

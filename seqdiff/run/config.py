@@ -39,7 +39,7 @@ from seqdiff.run.config_files import (
 )
 from seqdiff.run.presets import PRESETS, find_preset
 from seqdiff.schedules import NoiseSchedule
-from seqdiff.training import OptimConfig, TrainerConfig
+from seqdiff.training import ConditionDropout, OptimConfig, TrainerConfig
 
 ParsedRun = Namespace
 
@@ -71,6 +71,8 @@ class RunConfig:
         optim: Optimizer and learning rate.
         label_dropout: Fraction of training examples whose label is dropped, so that the network can
             be guided towards a label later; without effect on data without labels.
+        signal_dropout: Fraction of training examples whose signals are all dropped, for the same
+            purpose; if there are several, each of the others is dropped with this probability too.
         ema_decay: Decay of the averaged weights, which are validated and exported; null exports the
             last weights.
         checkpoint_every_n_steps: Optimizer steps between two checkpoints.
@@ -88,6 +90,7 @@ class RunConfig:
     start_from: Path | None = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     label_dropout: float = 0.1
+    signal_dropout: float = 0.1
     ema_decay: float | None = 0.9999
     checkpoint_every_n_steps: int = 1000
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -98,8 +101,8 @@ class RunConfig:
         Raises:
             TypeError: If the backbone is not a ``Backbone``.
             ValueError: If the seed does not fit in 32 bits, a block holds no token, the backbone
-                does not take the labels of the data, the label dropout is out of range, or sharded
-                weights would be averaged, clipped or used in a search.
+                does not take the labels or signals of the data, a dropout is out of range, or
+                sharded weights would be averaged, clipped or used in a search.
         """
         if not isinstance(self.backbone, Backbone):
             raise TypeError(
@@ -110,16 +113,22 @@ class RunConfig:
             raise ValueError(
                 f"RunConfig.seed must be in [0, 2^32), got {self.seed}; choose one, such as 0"
             )
-        if not 0 <= self.label_dropout < 1:
-            raise ValueError(
-                f"RunConfig.label_dropout must be in [0, 1), got {self.label_dropout}; 0.1 is usual"
-            )
+        for name in ("label_dropout", "signal_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"RunConfig.{name} must be in [0, 1), got {getattr(self, name)}; 0.1 is usual"
+                )
         if self.block_size is not None:
             check_block_size("RunConfig", self.block_size)
         if self.data.labels is not None and self.backbone.num_classes is None:
             raise ValueError(
                 "RunConfig.backbone must take num_classes for data with labels, got "
                 f"{type(self.backbone).__name__}; choose another, or drop data.labels"
+            )
+        if self.data.signals is not None and self.backbone.num_signals is None:
+            raise ValueError(
+                "RunConfig.backbone must take num_signals for data with signals, got "
+                f"{type(self.backbone).__name__}; choose another, or drop data.signals"
             )
         if "fsdp" in self.trainer.strategy:
             clip = ("trainer.gradient_clip_val", self.trainer.gradient_clip_val)
@@ -130,6 +139,11 @@ class RunConfig:
                         f"RunConfig.{name} must be null with sharded weights, got {value} and "
                         f"trainer.strategy={self.trainer.strategy}; set {name}=null or strategy=ddp"
                     )
+
+    @property
+    def dropout(self) -> ConditionDropout:
+        """Dropout of labels and signals in training."""
+        return ConditionDropout(self.label_dropout, self.signal_dropout)
 
     @property
     def search_batches(self) -> int | None:
@@ -174,6 +188,10 @@ def _num_classes(data: SequenceDataModule) -> int | None:
     return None if data.labels is None else len(data.labels)
 
 
+def _num_signals(data: SequenceDataModule) -> int | None:
+    return None if data.signals is None else len(data.signals)
+
+
 def _reserved(data: SequenceDataModule) -> tuple[int, ...] | None:
     tokenizer = data.tokenizer
     found = tokenizer.reserved_ids if isinstance(tokenizer, ReservingTokenizer) else ()
@@ -195,6 +213,7 @@ _LINKED: dict[tuple[str, str], tuple[str | tuple[str, ...], Callable[..., object
         "data.tokenizer and parameterization",
     ),
     ("backbone", "num_classes"): ("data", _num_classes, "data.labels"),
+    ("backbone", "num_signals"): ("data", _num_signals, "data.signals"),
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
-from seqdiff.data import SequenceDataset, Tokenizer, token_names
+from seqdiff.data import SequenceDataset, Tokenizer, signal_statistics, token_names
 from seqdiff.denoiser import Denoiser
 from seqdiff.files import check_folder, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
@@ -130,7 +130,10 @@ def _check_tokens(config: RunConfig) -> None:
 
 def _begin(config: RunConfig) -> Denoiser:
     """Build the model with its first weights."""
-    denoiser = compose(config)
+    denoiser, embedding = compose(config), config.backbone.signal_embedding
+    if embedding is not None:
+        found = signal_statistics(config.data.dataset("train"), config.data.signals or [])
+        embedding.standardise_by(*map(torch.from_numpy, found))
     if config.start_from is not None:
         start_weights(config.start_from, denoiser, config.data.tokenizer)
     return denoiser
@@ -157,7 +160,7 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         seed=config.seed,
         max_steps=config.trainer.max_steps,
         log_every_n_steps=config.trainer.log_every_n_steps,
-        label_dropout=config.label_dropout,
+        dropout=config.dropout,
     )
     data = loaders(config.data)
     checkpoint = directory / CHECKPOINT_NAME if resume else None

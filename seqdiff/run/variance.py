@@ -177,7 +177,7 @@ def _estimates(run: Trained) -> ClippedEstimates:
         )
     if not isinstance(objective, BlockNELBO):
         objective = BlockNELBO()
-    noise, dropout = CounterNoise(run.config.seed), run.config.label_dropout
+    noise, dropout = CounterNoise(run.config.seed), run.config.dropout
     return ClippedEstimates(objective, run.denoiser, noise, dropout)
 
 

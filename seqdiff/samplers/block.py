@@ -77,7 +77,8 @@ class Growth:
         opened = cut(canvas.masked, size).any(dim=-1).view(len(end), -1)
         until = _last(opened)
         rows = until.nonzero().squeeze(-1)
-        prefix = denoiser.start(len(rows), window=window)
+        signal = None if canvas.signal is None else canvas.signal[rows]
+        prefix = denoiser.start(len(rows), window=window, signal=signal)
         return cls(canvas, size, opened, until, end, earliest, rows, prefix)
 
     @property

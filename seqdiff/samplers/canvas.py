@@ -13,7 +13,7 @@ from seqdiff.denoiser import Denoiser, Prefix
 from seqdiff.parameterization import before_the_end, scores_from_distribution
 from seqdiff.process import Absorbing, Blockwise, DiscreteProcess
 from seqdiff.samplers.draws import Draws
-from seqdiff.types import Inputs
+from seqdiff.types import Inputs, Signal
 
 StepCallback = Callable[[int, Tensor], None]
 Reshape = Callable[[Tensor], Tensor]
@@ -71,6 +71,7 @@ class Canvas:
         padding: Positions that hold nothing.
         allowed: Symbols that each position may take.
         callback: Called by ``report``.
+        signal: Values that each row, or each position, is conditioned on.
         memory: If set, a row whose tokens have not changed is not evaluated again.
         prefix: If set, the tokens are the next block of rows that a model of block diffusion has
             read up to here.
@@ -87,6 +88,7 @@ class Canvas:
     padding: Bool[Tensor, "B L"] | None = None
     allowed: Bool[Tensor, "B L K"] | None = None
     callback: StepCallback | None = None
+    signal: Signal | None = None
     memory: Memory | None = None
     prefix: Prefix | None = None
     length: Int64[Tensor, " B"] | None = None
@@ -102,6 +104,7 @@ class Canvas:
         padding: Bool[Tensor, "B L"] | None = None,
         allowed: Bool[Tensor, "B L K"] | None = None,
         callback: StepCallback | None = None,
+        signal: Signal | None = None,
     ) -> Canvas:
         """Start a canvas; all masks but those in padding are free."""
         free = x_init == denoiser.process.unknown_id
@@ -114,6 +117,7 @@ class Canvas:
             padding,
             allowed,
             callback,
+            signal,
         )
 
     @property
@@ -306,7 +310,9 @@ class Canvas:
     def _ask(self, chosen: Tensor, where: Tensor, t: Tensor) -> tuple[Inputs, Tensor]:
         """Return what the network is given of some rows, and count the evaluations."""
         padding = None if self.padding is None else self.padding[chosen]
-        inputs, asked = Inputs(self.x_t[chosen], t[chosen], padding=padding), where[chosen]
+        signal = None if self.signal is None else self.signal[chosen]
+        inputs = Inputs(self.x_t[chosen], t[chosen], padding=padding, signal=signal)
+        asked = where[chosen]
         self.nfe[chosen] += self.denoiser.evaluations(inputs, asked)
         return inputs, asked
 
@@ -351,7 +357,9 @@ class Canvas:
     def window(self, start: int, end: int) -> Canvas:
         """Return a canvas of the positions ``start..end-1`` whose tokens are those of this one."""
         part, before = slice(start, end), self.step
-        x_t = self.x_t[:, part]
+        x_t, signal = self.x_t[:, part], self.signal
+        if signal is not None and signal.dim() == 3:
+            signal = signal[:, part]
         return Canvas(
             self.denoiser,
             self.draws.window(start),
@@ -361,6 +369,7 @@ class Canvas:
             None if self.padding is None else self.padding[:, part],
             None if self.allowed is None else self.allowed[:, part],
             lambda step, _x_t: self.report(before + step),
+            signal,
         )
 
     def fill_block(

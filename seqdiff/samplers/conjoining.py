@@ -101,15 +101,23 @@ class Conjoined(DerivedDenoiser):
     def forward(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions K"]:
-        """Predict from both strands; a sequence has the same label on both."""
+        """Predict from both strands.
+
+        A sequence has the same label and signal on both; the signals of its positions are reversed.
+        """
         tokens, count = inputs.tokens, len(inputs.tokens)
         asked = torch.ones_like(tokens, dtype=torch.bool) if where is None else where
         place = _mirror(tokens, inputs.padding)
         there = asked.gather(1, place)
         twice = inputs.take(torch.arange(2 * count, device=tokens.device) % count)
         back = self.complement[tokens].gather(1, place)
+        signal = twice.signal
+        if inputs.signal is not None and inputs.signal.dim() == 3:
+            turned = inputs.signal.gather(1, place[..., None].expand_as(inputs.signal))
+            signal = torch.cat((inputs.signal, turned))
         both = self.denoiser(
-            replace(twice, tokens=torch.cat((tokens, back))), torch.cat((asked, there))
+            replace(twice, tokens=torch.cat((tokens, back)), signal=signal),
+            torch.cat((asked, there)),
         )
         straight, other = both.chunk(2)
         number = torch.zeros_like(tokens)

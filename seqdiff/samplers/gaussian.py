@@ -74,6 +74,7 @@ class GaussianSampler(GridSampler):
         inputs = NoisyEmbeddings(
             given[rows],
             padding=None if canvas.padding is None else canvas.padding[rows],
+            signal=None if canvas.signal is None else canvas.signal[rows],
             z=full[rows],
             noisy=free[rows],
             gamma=gamma.expand(int(rows.sum())),

@@ -24,7 +24,7 @@ from typing_extensions import override
 from seqdiff.backbones import BlockCache
 from seqdiff.denoiser import Adjust, Denoiser, Prefix, check_label
 from seqdiff.parameterization import Kind, log_softmax
-from seqdiff.types import NO_LABEL, Inputs
+from seqdiff.types import NO_LABEL, Inputs, Signal
 
 _Ask = Callable[[Inputs, Tensor | None], Tensor]
 
@@ -198,29 +198,31 @@ class Guidance(DerivedDenoiser, ABC):
 
 
 class ClassifierFree(Guidance):
-    """Guidance towards a label by the network's own predictions, with the label and without.
+    """Guidance towards a condition by the network's own predictions, with it and without.
 
-    The distribution is ``p(. | label)^gamma p(.)^(1 - gamma)``, normalised: of the clean token at a
-    masked position, or of the reverse step with uniform and hybrid noise. 0 is the model without a
-    label, 1 the one with it. Where either gives probability 0, so does the result. Every call takes
-    two evaluations of the network, or one if gamma is 0 or 1. Source: Schiff et al. 2024,
-    arXiv:2412.10193, there for the reverse step of both processes; with masks, the prediction of
-    the clean token leaves the unmask times alone.
+    The condition c is a label, the signals of the inputs, or both. The distribution is
+    ``p(. | c)^gamma p(.)^(1 - gamma)``, normalised: of the clean token at a masked position, or of
+    the reverse step with uniform and hybrid noise. 0 is the model without the condition, 1 the one
+    with it. Where either gives probability 0, so does the result. Every call takes two evaluations
+    of the network, or one if gamma is 0 or 1. Source: Schiff et al. 2024, arXiv:2412.10193, there
+    for the reverse step of both processes; with masks, the prediction of the clean token leaves the
+    unmask times alone.
 
     Args:
-        denoiser: Denoiser with a network that has classes.
-        label: The class, for all rows.
+        denoiser: Denoiser with a network that has classes or signals.
+        label: The class, for all rows; ``None`` guides to the signals alone.
         gamma: Strength.
 
     Raises:
-        ValueError: If the network has no such class, or the strength is out of range.
+        ValueError: If the network has no such class, or neither classes nor signals, or the
+            strength is out of range.
     """
 
     _plain_strengths = (0, 1)
 
-    def __init__(self, denoiser: Denoiser, label: int, gamma: float = 1.0) -> None:
+    def __init__(self, denoiser: Denoiser, label: int | None = None, gamma: float = 1.0) -> None:
         super().__init__(denoiser, gamma)
-        check_label(type(self).__name__, label, denoiser.num_classes)
+        _check_condition(self, label, denoiser)
         self.label = label
 
     @override
@@ -237,12 +239,20 @@ class ClassifierFree(Guidance):
                 f"ClassifierFree.inputs must have no label, since it has {self.label}, got "
                 f"one of shape {tuple(inputs.label.shape)}; guide one denoiser for each label"
             )
-        count = len(inputs.tokens)
-        wanted = torch.full((count,), self.label, device=inputs.tokens.device)
+        count, wanted = len(inputs.tokens), None
+        if self.label is not None:
+            wanted = torch.full((count,), self.label, device=inputs.tokens.device)
+        if self._plain and self.gamma == 0:
+            return ask(replace(inputs, signal=None), where)
         if self._plain:
-            return ask(replace(inputs, label=None if self.gamma == 0 else wanted), where)
+            return ask(replace(inputs, label=wanted), where)
         twice = inputs.take(torch.arange(2 * count, device=inputs.tokens.device) % count)
-        rows = replace(twice, label=torch.cat((wanted, torch.full_like(wanted, NO_LABEL))))
+        label, signal = twice.label, twice.signal
+        if wanted is not None:
+            label = torch.cat((wanted, torch.full_like(wanted, NO_LABEL)))
+        if signal is not None:
+            signal = torch.cat((signal[:count], torch.full_like(signal[:count], torch.nan)))
+        rows = replace(twice, label=label, signal=signal)
         return mix(ask(rows, None if where is None else torch.cat((where, where))), self.gamma)
 
 
@@ -448,16 +458,16 @@ class BlockClassifierFree(Denoiser):
     and to read as without guidance, unless gamma is 0 or 1.
 
     Args:
-        denoiser: Denoiser with a network that has classes; must not be guided already.
-        label: The class, for all rows.
+        denoiser: Denoiser with a network that has classes or signals; must not be guided already.
+        label: The class, for all rows; ``None`` guides to the signals alone.
         gamma: Strength, see ``ClassifierFree``.
 
     Raises:
-        ValueError: If it is no model of block diffusion, the network has no such class, or the
-            strength is out of range.
+        ValueError: If it is no model of block diffusion, the network has no such class, or neither
+            classes nor signals, or the strength is out of range.
     """
 
-    def __init__(self, denoiser: Denoiser, label: int, gamma: float = 1.0) -> None:
+    def __init__(self, denoiser: Denoiser, label: int | None = None, gamma: float = 1.0) -> None:
         if denoiser.context != "block":
             raise ValueError(
                 "BlockClassifierFree.denoiser must be one of block diffusion, got the "
@@ -470,34 +480,50 @@ class BlockClassifierFree(Denoiser):
                 f"{denoiser.label}; guide the model itself"
             )
         check_gamma(type(self).__name__, gamma)
-        check_label(type(self).__name__, label, denoiser.num_classes)
+        _check_condition(self, label, denoiser)
         self.label, self.gamma = label, gamma
 
     @property
-    def _labels(self) -> tuple[int, ...]:
-        """The labels to predict with."""
-        if self.gamma in (0, 1):
-            return (self.label if self.gamma else NO_LABEL,)
-        return self.label, NO_LABEL
+    def _given(self) -> tuple[bool, ...]:
+        """Whether each of the predictions is given the condition."""
+        return (self.gamma == 1,) if self.gamma in (0, 1) else (True, False)
+
+    def _label_of(self, given: bool, batch_size: int) -> Tensor | None:
+        """Return the label of each row for one of the predictions."""
+        if self.label is None:
+            return None
+        device = next(self.parameters(), torch.empty(0)).device
+        return torch.full((batch_size,), self.label if given else NO_LABEL, device=device)
 
     @override
     def evaluations(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:
-        return super().evaluations(inputs, where) * len(self._labels)
+        return super().evaluations(inputs, where) * len(self._given)
 
     def _outputs(self, inputs: Inputs, where: Tensor | None, x0: Tensor | None = None) -> Tensor:
         self._check(inputs.label)
         parts = [
             super(BlockClassifierFree, self)._outputs(
-                replace(inputs, label=torch.full_like(inputs.tokens[:, 0], one)), where, x0
+                replace(
+                    inputs,
+                    label=self._label_of(given, len(inputs.tokens)),
+                    signal=inputs.signal if given else None,
+                ),
+                where,
+                x0,
             )
-            for one in self._labels
+            for given in self._given
         ]
         return _combine(parts, self.gamma)
 
     def start(
-        self, batch_size: int, *, window: int | None = None, label: Int[Tensor, " B"] | None = None
+        self,
+        batch_size: int,
+        *,
+        window: int | None = None,
+        label: Int[Tensor, " B"] | None = None,
+        signal: Signal | None = None,
     ) -> Prefix:
         """Start rows of blocks, see ``Denoiser.start``.
 
@@ -505,15 +531,15 @@ class BlockClassifierFree(Denoiser):
             ValueError: If there is another label.
         """
         self._check(label)
-        device = next(self.parameters(), torch.empty(0)).device
         caches = [
             self.backbone.block_cache(
                 batch_size,
                 self.block_size,
                 window=window,
-                label=torch.full((batch_size,), one, device=device),
+                label=self._label_of(given, batch_size),
+                signal=signal if given else None,
             )
-            for one in self._labels
+            for given in self._given
         ]
         return Prefix(self, GuidedCache(tuple(caches), self.gamma))
 
@@ -563,6 +589,18 @@ def _combine(parts: list[Tensor], gamma: float) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     return mix(torch.cat([log_softmax(part) for part in parts]), gamma)
+
+
+def _check_condition(guidance: Denoiser, label: int | None, denoiser: Denoiser) -> None:
+    """Raise ``ValueError`` if a network has neither the label nor, without one, signals."""
+    if label is not None or denoiser.num_signals is None:
+        owner = type(guidance).__name__
+        if label is None:
+            raise ValueError(
+                f"{owner}.denoiser must have signals to be guided to them, got a network without; "
+                "give a label, or train with data.signals"
+            )
+        check_label(owner, label, denoiser.num_classes)
 
 
 def _chosen(inputs: Inputs, where: Tensor | None) -> Tensor:

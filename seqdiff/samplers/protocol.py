@@ -18,7 +18,7 @@ from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.process import Absorbing
 from seqdiff.samplers.canvas import Canvas, StepCallback
 from seqdiff.samplers.draws import SeededDraws, row_seeds
-from seqdiff.types import SampleOutput
+from seqdiff.types import Inputs, SampleOutput, Signal
 
 _NUMBERS = {"int": (Integral, "an integer"), "float": (Real, "a number")}
 
@@ -98,6 +98,7 @@ class Sampler(ABC):
         allowed: Bool[Tensor, "B L K"] | None = None,
         padding: Bool[Tensor, "B L"] | None = None,
         callback: StepCallback | None = None,
+        signal: Signal | None = None,
     ) -> SampleOutput:
         """Fill the unknown positions of ``x_init`` and leave all other tokens as they are.
 
@@ -118,6 +119,8 @@ class Sampler(ABC):
             callback: Called after each step with its number (from 1) and the tokens, which the next
                 step overwrites. A call with an earlier number replaces that step and removes the
                 later ones: ``SMCSampler`` knows only at the end which particle is the sample.
+            signal: Values that each row, or each position, is conditioned on, in the units of the
+                training data; NaN where a value is unknown.
 
         Raises:
             ValueError: Before any network call, if the sampler does not work with the model, an id
@@ -126,11 +129,13 @@ class Sampler(ABC):
         """
         self.check_fit(denoiser)
         check_request(x_init, denoiser.process.unknown_id, allowed, padding, generator, seeds)
+        if signal is not None:
+            denoiser.backbone.check_condition(Inputs(x_init, signal=signal))
         if seeds is None:
             assert generator is not None  # by check_request
             seeds = row_seeds(len(x_init), generator)
         draws = SeededDraws(seeds.to(x_init.device, torch.int64))
-        canvas = Canvas.open(denoiser, draws, x_init, padding, allowed, callback)
+        canvas = Canvas.open(denoiser, draws, x_init, padding, allowed, callback, signal)
         self.fill(canvas)
         assert not canvas.masked.any()  # the contract of ``fill``
         return SampleOutput(canvas.x_t, canvas.nfe, canvas.length, canvas.clamped)

@@ -128,6 +128,7 @@ class Swarm:
             nfe=torch.zeros_like(rows),
             padding=None if canvas.padding is None else canvas.padding[rows],
             allowed=None if canvas.allowed is None else canvas.allowed[rows],
+            signal=None if canvas.signal is None else canvas.signal[rows],
             callback=None,
         )
         times, unmasked_in = draw_queue(part, num_steps)

@@ -3,6 +3,7 @@ from .clipping import OMEGA as OMEGA
 from .clipping import ClippedEstimates as ClippedEstimates
 from .clipping import Interval as Interval
 from .clipping import Variances as Variances
+from .conditions import ConditionDropout as ConditionDropout
 from .config import OptimConfig as OptimConfig
 from .config import TrainerConfig as TrainerConfig
 from .finetuning import Advance as Advance

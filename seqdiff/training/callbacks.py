@@ -329,7 +329,7 @@ class ClippedScheduleSearch(Callback):
         """Measure the variances, which are the same on all devices."""
         objective = module.objective
         assert isinstance(objective, BlockNELBO)
-        estimates = ClippedEstimates(objective, module.denoiser, module.noise, module.label_dropout)
+        estimates = ClippedEstimates(objective, module.denoiser, module.noise, module.dropout)
         with trainer.precision_plugin.val_step_context():
             rows = [estimates.totals(b.to(module.device)) for b in self._batches(trainer)]
         totals = trainer.strategy.reduce(torch.stack(rows), reduce_op="sum")

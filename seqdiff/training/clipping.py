@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import BlockNELBO
 from seqdiff.rng import CounterNoise
-from seqdiff.training.labels import drop_labels
+from seqdiff.training.conditions import ConditionDropout
 from seqdiff.types import Batch
 
 BETA, OMEGA = "train/beta", "train/omega"  # names of logged metrics
@@ -96,19 +96,19 @@ class ClippedEstimates:
         objective: The objective, with any interval.
         denoiser: The model.
         noise: Read at ``Batch.index``.
-        label_dropout: Fraction of examples whose label is hidden.
+        dropout: Hides labels and signals of some examples.
         intervals: Intervals to compare.
     """
 
     objective: BlockNELBO
     denoiser: Denoiser
     noise: CounterNoise
-    label_dropout: float = 0.0
+    dropout: ConditionDropout = field(default_factory=ConditionDropout)
     intervals: tuple[Interval, ...] = clipping_grid()
 
     def _nats(self, batch: Batch, interval: Interval) -> Tensor:
         objective = replace(self.objective, beta=interval.beta, omega=interval.omega)
-        batch = drop_labels(batch, self.label_dropout, self.noise)
+        batch = self.dropout(batch, self.noise)
         return objective.terms(self.denoiser, batch, self.noise).sum()
 
     @torch.no_grad()

@@ -15,8 +15,8 @@ from seqdiff.data import SequenceDataModule
 from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import Objective, validation_objective
 from seqdiff.rng import CounterNoise
+from seqdiff.training.conditions import ConditionDropout
 from seqdiff.training.config import OptimConfig
-from seqdiff.training.labels import drop_labels
 from seqdiff.training.optim import build_optimizer, decay_groups, lr_factor, lr_scales
 from seqdiff.types import Batch
 
@@ -42,7 +42,7 @@ class DiffusionModule(LightningModule):
         seed: int,
         max_steps: int,
         log_every_n_steps: int = 1,
-        label_dropout: float = 0.0,
+        dropout: ConditionDropout | None = None,
     ) -> None:
         """Set up training.
 
@@ -53,7 +53,8 @@ class DiffusionModule(LightningModule):
             seed: Seed of all corruption and dropout noise, in [0, 2^32).
             max_steps: Length of the run in optimizer steps.
             log_every_n_steps: Optimizer steps between two log rows.
-            label_dropout: Fraction of training examples whose label is hidden from the network.
+            dropout: Hides labels and signals of some training examples from the network;
+                by default of none.
 
         Raises:
             ValueError: If the objective does not fit the denoiser.
@@ -65,7 +66,7 @@ class DiffusionModule(LightningModule):
         self.optim = optim
         self.max_steps = max_steps
         self.log_every_n_steps = log_every_n_steps
-        self.label_dropout = label_dropout
+        self.dropout = ConditionDropout() if dropout is None else dropout
         self.noise = CounterNoise(seed)
         self._groups = (decay_groups(denoiser), lr_scales(denoiser))
         self._unchecked: Tensor | None = None
@@ -102,7 +103,7 @@ class DiffusionModule(LightningModule):
         """
         self.check_finite()
         self._seed_dropout(batch)
-        batch = drop_labels(batch, self.label_dropout, self.noise)
+        batch = self.dropout(batch, self.noise)
         terms = self.objective.terms(self.denoiser, batch, self.noise)
         nats = terms.sum()
         totals = self._totals(nats, batch)

@@ -35,7 +35,7 @@ def test_losses_are_per_counted_token() -> None:
     tokens = np.array([2.0, 5.0, 3.0, 10.0])
     totals = torch.from_numpy(np.column_stack([TABLE * tokens[:, None], tokens]))
     denoiser = block_denoiser(BlockLookup(2, 4, seed=0), 2)
-    estimates = ClippedEstimates(BlockNELBO(), denoiser, CounterNoise(0), 0.0, INTERVALS)
+    estimates = ClippedEstimates(BlockNELBO(), denoiser, CounterNoise(0), intervals=INTERVALS)
     assert_by_hand(estimates.variances(totals))
 
 

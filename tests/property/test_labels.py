@@ -13,7 +13,7 @@ from seqdiff.backbones.layers import LabelEmbedding
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.rng import AUGMENT_STREAM, LABEL_STREAM, MASK_STREAM, TIME_STREAM, CounterNoise
-from seqdiff.training.labels import drop_labels
+from seqdiff.training.conditions import ConditionDropout
 from seqdiff.types import NO_LABEL, Batch, Inputs
 from tests.oracles import UniformBackbone
 
@@ -147,17 +147,19 @@ def test_label_dropout_is_a_function_of_seed_and_index() -> None:
     A twin with p = 0.34 instead of 0.3 is 12 standard deviations off: power > 0.999.
     """
     noise, index = CounterNoise(7), torch.arange(20_000)
-    whole = drop_labels(labelled_batch(index), 0.3, noise).label
-    parts = [drop_labels(labelled_batch(part), 0.3, noise).label for part in index.split(321)]
+    whole = ConditionDropout(label=0.3)(labelled_batch(index), noise).label
+    parts = [
+        ConditionDropout(label=0.3)(labelled_batch(part), noise).label for part in index.split(321)
+    ]
     assert torch.equal(whole, torch.cat(parts))
-    turned = drop_labels(labelled_batch(index.flip(0)), 0.3, noise).label
+    turned = ConditionDropout(label=0.3)(labelled_batch(index.flip(0)), noise).label
     assert torch.equal(whole, turned.flip(0))
     hidden = whole == NO_LABEL
     assert torch.equal(whole[~hidden], (index % CLASSES)[~hidden])
     deviation = (0.3 * 0.7 * len(index)) ** 0.5
     assert abs(int(hidden.sum()) - 0.3 * len(index)) < 4.9 * deviation
     assert abs(0.34 * len(index) - 0.3 * len(index)) > (4.9 + 4) * deviation, "the twin's power"
-    other = drop_labels(labelled_batch(index), 0.3, CounterNoise(8)).label
+    other = ConditionDropout(label=0.3)(labelled_batch(index), CounterNoise(8)).label
     assert not torch.equal(whole, other), "the twin that ignores the seed"
 
 
@@ -172,9 +174,9 @@ def test_label_dropout_is_independent_of_the_other_noise() -> None:
 
 def test_label_dropout_extremes_and_batches_without_labels() -> None:
     batch = labelled_batch(torch.arange(6))
-    assert torch.equal(drop_labels(batch, 0.0, CounterNoise(0)).label, batch.label)
-    assert (drop_labels(batch, 1.0, CounterNoise(0)).label == NO_LABEL).all()
+    assert torch.equal(ConditionDropout(label=0.0)(batch, CounterNoise(0)).label, batch.label)
+    assert (ConditionDropout(label=1.0)(batch, CounterNoise(0)).label == NO_LABEL).all()
     bare = replace(batch, label=None)
-    assert drop_labels(bare, 0.5, CounterNoise(0)) is bare
+    assert ConditionDropout(label=0.5)(bare, CounterNoise(0)) is bare
     assert batch.to("meta").label.device.type == "meta"
     assert bare.to("meta").label is None

@@ -55,7 +55,7 @@ def estimates(
     network: BlockWorld, intervals: tuple[Interval, ...], objective: BlockNELBO
 ) -> ClippedEstimates:
     denoiser = block_denoiser(network, SIZE)
-    return ClippedEstimates(objective, denoiser, CounterNoise(5), 0.0, intervals)
+    return ClippedEstimates(objective, denoiser, CounterNoise(5), intervals=intervals)
 
 
 def measured(found: ClippedEstimates, given: list[Batch]) -> Variances:

@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from seqdiff.backbones.base import check_cache_condition
 from seqdiff.backbones.caduceus.network import CaduceusBlock, PlainMamba, _Bidirectional
-from seqdiff.backbones.layers import require_positive
+from seqdiff.backbones.layers import positions_of, require_positive
 from seqdiff.backbones.mamba import project_in, project_out
 from seqdiff.ops.bimamba import Borders, mamba_borders, mamba_from, mamba_through, no_borders
-from seqdiff.types import Inputs
+from seqdiff.types import Inputs, Signal
 
 
 def begin(layer: CaduceusBlock, batch: int) -> Borders:
@@ -107,6 +108,7 @@ class StateCache:
         network: The network.
         block_size: Number of tokens in a block.
         label: Class of each row.
+        signal: Embedded signal of each row, or of each position.
         borders: For each layer, the border after the last appended block.
         length: Number of tokens appended so far.
     """
@@ -114,16 +116,22 @@ class StateCache:
     network: BlockMamba
     block_size: int
     label: Int[Tensor, " B"] | None
+    signal: Float[Tensor, "B l D"] | None
     borders: list[Borders]
     length: int = 0
 
     @classmethod
     def empty(
-        cls, network: BlockMamba, batch_size: int, block_size: int, label: Tensor | None
+        cls,
+        network: BlockMamba,
+        batch_size: int,
+        block_size: int,
+        label: Tensor | None,
+        signal: Tensor | None,
     ) -> StateCache:
         """Create a cache without tokens."""
         borders = [begin(layer, batch_size) for layer in network.stack]
-        return cls(network, block_size, label, borders)
+        return cls(network, block_size, label, signal, borders)
 
     @torch.no_grad()
     def logits(
@@ -139,8 +147,7 @@ class StateCache:
             ValueError: If there are no tokens or more than a block, or the number of rows is wrong.
         """
         self._check("x_t", x_t, x_t.shape[1] <= self.block_size, "at most")
-        inputs = Inputs(x_t)
-        x = self.network.labelled(self.network.embed(inputs), self.label)
+        inputs, x = Inputs(x_t), self._embed(x_t)
         for layer, borders in zip(self.network.stack, self.borders, strict=True):
             x = read_noisy(layer, x, self.block_size, borders)
         return self.network.head(x, inputs, where)
@@ -159,11 +166,16 @@ class StateCache:
         self._check("x0", x0, x0.shape[1] % self.block_size == 0, "a multiple of")
         for piece in x0.split(max(1, PIECE // self.block_size) * self.block_size, dim=1):
             self._pass(piece)
-        self.length += x0.shape[1]
+            self.length += piece.shape[1]
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """Embed the next tokens, with the label and the signal of their positions."""
+        signal = positions_of(self.signal, self.length, self.length + tokens.shape[1])
+        return self.network.conditioned(self.network.embed(Inputs(tokens)), self.label, signal)
 
     def _pass(self, x0: Tensor) -> None:
         """Run the layers over some clean blocks, and move the borders to their end."""
-        x, passed = self.network.labelled(self.network.embed(Inputs(x0)), self.label), []
+        x, passed = self._embed(x0), []
         for layer, start in zip(self.network.stack, self.borders, strict=True):
             if layer is self.network.stack[-1]:
                 borders = read_borders(layer, x, self.block_size, start)
@@ -176,7 +188,8 @@ class StateCache:
         """Create a cache of some rows, in the given order; a row may occur more than once."""
         borders = [Borders(*(part[rows] for part in layer)) for layer in self.borders]
         label = None if self.label is None else self.label[rows]
-        return StateCache(self.network, self.block_size, label, borders, self.length)
+        signal = None if self.signal is None else self.signal[rows]
+        return StateCache(self.network, self.block_size, label, signal, borders, self.length)
 
     def _check(self, name: str, tokens: Tensor, fits: bool, how: str) -> None:
         batch, length = tokens.shape
@@ -226,18 +239,20 @@ class BlockMamba(PlainMamba, _Bidirectional):
             where: Positions to score; ``None`` for all.
 
         Raises:
-            ValueError: If ``block_size`` is below one, or there is a label and the network has no
-                classes.
+            ValueError: If ``block_size`` is below one, there is a label and the network has no
+                classes, or a signal does not fit the network.
         """
         require_positive("BlockMamba", "block_size", block_size)
         behind = (x0.shape[1] - 1) // block_size * block_size
         if not behind:
             return self(inputs, where)
-        self.check_label(inputs.label)
+        self.check_condition(inputs)
         padding = inputs.padding
         absent = None if padding is None else padding[:, :behind]
-        clean = self.labelled(self.embedding(x0[:, :behind]), inputs.label)
-        noisy = self.labelled(self.embed(inputs), inputs.label)
+        signal = self.embedded_signal(inputs.signal, len(x0))
+        before = positions_of(signal, 0, behind)
+        clean = self.conditioned(self.embedding(x0[:, :behind]), inputs.label, before)
+        noisy = self.conditioned(self.embed(inputs), inputs.label, signal)
         for layer in self.stack:
             start = begin(layer, len(clean))
             if layer is self.stack[-1]:
@@ -254,9 +269,11 @@ class BlockMamba(PlainMamba, _Bidirectional):
         *,
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
+        signal: Signal | None = None,
     ) -> StateCache:
         """See ``Backbone.block_cache``; ``window`` has no effect."""
         require_positive("BlockMamba", "batch_size", batch_size)
         require_positive("BlockMamba", "block_size", block_size)
-        self.check_label(label)
-        return StateCache.empty(self, batch_size, block_size, label)
+        check_cache_condition(self, batch_size, label, signal)
+        embedded = self.embedded_signal(signal, batch_size)
+        return StateCache.empty(self, batch_size, block_size, label, embedded)

@@ -30,6 +30,7 @@ class CaduceusConfig:
         swap_strands: Whether ``ps`` swaps the strands before each block.
         mamba: Sizes of the mixer.
         num_classes: Number of classes that a row can be labelled with; ``None`` without classes.
+        num_signals: Number of values that a row can be conditioned on; ``None`` without signals.
         time_conditioned: Whether the network reads the noise level.
     """
 
@@ -46,6 +47,7 @@ class CaduceusConfig:
     swap_strands: bool = False
     mamba: MambaConfig = field(default_factory=MambaConfig)
     num_classes: int | None = None
+    num_signals: int | None = None
     time_conditioned: bool = False
 
     def check(self, owner: str) -> None:
@@ -59,8 +61,9 @@ class CaduceusConfig:
                 embedded ids, or it maps a scored id to one that is not scored.
         """
         sizes = {name: getattr(self, name) for name in _SIZES}
-        if self.num_classes is not None:
-            sizes["num_classes"] = self.num_classes
+        for name in ("num_classes", "num_signals"):
+            if getattr(self, name) is not None:
+                sizes[name] = getattr(self, name)
         for name, size in sizes.items():
             require_positive(owner, name, size)
         require_choice(owner, "norm", self.norm, get_args(NormKind))

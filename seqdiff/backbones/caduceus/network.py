@@ -21,6 +21,7 @@ from seqdiff.backbones.layers import (
     Norm,
     NormKind,
     SigmaEmbedding,
+    SignalEmbedding,
     require_choice,
     shifted,
 )
@@ -109,6 +110,9 @@ class MambaNetwork(Backbone):
             self.sigma_map = SigmaEmbedding(config.d_model)
             for weight in self.sigma_map.parameters():  # small, so as not to outweigh the tokens
                 nn.init.normal_(weight, std=0.02 if weight.ndim == 2 else 0.0)
+        if config.num_signals is not None:
+            self.num_signals = config.num_signals
+            self.signal_embedding = SignalEmbedding(config.num_signals, config.d_model)
 
     @abstractmethod
     def add_layers(self, backend: str) -> None:
@@ -123,16 +127,21 @@ class MambaNetwork(Backbone):
         """Embed tokens."""
         return self.embedding(inputs.tokens)
 
-    def labelled(
-        self, h: Float[Tensor, "B L D"], label: Int[Tensor, " B"] | None
+    def conditioned(
+        self,
+        h: Float[Tensor, "B L D"],
+        label: Int[Tensor, " B"] | None,
+        signal: Float[Tensor, "B l D"] | None,
     ) -> Float[Tensor, "B L D"]:
-        """Add the vector of each row's label, if the network has classes.
+        """Add the vectors of the label and of the signal, if the network has classes and signals.
 
         Args:
             h: From ``embed``.
             label: Class of each row or ``NO_LABEL``; ``None`` if no row has one.
+            signal: From ``embedded_signal``, of these positions.
         """
-        return h if self.label_embedding is None else h + self.label_embedding(label, h)
+        h = h if self.label_embedding is None else h + self.label_embedding(label, h)
+        return h if signal is None else h + signal
 
     def body(
         self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None = None
@@ -146,7 +155,7 @@ class MambaNetwork(Backbone):
                 Outputs at real positions are the same as without padding.
             layer: See ``Backbone.body``.
         """
-        h = self.labelled(h, inputs.label)
+        h = self.conditioned(h, inputs.label, self.embedded_signal(inputs.signal, len(h)))
         for block in self.layers[:layer]:
             h = block(h, inputs.padding)
         return h
@@ -196,8 +205,9 @@ class Caduceus(_Bidirectional):
     and flips only the logits.
 
     The label of a row adds the same vector to the embedding of each of its tokens, on both strands.
-    This keeps ``ps`` equivariant: p(x | y) = p(RC x | y). A time-conditioned network adds an
-    embedding of the noise level sigma = -log alpha(t) in the same way.
+    This keeps ``ps`` equivariant: p(x | y) = p(RC x | y). The measured values of a row are added in
+    the same way, and those of its positions are reversed for the other strand. A time-conditioned
+    network adds an embedding of the noise level sigma = -log alpha(t) in the same way.
 
     Args:
         d_model: Model width.
@@ -205,6 +215,7 @@ class Caduceus(_Bidirectional):
         num_embeddings: Number of ids that can be embedded; K + 1 with a mask.
         num_logits: Number of ids that are scored, which are the first ones; K with a mask.
         num_classes: Number of classes that a row can be labelled with; ``None`` without classes.
+        num_signals: Number of values that a row can be conditioned on; ``None`` without signals.
         time_conditioned: Whether the network reads the noise level. ``Denoiser`` then gives it
             sigma.
         complement: Complement of every embedded id; required for ``ps``.
@@ -241,6 +252,7 @@ class Caduceus(_Bidirectional):
         num_embeddings: int,
         num_logits: int,
         num_classes: int | None = None,
+        num_signals: int | None = None,
         time_conditioned: bool = False,
         complement: Sequence[int] | None = None,
         variant: Variant = "ph",
@@ -277,6 +289,7 @@ class Caduceus(_Bidirectional):
             swap_strands=swap_strands,
             mamba=mamba,
             num_classes=num_classes,
+            num_signals=num_signals,
             time_conditioned=time_conditioned,
         )
         super().__init__(config, backend)
@@ -309,7 +322,10 @@ class Caduceus(_Bidirectional):
             ValueError: If a time-conditioned network gets no ``sigma``.
         """
         label = None if inputs.label is None else inputs.label.repeat(self.strands)
-        h = self.labelled(h, label)
+        signal = self.embedded_signal(inputs.signal, len(inputs.tokens))
+        if signal is not None and self.strands == 2:
+            signal = torch.cat((signal, signal.flip(1)))
+        h = self.conditioned(h, label, signal)
         if self.sigma_map is not None:
             h = h + self.sigma_map(self._sigma(inputs)).repeat(self.strands, 1)[:, None]
         padding = inputs.padding
@@ -405,10 +421,11 @@ class Caduceus(_Bidirectional):
                 "time_conditioned=True, which the published format does not have; keep the run "
                 "directory"
             )
-        if self.num_classes is not None:
+        if self.num_classes is not None or self.num_signals is not None:
             raise ValueError(
-                f"Caduceus.to_hub must be given a network without classes, got {self.num_classes}; "
-                "the published format has no labels, so keep the run directory"
+                f"Caduceus.to_hub must be given a network without classes and signals, got "
+                f"{self.num_classes} classes and {self.num_signals} signals; the published format "
+                "has neither, so keep the run directory"
             )
         write_hub(directory, self.config, self.state_dict())
 
@@ -422,6 +439,7 @@ class PlainMamba(MambaNetwork):
         num_embeddings: Number of ids that can be embedded; K + 1 with a mask.
         num_logits: Number of ids that are scored, which are the first ones; K with a mask.
         num_classes: Number of classes that a row can be labelled with; ``None`` without classes.
+        num_signals: Number of values that a row can be conditioned on; ``None`` without signals.
         norm: ``rms`` or ``layer``.
         norm_eps: Added to the mean square.
         d_state: State width of each channel.
@@ -447,6 +465,7 @@ class PlainMamba(MambaNetwork):
         num_embeddings: int,
         num_logits: int,
         num_classes: int | None = None,
+        num_signals: int | None = None,
         norm: NormKind = "rms",
         norm_eps: float = 1e-5,
         d_state: int = 16,
@@ -472,6 +491,7 @@ class PlainMamba(MambaNetwork):
             norm_eps=norm_eps,
             mamba=mamba,
             num_classes=num_classes,
+            num_signals=num_signals,
         )
         super().__init__(config, backend)
 

@@ -263,16 +263,28 @@ class Layers(NamedTuple):
         rotary: Computes the rotary table of some positions.
         blocks: The blocks, from first to last.
         condition: One vector for each row of the batch, or one for all rows.
+        signal: Vectors that are added to the embedded tokens: ``[B, 1, D]`` for rows, ``[B, L, D]``
+            for positions.
     """
 
     embedding: Callable[[Tensor], Tensor]
     rotary: Callable[[Tensor], Rotary]
     blocks: Sequence[AdaptiveBlock]
     condition: Tensor
+    signal: Tensor | None = None
 
-    def run(self, tokens: Tensor, layout: Layout | Flexible) -> Tensor:
-        """Embed tokens and run all blocks."""
-        x, rotary = self.embedding(tokens), self.rotary(layout.positions)
+    def embed(self, tokens: Int[Tensor, "B L"], layout: Layout) -> Tensor:
+        """Embed the tokens of a layout, which may lack the last block of each row."""
+        count = len(layout.positions)
+        x = self.embedding(layout.pack(tokens)[:, :count])
+        if self.signal is None:
+            return x
+        signal = self.signal.expand(*tokens.shape, self.signal.shape[-1])
+        return x + layout.pack(signal)[:, :count]
+
+    def run(self, x: Tensor, layout: Layout | Flexible) -> Tensor:
+        """Run all blocks."""
+        rotary = self.rotary(layout.positions)
         for block in self.blocks:
             x = block(x, self.condition, rotary, layout)
         return x
@@ -318,7 +330,7 @@ def plain_pass(layers: Layers, pair: Pair) -> Tensor:
         pair: The rows.
     """
     layout = lay_out(pair.x_t, pair.padding)
-    return layout.unpack(layers.run(layout.pack(pair.x_t), layout))
+    return layout.unpack(layers.run(layers.embed(pair.x_t, layout), layout))
 
 
 def dense_pass(layers: Layers, pair: Pair) -> Tensor:
@@ -375,8 +387,12 @@ def flex_pass(layers: Layers, pair: Pair) -> Tensor:
 
 
 def _run_as_one_row(layers: Layers, pair: Pair, layout: Padded | Flexible) -> Tensor:
-    both = torch.cat((pair.x_t, pair.x0), dim=1)[:, : len(layout.positions)]
-    return layers.run(both, layout)[:, : pair.x_t.shape[1]]
+    count, length = len(layout.positions), pair.x_t.shape[1]
+    x = layers.embedding(torch.cat((pair.x_t, pair.x0), dim=1)[:, :count])
+    if layers.signal is not None:
+        signal = layers.signal.expand(-1, length, -1)
+        x = x + torch.cat((signal, signal), dim=1)[:, :count]
+    return layers.run(x, layout)[:, :length]
 
 
 @lru_cache(maxsize=1)
@@ -449,11 +465,10 @@ def structured_pass(layers: Layers, pair: Pair) -> Tensor:
     """
     layout = lay_out(pair.x_t, pair.padding)
     clean = _before_the_last_block(layout, pair.block_size)
-    tokens = clean.pack(pair.x0)[:, : len(clean.positions)]
-    if not tokens.shape[1]:
+    if not len(clean.positions):
         return plain_pass(layers, pair)
-    x, rotary = layers.embedding(layout.pack(pair.x_t)), layers.rotary(layout.positions)
-    x0, clean_rotary = layers.embedding(tokens), layers.rotary(clean.positions)
+    x, rotary = layers.embed(pair.x_t, layout), layers.rotary(layout.positions)
+    x0, clean_rotary = layers.embed(pair.x0, clean), layers.rotary(clean.positions)
     reading = _Half(clean, pair.block_size, [])
     for block in layers.blocks:
         if block is layers.blocks[-1]:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from seqdiff.backbones.layers import positions_of
 from seqdiff.backbones.transformer.block_diffusion import Layers
 from seqdiff.backbones.transformer.layers import AdaptiveBlock, AdaptiveHead, CentredNorm, Rotary
 
@@ -109,6 +110,8 @@ class TransformerCache:
         taken._kept = [(keys[rows], values[rows]) for keys, values in self._kept]
         taken._layers = [layer.take(rows) for layer in self._layers]
         taken._last_norm = self._last_norm.take(rows)
+        if self._network.signal is not None:
+            taken._network = self._network._replace(signal=self._network.signal[rows])
         return taken
 
     def _require_rows(self, tokens: Tensor) -> None:
@@ -130,6 +133,12 @@ class TransformerCache:
                 new[:, :, :there] = old
             self._kept[i] = (grown[0], grown[1])
 
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """Embed the next tokens, with the signal of their positions."""
+        x = self._network.embedding(tokens)
+        signal = positions_of(self._network.signal, self._length, self._length + tokens.shape[1])
+        return x if signal is None else x + signal
+
     def _near(self, tokens: Tensor, *, scored: bool) -> Tensor:
         """Run one block and write its keys and values to their slots.
 
@@ -143,7 +152,7 @@ class TransformerCache:
             if size < self._block_size:
                 mask = torch.ones((1, seen), dtype=torch.bool, device=tokens.device)
                 mask[:, end : start + self._block_size] = False
-        x, turns = self._network.embedding(tokens), self._next_turns(size)
+        x, turns = self._embed(tokens), self._next_turns(size)
         for layer, (keys, values) in zip(self._layers, self._kept, strict=True):
             q, k, v = layer.project(x, turns)
             keys[:, :, start:end], values[:, :, start:end] = k, v
@@ -164,7 +173,7 @@ class TransformerCache:
         self._reserve(self._length + size)
         stay = slice(max(0, size - self._slots), None)
         slots = place[stay] % self._slots
-        x, turns = self._network.embedding(tokens), _doubled(self._network.rotary(place))
+        x, turns = self._embed(tokens), _doubled(self._network.rotary(place))
         for layer, (keys, values) in zip(self._layers, self._kept, strict=True):
             q, k, v = layer.project(x, turns)
             if layer is not self._layers[-1]:

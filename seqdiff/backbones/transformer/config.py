@@ -20,6 +20,7 @@ class TransformerShape:
         max_length: Length of the longest row.
         num_embeddings: Number of ids that can be embedded.
         num_logits: Number of ids that are scored, which are the first ones.
+        num_signals: Number of values that a row can be conditioned on; ``None`` without signals.
     """
 
     owner: ClassVar[str] = "AutoregressiveTransformer"
@@ -31,6 +32,7 @@ class TransformerShape:
     max_length: int
     num_embeddings: int
     num_logits: int
+    num_signals: int | None = None
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -38,7 +40,8 @@ class TransformerShape:
         Raises:
             ValueError: If a field is out of range.
         """
-        for name in ("d_model", "n_layer", "n_heads", "max_length", "num_embeddings", "num_logits"):
+        names = ("d_model", "n_layer", "n_heads", "max_length", "num_embeddings", "num_logits")
+        for name in (*names, *(() if self.num_signals is None else ("num_signals",))):
             require_positive(self.owner, name, getattr(self, name))
         if self.d_model % (2 * self.n_heads):
             raise ValueError(

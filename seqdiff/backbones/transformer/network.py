@@ -12,9 +12,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from seqdiff.backbones.base import Backbone, RunTokens
+from seqdiff.backbones.base import Backbone, RunTokens, check_cache_condition
 from seqdiff.backbones.hub import check_tokens, read_tokens
-from seqdiff.backbones.layers import LabelEmbedding, SigmaEmbedding, require_positive, shifted
+from seqdiff.backbones.layers import (
+    LabelEmbedding,
+    SigmaEmbedding,
+    SignalEmbedding,
+    require_positive,
+    shifted,
+)
 from seqdiff.backbones.transformer.block_diffusion import Layers, Pair, choose_pass
 from seqdiff.backbones.transformer.cache import TransformerCache
 from seqdiff.backbones.transformer.config import TransformerConfig, TransformerShape
@@ -35,7 +41,7 @@ from seqdiff.backbones.transformer.layers import (
 )
 from seqdiff.backbones.transformer.packing import lay_out
 from seqdiff.files import names_files
-from seqdiff.types import Inputs
+from seqdiff.types import Inputs, Signal
 
 
 class _Stack(Backbone):
@@ -56,6 +62,12 @@ class _Stack(Backbone):
         self.width, self.num_logits = config.d_model, config.num_logits
         self.max_length = config.max_length
         self.embedding = token_embedding(config.num_embeddings, config.d_model)
+
+    def add_signals(self) -> None:
+        """Add the embedding of signals; called last, so that other weights do not depend on it."""
+        self.num_signals = self.config.num_signals
+        if self.num_signals is not None:
+            self.signal_embedding = SignalEmbedding(self.num_signals, self.config.d_model)
 
     @property
     def num_layers(self) -> int:
@@ -82,6 +94,8 @@ class _Stack(Backbone):
         """
         self._require_padding(inputs)
         condition = self.condition(inputs)
+        signal = self.embedded_signal(inputs.signal, len(h))
+        h = h if signal is None else h + signal
         layout = lay_out(inputs.tokens, inputs.padding, causal=self.causal)
         x, rotary = layout.pack(h), self._rotary(layout.positions)
         for block in self.blocks[:layer]:
@@ -134,6 +148,7 @@ class Transformer(_Stack):
         num_embeddings: Number of ids that can be embedded; K + 1 with a mask.
         num_logits: Number of ids that are scored, which are the first ones; K with a mask.
         num_classes: Number of classes that a row can be labelled with; ``None`` without classes.
+        num_signals: Number of values that a row can be conditioned on; ``None`` without signals.
         cond_dim: Width of the condition, the vector that modulates the blocks.
         dropout: Probability with which training drops an entry of a branch's output.
         max_length: Length of the longest row.
@@ -160,6 +175,7 @@ class Transformer(_Stack):
         num_embeddings: int,
         num_logits: int,
         num_classes: int | None = None,
+        num_signals: int | None = None,
         cond_dim: int = 128,
         dropout: float = 0.1,
         max_length: int = 1024,
@@ -177,6 +193,7 @@ class Transformer(_Stack):
                 cond_dim=cond_dim,
                 time_conditioned=time_conditioned,
                 num_classes=num_classes,
+                num_signals=num_signals,
             )
         )
         self.time_conditioned, self.num_classes = time_conditioned, num_classes
@@ -191,6 +208,7 @@ class Transformer(_Stack):
         # Drawn last, so that the other initial weights do not depend on it.
         if num_classes is not None:
             self.label_embedding = LabelEmbedding(num_classes, cond_dim)
+        self.add_signals()
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
         """Embed tokens.
@@ -251,7 +269,7 @@ class Transformer(_Stack):
                     "padding; blocks are counted from the first position, so move padding to the "
                     "end"
                 )
-        self.check_label(inputs.label)
+        self.check_condition(inputs)
         pair = Pair(x_t, x0, block_size, padding)
         return self.head(choose_pass(pair)(self._layers(inputs), pair), inputs, where)
 
@@ -262,6 +280,7 @@ class Transformer(_Stack):
         *,
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
+        signal: Signal | None = None,
     ) -> TransformerCache:
         """Create an empty cache for scoring rows of any length block by block.
 
@@ -272,21 +291,17 @@ class Transformer(_Stack):
                 ``block_size``. By default, the window and one block together are at most
                 ``max_length`` long.
             label: See ``Backbone.block_cache``.
+            signal: See ``Backbone.block_cache``.
 
         Raises:
             ValueError: If a size is not a positive integer, the window is not a multiple of the
                 block size, there is not one label per row, there are labels and the network has no
-                classes, or the network is time-conditioned.
+                classes, a signal does not fit, or the network is time-conditioned.
         """
         owner = self.config.owner
         self._require_time_free("block_cache")
         require_positive(owner, "batch_size", batch_size)
         require_positive(owner, "block_size", block_size)
-        if label is not None and len(label) != batch_size:
-            raise ValueError(
-                f"{owner}.label must be one class for each of batch_size = {batch_size} rows, got "
-                f"{len(label)}; repeat it"
-            )
         if window is None:
             window = max(0, self.config.max_length - block_size) // block_size * block_size
         if isinstance(window, bool) or not isinstance(window, int) or window < 0:
@@ -296,15 +311,16 @@ class Transformer(_Stack):
                 f"{owner}.window must be a multiple of block_size = {block_size}, got {window}; "
                 f"{window - window % block_size} is the next below"
             )
-        self.check_label(label)
+        check_cache_condition(self, batch_size, label, signal)
         weight = self.embedding.weight
         rows = torch.empty((batch_size, 0), dtype=torch.int64, device=weight.device)
-        layers = self._layers(Inputs(rows, label=label))
+        layers = self._layers(Inputs(rows, label=label, signal=signal))
         return TransformerCache(layers, self.head, batch_size, block_size, window)
 
     def _layers(self, inputs: Inputs) -> Layers:
         blocks = cast(Sequence[AdaptiveBlock], self.blocks)
-        return Layers(self.embedding, self._rotary, blocks, self.condition(inputs))
+        signal = self.embedded_signal(inputs.signal, len(inputs.tokens))
+        return Layers(self.embedding, self._rotary, blocks, self.condition(inputs), signal)
 
     def _require_time_free(self, method: str) -> None:
         if self.time_conditioned:  # each block has its own noise level
@@ -356,10 +372,11 @@ class Transformer(_Stack):
                 complete old or the complete new one.
             ValueError: If the network has classes, which the format does not support.
         """
-        if self.num_classes is not None:
+        if self.num_classes is not None or self.num_signals is not None:
             raise ValueError(
-                f"Transformer.to_hub must be given a network without classes, got "
-                f"{self.num_classes}; the published format has no labels, so keep the run directory"
+                f"Transformer.to_hub must be given a network without classes and signals, got "
+                f"{self.num_classes} classes and {self.num_signals} signals; the published format "
+                "has neither, so keep the run directory"
             )
         write_hub(directory, self.config, self.block_fields, self.state_dict())
 
@@ -379,6 +396,7 @@ class AutoregressiveTransformer(_Stack):
         n_heads: Number of attention heads; ``d_model`` must be a multiple of ``2 * n_heads``.
         num_embeddings: Number of ids that can be embedded, K + 1; the last one is the mask.
         num_logits: Number of ids that are scored, K, which are the first ones.
+        num_signals: Number of values that a row can be conditioned on; ``None`` without signals.
         dropout: Probability with which training drops an entry of a branch's output.
         max_length: Length of the longest row.
 
@@ -399,6 +417,7 @@ class AutoregressiveTransformer(_Stack):
         *,
         num_embeddings: int,
         num_logits: int,
+        num_signals: int | None = None,
         dropout: float = 0.1,
         max_length: int = 1024,
     ) -> None:
@@ -411,10 +430,12 @@ class AutoregressiveTransformer(_Stack):
                 max_length=max_length,
                 num_embeddings=num_embeddings,
                 num_logits=num_logits,
+                num_signals=num_signals,
             )
         )
         self.blocks = nn.ModuleList(Block(d_model, n_heads, dropout) for _ in range(n_layer))
         self.head = Head(d_model, num_logits)
+        self.add_signals()
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
         """Embed at each position the token before it; the last token of a row is not read.
