@@ -114,11 +114,10 @@ class SignalEmbedding(nn.Module):
         self.register_buffer("std", torch.ones(num_signals))
         self.register_buffer("range", torch.zeros(2, num_signals))
         features = num_signals * (2 + 2 * len(_FREQUENCIES))
-        self.mlp = nn.Sequential(
-            nn.Linear(features, d_model), nn.SiLU(), nn.Linear(d_model, d_model)
-        )
-        nn.init.normal_(self.mlp[2].weight, std=0.02)
-        nn.init.zeros_(self.mlp[2].bias)
+        self.hidden = nn.Linear(features, d_model)
+        self.out = nn.Linear(d_model, d_model)
+        nn.init.normal_(self.out.weight, std=0.02)
+        nn.init.zeros_(self.out.bias)
 
     def standardise_by(
         self,
@@ -151,7 +150,7 @@ class SignalEmbedding(nn.Module):
         Returns:
             One vector for each row, with ``l = 1``, or one for each position.
         """
-        weight = self.mlp[0].weight
+        weight = self.hidden.weight
         if signal is None:
             signal = torch.full((rows, len(self.mean)), torch.nan, device=weight.device)
         wide = torch.promote_types(weight.dtype, torch.float32)
@@ -163,7 +162,7 @@ class SignalEmbedding(nn.Module):
             (torch.ones_like(values)[..., None], values[..., None], angles.sin(), angles.cos()), -1
         )
         features = torch.where(known[..., None], features, 0.0).flatten(-2)
-        found = self.mlp(features.to(weight.dtype))
+        found = self.out(F.silu(self.hidden(features.to(weight.dtype))))
         return found if found.dim() == 3 else found[:, None]
 
 

@@ -29,6 +29,7 @@ def evaluate(
     limit: int | None = None,
     estimation: Annotated[EstimatorOptions, FlatOptions] = _DEFAULTS,
     given_labels: bool = False,
+    given_signals: bool = False,
     seed: int = 0,
     json: Path | None = None,
     device: str | None = None,
@@ -43,6 +44,7 @@ def evaluate(
         limit: Most rows of each set of the suite, evenly spaced; default: all.
         estimation: How the likelihood is estimated.
         given_labels: Evaluate each row given its label, for a run with labels.
+        given_signals: Evaluate each row given its signals, for a run with signals.
         seed: Seed of the draws.
         json: Also write the numbers to this file.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
@@ -51,7 +53,9 @@ def evaluate(
         ValueError: If options do not fit together or to the run.
     """
     check_seed("evaluate.seed", seed)
-    _check_suite(split, suite, suite_folder, limit, given_labels=given_labels)
+    _check_suite(
+        split, suite, suite_folder, limit, given_labels=given_labels, given_signals=given_signals
+    )
     if json is not None:
         check_parent("evaluate.json", json)
     estimator = choose_estimator("evaluate", estimation)
@@ -66,7 +70,11 @@ def evaluate(
     trained = load(run, device=choose_device(device))
     if suite is None:
         evaluation = trained.evaluate(
-            split or "test", given_labels=given_labels, seed=seed, **vars(estimation)
+            split or "test",
+            given_labels=given_labels,
+            given_signals=given_signals,
+            seed=seed,
+            **vars(estimation),
         )
         Console().print(evaluation.table)
         content = evaluation.content()
@@ -84,6 +92,7 @@ def _check_suite(
     limit: int | None,
     *,
     given_labels: bool,
+    given_signals: bool,
 ) -> None:
     """Check that options go together.
 
@@ -102,11 +111,12 @@ def _check_suite(
         raise ValueError(
             f"evaluate.split must be left out beside a suite, got {split} and {suite}; choose one"
         )
-    if given_labels:
-        raise ValueError(
-            f"evaluate.given_labels must be left out beside a suite, got {suite}, whose rows "
-            "have no labels; leave it out"
-        )
+    for name, given in (("labels", given_labels), ("signals", given_signals)):
+        if given:
+            raise ValueError(
+                f"evaluate.given_{name} must be left out beside a suite, got {suite}, whose rows "
+                f"have no {name}; leave it out"
+            )
     if limit is not None:
         check_count("evaluate.limit", limit)
 

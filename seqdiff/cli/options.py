@@ -142,5 +142,34 @@ def check_guidance(owner: str, strength: float | None) -> None:
     """
     if strength is not None and not 0 <= strength < math.inf:
         raise ValueError(
-            f"{owner} must be finite and at least 0, got {strength}; 1 samples given the label"
+            f"{owner} must be finite and at least 0, got {strength}; 1 samples given the condition"
         )
+
+
+def parse_signals(owner: str, texts: Sequence[str]) -> dict[str, float]:
+    """Read options of the form ``NAME=VALUE``.
+
+    Args:
+        owner: The option, for messages.
+        texts: The options.
+
+    Raises:
+        ValueError: If one has another form, its value is not a finite number, or a name is given
+            twice.
+    """
+    found: dict[str, float] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not (name and equals and math.isfinite(number)):
+            raise ValueError(
+                f"{owner} must be NAME=VALUE with a finite number, got {text!r}; write for "
+                "example log2_expr=2.5"
+            )
+        if name in found:
+            raise ValueError(f"{owner} must give each signal once, got {name!r} twice; drop one")
+        found[name] = number
+    return found

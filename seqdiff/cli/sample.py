@@ -7,13 +7,21 @@ import tempfile
 from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.extensions import SampleOptions, find_template_reader, find_writer
-from seqdiff.cli.options import RunAndFlags, check_guidance, check_spelling, extend, part
+from seqdiff.cli.options import (
+    RunAndFlags,
+    Several,
+    check_guidance,
+    check_spelling,
+    extend,
+    parse_signals,
+    part,
+)
 from seqdiff.files import check_apart, check_parent, replacing
 
 if TYPE_CHECKING:
@@ -23,13 +31,16 @@ if TYPE_CHECKING:
 
 def sample(
     *words: RunAndFlags,
-    num: int = 10,
+    num: int | None = None,
     length: int | None = None,
     infill: Path | None = None,
     out: Path | None = None,
     seed: int | None = None,
     sampler: str | None = None,
     label: str | None = None,
+    signal: Annotated[tuple[str, ...], Several] = (),
+    signal_file: Path | None = None,
+    signal_from: Literal["train", "valid", "test"] | None = None,
     guidance: float | None = None,
     stop: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     extrapolate: bool = False,
@@ -45,7 +56,8 @@ def sample(
 
     Args:
         words: Run directory, and options of the sampler.
-        num: Number of sequences; with --infill, for each record.
+        num: Number of sequences; default: 10, or one for each row of --signal-file and
+            --signal-from. With --infill, the number for each record.
         length: Tokens in each; default: those of a training row.
         infill: File of templates to fill: known tokens stay. For DNA a FASTA file with N and IUPAC
             codes where there is something to fill, for text a .txt or .jsonl with [MASK], or
@@ -56,8 +68,13 @@ def sample(
             diffusion, block for block diffusion, left_to_right if autoregressive, tweedie for
             scores, gaussian for Gaussian diffusion, ancestral otherwise.
         label: Class to draw, for a run with labels.
-        guidance: Strength of guidance towards the label; default: 1, the model's distribution given
-            the label.
+        signal: Value to condition on, NAME=VALUE, for a run with signals.
+        signal_file: Table (.tsv or .csv) with a column name and a column for each signal: draws a
+            sequence of that name for each row.
+        signal_from: Draw a sequence for each row of this split of the run's data, given the row's
+            own values.
+        guidance: Strength of guidance towards the label and the signal; default: 1, the model's
+            distribution given them.
         stop: Symbol that ends a sequence, for runs of block diffusion.
         extrapolate: Draw sequences longer than the rows of training.
         trace: Keep the tokens after every step in this .npz file, for seqdiff plot trace.
@@ -69,13 +86,15 @@ def sample(
         ValueError: If an option, a file or the run cannot be used.
     """
     run, options = part("sample", words)
-    check_count("sample.num", num)
+    if num is not None:
+        check_count("sample.num", num)
     if batch_size is not None:
         check_count("sample.batch_size", batch_size)
     check_seed("sample.seed", seed)
     check_guidance("sample.guidance", guidance)
     given = [extra for extra in domains.values() if extra is not None]
     _check_given(length, infill, given)
+    constant = _check_signals(signal, signal_file, signal_from, num, infill)
     writer = None if out is None else find_writer(out)
     if out is not None:
         check_parent("sample.out", out)
@@ -90,26 +109,44 @@ def sample(
         check_sampler,
         choose_device,
         draw_seed,
+        fit_signal,
         load,
         open_sampler,
+        read_signal_file,
         save_trace,
+        signal_of_split,
     )
     from seqdiff.samplers import Recorder, check_room, named_samplers
 
     chosen_device = choose_device(device)
     if length is not None:
-        check_memory(1 if batch_size is None else min(num, batch_size), length, chosen_device)
+        most = 1 if batch_size is None else min(num or 10, batch_size)
+        check_memory(most, length, chosen_device)
     if trace is not None:
-        check_room(num, length or 1)
+        check_room(num or 1, length or 1)
     known = (inspect.signature(kind).parameters for kind in named_samplers().values())
     check_spelling("sample", sample, options, chain(*known))
     check_sampler(run, sampler, options)
     trained = load(run, device=chosen_device)
     built = open_sampler(trained, sampler, options)
 
+    wanted = None
+    if signal_file is not None:
+        wanted = read_signal_file(signal_file, trained)
+    elif signal_from is not None:
+        wanted = signal_of_split(trained, signal_from)
+    lengths: int | list[int] | None = length
     if infill is None and length is None:
-        length = trained.usual_length("sample.length")
-    templates = _templates(trained, num, length, infill, given)
+        own = None if wanted is None else wanted.lengths
+        lengths = trained.usual_length("sample.length") if own is None else own
+    if num is None:
+        num = 10 if wanted is None else len(wanted.values)
+    templates = _templates(trained, num, lengths, infill, given)
+    if wanted is not None and wanted.names is not None:
+        templates.names = wanted.names
+    values = None if wanted is None else wanted.values
+    if constant:
+        values = fit_signal("sample.signal", trained, constant, len(templates.names))
     recorder = None if trace is None else Recorder()
     if recorder is not None:
         check_room(len(templates.names), max(templates.lengths))
@@ -118,6 +155,7 @@ def sample(
         sampler=built,
         seed=draw_seed() if seed is None else seed,
         label=label,
+        signal=values,
         guidance=guidance,
         stop=stop,
         extrapolate=extrapolate,
@@ -169,10 +207,46 @@ def _check_given(length: int | None, infill: Path | None, given: list[SampleOpti
         )
 
 
+def _check_signals(
+    signal: tuple[str, ...],
+    signal_file: Path | None,
+    signal_from: str | None,
+    num: int | None,
+    infill: Path | None,
+) -> dict[str, float]:
+    """Check the options of signals before slow imports, and read those of the form NAME=VALUE.
+
+    Raises:
+        FileNotFoundError: If there is no file of signals.
+        ValueError: If options contradict each other, or one has another form.
+    """
+    given = {"--signal": signal, "--signal-file": signal_file, "--signal-from": signal_from}
+    chosen = [option for option, value in given.items() if value]
+    if len(chosen) > 1:
+        raise ValueError(
+            f"sample{chosen[1].replace('--', '.').replace('-', '_')} must be left out with "
+            f"{chosen[0]}, which gives the values too; keep one"
+        )
+    for option in chosen:
+        if option == "--signal":
+            continue
+        for other, value in (("--infill", infill), ("--num", num)):
+            if value is not None:
+                raise ValueError(
+                    f"sample.{other[2:]} must be left out with {option}, which asks for one "
+                    f"sequence for each row, got {value}; drop it, or give --signal NAME=VALUE"
+                )
+    if signal_file is not None and not signal_file.is_file():
+        raise FileNotFoundError(
+            f"sample.signal_file must be an existing file, got {signal_file}; check the path"
+        )
+    return parse_signals("sample.signal", signal)
+
+
 def _templates(
     trained: Run,
     num: int,
-    length: int | None,
+    length: int | list[int] | None,
     infill: Path | None,
     given: list[SampleOptions],
 ) -> Templates:
@@ -187,7 +261,8 @@ def _templates(
         return Records(find_template_reader(infill)(infill), num, trained.tokenizer)
     assert length is not None
     for extra in given:
-        templates = extra.templates(trained, num, length)
+        longest = length if isinstance(length, int) else max(length)
+        templates = extra.templates(trained, num, longest)
         if templates is not None:
             return templates
     return Blanks(num, length, trained.process.unknown_id)

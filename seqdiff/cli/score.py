@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from seqdiff.checks import check_count, check_seed
-from seqdiff.cli.options import FlatOptions, extend
+from seqdiff.cli.options import FlatOptions, Several, extend, parse_signals
 from seqdiff.data import Reader, choose_reader, find_readers
 from seqdiff.files import check_apart, check_parent, write_bytes
 from seqdiff.run import EstimatorOptions, choose_estimator
@@ -22,6 +22,7 @@ def score(
     out: Path | None = None,
     estimation: Annotated[EstimatorOptions, FlatOptions] = _DEFAULTS,
     label: str | None = None,
+    signal: Annotated[tuple[str, ...], Several] = (),
     seed: int = 0,
     batch_size: int = 32,
     device: str | None = None,
@@ -35,6 +36,7 @@ def score(
         out: Write a tab-separated table to this file; default: print it.
         estimation: How the likelihood is estimated.
         label: Class to score as, for a run with labels.
+        signal: Value to score given, NAME=VALUE, for a run with signals.
         seed: Seed of the draws.
         batch_size: Rows of a network call.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
@@ -50,17 +52,20 @@ def score(
         check_parent("score.out", out)
         check_apart("score.out", out, {f"--{name}": path})
     estimator = choose_estimator("score", estimation)
+    values = parse_signals("score.signal", signal)
     from seqdiff.likelihood import check_budget
-    from seqdiff.run import choose_device, guide, load
+    from seqdiff.run import choose_device, load
 
     check_budget(estimator, num_tokens=1, **estimation.budget, owner="score")
     trained = load(run, device=choose_device(device))
-    guide("score", trained, label)
+    conditions: dict[str, Any] = {"label": label, "signal": values or None}
+    trained.condition("score", **conditions)
     records = reader.read(path, trained.tokenizer)
     scores = trained.score(
-        records, label=label, seed=seed, batch_size=batch_size, **vars(estimation)
+        records, **conditions, seed=seed, batch_size=batch_size, **vars(estimation)
     )
     given = "" if label is None else f", given the label {label}"
+    given += "".join(f", given {name} = {value:g}" for name, value in values.items())
     used = scores.estimator
     about = (
         f"{len(scores):,} {'record' if len(scores) == 1 else 'records'}; nats: "

@@ -63,22 +63,22 @@ class Templates(ABC):
 class Blanks(Templates):
     """Sequences of which nothing is given."""
 
-    def __init__(self, num: int, length: int, unknown_id: int) -> None:
+    def __init__(self, num: int, length: int | Sequence[int], unknown_id: int) -> None:
         """Describe them.
 
         Args:
             num: Number of sequences.
-            length: Tokens in each.
+            length: Tokens in each, one number for all or one for each.
             unknown_id: The token to fill.
         """
         self.names = [f"sample_{i}" for i in range(num)]
-        self.lengths = [length] * num
-        self._template = Template(np.full(length, unknown_id, dtype=np.int64))
+        self.lengths = [length] * num if isinstance(length, int) else list(length)
+        self._unknown_id = unknown_id
 
     def template(self, number: int, seed: int) -> Template:
-        """Return the same empty template for every sequence."""
-        del number, seed
-        return self._template
+        """Return an empty template."""
+        del seed
+        return Template(np.full(self.lengths[number], self._unknown_id, dtype=np.int64))
 
 
 class Records(Templates):

@@ -7,7 +7,7 @@ prediction that the caller needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
@@ -92,6 +92,7 @@ class Denoiser(nn.Module):
 
     reads_embeddings: ClassVar[bool] = False
     _label: int | None = None
+    _signal: tuple[float, ...] | None = None
 
     def __init__(
         self,
@@ -182,6 +183,25 @@ class Denoiser(nn.Module):
         check_label(type(self).__name__, label, self.num_classes)
         other = copy(self)
         other._label = label
+        return other
+
+    def given_signal(self, values: Sequence[float]) -> Denoiser:
+        """Return a copy for rows of one signal, which shares the network.
+
+        Args:
+            values: Signal of every row without one; NaN where a value is unknown.
+
+        Raises:
+            ValueError: If the network takes another number of values.
+        """
+        if len(values) != (self.num_signals or 0):
+            raise ValueError(
+                f"{type(self).__name__}.values must be one for each of the network's "
+                f"{self.num_signals or 'no'} signals, got {len(values)}; give NaN where a value is "
+                "unknown"
+            )
+        other = copy(self)
+        other._signal = tuple(values)
         return other
 
     @property
@@ -384,7 +404,7 @@ class Denoiser(nn.Module):
             x0: Clean ids of the blocks before that of a token; ``None`` takes the noisy ids, in
                 which masks are unknown symbols.
         """
-        inputs = self._labelled(inputs)
+        inputs = self._conditioned(inputs)
         if self.context == "block":
             clean = inputs.tokens if x0 is None else x0
             outputs = self.backbone.block_logits(inputs, clean, self.block_size, where)
@@ -394,10 +414,15 @@ class Denoiser(nn.Module):
             outputs = self.backbone(inputs, where)
         return self._checked(outputs)
 
-    def _labelled(self, inputs: Record) -> Record:
-        if self._label is None or inputs.label is not None:
-            return inputs
-        return replace(inputs, label=torch.full_like(inputs.tokens[:, 0], self._label))
+    def _conditioned(self, inputs: Record) -> Record:
+        """Give the label and the signal of this denoiser to rows without one."""
+        if self._label is not None and inputs.label is None:
+            label = torch.full_like(inputs.tokens[:, 0], self._label)
+            inputs = replace(inputs, label=label)
+        if self._signal is not None and inputs.signal is None:
+            values = torch.tensor(self._signal, device=inputs.tokens.device)
+            inputs = replace(inputs, signal=values.expand(len(inputs.tokens), -1))
+        return inputs
 
     def _checked(self, outputs: Tensor) -> Tensor:
         expected = self.parameterization.num_outputs(self.process)

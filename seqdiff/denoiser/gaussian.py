@@ -251,7 +251,7 @@ class GaussianDenoiser(Denoiser):
         return self.recall(last.to(self.recall.weight.dtype))
 
     def _logits(self, inputs: NoisyEmbeddings, where: Tensor | None, h: Tensor) -> Tensor:
-        backbone, inputs = self.backbone, self._labelled(inputs)
+        backbone, inputs = self.backbone, self._conditioned(inputs)
         backbone.check_condition(inputs)
         told = replace(inputs, sigma=-log_signal(inputs.gamma))
         body = backbone.body(backbone.embed(told) + h, told)

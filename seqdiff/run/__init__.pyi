@@ -33,6 +33,10 @@ from .sampler_config import choose_sampler as choose_sampler
 from .sampler_config import list_options as list_options
 from .scoring import MISSING as MISSING
 from .scoring import Scores as Scores
+from .signals import Wanted as Wanted
+from .signals import fit_signal as fit_signal
+from .signals import read_signal_file as read_signal_file
+from .signals import signal_of_split as signal_of_split
 from .start import quieten_lightning as quieten_lightning
 from .start import resume_run as resume_run
 from .start import start_run as start_run

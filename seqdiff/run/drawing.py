@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
-from seqdiff.data import Templates, Tokenizer
+from seqdiff.data import Signals, Templates, Tokenizer
 from seqdiff.progress import progress
 from seqdiff.run.directory import CONFIG_NAME, Trained, load_trained
 from seqdiff.run.sampler_config import build_sampler, choose_sampler
@@ -164,6 +164,7 @@ def draw(
     seed: int,
     batch_size: int,
     recorder: Recorder | None = None,
+    signal: Signals | None = None,
 ) -> Drawn:
     """Draw and decode sequences, with a progress bar.
 
@@ -176,6 +177,7 @@ def draw(
         seed: Seed from which that of each sequence follows, see ``Run.row_seeds``.
         batch_size: Sequences drawn at a time; the sequences do not depend on it.
         recorder: Records every step.
+        signal: The values that each sequence is conditioned on.
     """
     num = len(templates.names)
     seeds = run.row_seeds(num, seed)
@@ -210,6 +212,7 @@ def draw(
                 seeds=seeds[numbers].to(x_init.device),
                 allowed=allowed,
                 callback=show,
+                signal=_signal_of(signal, numbers, x_init),
             )
             if drawn.clamped is not None:
                 clamped = (clamped or 0) + int(drawn.clamped.sum())
@@ -221,6 +224,23 @@ def draw(
             done += len(numbers)
             bar.update(task, completed=done)
     return Drawn(sequences, lengths, clamped, sampler)
+
+
+def _signal_of(signal: Signals | None, numbers: list[int], like: Tensor) -> Tensor | None:
+    """Return the signals of some sequences, and of their positions, on the device of the rows.
+
+    Raises:
+        ValueError: If the sequences have another length than the signal.
+    """
+    if signal is None:
+        return None
+    values = signal[numbers]
+    if values.ndim == 3 and values.shape[1] != like.shape[1]:
+        raise ValueError(
+            f"sample.signal must have a value for each of {like.shape[1]} tokens, got "
+            f"{values.shape[1]}; draw sequences as long as the tracks"
+        )
+    return torch.from_numpy(values).to(like.device)
 
 
 def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
@@ -308,14 +328,23 @@ def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
     raise next((error for unknown, error in complaints if not unknown), complaints[0][1])
 
 
-def guide(command: str, run: AnyRun, label: str | None, gamma: float | None = None) -> AnyRun:
-    """Return the run with a model that is guided to a label.
+def guide(
+    command: str,
+    run: AnyRun,
+    label: str | None,
+    gamma: float | None = None,
+    *,
+    signal: bool = False,
+) -> AnyRun:
+    """Return the run with a model that is guided to a label, to signals or to both.
 
     Args:
         command: Name of the command, for the messages.
         run: The run.
         label: Name of the label; ``None`` for none.
-        gamma: Strength of classifier-free guidance; ``None`` means 1, the model given the label.
+        gamma: Strength of classifier-free guidance; ``None`` means 1, the model given the
+            condition.
+        signal: Whether the rows are given signals.
 
     Raises:
         ValueError: If the run has no such label, or was not trained for this guidance.
@@ -331,9 +360,10 @@ def guide(command: str, run: AnyRun, label: str | None, gamma: float | None = No
             f"{command}.label must be one of {', '.join(known)}, got {label!r}; "
             "choose a label of the training data"
         )
-    if label is None and gamma is not None:
+    if label is None and not signal and gamma is not None:
         raise ValueError(
-            f"{command}.guidance must come with a label, got {gamma} without; add --label"
+            f"{command}.guidance must come with a label or a signal, got {gamma} without; add "
+            "--label or --signal"
         )
     strength = 1.0 if gamma is None else gamma
     if known is not None and run.config.label_dropout == 0 and (label is None or strength != 1):
@@ -342,17 +372,24 @@ def guide(command: str, run: AnyRun, label: str | None, gamma: float | None = No
             f"0, got label {label} and guidance {strength}: it cannot do without a label; give "
             f"--label {known[0]}, or train with label_dropout 0.1"
         )
-    if label is None or known is None:
+    has_signals, dropout = run.datamodule.signals is not None, run.config.signal_dropout
+    if has_signals and dropout == 0 and not (signal and strength == 1):
+        raise ValueError(
+            f"{command}.signal must be given, with guidance 1, for a run trained with "
+            f"signal_dropout 0, got guidance {strength} and {'a' if signal else 'no'} signal: it "
+            "cannot do without; give --signal, or train with signal_dropout 0.1"
+        )
+    number = None if label is None or known is None else known.index(label)
+    if strength == 0 or (number is None and not (signal and strength != 1)):
         return run
-    model, number = run.denoiser, known.index(label)
-    if strength == 0:
-        return run
+    model = run.denoiser
     if model.kind == "score" or model.reads_embeddings:
         if strength != 1:
             raise ValueError(
                 f"{command}.guidance must be 0 or 1 for the {model.description}, of which other "
                 f"strengths are not defined, got {strength}; leave it out"
             )
+        assert number is not None
         return replace(run, denoiser=model.given_label(number).eval())
     if model.context == "block":
         return replace(run, denoiser=BlockClassifierFree(model, number, strength).eval())
@@ -385,6 +422,36 @@ def choose_labels(command: str, run: Trained, *, given: bool) -> bool | None:
             f"{command}.given_labels must be set for a run trained with label_dropout 0, which "
             f"cannot do without labels, got {run.directory} without it; add --given-labels, or "
             "train with label_dropout 0.1"
+        )
+    return given
+
+
+def choose_signals(command: str, run: Trained, *, given: bool) -> bool | None:
+    """Decide whether the rows of a split are evaluated given their signals.
+
+    Args:
+        command: Name of the command, for the messages.
+        run: The run.
+        given: Whether the user asks for signals.
+
+    Returns:
+        The decision; ``None`` for a run without signals.
+
+    Raises:
+        ValueError: If the user asks for signals and the run has none, or the run needs signals.
+    """
+    if run.datamodule.signals is None:
+        if given:
+            raise ValueError(
+                f"{command}.given_signals must be left out for a run without signals, got it for "
+                f"{run.directory}; train on data with measured values (data.signals)"
+            )
+        return None
+    if not given and run.config.signal_dropout == 0:
+        raise ValueError(
+            f"{command}.given_signals must be set for a run trained with signal_dropout 0, which "
+            f"cannot do without signals, got {run.directory} without it; add --given-signals, or "
+            "train with signal_dropout 0.1"
         )
     return given
 

@@ -50,6 +50,38 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """Which conditions of the rows of a split the model is given.
+
+    Attributes:
+        labels: Whether each row's label is given; ``None`` for data without labels.
+        signals: Whether each row's signals are given; ``None`` for data without signals.
+    """
+
+    labels: bool | None = None
+    signals: bool | None = None
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Remove what is not given from a batch."""
+        label = batch.label if self.labels else None
+        return replace(batch, label=label, signal=batch.signal if self.signals else None)
+
+    @property
+    def of_each(self) -> str:
+        """What is given of each row, in words; empty if nothing is."""
+        given = [name for name in ("label", "signals") if self._given(name)]
+        return f"each row's {' and '.join(given)}" if given else ""
+
+    @property
+    def hidden(self) -> str:
+        """What the data has and is not given, in words; empty if there is nothing."""
+        return " and ".join(n for n in ("labels", "signals") if self._given(n) is False)
+
+    def _given(self, name: str) -> bool | None:
+        return self.signals if name == "signals" else self.labels
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A model beside baselines on the same sequences.
 
@@ -59,7 +91,7 @@ class Comparison:
         difference: The model minus the best baseline; ``None`` without baselines.
         degrees: Degrees of freedom of the errors over the choice of sequences.
         estimator: The estimator of the model's line.
-        labels: See ``estimate``.
+        conditions: See ``estimate``.
     """
 
     model: Row
@@ -67,7 +99,7 @@ class Comparison:
     difference: Difference | None
     degrees: int
     estimator: Estimator
-    labels: bool | None
+    conditions: Conditions
 
 
 def estimate(
@@ -78,7 +110,7 @@ def estimate(
     seed: int,
     target_se: float | None = None,
     max_nfe: int | None = None,
-    labels: bool | None = None,
+    conditions: Conditions | None = None,
 ) -> Likelihood:
     """Estimate the likelihood of a split, with a progress bar.
 
@@ -89,7 +121,7 @@ def estimate(
         seed: Seed of the draws.
         target_se: Standard error of a sequence to aim at, in nats.
         max_nfe: Most network evaluations of a sequence.
-        labels: Whether each row's label is given; ``None`` for data without any.
+        conditions: Which conditions of each row are given; by default none.
 
     Raises:
         ValueError: If one pass over a row takes more than ``max_nfe``; see ``evaluate`` too.
@@ -98,7 +130,7 @@ def estimate(
         _check_longest(run, split, estimator, max_nfe)
     total = len(run.datamodule.dataset(split))
     loaded = run.datamodule.evaluation_loader(split)
-    batches = (batch if labels else replace(batch, label=None) for batch in loaded)
+    batches = map(Conditions() if conditions is None else conditions, loaded)
     budget = {"target_se": target_se, "max_nfe": max_nfe}
     return estimate_batches(
         run, batches, total, "evaluating", estimator=estimator, seed=seed, **budget
@@ -161,7 +193,7 @@ def compare(
     result: Likelihood,
     estimator: Estimator,
     baselines: dict[str, RowNats],
-    labels: bool | None = None,
+    conditions: Conditions | None = None,
 ) -> Comparison:
     """Compare a model with baselines.
 
@@ -169,12 +201,13 @@ def compare(
         result: From ``estimate``.
         estimator: Its estimator.
         baselines: Likelihoods of the same split under baselines, by name.
-        labels: See ``estimate``.
+        conditions: See ``estimate``.
 
     Raises:
         ValueError: If a baseline counts other tokens than the model.
     """
-    name = f"model, {estimator.quantity}" + (", given each row's label" if labels else "")
+    given = Conditions() if conditions is None else conditions
+    name = f"model, {estimator.quantity}" + (f", given {given.of_each}" if given.of_each else "")
     scored = {name: rows.counted for name, rows in baselines.items()}
     differences = {name: result.minus(rows) for name, rows in scored.items()}
     model = _row(
@@ -190,7 +223,7 @@ def compare(
         difference = Difference(best, bits, _finite(error))
     lines = [_row(name, rows) for name, rows in scored.items()]
     degrees = result.nats_per_token_degrees
-    return Comparison(model, lines, difference, degrees, estimator, labels)
+    return Comparison(model, lines, difference, degrees, estimator, given)
 
 
 def _row(
@@ -218,17 +251,19 @@ def _finite(error: float) -> float | None:
     return error if math.isfinite(error) else None
 
 
-def counted(unit: str, labels: bool | None = None) -> str:
+def counted(unit: str, conditions: Conditions) -> str:
     """Describe in words which tokens count, and what they are conditioned on.
 
     Args:
         unit: Name of a token, such as ``base``.
-        labels: See ``estimate``.
+        conditions: See ``estimate``.
     """
-    if labels:
-        return f"known {unit}s; unknown {unit}s, context and each row's label are given"
-    hidden = "" if labels is None else ", labels are not"
-    return f"known {unit}s; unknown {unit}s and context are given{hidden}"
+    hidden = f", {conditions.hidden} are not" if conditions.hidden else ""
+    if conditions.of_each:
+        given = f"unknown {unit}s, context and {conditions.of_each} are given"
+    else:
+        given = f"unknown {unit}s and context are given"
+    return f"known {unit}s; {given}{hidden}"
 
 
 def build_table(found: Comparison, title: str, data: SequenceDataModule, split: Split) -> Table:
@@ -249,7 +284,7 @@ def build_table(found: Comparison, title: str, data: SequenceDataModule, split: 
         f"{model.bits_per_token_estimator_error:.4f}",
         *_FITTED_ON.get(split, ()),
         f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations per sequence",
-        f"convention {estimator.convention}; counted: {counted(unit, found.labels)}",
+        f"convention {estimator.convention}; counted: {counted(unit, found.conditions)}",
         *data.counting,
     )
     table = Table(title=title, caption="\n".join(notes))
@@ -303,7 +338,7 @@ class Evaluation:
             "split": self.split,
             "estimator": found.estimator.name,
             "convention": found.estimator.convention,
-            "counted": counted(self.data.token_name, found.labels),
+            "counted": counted(self.data.token_name, found.conditions),
             "notes": self.data.counting,
             "rows": [vars(row) for row in self.rows],
             "difference": None if found.difference is None else vars(found.difference),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
@@ -23,6 +23,7 @@ from seqdiff.data import (
     Record,
     Records,
     Scaffolds,
+    Signals,
     Split,
     Templates,
     choose_reader,
@@ -37,6 +38,7 @@ from seqdiff.run.drawing import (
     check_context,
     choose_batch,
     choose_labels,
+    choose_signals,
     draw,
     fit_sampler,
     guide,
@@ -44,10 +46,11 @@ from seqdiff.run.drawing import (
     usual_sampler,
 )
 from seqdiff.run.estimators import EstimatorOptions, choose_estimator, suit
-from seqdiff.run.evaluation import Evaluation, compare, estimate
+from seqdiff.run.evaluation import Conditions, Evaluation, compare, estimate
 from seqdiff.run.prediction import FillTable, check_readable, embed, fill_table
 from seqdiff.run.sampler_config import choose_sampler
 from seqdiff.run.scoring import Scores, score_records
+from seqdiff.run.signals import GivenSignal, fit_signal
 from seqdiff.run.variance import Report, measure_variance
 from seqdiff.samplers import Recorder, Sampler, check_room
 from seqdiff.trace import check_trace
@@ -105,6 +108,7 @@ class Run(Trained):
         sampler: str | Sampler | None = None,
         motifs: Sequence[str] = (),
         label: str | None = None,
+        signal: GivenSignal | None = None,
         guidance: float | None = None,
         stop: str | None = None,
         extrapolate: bool = False,
@@ -122,8 +126,11 @@ class Run(Trained):
             motifs: ``PATTERN`` or ``PATTERN@START``, counted from 0: tokens that occur in every
                 sequence.
             label: Class to draw, for a run with labels.
+            signal: Values to condition on, for a run with signals: by name, one for all sequences
+                or one for each, or an array ``[num, S]`` (``[num, length, S]`` if positions have
+                values) with NaN where a value is unknown.
             guidance: Strength of classifier-free guidance; by default 1, the model's distribution
-                given the label.
+                given the label and the signal.
             stop: A symbol that ends a sequence, for runs of block diffusion.
             extrapolate: Whether sequences may be longer than the rows of training.
             trace: Keep the tokens after every step in this .npz file.
@@ -157,6 +164,7 @@ class Run(Trained):
             seed=seed,
             sampler=self._sampler(sampler, options),
             label=label,
+            signal=None if signal is None else fit_signal("sample.signal", self, signal, num),
             guidance=guidance,
             stop=stop,
             extrapolate=extrapolate,
@@ -176,6 +184,7 @@ class Run(Trained):
         seed: int | None = None,
         sampler: str | Sampler | None = None,
         label: str | None = None,
+        signal: GivenSignal | None = None,
         guidance: float | None = None,
         extrapolate: bool = False,
         batch_size: int | None = None,
@@ -190,6 +199,7 @@ class Run(Trained):
             seed: See ``sample``.
             sampler: See ``sample``.
             label: See ``sample``.
+            signal: See ``sample``; the number of sequences is that of all templates together.
             guidance: See ``sample``.
             extrapolate: See ``sample``.
             batch_size: See ``sample``.
@@ -208,11 +218,13 @@ class Run(Trained):
         extras = _take_domain_options(options)
         for extra in extras:
             extra.check_infill()
+        total = len(records.names)
         return self.draw(
             records,
             seed=seed,
             sampler=self._sampler(sampler, options),
             label=label,
+            signal=None if signal is None else fit_signal("infill.signal", self, signal, total),
             guidance=guidance,
             extrapolate=extrapolate,
             batch_size=batch_size,
@@ -226,6 +238,7 @@ class Run(Trained):
         sampler: Sampler,
         seed: int | None = None,
         label: str | None = None,
+        signal: Signals | None = None,
         guidance: float | None = None,
         stop: str | None = None,
         extrapolate: bool = False,
@@ -240,6 +253,7 @@ class Run(Trained):
             sampler: The sampler.
             seed: See ``sample``.
             label: See ``sample``.
+            signal: Values of each sequence, see ``fit_signal``.
             guidance: See ``sample``.
             stop: See ``sample``.
             extrapolate: See ``sample``.
@@ -258,7 +272,8 @@ class Run(Trained):
         run = self
         for extra in extras:
             run = extra.modify(run, sampler)
-        run = guide("sample", run, label, guidance)
+        run = guide("sample", run, label, guidance, signal=signal is not None)
+        signal = None if guidance == 0 else signal
         sampler = fit_sampler(sampler, run, stop=stop, extrapolate=extrapolate)
         if isinstance(templates, Records):
             for name, length in templates.records:
@@ -269,7 +284,15 @@ class Run(Trained):
             check_context("sample.length", longest, run, sampler, extrapolate=extrapolate)
         batch_size = choose_batch(run, max(templates.lengths), batch_size)
         seed = draw_seed() if seed is None else seed
-        return draw(run, sampler, templates, seed=seed, batch_size=batch_size, recorder=recorder)
+        return draw(
+            run,
+            sampler,
+            templates,
+            seed=seed,
+            batch_size=batch_size,
+            recorder=recorder,
+            signal=signal,
+        )
 
     def score(
         self,
@@ -277,6 +300,7 @@ class Run(Trained):
         *,
         names: Sequence[str] | None = None,
         label: str | None = None,
+        signal: Mapping[str, float] | None = None,
         seed: int = 0,
         batch_size: int = 32,
         **options: Any,
@@ -288,6 +312,7 @@ class Run(Trained):
                 counted.
             names: Names of strings; by default their numbers from 0.
             label: Class that the scores are conditioned on, for a run with labels.
+            signal: Values that the scores are conditioned on, by name, for a run with signals.
             seed: Seed of the draws.
             batch_size: Rows per network call.
             options: Fields of ``EstimatorOptions``, for example ``estimator="fixed-order"`` or
@@ -314,7 +339,7 @@ class Run(Trained):
         chosen = EstimatorOptions(**options)
         estimator = choose_estimator("score", chosen)
         check_budget(estimator, num_tokens=1, **chosen.budget, owner="score")
-        run = guide("score", self, label)
+        run = self.condition("score", label, signal)
         estimator = suit("score", estimator, chosen, run)
         if isinstance(sequences, Path):
             assert reader is not None
@@ -326,14 +351,40 @@ class Run(Trained):
         )
         return Scores(tuple(found), self.datamodule.token_name, estimator)
 
+    def condition(
+        self, command: str, label: str | None = None, signal: Mapping[str, float] | None = None
+    ) -> Run:
+        """Return this run with a model that is given a label and a signal for every row.
+
+        Args:
+            command: Name of the caller, for messages.
+            label: Class, for a run with labels.
+            signal: Values by name, for a run with signals.
+
+        Raises:
+            ValueError: If the run has no such label or signal, or cannot do without one.
+        """
+        run: Run = self
+        if signal is not None:
+            values = fit_signal(f"{command}.signal", self, signal, 1)[0].tolist()
+            run = replace(self, denoiser=self.denoiser.given_signal(values).eval())
+        return guide(command, run, label, signal=signal is not None)
+
     def evaluate(
-        self, split: Split = "test", *, given_labels: bool = False, seed: int = 0, **options: Any
+        self,
+        split: Split = "test",
+        *,
+        given_labels: bool = False,
+        given_signals: bool = False,
+        seed: int = 0,
+        **options: Any,
     ) -> Evaluation:
         """Estimate the likelihood of a split, and compare it with baselines on the same rows.
 
         Args:
             split: The split.
             given_labels: Whether each row is evaluated given its label.
+            given_signals: Whether each row is evaluated given its signals.
             seed: Seed of the draws.
             options: Fields of ``EstimatorOptions``, for example ``evaluations=4``.
 
@@ -346,11 +397,14 @@ class Run(Trained):
         estimator = choose_estimator("evaluate", chosen)
         check_budget(estimator, num_tokens=1, **chosen.budget)
         estimator = suit("evaluate", estimator, chosen, self)
-        labels = choose_labels("evaluate", self, given=given_labels)
-        result = estimate(
-            self, split, estimator=estimator, seed=seed, **chosen.budget, labels=labels
+        conditions = Conditions(
+            choose_labels("evaluate", self, given=given_labels),
+            choose_signals("evaluate", self, given=given_signals),
         )
-        found = compare(result, estimator, self.datamodule.baselines(split), labels)
+        result = estimate(
+            self, split, estimator=estimator, seed=seed, **chosen.budget, conditions=conditions
+        )
+        found = compare(result, estimator, self.datamodule.baselines(split), conditions)
         return Evaluation(found, str(self.directory), self.datamodule, split)
 
     def embed(

@@ -481,7 +481,7 @@ class BlockClassifierFree(Denoiser):
             )
         check_gamma(type(self).__name__, gamma)
         _check_condition(self, label, denoiser)
-        self.label, self.gamma = label, gamma
+        self.label, self.gamma, self._signal = label, gamma, denoiser._signal
 
     @property
     def _given(self) -> tuple[bool, ...]:

@@ -148,9 +148,8 @@ def test_label_dropout_is_a_function_of_seed_and_index() -> None:
     """
     noise, index = CounterNoise(7), torch.arange(20_000)
     whole = ConditionDropout(label=0.3)(labelled_batch(index), noise).label
-    parts = [
-        ConditionDropout(label=0.3)(labelled_batch(part), noise).label for part in index.split(321)
-    ]
+    batches = [labelled_batch(part) for part in index.split(321)]
+    parts = [ConditionDropout(label=0.3)(batch, noise).label for batch in batches]
     assert torch.equal(whole, torch.cat(parts))
     turned = ConditionDropout(label=0.3)(labelled_batch(index.flip(0)), noise).label
     assert torch.equal(whole, turned.flip(0))
