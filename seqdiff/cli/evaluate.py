@@ -53,9 +53,8 @@ def evaluate(
         ValueError: If options do not fit together or to the run.
     """
     check_seed("evaluate.seed", seed)
-    _check_suite(
-        split, suite, suite_folder, limit, given_labels=given_labels, given_signals=given_signals
-    )
+    given = {"labels": given_labels, "signals": given_signals}
+    _check_suite(split, suite, suite_folder, limit, given)
     if json is not None:
         check_parent("evaluate.json", json)
     estimator = choose_estimator("evaluate", estimation)
@@ -90,9 +89,7 @@ def _check_suite(
     suite: str | None,
     folder: Path | None,
     limit: int | None,
-    *,
-    given_labels: bool,
-    given_signals: bool,
+    given: dict[str, bool],
 ) -> None:
     """Check that options go together.
 
@@ -111,8 +108,8 @@ def _check_suite(
         raise ValueError(
             f"evaluate.split must be left out beside a suite, got {split} and {suite}; choose one"
         )
-    for name, given in (("labels", given_labels), ("signals", given_signals)):
-        if given:
+    for name, asked in given.items():
+        if asked:
             raise ValueError(
                 f"evaluate.given_{name} must be left out beside a suite, got {suite}, whose rows "
                 f"have no {name}; leave it out"

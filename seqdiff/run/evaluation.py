@@ -62,7 +62,7 @@ class Conditions:
     signals: bool | None = None
 
     def __call__(self, batch: Batch) -> Batch:
-        """Remove what is not given from a batch."""
+        """Remove the other conditions from a batch."""
         label = batch.label if self.labels else None
         return replace(batch, label=label, signal=batch.signal if self.signals else None)
 
