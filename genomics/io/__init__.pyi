@@ -17,5 +17,10 @@ from .motifs import consensus as consensus
 from .motifs import count_hits as count_hits
 from .motifs import read_motifs as read_motifs
 from .motifs import write_motifs as write_motifs
+from .tables import SequenceTable as SequenceTable
+from .tables import canonical as canonical
+from .tables import hashed_fraction as hashed_fraction
+from .tables import read_table as read_table
+from .tables import split_rows as split_rows
 from .vcf import Variant as Variant
 from .vcf import read_vcf as read_vcf
