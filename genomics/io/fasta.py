@@ -33,15 +33,19 @@ def is_bgzip(path: Path) -> bool:
     return head[:2] == _GZIP_MAGIC and head[12:14] == b"BC"
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, fix: str = "check the path") -> None:
     """Check that a path is an existing file.
+
+    Args:
+        path: The file.
+        fix: What to do if there is none, for the message.
 
     Raises:
         FileNotFoundError: If the path does not exist.
         ValueError: If the path is a directory.
     """
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file; check the path")
+        raise FileNotFoundError(f"{path}: no such file; {fix}")
     if path.is_dir():
         raise ValueError(f"{path}: is a directory, not a file; name the file inside it")
 
