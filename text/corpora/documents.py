@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal, NamedTuple
 
 from seqdiff.data import Record
 from seqdiff.extras import require_extra
+from seqdiff.files import is_gzip
 
 if TYPE_CHECKING:
     from seqdiff.data import Tokenizer
@@ -24,7 +25,6 @@ Edges = Literal["kept", "trimmed", "line"]
 UNITS: tuple[Unit, ...] = ("file", "line", "paragraph")
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 1024
 
@@ -215,7 +215,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line[skipped:].decode("utf-8")
         except UnicodeDecodeError as error:
             place = offset + skipped + error.start
-            unpacked = " of the unpacked text" if _is_gzip(path) else ""
+            unpacked = " of the unpacked text" if is_gzip(path) else ""
             raise ValueError(
                 f"{path}: must be UTF-8, got byte 0x{line[skipped + error.start]:02x} at offset "
                 f"{place}{unpacked} (line {number}); convert it: iconv -f LATIN1 -t UTF-8"
@@ -223,13 +223,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         offset += len(line)
 
 
-def _is_gzip(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(2) == _GZIP_MAGIC
-
-
 def _raw_lines(path: Path) -> Iterator[bytes]:
-    packed = _is_gzip(path)
+    packed = is_gzip(path)
     with path.open("rb") as raw:
         stream: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if packed else raw
         try:
