@@ -91,7 +91,8 @@ def read_documents(path: Path, reading: Reading) -> Iterator[str]:
 
 def read_named(path: Path, reading: Reading) -> Iterator[Document]:
     """Stream the documents of a file as ``read_documents`` does, with their names."""
-    for document in _read(path, reading):
+    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    for document in readers[kind(path)](path, reading):
         if document.text.strip():
             yield document._replace(text=mend_edges(document.text, reading.edges))
 
@@ -107,11 +108,6 @@ def mend_edges(text: str, edges: Edges) -> str:
     if edges == "line":
         return text.rstrip("\r\n") + "\n"
     return text.strip() if edges == "trimmed" else text
-
-
-def _read(path: Path, reading: Reading) -> Iterator[Document]:
-    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
-    yield from readers[kind(path)](path, reading)
 
 
 def _read_txt(path: Path, reading: Reading) -> Iterator[Document]:
