@@ -99,3 +99,16 @@ def check_options(owner: str, options: Mapping[str, object], kind: type) -> None
     for name in options:
         if name not in names:
             raise ValueError(f"{owner} has no option {name}; choose from {', '.join(names)}")
+
+
+def check_fractions(fractions: tuple[float, float, float]) -> None:
+    """Check the fractions of train, valid and test.
+
+    Raises:
+        ValueError: If one is negative or NaN, or they do not add up to 1.
+    """
+    if not (all(fraction >= 0 for fraction in fractions) and abs(sum(fractions) - 1) <= 1e-6):
+        raise ValueError(
+            f"split must be three fractions of train, valid and test that add up to 1, "
+            f"got {list(fractions)}; for example [0.9, 0.05, 0.05]"
+        )

@@ -1,4 +1,4 @@
-"""Atomic writing of files, checks of paths before slow work, and the cache folder."""
+"""Atomic writing of files, checks of files and paths before slow work, and the cache folder."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def names_files(value: str) -> bool:
     """Whether a file or a folder of that name exists, or a glob matches one."""
     plain = Path(value).expanduser()
     return plain.exists() or (has_magic(value) and bool(glob(str(plain), recursive=True)))
+
+
+def is_gzip(path: Path) -> bool:
+    """Return whether the content is gzip or bgzip; the file name does not matter."""
+    with path.open("rb") as stream:
+        return stream.read(2) == b"\x1f\x8b"
 
 
 @contextmanager

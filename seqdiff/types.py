@@ -112,10 +112,10 @@ class Inputs:
         return _map(self, lambda tensor: tensor[rows])
 
 
-Record = TypeVar("Record", Batch, Inputs)
+_Record = TypeVar("_Record", Batch, Inputs)
 
 
-def _map(record: Record, function: Callable[[Tensor], Tensor]) -> Record:
+def _map(record: _Record, function: Callable[[Tensor], Tensor]) -> _Record:
     """Apply a function to every field that is not None."""
     given = {field.name: getattr(record, field.name) for field in fields(record)}
     return replace(record, **{n: function(x) for n, x in given.items() if x is not None})

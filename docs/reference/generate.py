@@ -7,22 +7,49 @@ import inspect
 import logging
 import re
 from pathlib import Path
+from types import ModuleType
 
+import griffe
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
+# Modules of the core, beside its packages, from which users import.
+MODULES = ("blocks", "losses", "rng", "schedules", "trace", "types")
 log = logging.getLogger("mkdocs.hooks.reference")
 
 
+class Defaults(griffe.Extension):
+    """Shows the default of a sampler's option without the check of its range."""
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: object) -> None:
+        """Replace ``option(default, ...)`` by the default."""
+        value = attr.value
+        if isinstance(value, griffe.ExprCall) and str(value.function) == "option":
+            attr.value = value.arguments[0]
+
+
 def rooms() -> list[str]:
-    """Packages that export names."""
-    found = []
+    """Packages and modules that export names."""
+    found = [f"seqdiff.{name}" for name in MODULES]
     for top in ("seqdiff", "genomics", "text"):
         for init in sorted((ROOT / top).rglob("__init__.py")):
             name = ".".join(init.parent.relative_to(ROOT).parts)
             if getattr(importlib.import_module(name), "__all__", None):
                 found.append(name)
-    return found
+    return sorted(found)
+
+
+def exported(module: ModuleType) -> list[str]:
+    """Names in ``__all__``, or else the public names that the module defines."""
+    here = module.__name__
+    return sorted(
+        getattr(module, "__all__", None)
+        or (
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_") and getattr(value, "__module__", here) == here
+        )
+    )
 
 
 def first_line(value: object) -> str:
@@ -32,11 +59,11 @@ def first_line(value: object) -> str:
 
 
 def api_page(package: str) -> str:
-    """One page: every class and function that the package exports, then its constants."""
+    """One page: every class and function that a package or module exports, then its constants."""
     module = importlib.import_module(package)
     lines = [f"# {package}", "", (module.__doc__ or "").partition("\n\n")[0], ""]
     constants = []
-    for name in sorted(module.__all__):
+    for name in exported(module):
         value = getattr(module, name)
         if inspect.isclass(value) or inspect.isroutine(value):
             if not inspect.getdoc(value):
@@ -50,8 +77,8 @@ def api_page(package: str) -> str:
 
 
 def api_index() -> str:
-    """The packages with a line each."""
-    lines = ["# Python API", "", "| package | what it has |", "|---|---|"]
+    """The packages and modules with a line each."""
+    lines = ["# Python API", "", "| package or module | what it has |", "|---|---|"]
     for name in rooms():
         module = importlib.import_module(name)
         lines.append(f"| [`{name}`](api/{name}.md) | {first_line(module)} |")

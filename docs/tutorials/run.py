@@ -9,18 +9,29 @@ import nbformat
 from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
+SECONDS = 120  # what the tutorials promise for two free cores
 
 
-def run(path: Path) -> nbformat.NotebookNode:
+def run(path: Path, seconds: float = SECONDS) -> nbformat.NotebookNode:
     """Execute a notebook in its folder, without what it prints on standard error.
+
+    Args:
+        path: The notebook.
+        seconds: It is stopped after this time.
 
     Raises:
         nbclient.exceptions.CellExecutionError: If a cell raises.
+        nbclient.exceptions.CellTimeoutError: If the time is over.
     """
+    end = monotonic() + seconds
     notebook = nbformat.read(path, as_version=4)
     folder = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(
-        notebook, timeout=600, record_timing=False, coalesce_streams=True, resources=folder
+        notebook,
+        timeout_func=lambda _: max(1, round(end - monotonic())),  # 0 would be no limit
+        record_timing=False,
+        coalesce_streams=True,
+        resources=folder,
     )
     commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     client.execute(env=os.environ | {"PATH": commands})

@@ -13,7 +13,14 @@ from jaxtyping import Int64
 
 from genomics.data.splits import HoldOut, shared_records, split_by_label, without_leaks
 from genomics.data.windows import WindowDataModule
-from genomics.io import Genome, describe_names, load_genome, read_intervals, read_text
+from genomics.io import (
+    Genome,
+    check_file,
+    describe_names,
+    load_genome,
+    read_intervals,
+    read_text,
+)
 from genomics.sequence import OffEnd, Regions, Windows, check_tiling, extended_windows, tile
 from seqdiff.data import SPLITS, Split
 from seqdiff.types import NO_LABEL
@@ -186,13 +193,13 @@ class FastaDataModule(WindowDataModule):
             ValueError: If a file is not valid or has no record as long as a window, or if two
                 splits contain the same record.
         """
-        genome = self._load(self.fasta)
+        genome = self._load(self.fasta, "fasta")
         regions = self.hold_out.regions(genome, self.length)
         parts: dict[Split, tuple[Genome, Regions]] = {
             split: (genome, found) for split, found in regions.items()
         }
         for split, file in self.hold_out.files.items():
-            other = self._load(file)
+            other = self._load(file, f"{split}_fasta")
             parts[split] = (other, Regions.whole(other.lengths))
         windows: dict[Split, tuple[Genome, Windows]] = {}
         for split, (source, found) in parts.items():
@@ -219,7 +226,8 @@ class FastaDataModule(WindowDataModule):
         own = "data.fasta" if split == "train" else f"data.{split}_chroms, data.{split}_fasta"
         return f"data.split, {own} or rows named {split} in data.bed"
 
-    def _load(self, file: str | Path) -> Genome:
+    def _load(self, file: str | Path, key: str) -> Genome:
+        check_file(Path(file), f"set data.{key}")
         genome = load_genome(file)
         longest = int(genome.lengths.max())
         if self.length > longest and self.off_end != "pad":
@@ -320,6 +328,7 @@ class HG38DataModule(WindowDataModule):
             OSError: If the cache cannot be written.
             ValueError: If a file is not valid or a chromosome is shorter than a window.
         """
+        check_file(Path(self.fasta), "set data.fasta")
         genome = load_genome(self.fasta)
         regions = split_by_label(read_intervals(self.bed, genome), genome.names)
         windows: dict[Split, tuple[Genome, Windows]] = {

@@ -24,6 +24,7 @@ from genomics.sequence import (
     reverse_complement,
     tile,
 )
+from seqdiff.checks import check_fractions
 from seqdiff.data import SPLITS, Split
 
 _CHUNK_BASES = 1 << 22
@@ -111,19 +112,6 @@ def split_by_fraction(
         for split, number, fraction in zip(SPLITS, (2, 0, 1), fractions, strict=True)
         if fraction > 0
     }
-
-
-def check_fractions(fractions: tuple[float, float, float]) -> None:
-    """Check the fractions of train, valid and test.
-
-    Raises:
-        ValueError: If one is negative or NaN, or they do not add up to 1.
-    """
-    if not (all(fraction >= 0 for fraction in fractions) and abs(sum(fractions) - 1) <= 1e-6):
-        raise ValueError(
-            f"split must be three fractions of train, valid and test that add up to 1, "
-            f"got {list(fractions)}; for example [0.9, 0.05, 0.05]"
-        )
 
 
 def drop_leaks(train: Windows, held_out: Sequence[Windows]) -> Windows:

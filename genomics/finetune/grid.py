@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -93,7 +94,11 @@ def cells(
         on["seen"] = hashlib.sha256(known.tobytes()).hexdigest()[:16]
         yield from _baseline_cells(task, known, on, grid, length, device)
         for model in models:
-            _check_length(model, task, length)
+            if model.max_length is not None and length > model.max_length:
+                raise ValueError(
+                    f"finetune.max_length must be at most the context of {model.name}, "
+                    f"{model.max_length}, got {length} for {task.name}; lower --max-length"
+                )
             yield from _model_cells(task, known, on, grid, length, model, pool)
 
 
@@ -149,18 +154,9 @@ def _model_cells(
 
 def _plans(model: Pretrained, grid: Grid, length: int) -> Iterator[Plan]:
     conjoins: Sequence[Conjoin] = ("none",) if model.strands == 2 else grid.conjoins
-    for strategy in grid.strategies:
-        for conjoin in conjoins:
-            for seed in range(grid.seeds):
-                for lr in grid.lrs:
-                    for size in grid.batch_sizes:
-                        recipe = Recipe(lr, size, grid.epochs)
-                        yield Plan(recipe, strategy, conjoin, length, grid.pooling, seed)
-
-
-def _check_length(model: Pretrained, task: LabelledTask, length: int) -> None:
-    if model.max_length is not None and length > model.max_length:
-        raise ValueError(
-            f"finetune.max_length must be at most the context of {model.name}, "
-            f"{model.max_length}, got {length} for {task.name}; lower --max-length"
-        )
+    seeds = range(grid.seeds)
+    for strategy, conjoin, seed, lr, size in product(
+        grid.strategies, conjoins, seeds, grid.lrs, grid.batch_sizes
+    ):
+        recipe = Recipe(lr, size, grid.epochs)
+        yield Plan(recipe, strategy, conjoin, length, grid.pooling, seed)

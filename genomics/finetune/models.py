@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -51,79 +51,60 @@ def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -
         ValueError: If a network is not one of DNA, or returns no hidden states.
     """
     opened = [_open(path) for path in paths]
-    models = [_pretrained(path, found, device) for path, found in zip(paths, opened, strict=True)]
+    models = []
+    for path, (backbone, _, shape) in zip(paths, opened, strict=True):
+        digest = _digest((path / WEIGHTS_FILE).read_bytes() + shape.encode())
+        name, kept = path.resolve().name, backbone.to(device)
+        shown = Pretrained(
+            name, digest, False, backbone.strands, backbone.max_length, partial(_copied, kept)
+        )
+        models.append(shown)
     if scratch:
-        twins = {twin.weights: twin for twin in (_untrained(found, device) for found in opened)}
-        models += _told_apart(list(twins.values()))
+        twins = {twin.weights: twin for twin in (_untrained(*found, device) for found in opened)}
+        names: list[str] = []
+        for twin in twins.values():
+            names.append(twin.name)
+            number = names.count(twin.name)  # of networks of one class, the shapes differ
+            models.append(replace(twin, name=f"{twin.name} {number}") if number > 1 else twin)
     return models
 
 
-def _told_apart(twins: Sequence[Pretrained]) -> Iterator[Pretrained]:
-    """Add numbers to the names of untrained networks of the same class and different shapes."""
-    names = [twin.name for twin in twins]
-    for place, twin in enumerate(twins):
-        number = names[: place + 1].count(twin.name)
-        yield replace(twin, name=f"{twin.name} {number}") if number > 1 else twin
+def _copied(backbone: Backbone, seed: int) -> Backbone:
+    del seed  # its weights are given
+    return copy.deepcopy(backbone)
 
 
-class _Opened(NamedTuple):
-    """A network, a function that builds it for a seed, and a key of its shape."""
-
-    backbone: Backbone
-    build: Callable[[int], Backbone]
-    shape: str
+# A network, a function that builds it for a seed, and a key of its shape.
+_Opened = tuple[Backbone, Callable[[int], Backbone], str]
 
 
-def _pretrained(path: Path, found: _Opened, device: torch.device) -> Pretrained:
-    kept = found.backbone.to(device)
-    digest = _digest((path / WEIGHTS_FILE).read_bytes() + found.shape.encode())
-    name = path.resolve().name
-    return _described(name, digest, False, found.backbone, lambda _: copy.deepcopy(kept))
-
-
-def _untrained(found: _Opened, device: torch.device) -> Pretrained:
-    name = f"{type(found.backbone).__name__} from scratch"
+def _untrained(
+    backbone: Backbone, fresh: Callable[[int], Backbone], shape: str, device: torch.device
+) -> Pretrained:
+    name, weights = f"{type(backbone).__name__} from scratch", f"new {_digest(shape.encode())}"
 
     def build(seed: int) -> Backbone:
         with torch.random.fork_rng(devices=[]):
-            return found.build(seed).to(device)
+            return fresh(seed).to(device)
 
-    return _described(name, f"new {_digest(found.shape.encode())}", True, found.backbone, build)
+    return Pretrained(name, weights, True, backbone.strands, backbone.max_length, build)
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _described(
-    name: str,
-    weights: str,
-    seeded: bool,
-    backbone: Backbone,
-    build: Callable[[int], Backbone],
-) -> Pretrained:
-    return Pretrained(name, weights, seeded, backbone.strands, backbone.max_length, build)
-
-
 def _open(path: Path) -> _Opened:
     if (path / CONFIG_FILE).is_file() and not (path / "run.yaml").is_file():
-        return _open_hub(path)
-    return _open_run(path)
+        ids, bases = len(BASES) + 1, len(BASES)
+        published = PublishedCaduceus(str(path), num_embeddings=ids, num_logits=bases)
+        shape = published.network.config
 
+        def redrawn(seed: int) -> Backbone:
+            torch.manual_seed(seed)
+            return PublishedCaduceus(str(path), shape, num_embeddings=ids, num_logits=bases)
 
-def _open_hub(path: Path) -> _Opened:
-    ids, bases = len(BASES) + 1, len(BASES)
-    loaded = PublishedCaduceus(str(path), num_embeddings=ids, num_logits=bases)
-    shape = loaded.network.config
-
-    def fresh(seed: int) -> Backbone:
-        torch.manual_seed(seed)
-        return PublishedCaduceus(str(path), shape, num_embeddings=ids, num_logits=bases)
-
-    return _Opened(loaded, fresh, str(shape))
-
-
-def _open_run(path: Path) -> _Opened:
+        return published, redrawn, str(shape)
     from seqdiff.run import instantiate, load, parse_run
 
     loaded = load(path)
@@ -145,4 +126,4 @@ def _open_run(path: Path) -> _Opened:
         config["seed"] = seed
         return instantiate(config).backbone
 
-    return _Opened(loaded.denoiser.backbone, fresh, str(parsed["backbone"]))
+    return loaded.denoiser.backbone, fresh, str(parsed["backbone"])

@@ -412,7 +412,18 @@ def run_backbone(
             pooled = pool(model, task, plan)
             fitted, probs = fit_probe(model.head, pooled, task, plan, progress)
         else:
-            fitted, probs = _full(model, task, plan, progress)
+            recipe, (train, valid) = plan.recipe, hold_out(task, plan.seed)
+            fitted = fit_accuracy(
+                model,
+                recipe.optimiser(model, len(train)),
+                recipe.epochs,
+                one_pass=shuffled(train, plan.seed, recipe.batch_size, plan.length, plan.width),
+                valid_probs=lambda: predict(model, valid, plan.length, plan.width),
+                valid_labels=valid.labels,
+                progress=progress,
+            )
+            probs = predict(model, task.test, plan.length, plan.width)
+            check_finite(probs, fitted.epoch)
     speed = {"train_seconds": fitted.train_seconds} if plan.strategy == "full" else {}
     return {
         **record(fitted),
@@ -421,25 +432,3 @@ def run_backbone(
         "seconds": round(time.perf_counter() - started, 2),
         **speed,
     }
-
-
-def _full(
-    model: SequenceClassifier,
-    task: LabelledTask,
-    plan: Plan,
-    progress: Advance | None,
-) -> tuple[Fitted, Float32[np.ndarray, "n C"]]:
-    recipe = plan.recipe
-    train, valid = hold_out(task, plan.seed)
-    fitted = fit_accuracy(
-        model,
-        recipe.optimiser(model, len(train)),
-        recipe.epochs,
-        one_pass=shuffled(train, plan.seed, recipe.batch_size, plan.length, plan.width),
-        valid_probs=lambda: predict(model, valid, plan.length, plan.width),
-        valid_labels=valid.labels,
-        progress=progress,
-    )
-    probs = predict(model, task.test, plan.length, plan.width)
-    check_finite(probs, fitted.epoch)
-    return fitted, probs

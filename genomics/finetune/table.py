@@ -165,44 +165,30 @@ def _mean(values: list[float | None]) -> float | None:
     return float(np.mean(known)) if len(known) == len(values) else None
 
 
-HEADINGS = (
-    "method",
-    "acc",
-    "range",
-    "MCC",
-    "AUROC",
-    "acc*",
-    "range*",
-    "MCC*",
-    "AUROC*",
-    "lr/batch",
-    "seeds",
-    "seq/s",
-)
+_SCORES = ("acc", "range", "MCC", "AUROC")
+HEADINGS = ("method", *_SCORES, *(f"{name}*" for name in _SCORES), "lr/batch", "seeds", "seq/s")
 
 
 def _cells(line: Line) -> list[str]:
     def shown(value: float | int | None, form: str = ".3f") -> str:
         return "" if value is None else format(value, form).replace("0.", ".", 1)
 
-    return [
-        line.method,
-        shown(line.test["accuracy"]),
-        shown(line.spread),
-        shown(line.test["matthews"]),
-        shown(line.test["auroc"]),
-        shown(line.unseen["accuracy"]),
-        shown(line.unseen_spread),
-        shown(line.unseen["matthews"]),
-        shown(line.unseen["auroc"]),
-        line.chosen,
-        shown(line.seeds, "d"),
-        shown(line.per_second, ",.0f"),
+    both = ((line.test, line.spread), (line.unseen, line.unseen_spread))
+    scores = [
+        shown(value)
+        for mean, spread in both
+        for value in (mean["accuracy"], spread, mean["matthews"], mean["auroc"])
     ]
+    speed = shown(line.per_second, ",.0f")
+    return [line.method, *scores, line.chosen, shown(line.seeds, "d"), speed]
 
 
-def _by_task(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """Group rows by task, under a title with the number of test rows."""
+def build_tables(lines: Sequence[Line]) -> list[Sheet]:
+    """Build a table for each task, under a title with the number of test rows.
+
+    Args:
+        lines: The result of ``summarise``.
+    """
     found: dict[str, list[Line]] = {}
     titles = {
         line.task: f"{line.task}: {line.num_test:,} test rows, {line.num_unseen:,} unseen"
@@ -211,14 +197,6 @@ def _by_task(lines: Sequence[Line]) -> dict[str, list[Line]]:
     }
     for line in lines:
         found.setdefault(titles.get(line.task, line.task), []).append(line)
-    return found
-
-
-def build_tables(lines: Sequence[Line]) -> list[Sheet]:
-    """Build a table for each task.
-
-    Args:
-        lines: The result of ``summarise``.
-    """
-    tables = _by_task(lines).items()
-    return [Sheet(title, HEADINGS, [_cells(line) for line in rows]) for title, rows in tables]
+    return [
+        Sheet(title, HEADINGS, [_cells(line) for line in rows]) for title, rows in found.items()
+    ]

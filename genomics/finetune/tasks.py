@@ -89,17 +89,13 @@ def _search(path: Path) -> list[TaskSource]:
     if tables or len(folders) > 1:
         parts = tables or folders
         _check_complete(path, parts)
-        return [TaskSource(_whole_name(path), path, "splits" if tables else _form(parts), parts)]
+        form: Form = "splits"
+        if not tables:
+            in_tables = any(table_stem(entry) for entry in parts["train"].iterdir())
+            form = "intervals" if in_tables else "folders"
+        name = f"{path.parent.name}/{path.name}" if path.name.isdigit() else path.name
+        return [TaskSource(name, path, form, parts)]
     return [source for entry in below for source in _search(entry)]
-
-
-def _whole_name(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}" if path.name.isdigit() else path.name
-
-
-def _form(parts: Mapping[str, Path]) -> Form:
-    tables = any(table_stem(entry) for entry in parts["train"].iterdir())
-    return "intervals" if tables else "folders"
 
 
 def _by_split(path: Path, entries: Iterable[Path]) -> dict[str, Path]:

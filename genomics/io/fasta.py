@@ -12,36 +12,33 @@ import numpy as np
 from jaxtyping import UInt8
 
 from genomics.sequence import ENCODE_TABLE, MASK_ID, UPPER_TABLE, check_encoded, encode
-from seqdiff.files import replacing
+from seqdiff.files import is_gzip, replacing
 
 _CHUNK = 1 << 22
-_GZIP_MAGIC = b"\x1f\x8b"
 # An empty BGZF block; SAM specification (samtools.github.io/hts-specs), section 4.1.2.
 _BGZF_EOF = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
-
-
-def is_gzip(path: Path) -> bool:
-    """Return whether the content is gzip or bgzip; the file name does not matter."""
-    with path.open("rb") as stream:
-        return stream.read(2) == _GZIP_MAGIC
 
 
 def is_bgzip(path: Path) -> bool:
     """Return whether the file starts with a BGZF block."""
     with path.open("rb") as stream:
         head = stream.read(18)
-    return head[:2] == _GZIP_MAGIC and head[12:14] == b"BC"
+    return head[:2] == b"\x1f\x8b" and head[12:14] == b"BC"
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, fix: str = "check the path") -> None:
     """Check that a path is an existing file.
+
+    Args:
+        path: The file.
+        fix: What to do if there is none, for the message.
 
     Raises:
         FileNotFoundError: If the path does not exist.
         ValueError: If the path is a directory.
     """
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file; check the path")
+        raise FileNotFoundError(f"{path}: no such file; {fix}")
     if path.is_dir():
         raise ValueError(f"{path}: is a directory, not a file; name the file inside it")
 

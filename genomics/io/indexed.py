@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pyfaidx
 
-from genomics.io.fasta import check_bgzf_end, check_file, is_bgzip, is_gzip, read_encoded
+from genomics.io.fasta import check_bgzf_end, check_file, is_bgzip, read_encoded
 from genomics.io.genome import describe_names, make_cache_folder
 from genomics.sequence import ENCODE_TABLE, Interval, check_encoded
+from seqdiff.files import is_gzip
 
 # Exceptions of pyfaidx and Bio.bgzf for damaged files and files that are not FASTA.
 _INVALID_FILE = (

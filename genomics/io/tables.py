@@ -27,7 +27,7 @@ class SequenceTable:
     Attributes:
         path: The file.
         names: Names of the sequences.
-        sequences: The sequences, in capital letters.
+        sequences: The sequences, in upper case.
         values: Measured values, NaN where one is missing.
         columns: Names of the values.
         split: Split of each sequence; ``None`` if the table does not say.
@@ -90,8 +90,7 @@ def read_table(
     Args:
         path: A file that ends in .csv, .tsv, .txt (tab-separated) or .parquet, or in one of the
             first three followed by .gz.
-        sequence: Column of the sequences: letters of DNA, with N and other IUPAC codes for unknown
-            bases.
+        sequence: Column of the sequences: DNA, with N and other IUPAC codes for unknown bases.
         signals: Columns of the values. Empty cells and ``NA`` are missing values.
         name: Column of the names.
         split: Column of the splits: train, valid or test.
@@ -183,9 +182,7 @@ def _texts(found: pd.DataFrame, column: str) -> list[str]:
     ]
 
 
-def _check_sequences(
-    path: Path, sequences: list[str], rows: Int64[np.ndarray, " R"]
-) -> None:
+def _check_sequences(path: Path, sequences: list[str], rows: Int64[np.ndarray, " R"]) -> None:
     for row, text in zip(rows, sequences, strict=True):
         if not text:
             raise ValueError(f"{path}: row {row} must have a sequence, got none; remove the row")
@@ -203,16 +200,14 @@ def _numbers(
     Raises:
         ValueError: If a cell is no number or infinite, no cell has one, or all are equal.
     """
-    cells = found[column]
-    if not pd.api.types.is_numeric_dtype(cells):
-        cells = cells.map(lambda cell: None if cell is None or str(cell).strip() in _MISSING else cell)
-    numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    bad = (np.isnan(numbers) & cells.notna().to_numpy()) | np.isinf(numbers)
+    cells = found[column].to_list()
+    numbers = np.array([_number(cell) for cell in cells], dtype=np.float64)
+    bad = np.isinf(numbers)
     if bad.any():
         first = int(bad.argmax())
         raise ValueError(
             f"{path}: row {rows[first]}: {column} must be a finite number, got "
-            f"{str(found[column].iloc[first])!r}; correct it, or leave it empty if it is unknown"
+            f"{str(cells[first])!r}; correct it, or leave it empty if it is unknown"
         )
     known = numbers[~np.isnan(numbers)]
     if not len(known) or known.min() == known.max():
@@ -222,6 +217,17 @@ def _numbers(
             "data.signals"
         )
     return numbers
+
+
+def _number(cell: object) -> float:
+    """Return the number of a cell, NaN if it is missing, and infinity if it is no number."""
+    text = "" if cell is None or cell is pd.NA else str(cell).strip()
+    if text in _MISSING:
+        return np.nan
+    try:
+        return float(text)
+    except ValueError:
+        return np.inf
 
 
 def _splits(
@@ -288,8 +294,10 @@ def split_rows(
         for number, split in enumerate(SPLITS)
         if (numbers == number).any()
     }
-    wanted = {"train"} if table.split is not None else {s for s, f in zip(SPLITS, fractions) if f > 0}
-    missing = [split for split in SPLITS if split in wanted and split not in found]
+    wanted = (
+        {"train"} if table.split is not None else {s for s, f in zip(SPLITS, fractions) if f > 0}
+    )
+    missing = [split for split in wanted if split not in found]
     if missing:
         raise ValueError(
             f"{table.path}: the {missing[0]} split must hold a row, got none of {len(table):,}; "
@@ -298,9 +306,7 @@ def split_rows(
     return found
 
 
-def _check_copies(
-    table: SequenceTable, names: list[str], numbers: Int64[np.ndarray, " R"]
-) -> None:
+def _check_copies(table: SequenceTable, names: list[str], numbers: Int64[np.ndarray, " R"]) -> None:
     """Check that no sequence lies in two splits, on either strand."""
     first: dict[str, int] = {}
     copies = [

@@ -13,7 +13,8 @@ from pathlib import Path
 import vcfpy
 from vcfpy.exceptions import VCFPyException
 
-from genomics.io.fasta import check_bgzf_end, check_file, is_bgzip, is_gzip
+from genomics.io.fasta import check_bgzf_end, check_file, is_bgzip
+from seqdiff.files import is_gzip
 
 _SITE_COLUMNS = 5  # CHROM POS ID REF ALT; then QUAL FILTER INFO
 _FIXED_COLUMNS = 8

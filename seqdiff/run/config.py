@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 from argparse import SUPPRESS, ArgumentError
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
@@ -28,7 +28,6 @@ from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective, TimeSampl
 from seqdiff.parameterization import Parameterization
 from seqdiff.process import Blockwise, Process, check_block_size
 from seqdiff.run.config_files import (
-    Content,
     config_files,
     convert_flags,
     import_path,
@@ -258,25 +257,17 @@ def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) 
                 f"{path}: {part}.init_args.{linked} must not be set, got {value}; drop it, "
                 f"it follows from {origin}"
             )
-    after = [] if own is not None else _from_preset(contents)
-    said = _says(flags, _TOLD) or any(content.says_time for content in after)
+    # What the file that names the preset, a later file or a flag says comes before the preset.
+    last = max((place for place, one in enumerate(contents) if one.preset is not None), default=0)
+    after = [] if own is not None or not named else contents[last:]
+    said = any(content.says_time for content in after) or any(
+        flag.partition("=")[0].replace(".init_args", "") == f"--{_TOLD}" for flag in flags
+    )
     if name is not None and find_preset(name).time_conditioned and not said:
         _tell_noise_level(parsed, name)
     del parsed["config"], parsed["base"], parsed["preset"]
     unquote(parsed)
     return parsed.clone(with_meta=False)
-
-
-def _from_preset(contents: list[Content]) -> list[Content]:
-    """Return the last file that names a preset, and the files after it."""
-    named = [number for number, content in enumerate(contents) if content.preset is not None]
-    return contents[named[-1] :] if named else []
-
-
-def _says(flags: Sequence[str], key: str) -> bool:
-    """Whether a flag sets a key, with ``init_args`` in its name or without."""
-    keys = (flag.partition("=")[0].replace(".init_args", "") for flag in flags)
-    return f"--{key}" in keys
 
 
 def _take_preset(flags: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -347,9 +338,9 @@ def _subclasses(base: type) -> list[type]:
     return direct + [deeper for child in direct for deeper in _subclasses(child)]
 
 
-def _paths(classes: Iterable[type]) -> list[str]:
-    """List the import paths of public classes that are not abstract."""
-    public = [cls for cls in classes if not cls.__name__.startswith("_")]
+def _choices(base: type) -> list[str]:
+    """List the import paths of public subclasses that are not abstract."""
+    public = [cls for cls in _subclasses(base) if cls.__name__[0] != "_" and cls is not Blockwise]
     return sorted({_shortest_path(cls) for cls in public if not inspect.isabstract(cls)})
 
 
@@ -376,11 +367,7 @@ _CHOICES: dict[str, type] = {
 
 def list_choices(key: str) -> list[str]:
     """List the import paths of the imported classes that a key may name, none for other keys."""
-    return (
-        []
-        if key not in _CHOICES
-        else _paths(cls for cls in _subclasses(_CHOICES[key]) if cls is not Blockwise)
-    )
+    return _choices(_CHOICES[key]) if key in _CHOICES else []
 
 
 def follows(part: str, argument: str) -> bool:
@@ -458,7 +445,7 @@ def _hint_of_class(base: type, value: object, linked: str = "", more: str = "") 
     named = value.get("class_path") if isinstance(value, dict) else value
     if named is None:
         return ""
-    choices = _paths(cls for cls in _subclasses(base) if cls is not Blockwise)
+    choices = _choices(base)
     short = [path for path in choices if path.rpartition(".")[2] == named]
     try:
         cls = import_path(short[0] if short else str(named))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from inspect import signature
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from seqdiff.data import Signals, Templates, Tokenizer
 from seqdiff.progress import progress
 from seqdiff.run.directory import CONFIG_NAME, Trained, load_trained
+from seqdiff.run.prediction import equal_lengths
 from seqdiff.run.sampler_config import build_sampler, choose_sampler
 from seqdiff.samplers import (
     BlockClassifierFree,
@@ -168,8 +168,6 @@ def draw(
 ) -> Drawn:
     """Draw and decode sequences, with a progress bar.
 
-    Only sequences of equal length share a batch, so none is padded.
-
     Args:
         run: The run.
         sampler: The sampler.
@@ -202,7 +200,7 @@ def draw(
 
     with progress() as bar:
         task = bar.add_task("sampling", total=num)
-        for numbers in _batches(templates.lengths, batch_size):
+        for numbers in equal_lengths(templates.lengths, batch_size):
             x_init, allowed = _start(run, templates, numbers, seeds)
             if recorder is not None:
                 recorder.start(x_init, numbers)
@@ -241,15 +239,6 @@ def _signal_of(signal: Signals | None, numbers: list[int], like: Tensor) -> Tens
             f"{values.shape[1]}; draw sequences as long as the tracks"
         )
     return torch.from_numpy(values).to(like.device)
-
-
-def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
-    """Divide the numbers of sequences into batches of equal length."""
-    order = sorted(range(len(lengths)), key=lambda number: lengths[number])
-    for _, group in groupby(order, key=lambda number: lengths[number]):
-        alike = list(group)
-        for first in range(0, len(alike), batch_size):
-            yield alike[first : first + batch_size]
 
 
 def _start(

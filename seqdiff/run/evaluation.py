@@ -81,27 +81,6 @@ class Conditions:
         return self.signals if name == "signals" else self.labels
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A model beside baselines on the same sequences.
-
-    Attributes:
-        model: The model's line.
-        baselines: The lines of the baselines.
-        difference: The model minus the best baseline; ``None`` without baselines.
-        degrees: Degrees of freedom of the errors over the choice of sequences.
-        estimator: The estimator of the model's line.
-        conditions: See ``estimate``.
-    """
-
-    model: Row
-    baselines: list[Row]
-    difference: Difference | None
-    degrees: int
-    estimator: Estimator
-    conditions: Conditions
-
-
 def estimate(
     run: Trained,
     split: Split,
@@ -190,17 +169,19 @@ def _check_longest(run: Trained, split: Split, estimator: Estimator, max_nfe: in
 
 
 def compare(
+    run: Trained,
+    split: Split,
     result: Likelihood,
     estimator: Estimator,
-    baselines: dict[str, RowNats],
     conditions: Conditions | None = None,
-) -> Comparison:
+) -> Evaluation:
     """Compare a model with baselines.
 
     Args:
+        run: The run.
+        split: Split of its data.
         result: From ``estimate``.
         estimator: Its estimator.
-        baselines: Likelihoods of the same split under baselines, by name.
         conditions: See ``estimate``.
 
     Raises:
@@ -208,22 +189,30 @@ def compare(
     """
     given = Conditions() if conditions is None else conditions
     name = f"model, {estimator.quantity}" + (f", given {given.of_each}" if given.of_each else "")
+    baselines = run.datamodule.baselines(split)
     scored = {name: rows.counted for name, rows in baselines.items()}
     differences = {name: result.minus(rows) for name, rows in scored.items()}
-    model = _row(
-        name,
-        result,
-        estimator_error=result.bits_per_token_estimator_error,
-        evaluations=float(result.nfe.mean()),
-    )
     difference = None
     if scored:
         best = min(scored, key=lambda name: scored[name].nats_per_token)
         bits, error = differences[best].bits_per_token, differences[best].bits_per_token_error
         difference = Difference(best, bits, _finite(error))
-    lines = [_row(name, rows) for name, rows in scored.items()]
-    degrees = result.nats_per_token_degrees
-    return Comparison(model, lines, difference, degrees, estimator, given)
+    return Evaluation(
+        str(run.directory),
+        run.datamodule,
+        split,
+        _row(
+            name,
+            result,
+            estimator_error=result.bits_per_token_estimator_error,
+            evaluations=float(result.nfe.mean()),
+        ),
+        [_row(name, rows) for name, rows in scored.items()],
+        difference,
+        result.nats_per_token_degrees,
+        estimator,
+        given,
+    )
 
 
 def _row(
@@ -266,83 +255,83 @@ def counted(unit: str, conditions: Conditions) -> str:
     return f"known {unit}s; {given}{hidden}"
 
 
-def build_table(found: Comparison, title: str, data: SequenceDataModule, split: Split) -> Table:
-    """Build the table of a comparison for a terminal.
-
-    Args:
-        found: From ``compare``.
-        title: Title above the table.
-        data: Data of the run.
-        split: The split.
-    """
-    unit, model, estimator = data.token_name, found.model, found.estimator
-    title = f"{title}: {model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
-    notes = (
-        "lower is better; ± SE is the standard error over sequences",
-        *_interval_note(found.degrees),
-        "included in the model's SE: the estimator's own, "
-        f"{model.bits_per_token_estimator_error:.4f}",
-        *_FITTED_ON.get(split, ()),
-        f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations per sequence",
-        f"convention {estimator.convention}; counted: {counted(unit, found.conditions)}",
-        *data.counting,
-    )
-    table = Table(title=title, caption="\n".join(notes))
-    table.add_column("")
-    for heading in (f"bits/{unit}", "± SE", "perplexity", "± SE"):
-        table.add_column(heading, justify="right")
-    for row in (model, *found.baselines):
-        bits, perplexity = _spell(row.bits_per_token_error), _spell(row.perplexity_error)
-        numbers = (f"{row.bits_per_token:.4f}", bits, f"{row.perplexity:.4f}", perplexity)
-        table.add_row(row.name, *numbers)
-    if found.difference is not None:
-        table.add_section()
-        gap = found.difference
-        error = _spell(gap.bits_per_token_error)
-        table.add_row(f"model - {gap.baseline}", f"{gap.bits_per_token:+.4f}", error)
-    return table
-
-
 @dataclass(frozen=True)
 class Evaluation:
-    """The likelihood of a split beside baselines; prints as a table.
+    """The likelihood of a split beside baselines on the same sequences; prints as a table.
 
     Attributes:
-        comparison: The numbers.
         run: Name of the run.
         data: Data of the run.
         split: The split.
+        model: The model's line.
+        baselines: The lines of the baselines.
+        difference: The model minus the best baseline; ``None`` without baselines.
+        degrees: Degrees of freedom of the errors over the choice of sequences.
+        estimator: The estimator of the model's line.
+        conditions: See ``estimate``.
     """
 
-    comparison: Comparison
     run: str
     data: SequenceDataModule
     split: Split
+    model: Row
+    baselines: list[Row]
+    difference: Difference | None
+    degrees: int
+    estimator: Estimator
+    conditions: Conditions
 
     @property
     def rows(self) -> list[Row]:
         """The model's line, then those of the baselines."""
-        return [self.comparison.model, *self.comparison.baselines]
+        return [self.model, *self.baselines]
 
     @property
     def table(self) -> Table:
         """The table for a terminal."""
-        title = f"{self.run}, {self.split} split"
-        return build_table(self.comparison, title, self.data, self.split)
+        unit, model, estimator = self.data.token_name, self.model, self.estimator
+        notes = [
+            "included in the model's SE: the estimator's own, "
+            f"{model.bits_per_token_estimator_error:.4f}",
+            *_FITTED_ON.get(self.split, ()),
+            f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations per sequence",
+            f"convention {estimator.convention}; counted: {counted(unit, self.conditions)}",
+            *self.data.counting,
+        ]
+        if self.degrees >= 1:
+            groups, width = self.degrees + 1, float(stdtrit(self.degrees, 0.975))
+            note = f"from {groups} groups of neighbours; a 95% interval is ± {width:.2f} SE"
+            notes.insert(0, note)
+        notes.insert(0, "lower is better; ± SE is the standard error over sequences")
+        size = f"{model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
+        title = f"{self.run}, {self.split} split: {size}"
+        table = Table(title=title, caption="\n".join(notes))
+        table.add_column("")
+        for heading in (f"bits/{unit}", "± SE", "perplexity", "± SE"):
+            table.add_column(heading, justify="right")
+        for row in self.rows:
+            bits, perplexity = _spell(row.bits_per_token_error), _spell(row.perplexity_error)
+            numbers = (f"{row.bits_per_token:.4f}", bits, f"{row.perplexity:.4f}", perplexity)
+            table.add_row(row.name, *numbers)
+        if self.difference is not None:
+            table.add_section()
+            gap = self.difference
+            error = _spell(gap.bits_per_token_error)
+            table.add_row(f"model - {gap.baseline}", f"{gap.bits_per_token:+.4f}", error)
+        return table
 
     def content(self) -> dict[str, object]:
         """Return the content of a JSON file."""
-        found = self.comparison
         return {
             "run": self.run,
             "split": self.split,
-            "estimator": found.estimator.name,
-            "convention": found.estimator.convention,
-            "counted": counted(self.data.token_name, found.conditions),
+            "estimator": self.estimator.name,
+            "convention": self.estimator.convention,
+            "counted": counted(self.data.token_name, self.conditions),
             "notes": self.data.counting,
             "rows": [vars(row) for row in self.rows],
-            "difference": None if found.difference is None else vars(found.difference),
-            "error_degrees": found.degrees,
+            "difference": None if self.difference is None else vars(self.difference),
+            "error_degrees": self.degrees,
         }
 
     def __repr__(self) -> str:
@@ -351,14 +340,6 @@ class Evaluation:
         with console.capture() as capture:
             console.print(self.table)
         return capture.get().rstrip()
-
-
-def _interval_note(degrees: int) -> tuple[str, ...]:
-    """Return a note on the width of a 95% interval."""
-    if degrees < 1:
-        return ()
-    width = float(stdtrit(degrees, 0.975))
-    return (f"from {degrees + 1} groups of neighbours; a 95% interval is ± {width:.2f} SE",)
 
 
 def _spell(error: float | None) -> str:

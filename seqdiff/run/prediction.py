@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,12 +64,24 @@ def check_readable(
         )
 
 
+def equal_lengths(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Divide the numbers of sequences into batches of equal length, so that none is padded.
+
+    Args:
+        lengths: Tokens of each sequence.
+        batch_size: Most sequences of a batch.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for _, group in groupby(order, key=lengths.__getitem__):
+        alike = list(group)
+        for first in range(0, len(alike), batch_size):
+            yield alike[first : first + batch_size]
+
+
 def embed(
     run: Trained, rows: Sequence[np.ndarray], *, layer: int | None, pooled: bool, batch_size: int
 ) -> list[np.ndarray]:
     """Compute one vector for each sequence, or one for each position, with a progress bar.
-
-    Only sequences of equal length share a network call, so none is padded.
 
     Args:
         run: The run.
@@ -86,14 +99,10 @@ def embed(
     backbone, tokenizer = run.denoiser.backbone, run.tokenizer
     require_layer("embed", layer, backbone.num_layers)
     complement = tokenizer.complement if isinstance(tokenizer, StrandTokenizer) else None
-    order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
     vectors: dict[int, np.ndarray] = {}
     with progress() as bar:
         task = bar.add_task("embedding", total=len(rows))
-        while order:
-            length = len(rows[order[0]])
-            numbers = [n for n in order[:batch_size] if len(rows[n]) == length]
-            order = order[len(numbers) :]
+        for numbers in equal_lengths([len(row) for row in rows], batch_size):
             batch = np.stack([rows[number] for number in numbers])
             found = states(backbone, batch, complement, layer)
             for number, ids, vector in zip(numbers, batch, found, strict=True):

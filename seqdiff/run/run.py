@@ -332,7 +332,11 @@ class Run(Trained):
             reader = kind(**{name: options.pop(name) for name in own})
         elif not _are_records(sequences):
             sequences = check_strings("score.sequences", sequences)
-            _check_names(names, len(sequences))
+            if names is not None and len(names) != len(sequences):
+                raise ValueError(
+                    f"score.names must hold one name per sequence: {len(sequences):,}, got "
+                    f"{len(names):,}; leave it out to number them"
+                )
         check_seed("score.seed", seed)
         check_count("score.batch_size", batch_size)
         check_options("score", options, EstimatorOptions)
@@ -404,8 +408,7 @@ class Run(Trained):
         result = estimate(
             self, split, estimator=estimator, seed=seed, **chosen.budget, conditions=conditions
         )
-        found = compare(result, estimator, self.datamodule.baselines(split), conditions)
-        return Evaluation(found, str(self.directory), self.datamodule, split)
+        return compare(self, split, result, estimator, conditions)
 
     def embed(
         self,
@@ -570,14 +573,6 @@ def _are_records(sequences: object) -> TypeGuard[Sequence[Record]]:
         and len(sequences) > 0
         and all(isinstance(one, Record) for one in sequences)
     )
-
-
-def _check_names(names: Sequence[str] | None, count: int) -> None:
-    if names is not None and len(names) != count:
-        raise ValueError(
-            f"score.names must hold one name per sequence: {count:,}, got {len(names):,}; "
-            "leave it out to number them"
-        )
 
 
 def _records(

@@ -9,7 +9,6 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -19,6 +18,7 @@ from seqdiff.data import Record
 from seqdiff.likelihood import Estimator, Likelihood, check_budget
 from seqdiff.run.directory import Trained
 from seqdiff.run.evaluation import estimate_batches
+from seqdiff.run.prediction import equal_lengths
 from seqdiff.types import Batch
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def score_records(
 ) -> list[Score]:
     """Score every record, with a progress bar.
 
-    Only sequences of equal length share a network call, so none is padded. The readings of a record
-    have different noise, and so independent errors. A record without a known token is not scored.
+    The readings of a record have different noise, and so independent errors. A record without a
+    known token is not scored.
 
     Args:
         run: The run.
@@ -185,17 +185,14 @@ def _check_longest(
 
 
 def _batches(readings: list[_Reading], batch_size: int) -> Iterator[Batch]:
-    """Divide readings that are sorted by length into batches of equal length."""
-    for _, group in groupby(readings, key=lambda r: len(r.tokens)):
-        alike = list(group)
-        for first in range(0, len(alike), batch_size):
-            part = alike[first : first + batch_size]
-            yield Batch(
-                torch.from_numpy(np.stack([r.tokens for r in part]).astype(np.int64)),
-                torch.from_numpy(np.stack([r.known for r in part])),
-                torch.tensor([r.index for r in part]),
-                mirrored=torch.tensor([r.mirrored for r in part]),
-            )
+    for numbers in equal_lengths([len(r.tokens) for r in readings], batch_size):
+        part = [readings[number] for number in numbers]
+        yield Batch(
+            torch.from_numpy(np.stack([r.tokens for r in part]).astype(np.int64)),
+            torch.from_numpy(np.stack([r.known for r in part])),
+            torch.tensor([r.index for r in part]),
+            mirrored=torch.tensor([r.mirrored for r in part]),
+        )
 
 
 def _score(record: Record, result: Likelihood, rows: list[int]) -> Score:

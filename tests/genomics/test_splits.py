@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from genomics.data.splits import (
-    check_fractions,
     split_by_chromosome,
     split_by_fraction,
     split_by_label,
 )
 from genomics.sequence.intervals import Interval, Regions, overlaps
+from seqdiff.checks import check_fractions
 from seqdiff.data.dataset import SPLITS
 
 

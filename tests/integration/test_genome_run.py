@@ -139,6 +139,18 @@ def test_demo_refuses_data_without_a_known_entropy(tmp_path: Path, capsys) -> No
     assert "error: CONFIG must be an existing file, got" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("key", ["fasta", "valid_fasta"])
+def test_a_missing_file_names_its_key(
+    key: str, markov_fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = f"--data.{key}=absent.fa"
+    config = str(CONFIGS / "experiment" / "genomics" / "fasta.yaml")
+    said = fails(["train", config, given, "--data.length=64", "--output=run"])
+    assert said == f"seqdiff: error: absent.fa: no such file; set data.{key}"
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_does_not_depend_on_the_folder_it_was_typed_in(
     markov_fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,9 @@ import runpy
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient.exceptions import CellTimeoutError
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
@@ -28,6 +30,14 @@ def test_they_hold_the_outputs_of_a_run(notebook: Path) -> None:
     assert not [out for out in outputs if out["output_type"] == "error" or "stderr" in out.values()]
 
 
+def test_a_notebook_is_stopped_when_its_time_is_over(tmp_path: Path) -> None:
+    """The limit is one for all cells; the second cell would take an hour."""
+    cells = [nbformat.v4.new_code_cell(f"import time; time.sleep({s})") for s in (0, 3600)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "endless.ipynb")
+    with pytest.raises(CellTimeoutError):
+        runpy.run_path(str(TUTORIALS / "run.py"))["run"](tmp_path / "endless.ipynb", 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_they_run(
@@ -39,7 +49,9 @@ def test_they_run(
     folder.mkdir(parents=True)
     (tmp_path / "configs").symlink_to(TUTORIALS.parents[1] / "configs")
     shutil.copy(notebook, folder)
-    ran = runpy.run_path(str(TUTORIALS / "run.py"))["run"](folder / notebook.name)
+    names = runpy.run_path(str(TUTORIALS / "run.py"))
+    # Other tests run on the same cores, so only a notebook that is far too slow is stopped here.
+    ran = names["run"](folder / notebook.name, 5 * names["SECONDS"])
     kept = json.loads(notebook.read_text())
     for cell, before in zip(ran.cells, kept["cells"], strict=True):
         outputs = (cell.get("outputs", []), before.get("outputs", []))

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from seqdiff.checks import check_fractions
 from text.corpora.datamodule import TextDataModule
 from text.corpora.published import PUBLISHED, Published, Slice, local_copy
-from text.corpora.splits import check_fractions, deal
+from text.corpora.splits import deal
 from text.tokenizers.characters import ByteTokenizer, CharacterTokenizer
 from text.tokenizers.subwords import BertTokenizer
 

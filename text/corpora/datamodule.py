@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Int64, UInt64
 from typing_extensions import override
 
+from seqdiff.checks import check_fractions
 from seqdiff.data import SPLITS, SequenceDataModule, Split
 from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
 from seqdiff.files import names_files
@@ -19,7 +20,7 @@ from text.corpora.preparation import prepare
 from text.corpora.rows import DocumentRows, Layout, WrappedRows, describe_rows
 from text.corpora.shards import TokenStore
 from text.corpora.sources import Part, Source, find_part, published_split
-from text.corpora.splits import check_documents, check_fractions, check_sources, deal
+from text.corpora.splits import check_documents, check_sources, deal
 from text.tokenizers import (
     SubwordTokenizer,  # noqa: F401  (its subclasses are choices once imported)
     TextTokenizer,

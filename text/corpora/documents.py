@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal, NamedTuple
 
 from seqdiff.data import Record
 from seqdiff.extras import require_extra
+from seqdiff.files import is_gzip
 
 if TYPE_CHECKING:
     from seqdiff.data import Tokenizer
@@ -24,7 +25,6 @@ Edges = Literal["kept", "trimmed", "line"]
 UNITS: tuple[Unit, ...] = ("file", "line", "paragraph")
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 1024
 
@@ -91,7 +91,8 @@ def read_documents(path: Path, reading: Reading) -> Iterator[str]:
 
 def read_named(path: Path, reading: Reading) -> Iterator[Document]:
     """Stream the documents of a file as ``read_documents`` does, with their names."""
-    for document in _read(path, reading):
+    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    for document in readers[kind(path)](path, reading):
         if document.text.strip():
             yield document._replace(text=mend_edges(document.text, reading.edges))
 
@@ -107,11 +108,6 @@ def mend_edges(text: str, edges: Edges) -> str:
     if edges == "line":
         return text.rstrip("\r\n") + "\n"
     return text.strip() if edges == "trimmed" else text
-
-
-def _read(path: Path, reading: Reading) -> Iterator[Document]:
-    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
-    yield from readers[kind(path)](path, reading)
 
 
 def _read_txt(path: Path, reading: Reading) -> Iterator[Document]:
@@ -215,7 +211,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line[skipped:].decode("utf-8")
         except UnicodeDecodeError as error:
             place = offset + skipped + error.start
-            unpacked = " of the unpacked text" if _is_gzip(path) else ""
+            unpacked = " of the unpacked text" if is_gzip(path) else ""
             raise ValueError(
                 f"{path}: must be UTF-8, got byte 0x{line[skipped + error.start]:02x} at offset "
                 f"{place}{unpacked} (line {number}); convert it: iconv -f LATIN1 -t UTF-8"
@@ -223,13 +219,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         offset += len(line)
 
 
-def _is_gzip(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(2) == _GZIP_MAGIC
-
-
 def _raw_lines(path: Path) -> Iterator[bytes]:
-    packed = _is_gzip(path)
+    packed = is_gzip(path)
     with path.open("rb") as raw:
         stream: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if packed else raw
         try:

@@ -18,7 +18,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
@@ -205,7 +204,8 @@ def prepare(
     total = _survey(source)
     folder.mkdir(parents=True, exist_ok=True)
     # Without file locks, two processes write the same shards, each atomically.
-    with alone(folder / "lock", _say_waiting):
+    say = "another process is tokenizing this corpus: waiting for it"
+    with alone(folder / "lock", lambda: Console(stderr=True).print(say)):
         prepared = _open(folder)
         if prepared is None:
             _build(source, Encoder(tokenizer, detokenizer), folder, total, num_processes)
@@ -242,11 +242,6 @@ def _bar(shown: bool, verb: str) -> Bar:
     )
 
 
-class _Job(NamedTuple):
-    path: Path
-    block: Block
-
-
 def _build(
     source: Source, encoder: Encoder, folder: Path, total: int, num_processes: int | None
 ) -> None:
@@ -255,17 +250,17 @@ def _build(
     with _bar(total >= _BAR_FROM_CHARACTERS, "tokenising") as bar:
         task = bar.add_task(source.name, total=total)
 
-        def missing() -> Iterator[_Job]:
+        def missing() -> Iterator[tuple[Path, Block]]:
             for block in _blocks(source):
                 paths.append(folder / f"{len(paths):06d}.shard")
                 if _is_sound(paths[-1]):
                     bar.advance(task, block.characters)
                 else:
-                    yield _Job(paths[-1], block)
+                    yield paths[-1], block
 
-        if num_processes is None:
-            num_processes = _cores()
-        workers = min(num_processes, -(-total // _SHARD_CHARACTERS))
+        workers = min(
+            _cores() if num_processes is None else num_processes, -(-total // _SHARD_CHARACTERS)
+        )
         for done in encode_blocks(encoder, missing(), workers):
             bar.advance(task, done)
     _write_manifest(folder, paths)
@@ -327,7 +322,3 @@ def _open(folder: Path) -> TokenStore | None:
     if touched:
         _write_manifest(folder, paths)
     return TokenStore(paths)
-
-
-def _say_waiting() -> None:
-    Console(stderr=True).print("another process is tokenizing this corpus: waiting for it")

@@ -117,24 +117,18 @@ PUBLISHED: dict[str, Published] = {
         zero_shot="test",
     ),
     "ag_news": Published("fancyzhx/ag_news", "default", _TWO, edges="trimmed", zero_shot="test"),
-    "arxiv": Published(
-        "armanc/scientific_papers",
-        "arxiv",
-        _THREE,
-        column="article",
-        edges="trimmed",
-        detokenizer="scientific_papers",
-        revision=_CONVERTED,
-    ),
-    "pubmed": Published(
-        "armanc/scientific_papers",
-        "pubmed",
-        _THREE,
-        column="article",
-        edges="trimmed",
-        detokenizer="scientific_papers",
-        revision=_CONVERTED,
-    ),
+    **{
+        name: Published(
+            "armanc/scientific_papers",
+            name,
+            _THREE,
+            column="article",
+            edges="trimmed",
+            detokenizer="scientific_papers",
+            revision=_CONVERTED,
+        )
+        for name in ("arxiv", "pubmed")
+    },
 }
 
 

@@ -125,7 +125,12 @@ def read_named_samples(owner: str, path: Path) -> list[tuple[str, str]]:
 
 
 def _decode(owner: str, path: Path) -> str:
-    content = _bytes(owner, path)
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError) as error:
+            raise ValueError(f"{owner} must be gzip, got {path}: {error}; copy it again") from error
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -149,15 +154,6 @@ def _from_listing(owner: str, path: Path, content: str) -> list[tuple[str, str]]
                 "remove it, and report that the model drew an empty sample"
             )
     return samples
-
-
-def _bytes(owner: str, path: Path) -> bytes:
-    if path.suffix != ".gz":
-        return path.read_bytes()
-    try:
-        return gzip.decompress(path.read_bytes())
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{owner} must be gzip, got {path}: {error}; copy it again") from error
 
 
 def _named(owner: str, path: Path, number: int, line: str, suffix: str) -> tuple[str, str]:

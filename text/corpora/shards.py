@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -51,10 +51,7 @@ def write_shard(
     lengths = np.array([len(ids) for ids in documents], dtype="<i8")
     parts = [lengths.tobytes(), np.array(hashes, dtype="<u8").tobytes()]
     parts += [ids.astype(dtype).tobytes() for ids in documents]
-    crc = 0
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    total = int(lengths.sum())
+    crc, total = _crc(parts), int(lengths.sum())
     with replacing(path) as temporary, temporary.open("wb") as stream:
         stream.write(_HEADER.pack(_MAGIC, len(lengths), total, dtype.itemsize, crc))
         stream.writelines(parts)
@@ -108,7 +105,7 @@ def open_shard(path: Path, *, check: bool) -> Shard:
     return Shard(path, lengths, hashes, np.dtype(f"<u{itemsize}"))
 
 
-def _crc(chunks: Iterator[bytes]) -> int:
+def _crc(chunks: Iterable[bytes]) -> int:
     crc = 0
     for chunk in chunks:
         crc = zlib.crc32(chunk, crc)

@@ -15,19 +15,6 @@ from text.corpora.sources import Files, Part, Source
 _U64 = np.uint64
 
 
-def check_fractions(fractions: tuple[float, float, float]) -> None:
-    """Check fractions of train, valid and test.
-
-    Raises:
-        ValueError: If one is negative or no number, or they do not add up to 1.
-    """
-    if not (all(fraction >= 0 for fraction in fractions) and abs(sum(fractions) - 1) <= 1e-6):
-        raise ValueError(
-            f"split must be three fractions of train, valid and test that add up to 1, "
-            f"got {list(fractions)}; for example [0.9, 0.05, 0.05]"
-        )
-
-
 def deal(
     hashes: UInt64[np.ndarray, " D"], valid: float, test: float, seed: int
 ) -> Int8[np.ndarray, " D"]:
