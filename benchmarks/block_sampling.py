@@ -64,7 +64,12 @@ class Recomputing(Denoiser):
     """The same model without its cache."""
 
     def start(
-        self, batch_size: int, *, window: int | None = None, label: Tensor | None = None
+        self,
+        batch_size: int,
+        *,
+        window: int | None = None,
+        label: Tensor | None = None,
+        signal: Tensor | None = None,
     ) -> Prefix:
         """Start with no tokens kept."""
         assert isinstance(self.backbone, Transformer)

@@ -6,4 +6,6 @@ from .sources import entropy_rate as entropy_rate
 from .synthetic import ConsensusMotif as ConsensusMotif
 from .synthetic import SyntheticDataModule as SyntheticDataModule
 from .synthetic import SyntheticGenome as SyntheticGenome
+from .tables import TableDataModule as TableDataModule
+from .tables import TableDataset as TableDataset
 from .windows import WindowDataset as WindowDataset

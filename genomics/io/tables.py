@@ -294,9 +294,9 @@ def split_rows(
         for number, split in enumerate(SPLITS)
         if (numbers == number).any()
     }
-    wanted = (
-        {"train"} if table.split is not None else {s for s, f in zip(SPLITS, fractions) if f > 0}
-    )
+    wanted: tuple[Split, ...] = ("train",)
+    if table.split is None:
+        wanted = tuple(s for s, f in zip(SPLITS, fractions, strict=True) if f > 0)
     missing = [split for split in wanted if split not in found]
     if missing:
         raise ValueError(

@@ -176,6 +176,13 @@ class SequenceDataModule(ABC):
             pin_memory=torch.cuda.is_available(),
         )
 
+    def found(self) -> dict[str, object]:
+        """Return arguments of the constructor that follow from the files.
+
+        A run stores them, so that it can be used without the files.
+        """
+        return {}
+
     def prepare(self) -> None:  # noqa: B027  a subclass may have nothing to build
         """Build caches; called by one process per machine before the others open a dataset."""
 

@@ -90,6 +90,8 @@ def start_run(parsed: ParsedRun) -> Path:
                 "for weights that are not here; drop it, the checkpoint has it"
             )
         options["published_shape"] = config.backbone.published_shape  # the run needs no folder
+    for argument, value in config.data.found().items():
+        parsed["data"]["init_args"][argument] = value
     if config.trainer.max_steps == 0:
         return _keep(parsed, config, directory)
     return _fit(parsed, config, directory, resume=False)

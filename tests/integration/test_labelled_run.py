@@ -202,9 +202,7 @@ def test_bad_labels_are_refused(labelled: Path, fails, tmp_path: Path) -> None:
     line = refused(fails, labelled, out, "--label", "medium")
     assert "sample.label must be one of rich, poor, got 'medium'; choose a label" in line
     line = refused(fails, labelled, out, "--guidance", "2")
-    assert (
-        "sample.guidance must come with a label or a signal, got 2.0 without; add --label" in line
-    )
+    assert "sample.guidance must come with a label or a signal, got 2.0 without; add" in line
     for gamma in ("-1", "nan", "inf"):
         line = refused(fails, labelled, out, "--label", "rich", f"--guidance={gamma}")
         said = f"sample.guidance must be finite and at least 0, got {float(gamma)}; 1 samples"
