@@ -35,7 +35,6 @@ class Backbone(nn.Module, ABC):
             built without classes.
         num_signals: Number of measured values that a row, or each position of it, can be
             conditioned on; ``None`` if the network was built without signals.
-        signal_embedding: Embeds them; ``None`` without signals.
         time_conditioned: Whether the network reads ``Inputs.sigma``.
         causal: Whether the outputs at a position depend only on the tokens before it.
         strands: 2 if the network reads a row and its reverse complement with the same weights and
@@ -53,7 +52,6 @@ class Backbone(nn.Module, ABC):
     max_length: int | None = None
     num_classes: int | None = None
     num_signals: int | None = None
-    signal_embedding: SignalEmbedding | None = None
     time_conditioned: bool = False
     causal: bool = False
     strands: int = 1
@@ -225,6 +223,24 @@ class Backbone(nn.Module, ABC):
                 f"{(rows, length, self.num_signals)} for a value at each position, got "
                 f"{tuple(signal.shape)}; give NaN where a value is unknown"
             )
+
+    def add_signals(self, num_signals: int | None, width: int) -> None:
+        """Add the embedding of signals; called last, so that other weights do not depend on it.
+
+        Args:
+            num_signals: Number of values of a row or position; ``None`` without signals.
+            width: Channels of the vectors that the embedding is added to.
+        """
+        self.num_signals = num_signals
+        if num_signals is not None:
+            self.add_module("signal_embedding", SignalEmbedding(num_signals, width))
+
+    @property
+    def signal_embedding(self) -> SignalEmbedding | None:
+        """Embedding of the signals; ``None`` without signals."""
+        found = self._modules.get("signal_embedding")
+        assert found is None or isinstance(found, SignalEmbedding)
+        return found
 
     def embedded_signal(self, signal: Signal | None, rows: int) -> Float[Tensor, "B l D"] | None:
         """Embed the signal of some rows, see ``SignalEmbedding``; ``None`` without signals."""

@@ -21,7 +21,6 @@ from seqdiff.backbones.layers import (
     Norm,
     NormKind,
     SigmaEmbedding,
-    SignalEmbedding,
     require_choice,
     shifted,
 )
@@ -110,9 +109,7 @@ class MambaNetwork(Backbone):
             self.sigma_map = SigmaEmbedding(config.d_model)
             for weight in self.sigma_map.parameters():  # small, so as not to outweigh the tokens
                 nn.init.normal_(weight, std=0.02 if weight.ndim == 2 else 0.0)
-        if config.num_signals is not None:
-            self.num_signals = config.num_signals
-            self.signal_embedding = SignalEmbedding(config.num_signals, config.d_model)
+        self.add_signals(config.num_signals, config.d_model)
 
     @abstractmethod
     def add_layers(self, backend: str) -> None:

@@ -17,7 +17,6 @@ from seqdiff.backbones.hub import check_tokens, read_tokens
 from seqdiff.backbones.layers import (
     LabelEmbedding,
     SigmaEmbedding,
-    SignalEmbedding,
     require_positive,
     shifted,
 )
@@ -62,12 +61,6 @@ class _Stack(Backbone):
         self.width, self.num_logits = config.d_model, config.num_logits
         self.max_length = config.max_length
         self.embedding = token_embedding(config.num_embeddings, config.d_model)
-
-    def add_signals(self) -> None:
-        """Add the embedding of signals; called last, so that other weights do not depend on it."""
-        self.num_signals = self.config.num_signals
-        if self.num_signals is not None:
-            self.signal_embedding = SignalEmbedding(self.num_signals, self.config.d_model)
 
     @property
     def num_layers(self) -> int:
@@ -208,7 +201,7 @@ class Transformer(_Stack):
         # Drawn last, so that the other initial weights do not depend on it.
         if num_classes is not None:
             self.label_embedding = LabelEmbedding(num_classes, cond_dim)
-        self.add_signals()
+        self.add_signals(num_signals, d_model)
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
         """Embed tokens.
@@ -435,7 +428,7 @@ class AutoregressiveTransformer(_Stack):
         )
         self.blocks = nn.ModuleList(Block(d_model, n_heads, dropout) for _ in range(n_layer))
         self.head = Head(d_model, num_logits)
-        self.add_signals()
+        self.add_signals(num_signals, d_model)
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
         """Embed at each position the token before it; the last token of a row is not read.
