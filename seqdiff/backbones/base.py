@@ -233,12 +233,12 @@ class Backbone(nn.Module, ABC):
         """
         self.num_signals = num_signals
         if num_signals is not None:
-            self.add_module("signal_embedding", SignalEmbedding(num_signals, width))
+            self.add_module("signal_map", SignalEmbedding(num_signals, width))
 
     @property
     def signal_embedding(self) -> SignalEmbedding | None:
         """Embedding of the signals; ``None`` without signals."""
-        found = self._modules.get("signal_embedding")
+        found = self._modules.get("signal_map")
         assert found is None or isinstance(found, SignalEmbedding)
         return found
 
