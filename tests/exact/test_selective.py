@@ -81,6 +81,7 @@ def test_caduceus_scores_single_positions_as_it_scores_all(name: str) -> None:
     assert (gap > 1e-2) == name.startswith("ps")
 
 
+@pytest.mark.slow  # compiles the backward kernels in float64, which no other test needs
 @pytest.mark.parametrize("name", ["ph", "ps, labels"])
 def test_gradients_are_those_of_the_whole(name: str) -> None:
     network, given = caduceus(name), request("labels" in name)

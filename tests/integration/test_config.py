@@ -23,7 +23,21 @@ EXPERIMENTS = sorted((CONFIGS / "experiment").rglob("*.yaml"))
 PARTS = sorted(set(CONFIGS.glob("*/*.yaml")) - set(EXPERIMENTS))
 
 
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: str(path.relative_to(CONFIGS)))
+def each(paths: list[Path]) -> pytest.MarkDecorator:
+    """Parametrise by file; large networks take seconds to initialise."""
+    large = ("owt", "medium", "lm1b")
+    cases = [
+        pytest.param(
+            path,
+            id=str(path.relative_to(CONFIGS)),
+            marks=[pytest.mark.slow] if any(word in path.stem for word in large) else [],
+        )
+        for path in paths
+    ]
+    return pytest.mark.parametrize("path", cases)
+
+
+@each(EXPERIMENTS)
 def test_every_shipped_experiment_builds(path: Path, tmp_path: Path) -> None:
     flags = ["--output", str(tmp_path / "run")]
     if path.name == "bert.yaml":  # its weights cannot be included
@@ -39,7 +53,7 @@ def test_every_shipped_experiment_builds(path: Path, tmp_path: Path) -> None:
     assert config.backbone.config.num_logits == config.data.tokenizer.vocab_size
 
 
-@pytest.mark.parametrize("path", PARTS, ids=lambda path: str(path.relative_to(CONFIGS)))
+@each(PARTS)
 def test_every_shipped_part_builds(path: Path) -> None:
     """The folder of a part has the name of its key."""
     demo = CONFIGS / "experiment" / "genomics" / "demo.yaml"

@@ -129,6 +129,7 @@ def test_the_way_out_of_an_incomplete_schedule(tmp_path: Path) -> None:
     assert load(tmp_path / "run").process.schedule == Completed(Geometric())
 
 
+@pytest.mark.slow
 def test_a_schedule_that_leaves_tokens_at_the_end_is_counted(tmp_path: Path) -> None:
     """alpha(1) = 1/2: a uniform prediction costs log2(6), including the prior."""
     path, out = configure(tmp_path, "Transformer"), tmp_path / "e.json"

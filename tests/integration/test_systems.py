@@ -33,7 +33,7 @@ each_system = pytest.mark.parametrize(
         pytest.param(
             *(name, flags),
             id=f"{name}-{flags[0].rpartition('.')[2]}",
-            marks=[pytest.mark.slow] if flags is CADUCEUS and name != "mdlm" else [],
+            marks=[] if name in ("mdlm", "bd3lm", "ar") else [pytest.mark.slow],
         )
         for name, flags in NETWORKS
     ],
