@@ -156,6 +156,12 @@ def signal_statistics(dataset: SequenceDataset, names: Sequence[str]) -> SignalS
         found = dataset.signals(np.arange(first, min(first + _STATISTICS_ROWS, len(dataset))))
         assert found is not None
         values = found.reshape(-1, len(names)).astype(np.float64)
+        infinite = np.isinf(values).any(axis=0)
+        if infinite.any():
+            raise ValueError(
+                "data.signals must be finite, or NaN where unknown, got an infinite value of "
+                f"{names[int(infinite.argmax())]!r}; correct it"
+            )
         known = ~np.isnan(values)
         more = known.sum(axis=0)
         here = np.where(known, values, 0).sum(axis=0) / np.maximum(more, 1)
@@ -166,7 +172,7 @@ def signal_statistics(dataset: SequenceDataset, names: Sequence[str]) -> SignalS
         low = np.minimum(low, np.where(known, values, np.inf).min(axis=0))
         high = np.maximum(high, np.where(known, values, -np.inf).max(axis=0))
     for name, number, least, most in zip(names, count, low, high, strict=True):
-        if not number or least == most or np.isinf((least, most)).any():
+        if not number or least == most:
             got = "no value" if not number else f"values from {least:g} to {most:g}"
             raise ValueError(
                 f"data.signals must vary over the training rows, got {got} of {name!r}; drop the "

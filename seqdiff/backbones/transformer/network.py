@@ -306,7 +306,8 @@ class Transformer(_Stack):
             )
         check_cache_condition(self, batch_size, label, signal)
         weight = self.embedding.weight
-        rows = torch.empty((batch_size, 0), dtype=torch.int64, device=weight.device)
+        length = signal.shape[1] if signal is not None and signal.dim() == 3 else 0
+        rows = torch.empty((batch_size, length), dtype=torch.int64, device=weight.device)
         layers = self._layers(Inputs(rows, label=label, signal=signal))
         return TransformerCache(layers, self.head, batch_size, block_size, window)
 
