@@ -25,6 +25,7 @@ class RecomputingCache:
         block_size: int,
         tokens: Tensor,
         label: Tensor | None = None,
+        signal: Tensor | None = None,
     ) -> None:
         self.network, self.block_size = network, block_size
         self.tokens, self.label = tokens, label
@@ -78,6 +79,7 @@ class BlockWorld(TableBackbone):
         *,
         window: int | None = None,
         label: Tensor | None = None,
+        signal: Tensor | None = None,
     ) -> RecomputingCache:
         nothing = torch.empty((batch_size, 0), dtype=torch.int64)
         return RecomputingCache(self, block_size, nothing, label)
@@ -212,6 +214,7 @@ class ChainOfBlocks(BlockWorld):
         *,
         window: int | None = None,
         label: Tensor | None = None,
+        signal: Tensor | None = None,
     ) -> LastToken:
         return LastToken(self, torch.full((batch_size,), self.num_logits))
 

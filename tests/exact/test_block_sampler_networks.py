@@ -45,7 +45,9 @@ class Recomputing(TableBackbone):
     def logits(self, inputs: Inputs) -> Tensor:
         return self.network(inputs)
 
-    def block_cache(self, batch_size, block_size, *, window=None, label=None) -> RecomputingCache:
+    def block_cache(
+        self, batch_size, block_size, *, window=None, label=None, signal=None
+    ) -> RecomputingCache:
         nothing = torch.empty((batch_size, 0), dtype=torch.int64)
         return RecomputingCache(self.network, block_size, nothing, label)
 
@@ -128,7 +130,7 @@ def test_a_window_counts_the_block_itself(window: int, behind: int) -> None:
             return asked[-1]
 
     class Watched(Denoiser):
-        def start(self, batch_size, *, window=None, label=None) -> Prefix:
+        def start(self, batch_size, *, window=None, label=None, signal=None) -> Prefix:
             inner = super().start(batch_size, window=window, label=label)
             return Watching(inner.denoiser, inner.cache)
 

@@ -163,6 +163,7 @@ class ToyBlockNet(ToyNet):
         *,
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
+        signal: Tensor | None = None,
     ) -> RecomputingCache:
         nothing = torch.empty((batch_size, 0), dtype=torch.int64)
         return RecomputingCache(self, block_size, nothing)

@@ -225,8 +225,8 @@ def test_signals_that_do_not_fit_are_refused(tmp_path) -> None:
         with pytest.raises(ValueError, match="must be given a network without classes and signals"):
             build(name).to_hub(tmp_path)
     for name in ("blocks", "transformer"):
-        with pytest.raises(ValueError, match=r"signal must have shape \(2, 2\)"):
-            build(name).block_cache(2, 4, signal=VECTOR)
+        with pytest.raises(ValueError, match=r"signal must have shape \(3, 2\)"):
+            build(name).block_cache(ROWS, 4, signal=VECTOR[:, :1])
     with pytest.raises(ValueError, match=r"num_signals must be an integer of at least"):
         build("ph", 0)
     with pytest.raises(ValueError, match="must be one for each of the network's 2 signals, got 1"):
