@@ -219,7 +219,7 @@ def _finite(error: float) -> float | None:
 
 
 def counted(unit: str, labels: bool | None = None) -> str:
-    """Describe in words which tokens count, and what they are conditioned on.
+    """Describe which tokens count, and what they are conditioned on.
 
     Args:
         unit: Name of a token, such as ``base``.
@@ -245,7 +245,7 @@ def build_table(found: Comparison, title: str, data: SequenceDataModule, split: 
     notes = (
         "lower is better; ± SE is the standard error over sequences",
         *_interval_note(found.degrees),
-        "included in the model's SE: the estimator's own, "
+        "the model's SE includes the error of the estimator, "
         f"{model.bits_per_token_estimator_error:.4f}",
         *_FITTED_ON.get(split, ()),
         f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations per sequence",
@@ -323,7 +323,9 @@ def _interval_note(degrees: int) -> tuple[str, ...]:
     if degrees < 1:
         return ()
     width = float(stdtrit(degrees, 0.975))
-    return (f"from {degrees + 1} groups of neighbours; a 95% interval is ± {width:.2f} SE",)
+    return (
+        f"SE is computed from {degrees + 1} groups of neighbours; 95% interval: ± {width:.2f} SE",
+    )
 
 
 def _spell(error: float | None) -> str:

@@ -63,7 +63,8 @@ def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
     best = content["difference"]["baseline"]
     assert f"│ model - {best} │" in printed
     assert (
-        f"from {content['error_degrees'] + 1} groups of neighbours; a 95% interval is ±" in printed
+        f"SE is computed from {content['error_degrees'] + 1} groups of neighbours; 95% interval: ±"
+        in printed
     )
     assert model["bits_per_token"] < rows["n-gram order 0"]["bits_per_token"] - 0.5
     assert "byte" in content["counted"]
