@@ -163,7 +163,7 @@ def _notes(tasks: list[LabelledTask], grid: Grid) -> list[str]:
             notes.append(f"{task.name}: {task.note}")
         if cut:
             notes.append(
-                f"{task.name}: {cut:,} of {total:,} sequences are cut to their middle {length:,} "
-                "bases for networks"
+                f"{task.name}: networks read only the middle {length:,} bases of {cut:,} of "
+                f"{total:,} sequences"
             )
     return notes

@@ -14,13 +14,14 @@ METRICS = ("accuracy", "matthews", "auroc")
 _TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logistic", "cnn": "CNN"}
 NOTE = (
     "Values are means over seeds. The range is max - min over seeds of the accuracy to its left. "
-    "Each seed has its own 90/10 split of train, unless the task has a validation set; majority, "
-    "length and k-mers then do not depend on the seed and are run once. Epoch, learning rate and "
-    "batch size are chosen on validation. Columns with * use only unseen test rows: neither strand "
-    "of such a row is in train or a validation set of the task, and its interval overlaps none of "
-    "theirs or, without coordinates, it has no 50 consecutive bases in common with them. "
-    "seq/s: training sequences per second, without validation and test; not given for a probe, "
-    "which reads each sequence once. Published accuracies use the official splits of the data set."
+    "Each seed splits train 90/10 into training and validation, unless the task has a validation "
+    "set. If it has one, majority, length and k-mers do not depend on the seed and are run once. "
+    "Epoch, learning rate and batch size are chosen on validation. Columns with * use only unseen "
+    "test rows. Neither strand of an unseen row is in train or in a validation set of the task, "
+    "and its interval does not overlap theirs. Without coordinates, it shares no 50 consecutive "
+    "bases with them instead. seq/s is the number of training sequences per second, without "
+    "validation and test. A probe has no seq/s, because it reads each sequence once. Published "
+    "accuracies use the official splits of the data set."
 )
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a report, each for the samples and for the sets to compare them with."""
+"""The numbers of a report, for the samples and for the sets that they are compared with."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _composition(gc: dict[str, np.ndarray]) -> Iterator[Measure]:
     distances = {
         name: float(np.asarray(ks_2samp(found, real))[0]) for name, found in others.items()
     }
-    note = "0: the same distribution"
+    note = "0 if the distributions are equal"
     yield Measure(section, "GC content, Kolmogorov-Smirnov distance", "0 to 1", note, distances)
 
 
@@ -190,13 +190,13 @@ def _spectra(spectra: dict[str, Spectra]) -> Iterator[Measure]:
     for k in range(1, MAX_K + 1):
         real = spectra["real"][k - 1]
         values = {name: js_divergence(found[k - 1], real) for name, found in others.items()}
-        note = "0: the same spectrum"
+        note = "0 if the spectra are equal"
         yield Measure(section, f"{k}-mers, Jensen-Shannon divergence", "bits, 0 to 1", note, values)
     # On both strands single bases have two frequencies, whose correlation is always 1 or -1.
     for k in range(2, MAX_K + 1):
         real = spectra["real"][k - 1]
         values = {name: pearson(found[k - 1], real) for name, found in others.items()}
-        note = "1: proportional"
+        note = "1 if the spectra are proportional"
         yield Measure(section, f"{k}-mers, Pearson correlation", "-1 to 1", note, values)
 
 
@@ -219,7 +219,7 @@ def _motif_measures(table: MotifTable) -> Iterator[Measure]:
     gaps = {name: float(np.abs(found).mean()) for name, found in table.enrichment.items()}
     count = len(table.names)
     name = f"mean |enrichment| over {count:,} motif{'s' * (count != 1)}"
-    yield Measure(section, name, "log2", "0: as frequent as in real windows", gaps)
+    yield Measure(section, name, "log2", "0 if as frequent as in real windows", gaps)
 
 
 def _discriminator(sets: Sets, seed: int) -> Measure:
@@ -229,23 +229,23 @@ def _discriminator(sets: Sets, seed: int) -> Measure:
         for name, rows in sets.others.items()
     }
     name = f"{K}-mer logistic regression against real windows"
-    note = "1: always told apart; real vs real differs from 0.5 by chance alone"
+    note = "1 if always told apart; real vs real differs from 0.5 only by chance"
     return Measure("Discriminator", name, "AUROC, held out", note, areas)
 
 
 def _diversity(sets: dict[str, Rows]) -> Iterator[Measure]:
     section = "Diversity"
     rows = {name: 100 * distinct_rows(found) for name, found in sets.items()}
-    yield Measure(section, "distinct sequences", "%", "100: none twice", rows)
+    yield Measure(section, "distinct sequences", "%", "100 if no sequence occurs twice", rows)
     kmers = {name: 100 * distinct_kmers(found, _DIVERSITY_K) for name, found in sets.items()}
     name = f"distinct {_DIVERSITY_K}-mers, canonical"
-    yield Measure(section, name, "%", "far below real: the model repeats itself", kmers)
+    yield Measure(section, name, "%", "far below real if the model repeats itself", kmers)
 
 
 def _memorisation(overlaps: dict[str, Overlap]) -> Iterator[Measure]:
     section = "Memorisation, both strands of the training sequence"
     most = {name: float(found.longest.max()) for name, found in overlaps.items()}
-    note = "far above real vs real: copied"
+    note = "far above real vs real if sequences are copied"
     yield Measure(section, "longest exact match", "bases", note, most)
     means = {name: float(found.longest.mean()) for name, found in overlaps.items()}
     yield Measure(section, "longest exact match, mean over sequences", "bases", note, means)

@@ -241,7 +241,7 @@ def _finite(error: float) -> float | None:
 
 
 def counted(unit: str, conditions: Conditions) -> str:
-    """Describe in words which tokens count, and what they are conditioned on.
+    """Describe which tokens count, and what they are conditioned on.
 
     Args:
         unit: Name of a token, such as ``base``.
@@ -291,7 +291,7 @@ class Evaluation:
         """The table for a terminal."""
         unit, model, estimator = self.data.token_name, self.model, self.estimator
         notes = [
-            "included in the model's SE: the estimator's own, "
+            "the model's SE includes the error of the estimator, "
             f"{model.bits_per_token_estimator_error:.4f}",
             *_FITTED_ON.get(self.split, ()),
             f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations per sequence",

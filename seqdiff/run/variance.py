@@ -129,15 +129,17 @@ def _notes(report: Report) -> list[str]:
     least = found.intervals[found.least]
     ratio = found.values[found.least] / found.values[-1]
     notes = [
-        f"in 1e{_scale(found)} {report.unit}",
+        f"unit: 1e{_scale(found)} {report.unit}",
         "masked fractions are uniform on [beta, beta + width]",
-        f"* least: {least}, {ratio:.3g} times that of the whole interval",
-        "with beta 0 the true variance is infinite; the table has that of the batches drawn",
+        f"* smallest: {least}, {ratio:.3g} times the variance of the whole interval",
+        "for beta 0 the true variance is infinite; the table shows the variance of these batches",
     ]
     if found.standard_errors is not None:
-        notes.append("± SE is over batches and their masks; all intervals use the same batches")
+        notes.append(
+            "± SE is the standard error over batches and masks; all intervals use the same batches"
+        )
     if report.in_use is None:
-        return [*notes, "the run used no interval in training: it masked exact numbers of tokens"]
+        return [*notes, "the run used no interval in training, but exact numbers of masks"]
     return [*notes, f"the run used {report.in_use} in training from step {report.since} on"]
 
 

@@ -165,7 +165,7 @@ def test_cut_sequences_are_counted(suite: Path, tmp_path: Path) -> None:
     command = ["finetune", "--data", str(suite / "two"), "--out", str(out), *SMALL]
     command += ["--baselines", "majority", "--max_length"]
     assert main([*command, "33"]) == 0
-    note = f"two: {(lengths > 33).sum()} of 800 sequences are cut to their middle 33 bases"
+    note = f"two: networks read only the middle 33 bases of {(lengths > 33).sum()} of 800 sequences"
     assert note in (out / "table.md").read_text()
     assert note in json.loads((out / "table.json").read_text())["notes"][-1]
     assert main([*command, str(lengths.max())]) == 0

@@ -288,7 +288,7 @@ def test_an_evaluation_says_whether_the_labels_are_given(
         assert model["bits_per_token"] == pytest.approx(right.bits_per_token, abs=1e-6)
         own = right.bits_per_token_estimator_error
         assert model["bits_per_token_estimator_error"] == pytest.approx(own, abs=1e-6)
-        assert f"included in the model's SE: the estimator's own, {own:.4f}" in printed
+        assert f"the model's SE includes the error of the estimator, {own:.4f}" in printed
         assert 0 < own < model["bits_per_token_error"]
         bits[bool(flags)] = model["bits_per_token"]
     assert bits[True] < bits[False] - 0.01, "labels tell of the bases"

@@ -50,10 +50,8 @@ def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
     content = json.loads(numbers.read_text())
     rows = {row["name"]: row for row in content["rows"]}
     printed = " ".join(capsys.readouterr().out.split())
-    assert (
-        r"rows: 32 tokens, wrapped: documents end to end with a separator, '\n', after" in printed
-    )
-    assert "counted: all positions count, separators too; rows have no BOS and EOS" in printed
+    assert "rows of 32 tokens are cut from concatenated documents, each followed by" in printed
+    assert "all positions count, including separators; rows have no BOS and EOS tokens" in printed
     assert all(note in printed for note in content["notes"]) and len(content["notes"]) == 2
     model = rows.pop("model, upper bound")
     nats_error = model["bits_per_token_error"] * np.log(2)
@@ -65,7 +63,8 @@ def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
     best = content["difference"]["baseline"]
     assert f"│ model - {best} │" in printed
     assert (
-        f"from {content['error_degrees'] + 1} groups of neighbours; a 95% interval is ±" in printed
+        f"SE is computed from {content['error_degrees'] + 1} groups of neighbours; 95% interval: ±"
+        in printed
     )
     assert model["bits_per_token"] < rows["n-gram order 0"]["bits_per_token"] - 0.5
     assert "byte" in content["counted"]
@@ -151,26 +150,24 @@ def test_text_is_not_scored_by_a_model_of_something_else(trained: Path, tmp_path
 
     (tmp_path / "a.txt").write_text("abc\n")
     run = load(trained)
-    with pytest.raises(
-        ValueError, match=r"score.text must be scored by a model of text, got a run"
-    ):
+    with pytest.raises(ValueError, match=r"score.text requires a run on text, got a run whose"):
         TextReader(document="line").read(tmp_path / "a.txt", run.tokenizer)
 
 
 BAD = [
     ("a.txt", b"good\nb\xe4d\n", (), "a.txt: must be UTF-8, got byte 0xe4 at offset 6 (line 2)"),
-    ("a.txt", b"\n \n", (), "a.txt: must hold a document with text, got none; check the files"),
+    ("a.txt", b"\n \n", (), "a.txt: must hold at least one document with text, got none"),
     ("a.jsonl", b'{"text": "x"}\n{"t": 1}\n', (), "a.jsonl:2: must have text in the field 'text'"),
     ("a.jsonl", b"x", ("--data.field=b",), "a.jsonl:1: must be a JSON object, got: Expecting"),
     ("a.txt", b"x", ("--data.train=no*.txt",), "data.train must be a file, a glob that matches"),
-    ("a.csv", b"x", (), "a.csv: must end in one of .txt, .jsonl, .parquet, perhaps with .gz"),
+    ("a.csv", b"x", (), "a.csv: must end in one of .txt, .jsonl, .parquet, optionally with .gz"),
     (
         "a.txt",
         b"x" * 40 + b"\ny\n",
         ("--data.wrap=false", "--data.split=[1, 0, 0]"),
         "must fit every document (32 of 32 tokens are for text), got 1 longer ones in",
     ),
-    ("a.txt", b"x" * 9, ("--data.split=[1, 0, 0]",), "the train split holds no row of 32 tokens"),
+    ("a.txt", b"x" * 9, ("--data.split=[1, 0, 0]",), "the train split has no row of 32 tokens"),
     ("a.txt", b"x", ("--data.train=wikitext-103",), "corpora/wikitext-103"),
     (
         "a.txt",
@@ -191,7 +188,7 @@ BAD = [
         "a.txt",
         b"ab\nC\n",
         ("--data.tokenizer=text.tokenizers.Text8Tokenizer",),
-        "a.txt: document 2: Text8Tokenizer.encode.string must hold the blank and a to z, got 'C'",
+        "a.txt: document 2: Text8Tokenizer.encode.string must hold only the space and a to z",
     ),
     ("a.txt", b"x", ("--data.document=page",), "page"),
     ("a.txt", b"x", ("--data.detokenizer=x",), "data.detokenizer must be one of none, wikitext"),

@@ -60,9 +60,9 @@ def test_the_table_and_the_numbers(
     value, error = (v[expected.least] / scale for v in (expected.values, expected.standard_errors))
     shown = " ".join(shown.split())  # titles and cells are wrapped
     assert f" {value:.3g} ±{float(f'{error:.1g}'):g}* " in shown and shown.count("*") == 2
-    assert f"* least: {least}, " in shown and expected.values[-1] > 10 * scale
+    assert f"* smallest: {least}, " in shown and expected.values[-1] > 10 * scale
     assert f" {float(f'{expected.values[-1] / scale:.3g}'):g} ±" in shown
-    assert f"in 1e{np.log10(scale):.0f} nats² per token²" in shown
+    assert f"unit: 1e{np.log10(scale):.0f} nats² per token²" in shown
     assert "blocks of 3, 5 batches of 8 rows" in shown
     assert "masked fractions are uniform on [beta, beta + width]" in shown
     logged = (blocks / "metrics.csv").read_text().splitlines()
@@ -93,7 +93,7 @@ def test_a_run_that_masks_exact_numbers_has_no_interval(
     assert main(["train", str(config), *flags]) == 0
     assert main(["variance", str(tmp_path / "run"), "--batches", "2"]) == 0
     shown = capsys.readouterr().out
-    assert "blocks of 4" in shown and "masked exact numbers" in " ".join(shown.split())
+    assert "blocks of 4" in shown and "exact numbers of masks" in " ".join(shown.split())
 
 
 def test_a_run_without_a_search_names_its_interval(

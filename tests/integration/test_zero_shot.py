@@ -172,8 +172,8 @@ def test_the_table_says_what_it_is(run: Path, folder: Path, tmp_path: Path, caps
     )
     for text in (
         "82.05 100.09 95.26", "51.28 49.86 47.52", "AR SEDD MDLM", "upper bound; lower is better",
-        "estimator stratified-k, convention exact", "rows: 32 tokens, wrapped",
-        "rows have no BOS and EOS", "does NOT compare", f"{folder / 'lambada_test.jsonl'}",
+        "estimator stratified-k, convention exact", "rows of 32 tokens are cut from concatenated",
+        "rows have no BOS and EOS", "NOT comparable", f"{folder / 'lambada_test.jsonl'}",
         f"wikitext: missing, would be read from {folder / 'wikitext.valid.txt'}",
         f"pubmed: missing, would be read from {folder / 'pubmed.valid.txt'}",
     ):  # fmt: skip
@@ -212,7 +212,9 @@ def test_the_other_held_out_split_is_named(run: Path, tmp_path: Path) -> None:
     (tmp_path / "wikitext-2.test.txt").write_text(" = A = \n He said : no \n" * 9)
     found = suite(run, tmp_path / "s.json", "--suite_folder", str(tmp_path), *QUICK)
     origin = found["sets"]["wikitext"]["origin"]
-    assert origin.endswith("wikitext-2.test.txt, split test; the published numbers are of valid")
+    assert origin.endswith(
+        "wikitext-2.test.txt, split test; the published numbers are for split valid"
+    )
     (tmp_path / "wikitext.txt").write_text(" = A = \n He said : no \n" * 3)
     found = suite(run, tmp_path / "s.json", "--suite_folder", str(tmp_path), *QUICK)
     assert found["sets"]["wikitext"]["origin"] == str(tmp_path / "wikitext.txt")
@@ -232,7 +234,7 @@ def test_documents_a_row_are_cut_and_an_autoregressive_run_is_exact(
     assert ptb["num_tokens"] == sum(lengths) and max(lengths) <= 32
     assert ptb["bits_per_unit"] == pytest.approx(ptb["nats_per_token"] / math.log(2), rel=1e-12)
     assert lambada["origin"].endswith(", 3 documents cut") and lambada["bits_per_unit"] is None
-    assert "rows: a document each, not wrapped, at most 32 tokens" in found["notes"]
+    assert "each row has one document, with at most 32 tokens" in found["notes"]
 
 
 def test_a_set_that_the_run_cannot_spell_is_listed_and_the_others_go_on(
@@ -323,7 +325,7 @@ def test_what_is_no_text_or_not_sound_is_one_line(
 ) -> None:
     flags = ["--suite", "zero_shot", "--suite_folder"]
     said = fails(["evaluate", str(trained), *flags, str(folder)])
-    assert "zero_shot must be evaluated by a model of text, got a run on ToyData" in said
+    assert "zero_shot requires a run on text, got a run on ToyData" in said
     out = tmp_path / "s.json"
     command = ["evaluate", str(run), *flags, str(tmp_path), "--json", str(out)]
     (tmp_path / "ptb.txt").write_bytes(b"good\nb\xe4d\n")

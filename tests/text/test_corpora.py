@@ -37,9 +37,9 @@ def test_what_is_not_there_is_refused(tmp_path, write) -> None:
             FileNotFoundError, match=r"data.valid must be a file, a glob that match"
         ):
             documents(given, "valid")
-    with pytest.raises(ValueError, match=r"must name files, got the folder .*/\*.txt or the like"):
+    with pytest.raises(ValueError, match=r"must be files, got the folder .* such as .*/\*.txt"):
         documents(str(tmp_path))
-    with pytest.raises(ValueError, match=r"data.train must name at least one file, got none"):
+    with pytest.raises(ValueError, match=r"data.train must be at least one file, got none"):
         documents([])
     with pytest.raises(ValueError, match=r"must end in one of .txt, .jsonl, .parquet"):
         documents(str(write("a.csv", "x")))
@@ -93,7 +93,7 @@ def test_the_last_documents_of_openwebtext_validate(monkeypatch) -> None:
 
 def test_a_split_that_a_corpus_does_not_have() -> None:
     with pytest.raises(
-        ValueError, match=r"got 'lm1b', which has train, test; leave data.valid out"
+        ValueError, match=r"got 'lm1b', which only has train, test; remove data.valid"
     ):
         documents("lm1b", "valid")
 
@@ -102,8 +102,8 @@ def test_a_hub_name_without_a_network_says_where_a_copy_would_be_used(cache) -> 
     with pytest.raises(ValueError, match=r"HF_HUB_OFFLINE is set") as error:
         documents("wikitext-103", "test")
     said = str(error.value)
-    assert "Salesforce/wikitext on the hub" in said and "\n" not in said
-    assert said.endswith(f"put test*.jsonl, .parquet or .txt into {cache}/corpora/wikitext-103")
+    assert "'wikitext-103' (Salesforce/wikitext) from the hub" in said and "\n" not in said
+    assert said.endswith(f"copy test*.jsonl, .parquet or .txt into {cache}/corpora/wikitext-103")
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_the_hub_through_datasets(hub, cache) -> None:
 def test_a_column_that_the_hub_has_under_another_name(hub, monkeypatch) -> None:
     facts = PUBLISHED["ptb"]
     monkeypatch.setitem(PUBLISHED, "ptb", Published(facts.hub, facts.config, facts.splits))
-    with pytest.raises(ValueError, match="must have the column 'text', got body, n; put train"):
+    with pytest.raises(ValueError, match="must have the column 'text', got body, n; copy train"):
         documents("ptb")
 
 

@@ -155,31 +155,32 @@ def test_rows_of_a_store_across_shards_and_processes(write, monkeypatch, tokeniz
             BertTokenizer(),
             True,
             False,
-            "rows: 1,024 tokens, wrapped: documents end to end with a separator, [SEP], after each",
-            "counted: all positions count, separators too; BOS and EOS of a row, [CLS] and [SEP], "
-            "count",
+            "rows of 1,024 tokens are cut from concatenated documents, each followed by the "
+            "separator [SEP]",
+            "all positions count, including separators; the BOS and EOS tokens of a row, [CLS] and "
+            "[SEP], count",
         ),
         (
             BertTokenizer(),
             False,
             False,
-            "rows: a document each, not wrapped, at most 1,024 tokens",
-            "counted: padding is neither attended to nor counted; BOS and EOS of a row, [CLS] and "
-            "[SEP], count",
+            "each row has one document, with at most 1,024 tokens",
+            "padding is neither attended to nor counted; the BOS and EOS tokens of a row, [CLS] "
+            "and [SEP], count",
         ),
         (
             ByteTokenizer(),
             False,
             True,
-            "rows: a document or a piece of one each, not wrapped, at most 1,024 tokens",
-            "counted: padding is neither attended to nor counted; rows have no BOS and EOS",
+            "each row has one document or a piece of one, with at most 1,024 tokens",
+            "padding is neither attended to nor counted; rows have no BOS and EOS tokens",
         ),
         (
             JSONTokenizer("unread"),
             True,
             False,
-            "rows: 1,024 tokens, wrapped: documents end to end",
-            "counted: all positions count; rows have no BOS and EOS",
+            "rows of 1,024 tokens are cut from concatenated documents",
+            "all positions count; rows have no BOS and EOS tokens",
         ),
     ],
 )
@@ -196,4 +197,4 @@ def test_a_frame_without_names_is_said_to_count() -> None:
             return 1, 2
 
     _, counts = describe_rows(Framed(), 8, wrap=True, split=False)
-    assert counts.endswith("; BOS and EOS of a row count")
+    assert counts.endswith("; the BOS and EOS tokens of a row count")

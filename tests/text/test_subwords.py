@@ -80,9 +80,9 @@ def test_many_are_encoded_as_one_by_one(gpt2, bert) -> None:
 def test_published_vocabularies_are_known_without_their_files(gpt2, bert, cache) -> None:
     for here, named in ((gpt2, GPT2Tokenizer()), (bert, BertTokenizer())):
         assert (named.vocab_size, named.fingerprint) == (here.vocab_size, here.fingerprint)
-        with pytest.raises(ValueError, match=r"HF_HUB_OFFLINE is set\); put the files into ") as e:
+        with pytest.raises(ValueError, match=r"HF_HUB_OFFLINE is set\); copy the files into ") as e:
             named.encode("a")
-        assert f"{cache / 'tokenizers' / named.vocabulary}, or name another folder" in str(e.value)
+        assert f"{cache / 'tokenizers' / named.vocabulary}, or give another folder" in str(e.value)
         target = cache / "tokenizers" / named.vocabulary
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(here.vocabulary)
@@ -94,8 +94,8 @@ def test_without_a_network_the_name_is_not_found_either(monkeypatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://nowhere.invalid")
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    assert why_offline() == "no network: nowhere.invalid is not found"
-    with pytest.raises(ValueError, match=r"no network: nowhere.invalid is not found"):
+    assert why_offline() == "no network: nowhere.invalid cannot be resolved"
+    with pytest.raises(ValueError, match=r"no network: nowhere.invalid cannot be resolved"):
         JSONTokenizer("somebody/something").encode("a")
 
 
@@ -166,11 +166,11 @@ def test_noise_of_a_run_does_not_draw_reserved_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("merges", "ids", "said"),
     [
-        (("h x",), None, "must hold merges of two tokens of .*take both files from one vocabulary"),
-        (("h e y",), None, "must hold merges of two tokens"),
-        ((), None, "must hold merges of two tokens"),
-        (("h e",), {"h": 0, "e": 1, "he": 3}, "from 0 to 2 without a gap, got 3 in place of 2"),
-        (("h e",), {"h": 0, "e": 1, "he": "2"}, "must map tokens to ids; fetch the file again"),
+        (("h x",), None, "must list merges of two tokens of .*use two files of the same vocab"),
+        (("h e y",), None, "must list merges of two tokens"),
+        ((), None, "must list merges of two tokens"),
+        (("h e",), {"h": 0, "e": 1, "he": 3}, "from 0 to 2 without a gap, got 3 instead of 2"),
+        (("h e",), {"h": 0, "e": 1, "he": "2"}, "must map tokens to ids; download the file again"),
     ],
 )
 def test_files_that_do_not_fit_together(tmp_path: Path, merges, ids, said: str) -> None:
@@ -193,11 +193,11 @@ def test_other_bad_vocabularies(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"vocab.json: must be a JSON object"):
         GPT2Tokenizer(str(folder)).encode("a")
     (folder / "vocab.txt").write_bytes(b"[UNK]\nab\xff\n")
-    with pytest.raises(ValueError, match=r"must be UTF-8, got byte 0xff at offset 8; fetch it"):
+    with pytest.raises(ValueError, match=r"must be UTF-8, got byte 0xff at offset 8; download"):
         BertTokenizer(str(folder)).encode("a")
     (folder / "vocab.txt").write_text("a\nb\na\n")
     with pytest.raises(
-        ValueError, match=r"different tokens, one per line, including \[UNK\], got 2"
+        ValueError, match=r"distinct tokens, one per line, including \[UNK\], got 2"
     ):
         BertTokenizer(str(folder)).encode("a")
     (folder / "vocab.txt").write_text("[UNK]\nb\n")
@@ -209,7 +209,7 @@ def test_another_vocabulary_under_a_published_name(cache: Path) -> None:
     (cache / "tokenizers").mkdir(parents=True)
     small_bpe(cache / "tokenizers" / "gpt2")
     with pytest.raises(
-        ValueError, match="the published gpt2 with 50257 tokens, got another with 6"
+        ValueError, match="the published gpt2 with 50257 tokens, got a different one with 6"
     ):
         GPT2Tokenizer("gpt2").encode("h")
 
@@ -249,7 +249,7 @@ def test_tokenizer_json(bert: BertTokenizer, tmp_path: Path) -> None:
     other = JSONTokenizer(str(file))
     assert other.fingerprint != same.fingerprint
     file.write_text(json.dumps({"model": {"type": "none"}}))
-    with pytest.raises(ValueError, match=r"must be a tokenizer.json that the library reads, got"):
+    with pytest.raises(ValueError, match=r"must be a tokenizer.json that the tokenizers lib, got"):
         JSONTokenizer(str(file)).encode("a")
     bert._loaded.engine.save(str(file))
     framed = JSONTokenizer(str(file), bos="[CLS]", eos="[END]")

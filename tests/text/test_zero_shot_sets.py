@@ -128,8 +128,8 @@ def test_long_documents_are_split_or_cut_as_in_training(
     assert held.sum() == counted and found.num_documents == 2
     assert found.origin.endswith("1 documents cut") == (long == "truncate")
     assert found.units_per_token == (1 if long == "split" else None)
-    each = "a document or a piece of one" if long == "split" else "a document"
-    assert f"rows: {each} each, not wrapped, at most 16 tokens" in suite.notes(data)
+    each = "one document or a piece of one" if long == "split" else "one document"
+    assert f"each row has {each}, with at most 16 tokens" in suite.notes(data)
 
 
 def test_what_is_not_the_tokenizers_fault_is_no_reason_to_go_on(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The commands that text adds to the command line; each is a Python function, too."""
+"""Commands for text; each is also a Python function."""
 
 from seqdiff.cli.extensions import Command
 
@@ -7,7 +7,7 @@ COMMANDS = [
         "generative-perplexity",
         "text.commands.generative_perplexity:generative_perplexity",
         "Text",
-        "Perplexity of samples under another model: seqdiff generative-perplexity runs/text",
+        "Compute perplexity under another model: seqdiff generative-perplexity runs/text",
     ),
     Command(
         "glue",

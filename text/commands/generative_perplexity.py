@@ -34,21 +34,22 @@ def generative_perplexity(
     batch_size: int = 8,
     device: str | None = None,
 ) -> None:
-    """Perplexity of samples under another model, beside their unigram entropy.
+    """Compute the perplexity of samples under another model, and their unigram entropy.
 
-    With a run, options of the sampler may follow, for example --temperature 0.8; seqdiff samplers
-    NAME lists them.
+    After a run directory you can give options of the sampler, for example --temperature 0.8.
+    The command seqdiff samplers NAME lists the options of a sampler.
 
     Args:
-        words: Run directory to draw from, and options of the sampler; or a file: .txt with a sample
-            per line or as seqdiff sample writes it, or .jsonl with the key text.
+        words: A run directory to sample from, followed by options of the sampler; or a file of
+            samples. The file is a .txt file with one sample per line, a .txt file written by
+            seqdiff sample, or a .jsonl file with the key text.
         num_samples: Number of samples to draw from a run; default: 64.
-        length: Tokens in each; default: those of a training row.
-        extrapolate: Draw samples longer than the rows of training.
-        sampler: Name of a sampler; default: that of seqdiff sample for such a run.
-        seed: Seed of the draws; default: 0.
-        model: Folder or hub name of an autoregressive model of transformers, with safetensors.
-        batch_size: Windows per call of the model, and samples drawn at a time.
+        length: Number of tokens per sample; default: the length of a training row.
+        extrapolate: Draw samples longer than the training rows.
+        sampler: Name of a sampler; default: the one that seqdiff sample uses for this run.
+        seed: Seed for sampling; default: 0.
+        model: Folder or hub name of an autoregressive transformers model, saved as safetensors.
+        batch_size: Number of windows per call of the model, and of samples drawn at a time.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
@@ -119,10 +120,10 @@ def _plan(
     *,
     extrapolate: bool,
 ) -> tuple[Sampler, Blanks]:
-    """Choose and check the samples to draw from a run, before the judge is loaded.
+    """Build the sampler and check the requested samples before the judge is loaded.
 
     Raises:
-        ValueError: If the run is not on text, or cannot draw samples of that length.
+        ValueError: If the run is not a text model, or cannot draw samples of that length.
     """
     from seqdiff.data import Blanks
     from seqdiff.run import check_context, fit_sampler, open_sampler
@@ -131,8 +132,8 @@ def _plan(
     built = open_sampler(run, sampler, options)
     if not isinstance(run.datamodule, TextDataModule):
         raise ValueError(
-            f"{_OWNER}.samples must be a run on text, got {run.directory}, a run on "
-            f"{type(run.datamodule).__name__}; choose another"
+            f"{_OWNER}.samples must be a run on text, got {run.directory}, which is a run on "
+            f"{type(run.datamodule).__name__}; choose another run"
         )
     built = fit_sampler(built, run, stop=None, extrapolate=extrapolate)
     tokens = length or run.datamodule.length
@@ -141,7 +142,7 @@ def _plan(
 
 
 def _read(samples: Path, options: list[str], drawing: dict[str, object]) -> list[str]:
-    """Read a file of samples, which takes no options of a run.
+    """Read a file of samples; options that only apply to a run raise an error.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -157,40 +158,42 @@ def _read(samples: Path, options: list[str], drawing: dict[str, object]) -> list
     texts = read_samples(f"{_OWNER}.samples", samples)
     if options:
         raise ValueError(
-            f"{_OWNER}: unrecognized arguments: {' '.join(options)}; options of a sampler go "
-            f"with a RUN to draw from, got the file {samples}"
+            f"{_OWNER}: unrecognized arguments: {' '.join(options)}; sampler options require a "
+            f"run directory, got the file {samples}"
         )
     given = [f"--{name}" for name, value in drawing.items() if value is not None]
     if given:
         raise ValueError(
-            f"{_OWNER}: {', '.join(given)} must come with a RUN to draw from, got the file "
-            f"{samples}; leave out, or give a run directory"
+            f"{_OWNER}: {', '.join(given)} requires a run directory, got the file {samples}; "
+            "remove the option, or give a run directory"
         )
     return texts
 
 
 def conventions(bos_name: str | None, context: int | None) -> tuple[str, ...]:
-    """Describe in words how samples were read.
+    """Describe how samples were tokenized, cut into windows and counted.
 
     Args:
         bos_name: Name of the token before each sample, if there is one.
-        context: Most tokens that the model reads at once.
+        context: Maximum number of tokens that the model reads at once.
     """
-    first = f"predicted after {bos_name}" if bos_name else "given, not counted"
+    first = f"is predicted after {bos_name}" if bos_name else "is not predicted"
     span = (
-        "whole samples are read at once"
+        "the model reads whole samples"
         if context is None
-        else f"read {context:,} tokens at once, with stride {max(1, context // 2):,} if longer"
+        else f"the model reads windows of {context:,} tokens, with stride {max(1, context // 2):,}"
     )
     return (
-        "tokenized by the model's own tokenizer; entropy is of these tokens within a sample",
-        f"first token of a sample: {first}; {span}",
-        "± SE is over samples; low perplexity with little entropy is a failure, not a success",
+        "samples are tokenized by the model's own tokenizer; the entropy is that of the tokens "
+        "of one sample",
+        f"the first token of a sample {first}; {span}",
+        "± SE is the standard error over samples; samples that repeat themselves have a low "
+        "perplexity and a low entropy",
     )
 
 
 def build_table(result: GenerativePerplexity, title: str, notes: tuple[str, ...]) -> Table:
-    """Build the table for a terminal; it always includes the entropy.
+    """Build the table for a terminal.
 
     Args:
         result: The numbers.
@@ -205,12 +208,12 @@ def build_table(result: GenerativePerplexity, title: str, notes: tuple[str, ...]
         ("perplexity", result.perplexity, result.perplexity_error),
         ("nats/token", likelihood.nats_per_token, result.nats_per_token_error),
         ("unigram entropy, nats", float(result.entropy.mean()), result.entropy_error),
-        ("least entropy of a sample", float(result.entropy.min()), None),
+        ("lowest entropy of a sample", float(result.entropy.min()), None),
     )
     counted = f"{len(result.entropy):,} samples, {tokens:,} tokens predicted"
     without = len(result.entropy) - len(likelihood.nats)
     if without:
-        counted += f", none in {without:,} of the samples, which the perplexity leaves out"
+        counted += f"; {without:,} samples without a predicted token are left out of the perplexity"
     table = Table(title=f"{title}: {counted}", caption="\n".join(notes))
     table.add_column("")
     for heading in ("mean", "± SE"):

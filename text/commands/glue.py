@@ -29,19 +29,22 @@ def glue(
     out: Path | None = None,
     device: str | None = None,
 ) -> None:
-    """Fine-tune a BERT, before or after masked diffusion, on a task of GLUE.
+    """Fine-tune a BERT model on a GLUE task.
+
+    The model is a BERT checkpoint, or a run that continued to train one by masked diffusion.
 
     Args:
         model: Run whose backbone is a text.pretrained.BertBackbone, or a BERT checkpoint.
-        task: Task of GLUE.
+        task: GLUE task.
         train: Table of the training examples, .tsv.
         dev: Table of the dev examples, .tsv.
-        lr: Learning rates.
-        seeds: Seeds for each learning rate.
-        epochs: Epochs; the result is that of the best epoch on dev.
+        lr: Learning rates to try.
+        seeds: Number of seeds for each learning rate.
+        epochs: Number of epochs; the table shows the best epoch on dev.
         batch_size: Examples per step.
-        max_length: Most tokens of an example; longer ones are truncated.
-        out: Folder of the results; with it, the same command continues after an interruption.
+        max_length: Maximum number of tokens per example; longer examples are truncated.
+        out: Folder for the results. If it is set, repeating the command resumes after an
+            interruption.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
@@ -71,8 +74,8 @@ def glue(
     assert backbone.max_length is not None
     if not 4 <= max_length <= backbone.max_length:
         raise ValueError(
-            f"glue.max_length must be in 4..{backbone.max_length}, the model's context, got "
-            f"{max_length}; 128 is usual"
+            f"glue.max_length must be between 4 and {backbone.max_length}, the context of the "
+            f"model, got {max_length}; 128 is usual"
         )
     owner = f"glue.model: the checkpoint of {model}, for its tokenizer,"
     tokenizer = load_tokenizer(owner, backbone.checkpoint)
@@ -109,6 +112,6 @@ def _backbone(name: str) -> BertBackbone:
     if not isinstance(backbone, BertBackbone):
         raise ValueError(
             f"glue.model must be a run on text.pretrained.BertBackbone, got {name} on "
-            f"{type(backbone).__name__}; train one, or give a BERT checkpoint"
+            f"{type(backbone).__name__}; give another run, or a BERT checkpoint"
         )
     return backbone

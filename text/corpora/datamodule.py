@@ -36,38 +36,39 @@ _CHARACTERS = 512
 class TextDataModule(SequenceDataModule):
     """Rows of text from local files or a published corpus.
 
-    With ``wrap``, documents are concatenated, each followed by the tokenizer's separator, and cut
-    into rows, ``[BOS] L-2 tokens [EOS]`` if the tokenizer has such a frame; all L positions count.
-    Without it, a row is ``[BOS] document [EOS]`` and padding, which is neither attended to nor
-    counted. Training shuffles the documents in every epoch. An evaluation reads every token: the
-    last wrapped row is padded.
+    If ``wrap`` is true, documents are concatenated, each followed by the tokenizer's separator, and
+    cut into rows. If the tokenizer has a frame, a row is ``[BOS] L-2 tokens [EOS]``. All positions
+    count. If ``wrap`` is false, a row is ``[BOS] document [EOS]`` followed by padding, which is
+    neither attended to nor counted. Training shuffles the documents in every epoch. For evaluation,
+    the last wrapped row is padded, so that every token counts.
 
-    If ``train`` names a published corpus, splits that are not given are those of that corpus.
-    Otherwise they are drawn from the documents of ``train``; equal documents always get the same
+    If ``train`` names a published corpus, splits that you do not set are those of that corpus.
+    Otherwise they are drawn from the documents of ``train``. Equal documents always get the same
     split.
 
     Args:
         tokenizer: Maps strings to ids and back.
-        length: Tokens of a row, the frame included.
-        train: Files or globs of .txt, .jsonl and .parquet, perhaps with .gz; or the name of a
-            published corpus such as ``wikitext-103``, see ``text.corpora.published``.
-        valid: The same, to validate on.
-        test: The same, to test on.
-        split: Fractions of train, valid and test in the documents of ``train``; 0 leaves out that
-            split. The fraction of a split that has files of its own is added to training.
-        split_seed: Seed of the split; independent of the run's seed, because it defines the data.
-        wrap: Whether documents are concatenated; otherwise each gets a row of its own.
+        length: Number of tokens in a row, including the frame.
+        train: Files or globs of .txt, .jsonl and .parquet files, optionally with .gz; or the name
+            of a published corpus such as ``wikitext-103``, see ``text.corpora.published``.
+        valid: Validation data, in the same form.
+        test: Test data, in the same form.
+        split: Fractions of the documents of ``train`` that go to train, valid and test; 0 leaves
+            that split out. If a split has files of its own, its fraction is added to training.
+        split_seed: Seed of the split. It is independent of the seed of the run, because it defines
+            the data.
+        wrap: Whether documents are concatenated; otherwise each document gets its own row.
         long_documents: How to treat an unwrapped document longer than a row: raise an error,
             truncate it, or split it into several rows.
         document: Unit of text in a .txt file: ``file``, ``line``, or ``paragraph`` (paragraphs
             are separated by empty lines).
         field: Field of a .jsonl line, or column of a .parquet file, that holds the text.
-        detokenizer: Rules that undo the tokenization of an older corpus: ``wikitext``, ``ptb``,
-            ``lm1b``, ``lambada``, ``scientific_papers`` or ``none``; null means that of the
-            published corpus.
-        num_processes: Processes that tokenize in parallel; null means one for each core.
+        detokenizer: Rules that undo the word-level tokenization of an older corpus: ``wikitext``,
+            ``ptb``, ``lm1b``, ``lambada``, ``scientific_papers`` or ``none``. If null, a published
+            corpus uses its own rules, and other files use ``none``.
+        num_processes: Number of processes that tokenize in parallel; null means one per core.
         batch_size: Training examples per device and forward pass.
-        eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
+        eval_batch_size: Batch size for validation and test; ``None`` means ``batch_size``.
         num_workers: Loader processes per device.
 
     Raises:
@@ -149,8 +150,8 @@ class TextDataModule(SequenceDataModule):
         Raises:
             FileNotFoundError: If a file is missing.
             OSError: If the cache cannot be written.
-            ValueError: If a file is invalid, there is no such split, or a requested split holds
-                no row.
+            ValueError: If a file is invalid, there is no such split, or a requested split has no
+                rows.
         """
         if split not in SPLITS:
             raise ValueError(
@@ -162,17 +163,18 @@ class TextDataModule(SequenceDataModule):
             other = "" if split == "train" else f"evaluate another with --split {there[-1]}, or "
             raise ValueError(
                 f"TextDataModule.dataset: there is no {split} split, only {' and '.join(there)}; "
-                f"{other}give data.{split} files"
+                f"{other}set data.{split} to files"
             )
         return self._datasets[split]
 
     def baselines(self, split: Split) -> dict[str, RowNats]:
         """Fit n-gram models to the training rows and score a split, row by row.
 
-        Orders 0 to 4 for bytes and characters, 0 and 1 for larger vocabularies, and
-        ``BackoffModel``, whose order and concentration are chosen on 2^20 tokens of the validation
-        split; without a validation split there is no such model. They are fitted to evenly spaced
-        rows with at most 2^22 training tokens, 2^24 for ``BackoffModel``.
+        The models are n-grams of order 0 to 4 for bytes and characters, or 0 and 1 for larger
+        vocabularies, and a ``BackoffModel``. The order and the concentration of the
+        ``BackoffModel`` are chosen on 2^20 tokens of the validation split. It is left out if there
+        is no validation split. The models are fitted to evenly spaced rows with at most 2^22
+        training tokens (2^24 for ``BackoffModel``).
         """
         train, scored = self.dataset("train"), self.dataset(split)
         vocab_size = self.tokenizer.vocab_size
@@ -220,7 +222,7 @@ class TextDataModule(SequenceDataModule):
         }
 
     def _parts(self) -> dict[Split, Part]:
-        """Find the source of each split that has one of its own."""
+        """Find the sources of the splits that have their own."""
         parts: dict[Split, Part] = {
             split: find_part(split, value, self.reading, self.detokenizer)
             for split in SPLITS
@@ -235,7 +237,7 @@ class TextDataModule(SequenceDataModule):
         chosen: dict[Split, tuple[Part, Int64[np.ndarray, " _"]]],
         stores: dict[tuple[Source, str], TokenStore],
     ) -> None:
-        """Assign fractions of the training documents to splits without a source of their own."""
+        """Assign training documents to the splits that have no source."""
         part, documents = chosen["train"]
         fractions = [
             0.0 if split in chosen else fraction
@@ -256,7 +258,7 @@ class TextDataModule(SequenceDataModule):
         documents: Int64[np.ndarray, " D"],
         layout: Layout,
     ) -> WrappedRows | DocumentRows:
-        """Cut rows, and check that there are some."""
+        """Cut rows, and check that there is at least one."""
         if self.wrap:
             found = WrappedRows(store, documents, layout, keep_tail=split != "train")
         else:
@@ -265,10 +267,10 @@ class TextDataModule(SequenceDataModule):
             found = DocumentRows(store, documents, layout, split=split_up)
         if len(found) == 0:
             raise ValueError(
-                f"TextDataModule: the {split} split holds no row of {self.length} tokens, got "
+                f"TextDataModule: the {split} split has no row of {self.length} tokens, got "
                 f"{len(documents):,} documents with {int(store.lengths[documents].sum()):,} tokens "
-                f"of {part.source.name}; use a shorter data.length, name files for data.{split}, "
-                "or let data.document be line or paragraph"
+                f"from {part.source.name}; reduce data.length, set data.{split} to files, or set "
+                "data.document to line or paragraph"
             )
         return found
 
@@ -281,13 +283,14 @@ class TextDataModule(SequenceDataModule):
             raise ValueError(
                 f"TextDataModule.length must fit every document ({layout.body} of {self.length} "
                 f"tokens are for text), got {int((lengths > layout.body).sum()):,} longer ones in "
-                f"{part.source.name}, the longest of {int(lengths[longest]):,} tokens; raise "
-                "data.length, set data.long_documents to split or truncate, or data.wrap to true"
+                f"{part.source.name}, the longest with {int(lengths[longest]):,} tokens; increase "
+                "data.length, set data.long_documents to split or truncate, or set data.wrap to "
+                "true"
             )
 
 
 def _blocks(dataset: WrappedRows | DocumentRows, most: int | None = None) -> Iterator[Block]:
-    """Read rows in blocks: all, or evenly spaced ones with about ``most`` tokens."""
+    """Yield blocks of all rows, or of evenly spaced rows with about ``most`` tokens."""
     step = 1 if most is None else -(-len(dataset) * dataset.layout.length // most)
     chosen = np.arange(0, len(dataset), max(1, step))
     for first in range(0, len(chosen), _BLOCK_ROWS):

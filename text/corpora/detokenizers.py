@@ -1,8 +1,8 @@
 """Remove the spaces and signs that word-level tokenization left in older corpora.
 
-Published zero-shot perplexities are of detokenized text (Sahoo et al. 2024, arXiv:2406.07524,
-section 5.1; Radford et al. 2019, section 3.1). Each function takes one document. The rules of a
-corpus are applied in order, each to the output of the one before.
+Published zero-shot perplexities are measured on detokenized text (Sahoo et al. 2024,
+arXiv:2406.07524, section 5.1; Radford et al. 2019, section 3.1). Each function takes one document
+and applies the rules of its corpus in order.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PTB = _rules(
     (r" n't", "n't"),
     (r" \n ", "\n"),
     (r"\\/", "/"),
-    # A look-ahead, so that every N of a run of them is found.
+    # The look-ahead finds every N in a run such as "N N N".
     (r" N(?= )", " 1"),
     (r"\$ 1", "$1"),
     (r"# 1", "#1"),

@@ -1,6 +1,6 @@
 """Documents streamed from .txt, .jsonl and .parquet files, plain or gzip.
 
-``TextReader`` and ``JSONLinesReader`` are ``seqdiff score --text`` and ``--jsonl``.
+``TextReader`` and ``JSONLinesReader`` implement ``seqdiff score --text`` and ``--jsonl``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Reading:
         document: Unit of text in a .txt file: the file, a line, or a paragraph (paragraphs are
             separated by empty lines).
         field: The field of a .jsonl line, or the column of a .parquet file, that holds the text.
-        edges: How to normalise the white space at the ends of a text, see ``mend_edges``.
+        edges: How to normalise white space at the start and end of a text, see ``mend_edges``.
     """
 
     document: Unit = "line"
@@ -50,7 +50,8 @@ class Document(NamedTuple):
 
     Attributes:
         text: The text.
-        name: ``name`` or else ``id`` of a .jsonl line, on one line; ``None`` if there is none.
+        name: The field ``name`` of a .jsonl line, or else ``id``, without line breaks; ``None`` if
+            there is neither.
     """
 
     text: str
@@ -67,7 +68,7 @@ def kind(path: Path) -> str:
     if suffixes and suffixes[-1] in SUFFIXES:
         return suffixes[-1]
     raise ValueError(
-        f"{path}: must end in one of {', '.join(SUFFIXES)}, perhaps with .gz; rename the file"
+        f"{path}: must end in one of {', '.join(SUFFIXES)}, optionally with .gz; rename the file"
     )
 
 
@@ -82,8 +83,8 @@ def read_documents(path: Path, reading: Reading) -> Iterator[str]:
         reading: How to read it.
 
     Raises:
-        ValueError: If the file is damaged, not UTF-8, or a line or row has no text in the field,
-            with the place.
+        ValueError: If the file is damaged or not UTF-8, or a line or row has no text in the field;
+            the message gives the position.
     """
     for document in read_named(path, reading):
         yield document.text
@@ -98,12 +99,12 @@ def read_named(path: Path, reading: Reading) -> Iterator[Document]:
 
 
 def mend_edges(text: str, edges: Edges) -> str:
-    """Normalise the white space at the ends of a text, so that all file formats agree.
+    """Normalise white space at the start and end of a text, so that all file formats agree.
 
     Args:
         text: A document with a visible character.
         edges: ``kept`` leaves the text unchanged, ``trimmed`` removes white space, and ``line``
-            ends the text with one line feed and keeps the blanks before it.
+            ends the text with one line feed and keeps the spaces before it.
     """
     if edges == "line":
         return text.rstrip("\r\n") + "\n"
@@ -145,8 +146,8 @@ def _read_jsonl(path: Path, reading: Reading) -> Iterator[Document]:
                 f"{where}: must be a JSON object, got {type(record).__name__}; correct the line"
             )
         if not isinstance(record.get(reading.field), str):
-            there = ", ".join(map(repr, record)) or "no field"
-            got = f"no such field but {there}" if reading.field not in record else "no string there"
+            there = f"the fields {', '.join(map(repr, record))}" if record else "no fields"
+            got = there if reading.field not in record else "a value that is not a string"
             raise ValueError(
                 f"{where}: must have text in the field {reading.field!r}, got {got}; "
                 "set the field, or correct the line"
@@ -165,12 +166,12 @@ def _name(record: dict[str, object], reading: Reading) -> str | None:
 
 
 def _checked(text: str, where: str) -> str:
-    """Check that there is no half of a surrogate pair, which UTF-8 cannot hold."""
+    """Check that there is no unpaired surrogate, which UTF-8 cannot represent."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{where}: must hold whole characters, got half of one, "
+            f"{where}: must not contain unpaired surrogates, got "
             f"\\u{ord(text[error.start]):04x}; correct the line"
         ) from error
     return text
@@ -198,7 +199,7 @@ def _read_parquet(path: Path, reading: Reading) -> Iterator[Document]:
                 row += 1
     except (arrow.ArrowInvalid, OSError) as error:
         raise ValueError(
-            f"{path}: the parquet file is damaged ({error}); fetch it again"
+            f"{path}: the parquet file is damaged ({error}); download it again"
         ) from error
 
 
@@ -211,10 +212,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line[skipped:].decode("utf-8")
         except UnicodeDecodeError as error:
             place = offset + skipped + error.start
-            unpacked = " of the unpacked text" if is_gzip(path) else ""
+            unpacked = " of the uncompressed text" if is_gzip(path) else ""
             raise ValueError(
                 f"{path}: must be UTF-8, got byte 0x{line[skipped + error.start]:02x} at offset "
-                f"{place}{unpacked} (line {number}); convert it: iconv -f LATIN1 -t UTF-8"
+                f"{place}{unpacked} (line {number}); convert it, for example with "
+                "iconv -f LATIN1 -t UTF-8"
             ) from error
         offset += len(line)
 
@@ -226,10 +228,10 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
         try:
             yield from stream
         except EOFError as error:
-            raise ValueError(f"{path}: the gzip file is truncated; fetch it again") from error
+            raise ValueError(f"{path}: the gzip file is truncated; download it again") from error
         except (gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(
-                f"{path}: the gzip file is damaged ({error}); fetch it again"
+                f"{path}: the gzip file is damaged ({error}); download it again"
             ) from error
 
 
@@ -286,12 +288,12 @@ def _read_records(
 
     if not isinstance(tokenizer, TextTokenizer):
         raise ValueError(
-            f"score.{flag} must be scored by a model of text, got a run whose tokenizer "
-            f"is {type(tokenizer).__name__}; choose another run"
+            f"score.{flag} requires a run on text, got a run whose tokenizer is "
+            f"{type(tokenizer).__name__}; choose another run"
         )
     if kind(path) != suffix:
         raise ValueError(
-            f"score.{flag} must end in {suffix}, perhaps with .gz, got {path}; rename it"
+            f"score.{flag} must end in {suffix}, optionally with .gz, got {path}; rename the file"
         )
     records = []
     for number, document in enumerate(read_named(path, reading), start=1):

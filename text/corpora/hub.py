@@ -1,4 +1,4 @@
-"""The tokens of published text models, for ``seqdiff.load``."""
+"""Opens published text models for ``seqdiff.load``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from seqdiff.backbones import CONFIG_FILE, Backbone, PublishedTransformer, read_
 from seqdiff.data import NoData, SequenceDataModule
 from text.tokenizers import BertTokenizer, GPT2Tokenizer
 
-# The tokenizer by the number of embeddings: the vocabulary and the mask.
+# Tokenizers by the number of embeddings, which is the size of the vocabulary plus the mask.
 _TOKENIZERS = {50258: (GPT2Tokenizer, "gpt2"), 30523: (BertTokenizer, "bert-base-uncased")}
 
 
 def open_hub(directory: Path) -> tuple[SequenceDataModule, Backbone, int | None]:
     """Open the folder of a published MDLM or BD3-LM.
 
-    The tokenizer is GPT-2's or BERT's, by the size of the vocabulary. Its files are read from the
-    folder if they are there, and otherwise found as ``GPT2Tokenizer`` and ``BertTokenizer`` do.
+    The size of the vocabulary tells whether the tokenizer is that of GPT-2 or of BERT. Its files
+    are read from the folder if they are there. Otherwise they are looked up by the name of the
+    vocabulary, as in ``GPT2Tokenizer`` and ``BertTokenizer``.
 
     Returns:
         A data module without data, the network, and the block size of a BD3-LM.
@@ -29,9 +30,9 @@ def open_hub(directory: Path) -> tuple[SequenceDataModule, Backbone, int | None]
     if not isinstance(size, int) or size not in _TOKENIZERS:
         known = " or ".join(str(one) for one in _TOKENIZERS)
         raise ValueError(
-            f"{directory / CONFIG_FILE} vocab_size must be {known}, that of GPT-2 or BERT with the "
-            f"mask, got {size}; make it a run with a tokenizer of its own: seqdiff train "
-            "--backbone seqdiff.backbones.PublishedTransformer"
+            f"{directory / CONFIG_FILE}: vocab_size must be {known}, the vocabulary of GPT-2 or "
+            f"BERT plus the mask, got {size}; for another tokenizer, use seqdiff train --backbone "
+            "seqdiff.backbones.PublishedTransformer"
         )
     kind, name = _TOKENIZERS[size]
     here = any((directory / file).is_file() for layout in kind.layouts for file in layout)

@@ -14,8 +14,9 @@ class NGramModel:
     """An interpolated Witten-Bell model of fixed order, with all lower orders.
 
     The probability of a symbol x after a context c is ``(count(c x) + d(c) p(x)) / (count(c) +
-    d(c))``. Here d(c) is the number of different symbols that follow c, and p the distribution of
-    the next lower order, uniform below order 0. At the start of a row, the context is shorter.
+    d(c))``. Here d(c) is the number of different symbols that follow c, and p is the distribution
+    of the next lower order. Below order 0, p is uniform. At the start of a row, the context is
+    shorter.
     Source: Witten and Bell 1991, IEEE Trans. Inf. Theory 37:1085, method C.
 
     Attributes:
@@ -27,17 +28,18 @@ class NGramModel:
         """Count the words (n-grams) of rows.
 
         Args:
-            blocks: Rows of ids, and which positions are no padding; padding comes last in a row.
+            blocks: Rows of ids, and a mask that is true at positions other than padding. Padding
+                is at the end of a row.
             vocab_size: K.
-            order: Longest context; ``(K + 1) ** (order + 1)`` must lie below 2^63.
+            order: Longest context; ``(K + 1) ** (order + 1)`` must be less than 2^63.
 
         Raises:
             ValueError: If the order is out of range.
         """
         if order < 0 or (vocab_size + 1) ** (order + 1) >= 2**63:
             raise ValueError(
-                f"NGramModel.order must be at least 0 and leave words of {vocab_size} symbols below"
-                f" 2^63, got {order}; choose a smaller order"
+                f"NGramModel.order must be at least 0, and ({vocab_size} + 1) ** (order + 1) must "
+                f"be less than 2^63, got {order}; choose a smaller order"
             )
         self.vocab_size, self.order = vocab_size, order
         found: list[list[np.ndarray]] = [[] for _ in range(order + 1)]

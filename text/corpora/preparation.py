@@ -1,7 +1,8 @@
-"""Tokenize a corpus once, in parallel, into shards in a cache keyed by the corpus's content.
+"""Tokenize a corpus once, in parallel, into shards in a cache keyed by the content of the corpus.
 
-An interrupted preparation leaves its finished shards, and the next one makes the missing ones. One
-process at a time prepares a corpus; others wait for it and use its shards.
+Finished shards are kept if the preparation is interrupted. The next preparation only writes the
+missing shards. One process at a time prepares a corpus. Other processes wait for it and use its
+shards.
 """
 
 from __future__ import annotations
@@ -135,8 +136,8 @@ def encode_blocks(
             yield future.result()
     except BrokenProcessPool as error:
         raise OSError(
-            "a tokenizing process was killed, perhaps because memory ran out; finished shards are "
-            "kept: run the same command again with a lower data.num_processes"
+            "a tokenizing process was killed, perhaps because memory ran out; run the same command "
+            "again with a lower data.num_processes (finished shards are kept)"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -146,7 +147,7 @@ _worker: Encoder | None = None
 
 
 def _start_worker(encoder: Encoder) -> None:
-    """Prepare a worker process; it ends with its parent."""
+    """Prepare a worker process, which ends when its parent ends."""
     global _worker
     _worker = encoder
     signal.signal(
@@ -199,12 +200,13 @@ def prepare(
     prepared = _open(folder)
     if prepared is not None:
         return prepared
-    tokenizer.encode("")  # fails now, not in an hour, if files or special tokens are missing
+    tokenizer.encode("")  # raises an error at once if files or special tokens are missing
     _ = tokenizer.frame
     total = _survey(source)
     folder.mkdir(parents=True, exist_ok=True)
-    # Without file locks, two processes write the same shards, each atomically.
-    say = "another process is tokenizing this corpus: waiting for it"
+    # Where file locks do not exist, two processes may write the same shards. Each write is
+    # atomic.
+    say = "waiting for another process that is tokenizing this corpus"
     with alone(folder / "lock", lambda: Console(stderr=True).print(say)):
         prepared = _open(folder)
         if prepared is None:
@@ -227,7 +229,7 @@ def _survey(source: Source) -> int:
             bar.update(task, completed=total)
     if total == 0:
         raise ValueError(
-            f"{source.name}: must hold a document with text, got none; check the files"
+            f"{source.name}: must hold at least one document with text, got none; check the files"
         )
     return total
 
@@ -274,7 +276,7 @@ def _cores() -> int:
 
 
 def _blocks(source: Source) -> Iterator[Block]:
-    """Cut a corpus into blocks of whole documents; the cuts depend on the corpus alone."""
+    """Cut a corpus into blocks of whole documents; the cuts depend only on the corpus."""
     documents: list[str] = []
     first = size = 0
     for document in source.documents():
@@ -303,7 +305,7 @@ def _write_manifest(folder: Path, paths: list[Path]) -> None:
 def _open(folder: Path) -> TokenStore | None:
     """Open a prepared corpus; ``None`` if shards are missing or damaged.
 
-    A shard that was modified since is read and compared with its checksum.
+    If a shard was modified after the manifest was written, its checksum is verified.
     """
     manifest = folder / _MANIFEST
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 _ROWS = 1024
-# The hub's branch of parquet files for a set that it otherwise has as a loading script.
+# The branch of a data set on the hub that has its parquet files instead of a loading script.
 _CONVERTED = "refs/convert/parquet"
 
 
@@ -46,10 +46,11 @@ class Published:
         config: Name of its configuration on the hub.
         splits: Names of its splits on the hub.
         column: Column that holds the text.
-        edges: White space at the ends of a document, see ``documents.mend_edges``: as in a row on
-            the hub, so that a copy in any file format is the same text.
+        edges: How to normalise white space at the start and end of a document, see
+            ``documents.mend_edges``. The result has the white space of a row on the hub, so that
+            copies in all file formats have the same text.
         detokenizer: Name of its detokenizer.
-        slices: Our splits that are parts of splits on the hub.
+        slices: Our splits that are slices of splits on the hub.
         revision: Revision on the hub.
         zero_shot: Split that published zero-shot perplexities refer to.
     """
@@ -157,16 +158,15 @@ def load_from_hub(name: str, split: Split) -> Dataset:
             opened = datasets.load_dataset(
                 facts.hub, facts.config, split=facts.splits[split], revision=facts.revision
             )
-    except Exception as error:  # the libraries that raise it are not our dependencies
+    except Exception as error:  # the libraries that define these errors are not dependencies
         raise ValueError(
-            f"data.{split} must name a corpus that has a local copy or is on a reachable hub, got "
-            f"{name!r}, {facts.hub} on the hub ({reason or short(error)}); put "
-            f"{split}*.jsonl, .parquet or .txt into {place}"
+            f"data.{split}: cannot load the corpus {name!r} ({facts.hub}) from the hub "
+            f"({reason or short(error)}); copy {split}*.jsonl, .parquet or .txt into {place}"
         ) from error
     if facts.column not in opened.column_names:
         raise ValueError(
             f"{facts.hub} must have the column {facts.column!r}, got "
-            f"{', '.join(opened.column_names)}; put {split}*.jsonl into {place}"
+            f"{', '.join(opened.column_names)}; copy {split}*.jsonl into {place}"
         )
     return opened
 

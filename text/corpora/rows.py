@@ -1,4 +1,4 @@
-"""Rows of tokens: cut from concatenated documents, or one document each."""
+"""Rows of tokens, cut from concatenated documents or with one document each."""
 
 from __future__ import annotations
 
@@ -58,29 +58,30 @@ class Layout:
 def describe_rows(
     tokenizer: TextTokenizer, length: int, *, wrap: bool, split: bool
 ) -> tuple[str, str]:
-    """Describe in words how rows are cut and which positions count."""
+    """Describe how rows are cut and which positions count."""
     if wrap:
         name = tokenizer.separator_name
-        between = "" if name is None else f" with a separator, {name}, after each"
-        rows = f"rows: {length:,} tokens, wrapped: documents end to end{between}"
-        counts = "all positions count" + ("" if name is None else ", separators too")
+        between = "" if name is None else f", each followed by the separator {name}"
+        rows = f"rows of {length:,} tokens are cut from concatenated documents{between}"
+        counts = "all positions count" + ("" if name is None else ", including separators")
     else:
-        each = "a document or a piece of one" if split else "a document"
-        rows = f"rows: {each} each, not wrapped, at most {length:,} tokens"
+        each = "one document or a piece of one" if split else "one document"
+        rows = f"each row has {each}, with at most {length:,} tokens"
         counts = "padding is neither attended to nor counted"
     names = tokenizer.special
-    framed = "rows have no BOS and EOS"
+    framed = "rows have no BOS and EOS tokens"
     if names is not None:
-        framed = f"BOS and EOS of a row, {names[0]} and {names[1]}, count"
+        framed = f"the BOS and EOS tokens of a row, {names[0]} and {names[1]}, count"
     elif tokenizer.frame is not None:
-        framed = "BOS and EOS of a row count"
-    return rows, f"counted: {counts}; {framed}"
+        framed = "the BOS and EOS tokens of a row count"
+    return rows, f"{counts}; {framed}"
 
 
 class WrappedRows(SequenceDataset):
-    """Concatenated documents, each followed by the separator, cut into rows: [BOS] L-2 ids [EOS].
+    """Rows cut from concatenated documents, each followed by the separator.
 
-    Every epoch of training shuffles the documents, so the cuts differ between epochs.
+    A row is [BOS] L-2 ids [EOS]. Training shuffles the documents in every epoch, so the cuts differ
+    between epochs.
     Source: Sahoo et al. 2024, arXiv:2406.07524, appendix D.
     """
 
@@ -135,7 +136,7 @@ class WrappedRows(SequenceDataset):
         return tokens, ~self.layout.padding(sizes)
 
     def _fill(self, body: np.ndarray, start: int, place: int) -> None:
-        """Fill a body with ids from position ``start`` of the ``place``-th document on."""
+        """Fill a body with ids from position ``start`` on, which is in document ``place``."""
         if self.layout.separator is not None:
             body[:] = self.layout.separator
         filled = 0
@@ -154,13 +155,13 @@ class WrappedRows(SequenceDataset):
 
     def epoch(self, seed: int, number: int) -> WrappedRows:
         """Return the same documents in another order."""
-        # The third number makes this order independent of the stream's order of the rows.
+        # The third number makes this order independent of the order in which rows are streamed.
         order = np.random.default_rng((seed, number, 1)).permutation(self.documents)
         return WrappedRows(self.store, order, self.layout, keep_tail=self.keep_tail)
 
 
 class DocumentRows(SequenceDataset):
-    """One document per row, framed, then padding that is neither attended to nor counted."""
+    """Rows with one framed document each; the padding is neither attended to nor counted."""
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class DocumentRows(SequenceDataset):
     def rows(
         self, indices: Int64[np.ndarray, " B"]
     ) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-        """Fetch rows; every id but the padding counts, including the frame."""
+        """Fetch rows; all ids count except the padding, including the frame."""
         tokens, bodies = self.layout.empty(len(indices))
         sizes = self._sizes(indices)
         places = (self._document[indices].tolist(), self._first[indices].tolist(), sizes.tolist())

@@ -1,8 +1,9 @@
 """Samples and templates in text files: one per line, one JSON object per line, or a listing.
 
-A listing is meant for reading: each sample follows a line with its name and ends with an empty
-line. A sample may contain line breaks, empty lines and even lines that look like names. Such lines
-are prefixed by one more ``>`` (mboxrd quoting), so that a listing is read back to the same samples.
+A listing is meant for people to read. Each sample follows a line with its name and ends with an
+empty line. A sample may contain line breaks, empty lines and lines that look like names. Lines that
+look like names get one more ``>`` in front (mboxrd quoting), so that reading a listing returns the
+same samples.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def format_listing(names: Sequence[str], sequences: Sequence[str]) -> str:
 
 
 def is_listing(content: str) -> bool:
-    """Return whether a file begins with the line of a name."""
+    """Return whether the content of a file begins with a line that has a name."""
     return _NAME.match(content) is not None
 
 
@@ -49,7 +50,7 @@ def parse_listing(content: str) -> list[tuple[str, str]]:
 
 
 def write_txt(path: Path, sequences: list[str], names: list[str]) -> None:
-    """Write a listing, see ``text.corpora.samples``; for other programs, prefer .jsonl.
+    """Write a listing, see ``text.corpora.samples``. Use .jsonl if other programs read the file.
 
     Raises:
         OSError: If the file cannot be written.
@@ -98,8 +99,8 @@ def read_named_samples(owner: str, path: Path) -> list[tuple[str, str]]:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If the suffix is unknown, the file is not UTF-8, or it holds no sample or an
-            empty one.
+        ValueError: If the suffix is unknown, the file is not UTF-8, or it has no sample or an empty
+            sample.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{owner} must be an existing file, got {path}; check the path")
@@ -120,7 +121,9 @@ def read_named_samples(owner: str, path: Path) -> list[tuple[str, str]]:
         for number, line in enumerate(lines, start=1)
     ]
     if not samples:
-        raise ValueError(f"{owner} must hold a sample, got the empty file {path}; sample first")
+        raise ValueError(
+            f"{owner} must hold at least one sample, got the empty file {path}; check the file"
+        )
     return samples
 
 
@@ -145,13 +148,14 @@ def _from_listing(owner: str, path: Path, content: str) -> list[tuple[str, str]]
         samples = parse_listing(content)
     except ValueError as error:
         raise ValueError(
-            f"{owner} must be a whole listing, got {path}: {error}; sample again, or to a .jsonl"
+            f"{owner} must be a complete listing, got {path}: {error}; draw the samples again, or "
+            "write them as .jsonl"
         ) from error
     for name, text in samples:
         if not text:
             raise ValueError(
-                f"{owner} must hold a sample under every name, got none under {name} of {path}; "
-                "remove it, and report that the model drew an empty sample"
+                f"{owner} must hold text under every name, got an empty sample under {name} in "
+                f"{path}; remove the sample, and mention it in your results"
             )
     return samples
 
@@ -163,15 +167,14 @@ def _named(owner: str, path: Path, number: int, line: str, suffix: str) -> tuple
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(
-                f"{owner} must hold a JSON object per line, got: {error} in line {number} of "
+                f"{owner} must hold a JSON object on each line, got: {error} in line {number} of "
                 f"{path}; correct that line"
             ) from error
         row = row if isinstance(row, dict) else {}
         name, text = str(row.get("name", name)), row.get("text")
     if not isinstance(text, str) or not text:
         raise ValueError(
-            f"{owner} must hold a sample in every line, got none in line {number} of {path}; "
-            "remove that line; if it is a sample, report that the model drew an empty "
-            "one"
+            f"{owner} must hold a sample on each line, got none in line {number} of {path}; remove "
+            "the line. If the model drew an empty sample, mention it in your results"
         )
     return name, text

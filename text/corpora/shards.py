@@ -45,7 +45,7 @@ def write_shard(
         vocab_size: Determines the number of bytes of an id.
 
     Raises:
-        OSError: If it cannot be written.
+        OSError: If the file cannot be written.
     """
     dtype = np.dtype(id_dtype(vocab_size)).newbyteorder("<")
     lengths = np.array([len(ids) for ids in documents], dtype="<i8")
@@ -86,7 +86,7 @@ def open_shard(path: Path, *, check: bool) -> Shard:
     """Open a shard.
 
     Raises:
-        ValueError: If it is damaged or truncated.
+        ValueError: If the file is damaged or truncated.
     """
     damaged = ValueError(f"{path}: the cache file is damaged or truncated; delete it")
     with path.open("rb") as stream:
@@ -127,11 +127,11 @@ class TokenStore:
         """Open shards that have been checked.
 
         Raises:
-            ValueError: If one has been truncated since.
+            ValueError: If one has been truncated since it was checked.
         """
         self._paths = list(paths)
         shards = [open_shard(path, check=False) for path in paths]
-        # A memory map keeps its file open, and a process may not open thousands of files.
+        # A memory map keeps its file open, and the number of open files is limited.
         self._map = lru_cache(_OPEN)(lambda number: shards[number].map())
         lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in shards)])
         hashes = np.concatenate([np.zeros(0, np.uint64), *(shard.hashes for shard in shards)])

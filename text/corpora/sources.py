@@ -1,4 +1,4 @@
-"""Sources of documents that a configuration names: files or a published corpus."""
+"""Sources of documents in a configuration: files or a published corpus."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Source(ABC):
 
     @abstractmethod
     def identity(self, folder: Path) -> list[str]:
-        """Strings that change with the content.
+        """Return strings that change when the content changes.
 
         Args:
-            folder: Cache of the digests of files.
+            folder: Folder in which digests of files are cached.
         """
 
 
@@ -79,7 +79,7 @@ class Files(Source):
 
 @dataclass(frozen=True)
 class Hub(Source):
-    """A split of a published corpus, through ``datasets``.
+    """A split of a published corpus, loaded by ``datasets``.
 
     Attributes:
         corpus: Its name in ``PUBLISHED``.
@@ -104,7 +104,7 @@ class Hub(Source):
         return hub_documents(self._opened, facts.column, facts.edges)
 
     def identity(self, folder: Path) -> list[str]:
-        """See ``Source``; ``datasets`` keeps a fingerprint of what it loads."""
+        """Return strings that include the fingerprint of ``datasets``."""
         del folder
         facts, opened = PUBLISHED[self.corpus], self._opened
         options = [facts.hub, facts.config, facts.column, facts.edges]
@@ -131,22 +131,23 @@ class Part:
 def find_part(
     split: Split, given: str | Sequence[str], reading: Reading, detokenizer: str | None
 ) -> Part:
-    """Find the documents that a configuration names.
+    """Find the documents of a split in a configuration.
 
     Args:
-        split: The split that they are for.
-        given: A key of ``PUBLISHED``; or a file or glob, or several.
+        split: The split.
+        given: A key of ``PUBLISHED``, or one or more files or globs.
         reading: How documents are read from files.
-        detokenizer: A key of ``DETOKENIZERS``; ``None`` means that of the published corpus.
+        detokenizer: A key of ``DETOKENIZERS``; ``None`` means the detokenizer of the published
+            corpus, or none for other files.
 
     Raises:
-        FileNotFoundError: If a file or glob matches nothing.
+        FileNotFoundError: If a file does not exist or a glob matches no file.
         ValueError: If the format of a file is unknown, or the corpus has no such split.
     """
     if detokenizer is not None and detokenizer not in DETOKENIZERS:
         raise ValueError(
             f"data.detokenizer must be one of {', '.join(DETOKENIZERS)}, got {detokenizer!r}; "
-            "choose one, or null for that of the published corpus"
+            "choose one of these, or null for the detokenizer of the published corpus"
         )
     if isinstance(given, str) and given in PUBLISHED and not Path(given).exists():
         part = published_part(split, given, reading)
@@ -163,7 +164,7 @@ def published_split(given: object, split: Split) -> str | None:
 
 
 def published_part(split: Split, name: str, reading: Reading) -> Part:
-    """Find a split of a published corpus: a copy in the cache folder, or else on the hub.
+    """Find a split of a published corpus, in the cache folder or else on the hub.
 
     Args:
         split: The split.
@@ -178,8 +179,8 @@ def published_part(split: Split, name: str, reading: Reading) -> Part:
     if wanted is None:
         there = [s for s in ("train", "valid", "test") if facts.slice(s) is not None]
         raise ValueError(
-            f"data.{split} must name a corpus with such a split, got {name!r}, which has "
-            f"{', '.join(there)}; leave data.{split} out, or name files"
+            f"data.{split} must be a corpus with a {split} split, got {name!r}, which only has "
+            f"{', '.join(there)}; remove data.{split}, or set it to files"
         )
     found = sorted(
         path
@@ -199,8 +200,8 @@ def _match(split: Split, patterns: Sequence[str]) -> tuple[Path, ...]:
         plain = Path(pattern).expanduser()
         if plain.is_dir():
             raise ValueError(
-                f"data.{split} must name files, got the folder {pattern}; "
-                f"give {plain / '*.txt'} or the like"
+                f"data.{split} must be files, got the folder {pattern}; give a glob such as "
+                f"{plain / '*.txt'}"
             )
         matched = [plain] if plain.is_file() else []
         if not matched and has_magic(pattern):
@@ -213,7 +214,7 @@ def _match(split: Split, patterns: Sequence[str]) -> tuple[Path, ...]:
             )
         found |= dict.fromkeys(matched)
     if not found:
-        raise ValueError(f"data.{split} must name at least one file, got none; name some")
+        raise ValueError(f"data.{split} must be at least one file, got none; add a file")
     for path in found:
         kind(path)
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Assign documents to splits by a hash of their text, and reject splits that share a text."""
+"""Assign documents to splits by a hash of their text, and reject splits that share text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _U64 = np.uint64
 def deal(
     hashes: UInt64[np.ndarray, " D"], valid: float, test: float, seed: int
 ) -> Int8[np.ndarray, " D"]:
-    """Assign documents to splits; equal texts go together, and adding documents moves no other.
+    """Assign documents to splits.
+
+    Equal texts get the same split. If documents are added, the others keep their splits.
 
     Args:
         hashes: Hashes of the documents' texts.
@@ -45,11 +47,12 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def check_sources(parts: Mapping[Split, Part]) -> None:
-    """Check that no file is in two splits under any name, before slow work.
+    """Check, before slow work, that no file is in two splits, even under another name.
 
     Raises:
         OSError: If the cache cannot be written.
-        ValueError: If two splits share a file's content, or are the same part of a source.
+        ValueError: If two splits have a file with the same content, or are the same part of a
+            source.
     """
     for one, other in combinations(parts, 2):
         a, b = parts[one], parts[other]
@@ -66,14 +69,14 @@ def check_sources(parts: Mapping[Split, Part]) -> None:
 def check_documents(
     hashes: Mapping[Split, UInt64[np.ndarray, " _"]], parts: Mapping[Split, Part]
 ) -> None:
-    """Check that no two splits hold the same documents in any order and file format.
+    """Check that no two splits have the same documents, whatever their order and file format.
 
     Args:
         hashes: Hashes of the documents of each split.
         parts: The source of each split.
 
     Raises:
-        ValueError: If two do.
+        ValueError: If two splits have the same documents.
     """
     for one, other in combinations(hashes, 2):
         a, b = hashes[one], hashes[other]
@@ -91,6 +94,6 @@ def _digests(source: Source) -> dict[str, str]:
 
 def _same(one: Split, other: Split, what: str) -> ValueError:
     return ValueError(
-        f"data.{other} must hold different text from data.{one}, got {what} in both; "
-        f"name other files, or leave out data.{other} to take it from data.train"
+        f"data.{other} must hold different text from data.{one}, got {what} in both; set "
+        f"data.{other} to other files, or remove it to draw it from data.train"
     )

@@ -31,7 +31,7 @@ METRICS = ("accuracy", "matthews", "f1")
 
 
 def measure(truth: Int64[np.ndarray, " n"], found: Int64[np.ndarray, " n"]) -> dict[str, float]:
-    """Compute all metrics by scikit-learn, in percent; F1 is that of class 1."""
+    """Compute all metrics with scikit-learn, in percent; F1 is for class 1."""
     metrics = require_extra("sklearn.metrics", "glue", "text")
     return {
         "accuracy": 100 * float(metrics.accuracy_score(truth, found)),
@@ -56,12 +56,12 @@ class Encoded:
 
 
 def encode(tokenizer: Callable, examples: Sequence[Example], max_length: int) -> Encoded:
-    """Tokenize sentences or pairs; truncate long ones, the longer sentence of a pair first.
+    """Tokenize sentences or pairs. The longer sentence of a pair is truncated first.
 
     Args:
         tokenizer: A tokenizer of transformers.
         examples: Examples to encode.
-        max_length: Most tokens of an example.
+        max_length: Maximum number of tokens per example.
     """
     seconds = [example.second for example in examples]
     found = tokenizer(
@@ -78,8 +78,8 @@ def encode(tokenizer: Callable, examples: Sequence[Example], max_length: int) ->
 class Classifier(nn.Module):
     """A BERT encoder with a new pooler over ``[CLS]``, dropout and a linear layer.
 
-    Source: Devlin et al. 2019, arXiv:1810.04805, section 4.1; the pooler is new too, since a
-    checkpoint trained as a masked language model has none.
+    The pooler is new because a checkpoint trained as a masked language model has none. Source:
+    Devlin et al. 2019, arXiv:1810.04805, section 4.1.
     """
 
     def __init__(self, encoder: nn.Module, width: int, *, num_classes: int = 2) -> None:
@@ -136,15 +136,18 @@ def predict(model: Classifier, data: Encoded, batch_size: int) -> Float[np.ndarr
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a classifier is fine-tuned: AdamW, a linear warm-up over 6% of the steps, then down to 0.
+    """Hyperparameters of fine-tuning.
+
+    The optimizer is AdamW. The learning rate increases linearly over the first 6% of the steps and
+    then decreases linearly to 0.
 
     Attributes:
         lr: Peak learning rate.
-        epochs: Passes over the training examples; the best on dev is kept.
+        epochs: Passes over the training examples; the result is that of the best epoch on dev.
         batch_size: Examples per step.
         seed: Seed of the head, the order of the examples and dropout.
         weight_decay: Weight decay of AdamW.
-        clip: Norm to which gradients are clipped.
+        clip: Maximum norm of the gradients.
     """
 
     lr: float
@@ -225,14 +228,14 @@ def cells(
     parts: Sequence[Encoded],
     recipes: Sequence[Recipe],
 ) -> list[Cell]:
-    """List the runs of a task.
+    """List the fine-tuning runs of a task.
 
     Args:
-        encoder: See ``fine_tune``.
-        width: See ``fine_tune``.
+        encoder: The encoder.
+        width: Size of its hidden states.
         task: The task.
         parts: Training and dev examples.
-        recipes: One for each run.
+        recipes: Hyperparameters of each run.
     """
     weights = {name: weight.cpu() for name, weight in encoder.state_dict().items()}
     content = repr([(part.tokens, part.segments, part.labels.tolist()) for part in parts])
@@ -281,7 +284,7 @@ class Outcome:
 
 
 def summarise(task: Task, lr: float, runs: Sequence[list[dict[str, float]]]) -> Outcome:
-    """Choose the best epoch of each seed by the task's metric; of equal epochs, the first.
+    """Choose the best epoch of each seed by the task's metric; ties go to the first epoch.
 
     Args:
         task: The task.
@@ -342,12 +345,13 @@ def build_table(
     rows.append(["published MDLM", f"{task.published:.2f}", *[""] * (len(others) + 3)])
     headings = ("lr", task.metric, "± SE", "seeds", *others, "best epochs")
     notes = [
-        f"{task.metric} on dev times 100, the best epoch of each seed, ± SE over seeds. Epoch and "
-        "rate are chosen on dev, so the best is flattered. Published: after 5,000 steps on C4."
+        f"The table shows {task.metric} on dev, times 100, at the best epoch of each seed. ± SE is "
+        "the standard error over seeds. Epoch and learning rate (*) are chosen on dev, so the best "
+        "result is biased upwards. The published model was trained for 5,000 steps on C4."
     ]
     if dev_size != task.dev_size:
         notes.append(
-            f"dev has {dev_size:,} examples, the published one {task.dev_size:,}: it is another "
-            "set, and the published number does NOT compare."
+            f"This dev set has {dev_size:,} examples and the published one has {task.dev_size:,}, "
+            "so the published number is NOT comparable."
         )
     return Sheet(title, headings, rows), records, notes

@@ -90,7 +90,7 @@ TASKS = {
 
 
 def read_task(owner: str, task: Task, path: Path) -> list[Example]:
-    """Read a file of a task, plain or gzipped; quotes are ordinary characters.
+    """Read a file of a task, plain or gzip; quotes are ordinary characters.
 
     Args:
         owner: The argument that names the file, for error messages.
@@ -99,7 +99,7 @@ def read_task(owner: str, task: Task, path: Path) -> list[Example]:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a file of that task, or has fewer than two classes.
+        ValueError: If it is not a file of that task, or its examples have fewer than two classes.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{owner} must be an existing file, got {path}; check the path")
@@ -111,7 +111,9 @@ def read_task(owner: str, task: Task, path: Path) -> list[Example]:
             f"{owner} must be UTF-8, got a bad byte at offset {error.start} of {path}; convert it"
         ) from error
     except (gzip.BadGzipFile, EOFError) as error:
-        raise ValueError(f"{owner} must be gzip, got {path}: {error}; copy it again") from error
+        raise ValueError(
+            f"{owner} must be a gzip file, got {path}: {error}; copy it again"
+        ) from error
     start = 0
     if task.header is not None:
         if lines[0].rstrip("\r") != task.header:
@@ -127,8 +129,8 @@ def read_task(owner: str, task: Task, path: Path) -> list[Example]:
     ]
     if len({example.label for example in examples}) < 2:
         raise ValueError(
-            f"{owner} must hold examples of both classes, got {len(examples)} lines of {path} "
-            "with fewer; give the whole file"
+            f"{owner} must hold examples of both classes, got fewer classes in {len(examples)} "
+            f"lines of {path}; give the whole file"
         )
     return examples
 
@@ -141,6 +143,6 @@ def _example(owner: str, task: Task, path: Path, number: int, line: str) -> Exam
         return task.parse(row)
     except (KeyError, ValueError) as error:
         raise ValueError(
-            f"{owner} must hold {task.columns} columns and a label of {task.title} per line, got "
-            f"{error} in line {number} of {path}; give another file or --task"
+            f"{owner} must hold {task.columns} columns and a label of {task.title} on each line, "
+            f"got {error} in line {number} of {path}; give another file or --task"
         ) from error

@@ -1,4 +1,4 @@
-"""A published autoregressive model with its tokenizer, by which samples are scored."""
+"""A published autoregressive model and its tokenizer, which score samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Judge:
         network: The model in eval mode; calling it returns ``logits``.
         tokenizer: Its tokenizer.
         vocab_size: Number of ids that the network knows.
-        context: Most tokens that it reads at once; ``None`` if there is no limit.
+        context: Maximum number of tokens that it reads at once; ``None`` if there is no limit.
         bos: Token that starts a text; ``None`` if the model has none.
         bos_name: Name of that token.
     """
@@ -38,21 +38,22 @@ class Judge:
         """Load from a folder or the hub.
 
         Args:
-            owner: The argument that holds the name, for error messages.
+            owner: The argument with the name, for error messages.
             name: See ``text.pretrained.models.load_model``.
 
         Raises:
-            OSError: If a folder holds no model, or no safetensors.
+            OSError: If a folder has no model, or no safetensors.
             ValueError: If transformers is not installed, the model does not exist, its weights do
-                not fit its configuration, or it is not autoregressive.
+                not match its configuration, or it is not autoregressive.
         """
         tokenizer = load_tokenizer(owner, name)
         network = load_model(owner, name, "AutoModelForCausalLM")
         config = network.config
         if looks_ahead(network, config.vocab_size):
             raise ValueError(
-                f"{owner} must predict each token from those before it, got {name} of type "
-                f"{config.model_type}, which sees those after it; choose an autoregressive model"
+                f"{owner} must predict each token from earlier tokens only, got {name} of type "
+                f"{config.model_type}, which also reads later tokens; choose an autoregressive "
+                "model"
             )
         return Judge(
             network,
@@ -64,14 +65,14 @@ class Judge:
         )
 
     def encode(self, texts: Sequence[str]) -> list[Int64[np.ndarray, " _"]]:
-        """Tokenize; names of special tokens become these tokens, and no token is added."""
+        """Tokenize without adding tokens; names of special tokens become special tokens."""
         ids = self.tokenizer(list(texts), add_special_tokens=False).input_ids
         return [np.array(row, dtype=np.int64) for row in ids]
 
 
 @torch.no_grad()
 def looks_ahead(network: nn.Module, vocab_size: int) -> bool:
-    """Find out whether the prediction of the next token depends on later tokens.
+    """Test whether the prediction of the next token depends on later tokens.
 
     Args:
         network: A model in eval mode, on the CPU; calling it returns ``logits``.

@@ -1,6 +1,7 @@
-"""Perplexity of samples under another, autoregressive model, always beside their entropy.
+"""Perplexity of samples under an autoregressive model, together with their entropy.
 
-A model that repeats itself is easy to predict: low perplexity with little entropy is a failure.
+Samples that repeat themselves have a low perplexity although they are bad. Their low entropy shows
+this.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Window(NamedTuple):
         sample: Index of the sample.
         start: First token of the window.
         end: End of the window, exclusive.
-        first: First token that is predicted, after ``start``; those before it are context.
+        first: First token that is predicted, after ``start``; the tokens before it are context.
     """
 
     sample: int
@@ -72,20 +73,21 @@ class Window(NamedTuple):
 
 
 def windows(lengths: Sequence[int], context: int | None) -> list[Window]:
-    """Cut samples so that each token but the first is predicted exactly once.
+    """Cut samples so that each token except the first is predicted exactly once.
 
     The stride is half the context. Therefore tokens outside the first window of a sample are
     predicted from at least half a context.
 
     Args:
-        lengths: Tokens of each sample.
-        context: Most tokens that the model reads at once; ``None`` if there is no limit.
+        lengths: Number of tokens of each sample.
+        context: Maximum number of tokens that the model reads at once; ``None`` if there is no
+            limit.
 
     Raises:
         ValueError: If the context is too short to predict from.
     """
     if context is not None and context < 2:
-        raise ValueError(f"windows.context must be at least 2, got {context}; use another model")
+        raise ValueError(f"windows.context must be at least 2, got {context}; choose another model")
     found = []
     for sample, length in enumerate(lengths):
         context_length = length if context is None else context
@@ -98,7 +100,10 @@ def windows(lengths: Sequence[int], context: int | None) -> list[Window]:
 
 
 def unigram_entropy(tokens: Int64[np.ndarray, " n"]) -> float:
-    """Entropy of the tokens of one sample, in nats: log n if all differ, 0 if all are the same."""
+    """Compute the entropy of the tokens of one sample in nats.
+
+    It is log n if all tokens differ, and 0 if all are the same.
+    """
     fraction = np.unique(tokens, return_counts=True)[1] / max(1, len(tokens))
     return float(-(fraction * np.log(fraction)).sum()) + 0.0
 
@@ -117,15 +122,16 @@ def generative_perplexity(
     """Score samples under an autoregressive model of transformers.
 
     Windows of similar lengths form a batch and are padded on the right, which does not affect a
-    causal model. Padding is not counted, and no window is left out.
+    causal model. Padding is not counted.
 
     Args:
         model: A model in eval mode; calling it returns ``logits``.
-        samples: Ids of each sample in the model's own tokens, without ``bos``.
+        samples: Ids of each sample by the tokenizer of the model, without ``bos``.
         vocab_size: Number of ids that the model knows.
-        bos: Token put before each sample, so that the first token of the sample counts; if
-            ``None``, the first token is context only.
-        context: See ``windows``.
+        bos: Token to put before each sample, so that the first token of the sample is predicted
+            too. If ``None``, the first token is only context.
+        context: Maximum number of tokens that the model reads at once; ``None`` if there is no
+            limit.
         batch_size: Windows per call.
         progress: Called with the number of windows after each call.
 
@@ -158,14 +164,14 @@ def generative_perplexity(
 def _cut(
     samples: Sequence[np.ndarray], bos: int | None, context: int | None
 ) -> tuple[list[Tensor], list[Window]]:
-    """Return what the model reads of each sample, and the windows, the longest first."""
+    """Return the tokens of each sample with ``bos``, and the windows, the longest first."""
     lead = np.empty(0, np.int64) if bos is None else np.array([bos])
     rows = [torch.from_numpy(np.concatenate((lead, sample))) for sample in samples]
     parts = windows([len(row) for row in rows], context)
     if not parts:
         raise ValueError(
-            "generative_perplexity.samples must hold a token to predict, got single tokens and no "
-            "bos token; draw longer samples"
+            "generative_perplexity.samples must hold a token to predict, got only samples of one "
+            "token and a model without a bos token; draw longer samples"
         )
     return rows, sorted(parts, key=lambda part: part.end - part.start, reverse=True)
 
@@ -174,8 +180,8 @@ def _check(samples: Sequence[np.ndarray], vocab_size: int) -> None:
     for number, sample in enumerate(samples):
         if len(sample) == 0:
             raise ValueError(
-                f"generative_perplexity.samples must hold a token each, got none in sample "
-                f"{number}; remove it, and report that"
+                f"generative_perplexity.samples must hold at least one token each, got none in "
+                f"sample {number}; remove it, and mention it in your results"
             )
         if not 0 <= sample.min() <= sample.max() < vocab_size:
             raise ValueError(

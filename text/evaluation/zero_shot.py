@@ -1,4 +1,4 @@
-"""The seven sets of the published zero-shot perplexities, as a ``seqdiff.data.Suite``.
+"""The seven test sets with published zero-shot perplexities, as a ``seqdiff.data.Suite``.
 
 Source of the sets and the numbers: Sahoo et al. 2024, arXiv:2406.07524, section 5.1. The models
 were trained on OpenWebText, so none of the sets is in their training data.
@@ -39,7 +39,10 @@ _LENGTH = 1024
 
 @dataclass(frozen=True)
 class _Set:
-    """A set, the corpora that have its text (the first is fetched), and published perplexities."""
+    """A set, the corpora that have its text, and its published perplexities.
+
+    If no corpus has a local copy, the first one is downloaded.
+    """
 
     name: str
     corpora: tuple[str, ...]
@@ -77,8 +80,8 @@ SETS = (
 class ZeroShot:
     """The suite of zero-shot perplexities, see ``seqdiff.data.Suite``.
 
-    Documents are detokenized by the rules of their corpora, and cut into rows like those of the
-    run.
+    Documents are detokenized by the rules of their corpora. They are cut into rows in the same way
+    as the training data of the run.
     """
 
     models = MODELS
@@ -87,12 +90,12 @@ class ZeroShot:
     def find(
         self, data: SequenceDataModule, folder: Path | None
     ) -> tuple[list[SuiteSet | UnfitSet], list[MissingSet]]:
-        """Tokenize the available sets; a set that cannot be encoded is reported and skipped.
+        """Tokenize the available sets; sets that cannot be encoded are reported and skipped.
 
         Args:
             data: Data module of the run.
-            folder: Folder with copies such as ``ptb.valid.txt`` or ``lambada_test.jsonl.gz``; a
-                document of a .txt file is a line. If ``None``, sets are taken from the cache folder
+            folder: Folder with copies such as ``ptb.valid.txt`` or ``lambada_test.jsonl.gz``. In a
+                .txt file, each line is a document. If ``None``, sets are read from the cache folder
                 or the hub.
 
         Raises:
@@ -114,35 +117,35 @@ class ZeroShot:
         return found, missing
 
     def notes(self, data: SequenceDataModule) -> tuple[str, ...]:
-        """Describe how rows are cut, which tokens count, and which numbers do not compare."""
+        """Describe how rows are cut, which tokens count, and which numbers are not comparable."""
         text = _text(data)
         published = (
-            f"{', '.join(MODELS)}: published, trained on OpenWebText, perplexity a GPT-2 BPE "
-            f"token, wrapped rows of {_LENGTH:,}; AR exact, SEDD a bound, MDLM by "
-            "convention mdlm"
+            f"{', '.join(MODELS)}: published perplexities per GPT-2 token of models trained on "
+            f"OpenWebText, on wrapped rows of {_LENGTH:,} tokens; AR is exact, SEDD is a bound, "
+            "and MDLM uses the convention mdlm"
         )
         return (*text.counting, published, *_differences(text), _EDGES, _BYTES)
 
 
 _EDGES = (
-    "documents are the same from any file format: blank rows are left out, a row of WikiText ends "
-    "in its line break, the others are trimmed; then they are detokenized"
+    "documents are trimmed (in WikiText they keep their line break) and then detokenized; empty "
+    "documents are left out"
 )
 _BYTES = (
-    "bits/byte: of the detokenized text; BOS, EOS and separators cost bits but are no bytes; "
-    "blank where documents were cut"
+    "bits/byte is relative to the bytes of the detokenized text; BOS, EOS and separators add bits "
+    "but no bytes; it is empty for sets whose documents were cut"
 )
 
 
 def _differences(data: TextDataModule) -> tuple[str, ...]:
     if data.tokenizer.fingerprint != GPT2Tokenizer().fingerprint:
         return (
-            f"this run's tokens are {data.token_name}s by {type(data.tokenizer).__name__}, not "
-            "GPT-2's: its perplexity does NOT compare with the published; compare bits/byte "
-            "between runs",
+            f"this run uses {data.token_name}s by {type(data.tokenizer).__name__} instead of GPT-2 "
+            "tokens, so its perplexity is NOT comparable with the published ones; compare runs by "
+            "bits/byte",
         )
     if not data.wrap or data.length != _LENGTH:
-        return ("this run's rows differ from the published, and perplexity with them",)
+        return ("this run's rows differ from the published ones, which affects the perplexity",)
     return ()
 
 
@@ -150,13 +153,13 @@ def _text(data: SequenceDataModule) -> TextDataModule:
     if isinstance(data, TextDataModule):
         return data
     raise ValueError(
-        "evaluate.suite zero_shot must be evaluated by a model of text, got a run on "
-        f"{type(data).__name__}; choose another run"
+        f"evaluate.suite zero_shot requires a run on text, got a run on {type(data).__name__}; "
+        "choose another run"
     )
 
 
 def _from_folder(wanted: _Set, folder: Path) -> tuple[Part, str] | MissingSet:
-    """Find a copy of the published split, or of the other held-out split, and its origin."""
+    """Find a copy of the published split or else of the other held-out split, and its origin."""
     facts = PUBLISHED[wanted.corpora[0]]
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
     other: Split = "test" if wanted.split == "valid" else "valid"
@@ -164,13 +167,16 @@ def _from_folder(wanted: _Set, folder: Path) -> tuple[Part, str] | MissingSet:
     for spellings, remark in (
         (wanted.spellings(wanted.split), ""),
         (bare, ""),
-        (wanted.spellings(other), f", split {other}; the published numbers are of {wanted.split}"),
+        (
+            wanted.spellings(other),
+            f", split {other}; the published numbers are for split {wanted.split}",
+        ),
     ):
         copies = [path for path in files if _stem(path) in spellings]
         if len(copies) > 1:
             raise ValueError(
                 f"evaluate.suite_folder must hold one copy of {wanted.name}, got "
-                f"{' and '.join(path.name for path in copies)} in {folder}; move the others away"
+                f"{' and '.join(path.name for path in copies)} in {folder}; remove the others"
             )
         if copies:
             files_of = Files((copies[0],), Reading("line", facts.column, facts.edges))

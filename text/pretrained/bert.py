@@ -1,4 +1,4 @@
-"""BERT checkpoints in transformers' format, as backbones of masked diffusion."""
+"""BERT checkpoints in the format of transformers, as backbones for masked diffusion."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from text.pretrained.models import build_model, load_model, load_tokenizer
 
 # A text that shows whether a tokenizer keeps case and accents.
 _PROBE = "The Café of the NAIVE"
-# Heads of pre-training that masked diffusion does not use.
+# Pretraining heads that masked diffusion does not use.
 _OTHER_HEADS = ("cls.seq_relationship.", "bert.pooler.")
 
 
 class BertShape(TypedDict):
-    """The arguments that build a BERT without its folder.
+    """Arguments that build a BERT without its folder.
 
     Attributes:
-        config: Contents of its config.json.
-        mask_token_id: Its id of ``[MASK]``.
+        config: Contents of config.json.
+        mask_token_id: Id of ``[MASK]``.
     """
 
     config: dict[str, object]
@@ -33,10 +33,11 @@ class BertShape(TypedDict):
 
 
 class BertBackbone(Backbone):
-    """A BERT with its masked-language-model head: K logits, time-free, from published weights.
+    """A published BERT with its masked-language-model head.
 
-    The network gets its own ``[MASK]`` in place of the core's mask, id K. The logit of ``[MASK]``
-    is ``-inf``, because a clean token is never the mask.
+    The network has K logits and does not depend on time. The mask of the core, id K, is replaced by
+    the ``[MASK]`` token of BERT. The logit of ``[MASK]`` is ``-inf``, because a clean token is
+    never the mask.
 
     Attributes:
         checkpoint: Folder or hub name of the weights and the tokenizer.
@@ -54,17 +55,18 @@ class BertBackbone(Backbone):
         num_embeddings: int,
         num_logits: int,
     ) -> None:
-        """Load a checkpoint strictly.
+        """Load a checkpoint; missing or unexpected weights raise an error.
 
         Args:
             checkpoint: A folder with config.json, safetensors and a tokenizer, or a hub name.
-            published_shape: See ``PublishedBackbone``; a run sets it.
+            published_shape: See ``PublishedBackbone``; set when a run is loaded.
             num_embeddings: K + 1.
-            num_logits: K, the size of BERT's vocabulary, special tokens included.
+            num_logits: K, the size of BERT's vocabulary including special tokens.
 
         Raises:
-            OSError: If a folder holds no model.
-            ValueError: If it is not a BERT with ``[MASK]``, or its vocabulary has another size.
+            OSError: If a folder has no model.
+            ValueError: If the model is not a BERT with ``[MASK]``, or its vocabulary has another
+                size.
         """
         super().__init__()
         owner = "BertBackbone.checkpoint"
@@ -82,8 +84,8 @@ class BertBackbone(Backbone):
         size = network.config.vocab_size
         if (num_logits, num_embeddings) != (size, size + 1):
             raise ValueError(
-                f"{owner} must have as many tokens as the data's tokenizer, {num_logits}, got "
-                f"{size} in {checkpoint}; use the tokenizer of the checkpoint"
+                f"{owner} must have as many tokens as data.tokenizer, {num_logits}, got {size} in "
+                f"{checkpoint}; use the tokenizer of the checkpoint"
             )
         self.checkpoint = checkpoint
         self.network: nn.Module = network.train()  # its dropout follows this module's mode
@@ -99,7 +101,7 @@ class BertBackbone(Backbone):
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """Tell whether the value of an argument names a file; see ``seqdiff.run.Located``."""
+        """Return whether the value of an argument is a path; see ``seqdiff.run.Located``."""
         return argument == "checkpoint" and names_files(value)
 
     @property
@@ -111,9 +113,9 @@ class BertBackbone(Backbone):
         """Check the tokenizer of a run, see ``TokenizedBackbone``.
 
         Raises:
-            OSError: See ``load_tokenizer``.
-            ValueError: If an id stands for another token, or the tokenizers treat case or accents
-                differently.
+            OSError: If a folder has no model.
+            ValueError: If an id stands for different tokens, or the tokenizers treat case or
+                accents differently.
         """
         owner = "BertBackbone.checkpoint"
         tokenizer = load_tokenizer(owner, self.checkpoint)
@@ -122,9 +124,9 @@ class BertBackbone(Backbone):
         wanted = tokenizer(_PROBE, add_special_tokens=False).input_ids
         if run.encode(_PROBE).tolist() != wanted:
             raise ValueError(
-                f"{owner} must encode as data.tokenizer does, {run.tokenizer}, got other ids for "
-                f"{_PROBE!r} in {self.checkpoint}; treat case and accents alike, as by "
-                "data.tokenizer.lowercase"
+                f"{owner} must encode text as data.tokenizer does ({run.tokenizer}), got different "
+                f"ids for {_PROBE!r} in {self.checkpoint}; make both treat case and accents alike, "
+                "for example with data.tokenizer.lowercase"
             )
 
     @property
@@ -133,7 +135,7 @@ class BertBackbone(Backbone):
         return self._num_layers
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "B L D"]:
-        """Embed tokens, with ``[MASK]`` for the core's mask; the body adds positions."""
+        """Embed tokens, with ``[MASK]`` for masked tokens; the body adds positions."""
         tokens = inputs.tokens
         shown = tokens.masked_fill(tokens == self.vocab_size, self.mask_token_id)
         return self.encoder.get_submodule("embeddings.word_embeddings")(shown)

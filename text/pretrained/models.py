@@ -1,4 +1,4 @@
-"""Load models of transformers from a folder or the hub, strictly and only from safetensors."""
+"""Load models of transformers from a folder or the hub, only from safetensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 def why_offline() -> str | None:
-    """Return an obvious reason why the hub cannot be reached; ``None`` if there is none."""
+    """Return a reason why the hub cannot be reached; ``None`` if there is no obvious one."""
     for variable in _OFFLINE:
         if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE"):
             return f"{variable} is set"
@@ -27,13 +27,13 @@ def why_offline() -> str | None:
     try:
         socket.getaddrinfo(host, 443)
     except OSError:
-        return f"no network: {host} is not found"
+        return f"no network: {host} cannot be resolved"
     return None
 
 
 @contextmanager
 def only_what_is_here(owner: str) -> Iterator[None]:
-    """Keep the clients of the hub offline, as HF_HUB_OFFLINE does if it is set before import."""
+    """Keep the clients of the hub offline, as if HF_HUB_OFFLINE had been set before import."""
     places = [
         require_extra("huggingface_hub.constants", owner, "text"),
         require_extra("datasets.config", owner, "text"),
@@ -58,17 +58,19 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def load_model(owner: str, name: str, auto_class: str, *, beside: tuple[str, ...] = ()):
-    """Load a model of transformers, an ``nn.Module`` with a ``config``, in float32 and eval mode.
+    """Load a model of transformers in float32 and eval mode.
+
+    The model is an ``nn.Module`` with a ``config``.
 
     Args:
-        owner: The argument that holds the name, for error messages.
-        name: A folder with config.json and safetensors, or a name on the hub; files in the local
+        owner: The argument with the name, for error messages.
+        name: A folder with config.json and safetensors, or a name on the hub. Files in the local
             cache of the hub are used without a request.
         auto_class: For example ``AutoModelForCausalLM``.
-        beside: Prefixes of weights that a checkpoint may hold although the model has none.
+        beside: Prefixes of weights that a checkpoint may have although the model does not use them.
 
     Raises:
-        OSError: If a folder holds no model, or no safetensors.
+        OSError: If a folder has no model, or no safetensors.
         ValueError: If transformers is not installed, the model does not exist, or its weights do
             not match the configuration exactly.
     """
@@ -93,7 +95,8 @@ def load_model(owner: str, name: str, auto_class: str, *, beside: tuple[str, ...
         if keys:
             raise ValueError(
                 f"{owner} must hold the weights of its config.json, got {len(keys)} "
-                f"{problem.partition('_')[0]}, first {keys[0]}, in {name}; copy the model again"
+                f"{problem.partition('_')[0]} weights in {name}, the first is {keys[0]}; copy the "
+                "model again"
             )
     return model.eval()
 
@@ -102,8 +105,8 @@ def build_model(owner: str, config: object, model_class: str):
     """Build a model of transformers in float32, without loading weights.
 
     Args:
-        owner: The argument that holds the configuration, for error messages.
-        config: Contents of its config.json.
+        owner: The argument with the configuration, for error messages.
+        config: Contents of config.json.
         model_class: For example ``BertForMaskedLM``.
 
     Raises:
@@ -114,14 +117,14 @@ def build_model(owner: str, config: object, model_class: str):
 
 
 def load_tokenizer(owner: str, name: str):
-    """Load the tokenizer beside a model of transformers.
+    """Load the tokenizer of a transformers model.
 
     Args:
-        owner: The argument that holds the name, for error messages.
+        owner: The argument with the name, for error messages.
         name: See ``load_model``.
 
     Raises:
-        OSError: If a folder holds no model.
+        OSError: If a folder has no model.
         ValueError: If transformers is not installed, or the file does not exist.
     """
     loader = require_extra("transformers", owner, "text").AutoTokenizer
@@ -138,11 +141,11 @@ def load_config(owner: str, name: str):
     """Load the configuration of a model of transformers.
 
     Args:
-        owner: The argument that holds the name, for error messages.
+        owner: The argument with the name, for error messages.
         name: See ``load_model``.
 
     Raises:
-        OSError: If a folder holds no model.
+        OSError: If a folder has no model.
         ValueError: If transformers is not installed, or the file does not exist.
     """
     loader = require_extra("transformers", owner, "text").AutoConfig
@@ -159,20 +162,21 @@ def _check_name(owner: str, name: str) -> None:
     folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise FileNotFoundError(
-            f"{owner} must hold config.json, got none in {name}; give a model's folder"
+            f"{owner} must hold a config.json, got none in {name}; give the folder of a model"
         )
     like_a_path = folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
     if like_a_path and not folder.is_dir():
         raise FileNotFoundError(
-            f"{owner} must be a model's folder or a name on the hub, got {name!r}; check the path"
+            f"{owner} must be the folder of a model or a name on the hub, got {name!r}; check the "
+            "path"
         )
 
 
 def _check_weights(owner: str, folder: Path) -> None:
     if folder.is_dir() and not any((folder / weights).is_file() for weights in _WEIGHTS):
         raise FileNotFoundError(
-            f"{owner} must hold model.safetensors, got none in {folder}; nothing is unpickled: "
-            "convert it with save_pretrained, which writes safetensors"
+            f"{owner} must hold a model.safetensors, got none in {folder}; pickled weights are not "
+            "loaded: convert the model with save_pretrained, which writes safetensors"
         )
 
 
@@ -185,7 +189,7 @@ def _fetch(owner: str, name: str, load):
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return load(True)
-    except Exception as error:  # a damaged file raises many kinds
+    except Exception as error:  # damaged files raise errors of many types
         if Path(name).is_dir() or not isinstance(error, OSError):
             raise ValueError(
                 f"{owner} must be a valid model, got {name}: {short(error)}; copy the model again"
@@ -194,7 +198,7 @@ def _fetch(owner: str, name: str, load):
     try:
         if reason is None:
             return load(False)
-    except Exception as error:  # the libraries that raise it are not our dependencies
+    except Exception as error:  # the libraries that define these errors are not dependencies
         raise _absent(owner, name, short(error)) from error
     raise _absent(owner, name, reason)
 
@@ -202,6 +206,7 @@ def _fetch(owner: str, name: str, load):
 def _absent(owner: str, name: str, reason: str) -> ValueError:
     cache = require_extra("huggingface_hub", owner, "text").constants.HF_HUB_CACHE
     return ValueError(
-        f"{owner} must be a model's folder, or a name on the hub that can be reached, got {name!r} "
-        f"({reason}); {cache} does not hold it either: download it elsewhere and give its folder"
+        f"{owner} must be the folder of a model, or a name on the hub that can be reached, got "
+        f"{name!r} ({reason}), which is not in {cache} either; download it elsewhere and give its "
+        "folder"
     )

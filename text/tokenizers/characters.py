@@ -18,10 +18,11 @@ Ids = Sequence[int] | Integer[np.ndarray, " L"]
 
 
 class TextTokenizer(ABC):
-    """A ``seqdiff.data.Tokenizer`` of text, with the frame of a row and the separator of documents.
+    """Base class of text tokenizers, see ``seqdiff.data.Tokenizer``.
 
-    Ids run from 0 to K - 1, and the mask has the id K. When a tokenizer is pickled, the contents of
-    its files are left out; another process reads the files again.
+    Ids run from 0 to K - 1, and the mask has the id K. A text tokenizer also defines the tokens
+    that frame a row and the token that separates documents. Pickling a tokenizer leaves out the
+    contents of its files; the process that unpickles it reads the files again.
 
     Attributes:
         token_name: Name of a token in reports.
@@ -34,7 +35,7 @@ class TextTokenizer(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """K; the mask has the id K."""
+        """The number of symbols K; the mask has the id K."""
 
     @property
     @abstractmethod
@@ -67,24 +68,24 @@ class TextTokenizer(ABC):
         """
 
     def encode_many(self, strings: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
-        """Encode several strings; subclasses may do so faster than one by one."""
+        """Encode several strings; subclasses may do this faster than one by one."""
         return [self.encode(string) for string in strings]
 
     def allowed(self, string: str) -> Bool[np.ndarray, "L K"]:
-        """Read a template, in which ``[MASK]`` is an unknown token and ``[MASK:20]`` are twenty.
+        """Parse a template, see ``seqdiff.data.ConstraintTokenizer``.
 
-        The pieces of text between them are encoded separately, without a frame. See
-        ``seqdiff.data.ConstraintTokenizer``.
+        In a template, ``[MASK]`` stands for one unknown token and ``[MASK:20]`` for twenty. The
+        text between them is encoded piece by piece, without a frame.
 
         Raises:
-            ValueError: If a character has no id, or a ``[MASK:0]`` asks for no token.
+            ValueError: If a character has no id, or the template contains ``[MASK:0]``.
         """
         first, *rest = _MASKED.split(string)
         parts = [self.encode(first)]
         for number, text in zip(rest[::2], rest[1::2], strict=True):
             if number is not None and not int(number):
                 raise ValueError(
-                    f"[MASK:{number}] must be at least one token, got none; leave it out"
+                    f"[MASK:{number}] must stand for at least one token, got none; remove it"
                 )
             parts.append(np.full(int(number or 1), self.vocab_size))
             parts.append(self.encode(text))
@@ -102,7 +103,7 @@ class TextTokenizer(ABC):
         if array.size and not 0 <= array.min() <= array.max() <= mask_id:
             raise ValueError(
                 f"{type(self).__name__}.decode.ids must lie in 0..{mask_id}, got {array.min()}.."
-                f"{array.max()}; the ids come from another tokenizer"
+                f"{array.max()}; check that the ids come from this tokenizer"
             )
         return UNKNOWN.join(self._decode(part) for part in _split(array, mask_id))
 
@@ -118,7 +119,7 @@ def _split(array: np.ndarray, mask_id: int) -> Iterator[np.ndarray]:
 
 
 def digest(parts: Iterable[str]) -> str:
-    """Hash a sequence of strings; the boundaries between strings count."""
+    """Hash a sequence of strings, including the boundaries between them."""
     found = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -127,9 +128,9 @@ def digest(parts: Iterable[str]) -> str:
 
 
 class ByteTokenizer(TextTokenizer):
-    """UTF-8 bytes: 256 symbols, lossless for every string.
+    """Tokenizer of UTF-8 bytes, with 256 symbols; it is lossless for every string.
 
-    There is no frame; a line feed separates documents.
+    Rows have no frame, and a line feed separates documents.
     """
 
     token_name = "byte"
@@ -158,16 +159,16 @@ class ByteTokenizer(TextTokenizer):
 
 
 class CharacterTokenizer(TextTokenizer):
-    """Single characters of an alphabet that the configuration gives.
+    """Tokenizer of single characters of a given alphabet.
 
-    There is no frame. The separator of documents is a line feed if the alphabet has it, otherwise a
-    blank if the alphabet has it, otherwise none.
+    Rows have no frame. The separator of documents is a line feed if the alphabet has one, else a
+    space if the alphabet has one. Otherwise there is no separator.
 
     Args:
-        characters: The alphabet; its order numbers the ids.
+        characters: The alphabet, in the order of the ids.
 
     Raises:
-        ValueError: If it is empty or holds a character twice.
+        ValueError: If the alphabet is empty or has a character twice.
     """
 
     token_name = "character"
@@ -177,8 +178,8 @@ class CharacterTokenizer(TextTokenizer):
         if not characters or twice:
             got = f"{twice[0]!r} twice" if twice else "none"
             raise ValueError(
-                f"{type(self).__name__}.characters must be different characters, at least one, "
-                f"got {got}; list each once"
+                f"{type(self).__name__}.characters must be at least one character, each once, "
+                f"got {got}; correct the alphabet"
             )
         self.characters = characters
         codes = np.array([ord(c) for c in characters])
@@ -197,7 +198,7 @@ class CharacterTokenizer(TextTokenizer):
 
     @property
     def separator(self) -> int | None:
-        """The line feed or the blank, if the alphabet has one of them."""
+        """The line feed, or else the space, if the alphabet has it."""
         return next((self.characters.index(c) for c in "\n " if c in self.characters), None)
 
     def encode(self, string: str) -> Integer[np.ndarray, " L"]:
@@ -219,14 +220,14 @@ class CharacterTokenizer(TextTokenizer):
     _fix = "add it to data.tokenizer.characters, or use text.tokenizers.ByteTokenizer"
 
     def _allowed(self) -> str:
-        return f"the {len(self.characters)} characters of its alphabet"
+        return f"only the {len(self.characters)} characters of the alphabet"
 
     def _decode(self, ids: Integer[np.ndarray, " L"]) -> str:
         return "".join(self.characters[i] for i in ids.tolist())
 
 
 class Text8Tokenizer(CharacterTokenizer):
-    """The 27 characters of text8: the blank, then a to z."""
+    """Tokenizer of the 27 characters of text8: the space, then a to z."""
 
     def __init__(self) -> None:
         super().__init__(" " + ascii_lowercase)
@@ -236,4 +237,4 @@ class Text8Tokenizer(CharacterTokenizer):
     )
 
     def _allowed(self) -> str:
-        return "the blank and a to z"
+        return "only the space and a to z"

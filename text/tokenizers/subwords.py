@@ -1,4 +1,4 @@
-"""Subword tokenizers from published vocabulary files, through the ``tokenizers`` library."""
+"""Subword tokenizers from published vocabulary files, built with the ``tokenizers`` library."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def find_vocabulary(owner: str, vocabulary: str, layouts: Sequence[Layout]) -> l
     """Find the files of a vocabulary.
 
     Args:
-        owner: The class that needs it, for error messages.
-        vocabulary: A folder, a file of a layout with one file, or a hub name.
-        layouts: Sets of file names that form a vocabulary, in order of preference. The last is
+        owner: The class that needs the vocabulary, for error messages.
+        vocabulary: A folder, a hub name, or, if a layout has a single file, the path of that file.
+        layouts: Sets of file names that form a vocabulary, in order of preference. The last one is
             used on the hub.
 
     Returns:
         The files of the first layout that exists.
 
     Raises:
-        ValueError: If there is none; the message gives the local path.
+        ValueError: If no layout is found; the message gives the local path.
     """
     given = Path(vocabulary).expanduser()
     if given.is_file() and any(len(layout) == 1 for layout in layouts):
@@ -54,8 +54,8 @@ def find_vocabulary(owner: str, vocabulary: str, layouts: Sequence[Layout]) -> l
     choices = " or ".join(" and ".join(layout) for layout in layouts)
     if given.exists() or not _is_hub_name(vocabulary):
         raise ValueError(
-            f"{owner}.vocabulary must be a folder with {choices}, got {vocabulary}; "
-            "check the path, or give a hub name"
+            f"{owner}.vocabulary must be a folder with {choices}, got {vocabulary}; check the "
+            "path, or give a hub name"
         )
     return _fetch(owner, vocabulary, layouts[-1], choices)
 
@@ -87,11 +87,11 @@ def _fetch(owner: str, name: str, layout: Layout, choices: str) -> list[Path]:
     if reason is None:
         try:
             return [Path(hub.hf_hub_download(name, file)) for file in layout]
-        except Exception as error:  # the libraries that raise it are not our dependencies
+        except Exception as error:  # the libraries that define these errors are not dependencies
             reason, cause = short(error), error
     raise ValueError(
         f"{owner}.vocabulary must be a folder with {choices}, or a name on the hub that can be "
-        f"reached, got {name!r} ({reason}); put the files into {local_folder(name)}, or name "
+        f"reached, got {name!r} ({reason}); copy the files into {local_folder(name)}, or give "
         "another folder"
     ) from cause
 
@@ -108,7 +108,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: must be UTF-8, got byte 0x{data[error.start]:02x} at offset {error.start}; "
-            "fetch it again"
+            "download it again"
         ) from error
 
 
@@ -140,11 +140,13 @@ _BERT = _Published(
 
 
 class SubwordTokenizer(TextTokenizer):
-    """Base class of tokenizers with vocabulary files, which are read on first use.
+    """Base class of tokenizers with vocabulary files.
+
+    The files are read when they are first needed.
 
     Args:
-        vocabulary: A folder with the files, or a hub name. A hub name is first looked up in
-            ``tokenizers/NAME`` of the cache folder.
+        vocabulary: A folder with the files, or a hub name. A hub name is first looked up as
+            ``tokenizers/NAME`` in the cache folder.
     """
 
     known: dict[str, _Published] = {}  # noqa: RUF012  (never changed)
@@ -159,15 +161,15 @@ class SubwordTokenizer(TextTokenizer):
 
     @cached_property
     def _loaded(self) -> _Loaded:
-        # Threads of the library would oversubscribe the cores, and they do not survive a fork.
+        # Threads of the library would oversubscribe the cores, and a fork does not copy them.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         loaded = self._load()
         published = self.known.get(self.vocabulary)
         if published is not None and published.fingerprint != loaded.fingerprint:
             raise ValueError(
                 f"{type(self).__name__}.vocabulary must be the published {self.vocabulary} with "
-                f"{published.vocab_size} tokens, got another with {len(loaded.ids)}; "
-                "fetch its files again, or name a folder of your own"
+                f"{published.vocab_size} tokens, got a different one with {len(loaded.ids)} "
+                "tokens; download its files again, or give the path of your own folder"
             )
         return loaded
 
@@ -189,17 +191,17 @@ class SubwordTokenizer(TextTokenizer):
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
-        """Tell whether the value names a file; a folder without the files may be a hub name."""
+        """Return whether the value is a path; a folder without the files may be a hub name."""
         return argument == "vocabulary" and is_local(value, cls.layouts)
 
     @property
     def ids(self) -> dict[str, int]:
-        """The id of each token, by its name in the vocabulary's files."""
+        """Ids by the name of the token in the vocabulary files."""
         return self._loaded.ids
 
     @property
     def reserved_ids(self) -> tuple[int, ...]:
-        """Ids that uniform and hybrid noise never draws."""
+        """Ids that uniform and hybrid noise never draw."""
         published = self.known.get(self.vocabulary)
         return self._loaded.reserved if published is None else published.reserved
 
@@ -222,7 +224,7 @@ class SubwordTokenizer(TextTokenizer):
         return ids[self.special[0]], ids[self.special[1]]
 
     def encode(self, string: str) -> Integer[np.ndarray, " L"]:
-        """Encode a string; names of special tokens in it are encoded as ordinary text."""
+        """Encode a string; names of special tokens are encoded as ordinary text."""
         return np.array(self._loaded.engine.encode(string, add_special_tokens=False).ids, np.int32)
 
     def encode_many(self, strings: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
@@ -242,7 +244,7 @@ class GPT2Tokenizer(SubwordTokenizer):
 
     Args:
         vocabulary: A folder with encoder.json and vocab.bpe, or vocab.json and merges.txt; or a
-            hub name. The digest of ``gpt2`` is known, so a run can be loaded without its files.
+            hub name. The digest of ``gpt2`` is built in, so runs with it load without its files.
     """
 
     special = ("<|endoftext|>", "<|endoftext|>")
@@ -258,16 +260,16 @@ class GPT2Tokenizer(SubwordTokenizer):
         content = _read_json(ids_file)
         ids = {token: place for token, place in content.items() if isinstance(place, int)}
         if len(ids) < len(content):
-            raise ValueError(f"{ids_file}: must map tokens to ids; fetch the file again")
+            raise ValueError(f"{ids_file}: must map tokens to ids; download the file again")
         lines = read_text(merges_file).splitlines()
-        # The first line may give the version; a merge of "#" and another token may look like it.
+        # Only a line that starts with "#version" is a header, because "#" also begins merges.
         lines = lines[1:] if lines and lines[0].startswith("#version") else lines
         merges = [tuple(line.split(" ")) for line in lines if line]
         known = all(len(m) == 2 and all(p in ids for p in (*m, "".join(m))) for m in merges)
         if not known or not merges:
             raise ValueError(
-                f"{merges_file}: must hold merges of two tokens of {ids_file}, got others; "
-                "take both files from one vocabulary"
+                f"{merges_file}: must list merges of two tokens of {ids_file}, got other lines or "
+                "none; use two files of the same vocabulary"
             )
         tokenizers = require_extra("tokenizers", owner, "text")
         engine = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
@@ -279,15 +281,15 @@ class GPT2Tokenizer(SubwordTokenizer):
 
 
 class BertTokenizer(SubwordTokenizer):
-    """WordPiece as in BERT: lower case, without accents; unknown words become ``[UNK]``.
+    """WordPiece as in BERT; unknown words become ``[UNK]``.
 
-    ``[CLS]`` and ``[SEP]`` frame a row, and ``[SEP]`` separates documents. ``[MASK]`` of the
-    vocabulary remains an ordinary token that no text is encoded to; the mask has the id K. Source:
-    Devlin et al. 2019, arXiv:1810.04805.
+    ``[CLS]`` and ``[SEP]`` frame a row, and ``[SEP]`` separates documents. The mask has the id K.
+    The token ``[MASK]`` of the vocabulary is an ordinary token that never occurs in encoded text.
+    Source: Devlin et al. 2019, arXiv:1810.04805.
 
     Args:
         vocabulary: A vocab.txt, a folder with one, or a hub name. The digest of
-            ``bert-base-uncased`` is known, so a run can be loaded without its file.
+            ``bert-base-uncased`` is built in, so runs with it load without its file.
         lowercase: Whether to convert to lower case and remove accents, as for uncased
             vocabularies.
     """
@@ -309,8 +311,8 @@ class BertTokenizer(SubwordTokenizer):
         ids = {token: place for place, token in enumerate(tokens)}
         if len(ids) < len(tokens) or "[UNK]" not in ids:
             raise ValueError(
-                f"{file}: must list different tokens, one per line, including [UNK], got "
-                f"{len(ids)} different of {len(tokens)}; fetch the file again"
+                f"{file}: must list distinct tokens, one per line, including [UNK], got {len(ids)} "
+                f"distinct tokens on {len(tokens)} lines; download the file again"
             )
         tokenizers = require_extra("tokenizers", owner, "text")
         engine = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
@@ -327,8 +329,8 @@ class JSONTokenizer(SubwordTokenizer):
 
     Args:
         vocabulary: A tokenizer.json, a folder with one, or a hub name.
-        bos: Token that opens a row; ``None`` for rows without a frame. On a command line, ``[CLS]``
-            needs a second pair of quotes, ``'"[CLS]"'``; otherwise it is read as a list.
+        bos: Token that opens a row; ``None`` for rows without a frame. On a command line, quote
+            ``[CLS]`` twice, as in ``'"[CLS]"'``; otherwise it is parsed as a list.
         eos: Token that closes a row and separates documents.
 
     Raises:
@@ -342,7 +344,7 @@ class JSONTokenizer(SubwordTokenizer):
         if (bos is None) != (eos is None):
             raise ValueError(
                 f"JSONTokenizer.bos and eos must be given together, got {bos!r} and {eos!r}; "
-                "give both or none"
+                "give both or neither"
             )
         self.special = None if bos is None or eos is None else (bos, eos)
 
@@ -357,8 +359,8 @@ class JSONTokenizer(SubwordTokenizer):
             engine = require_extra("tokenizers", owner, "text").Tokenizer.from_str(text)
         except Exception as error:  # the library raises plain Exception
             raise ValueError(
-                f"{file}: must be a tokenizer.json that the library reads, got an error ({error}); "
-                "save it again with the newest version of tokenizers"
+                f"{file}: must be a tokenizer.json that the tokenizers library can read, got an "
+                f"error ({error}); save it again with the newest version of the library"
             ) from error
         ids = engine.get_vocab(with_added_tokens=True)
         _dense(ids, file)
@@ -372,20 +374,20 @@ def _read_json(file: Path) -> dict[str, object]:
     try:
         content = json.loads(read_text(file))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{file}: must be JSON, got: {error}; fetch the file again") from error
+        raise ValueError(f"{file}: must be JSON, got: {error}; download the file again") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file}: must be a JSON object; fetch the file again")
+        raise ValueError(f"{file}: must be a JSON object; download the file again")
     return content
 
 
 def _dense(ids: dict[str, int], file: Path) -> list[str]:
-    """List tokens by id, which must run from 0 without a gap."""
+    """List tokens by id; the ids must run from 0 without a gap."""
     ordered = sorted(ids, key=ids.__getitem__)
     gap = next((i for i, token in enumerate(ordered) if ids[token] != i), None)
     if gap is not None or not ordered:
         raise ValueError(
             f"{file}: ids must run from 0 to {len(ordered) - 1} without a gap, got "
-            f"{None if gap is None else ids[ordered[gap]]} in place of {gap}; "
+            f"{None if gap is None else ids[ordered[gap]]} instead of {gap}; "
             "use a vocabulary without gaps"
         )
     return ordered

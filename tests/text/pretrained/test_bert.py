@@ -112,7 +112,7 @@ def test_another_vocabulary_and_another_network_are_refused(
         load(checkpoint, SIZE + 1)
     with pytest.raises(ValueError, match=r"BertBackbone.checkpoint must be a valid model, got"):
         load(save_gpt2(tmp_path))
-    with pytest.raises(OSError, match=r"must be a model's folder or a name on the hub, got './no'"):
+    with pytest.raises(OSError, match=r"must be the folder of a model or a name on the hub"):
         BertBackbone("./no", num_embeddings=3, num_logits=2)
 
 
@@ -145,7 +145,7 @@ def test_a_tokenizer_of_the_same_size_with_other_ids_is_refused(
     assert "BertBackbone.checkpoint must have the same token ids as data.tokenizer (BertTok" in said
     assert f"id 5 is 'good' in {checkpoint}, but '.' in the tokenizer; use the tokenizer" in said
     said = fails(train_on_text(tmp_path, checkpoint, checkpoint, False))
-    assert "must encode as data.tokenizer does" in said and "data.tokenizer.lowercase" in said
+    assert "must encode text as data.tokenizer does" in said and "data.tokenizer.lowercase" in said
     assert not (tmp_path / "run").exists()
     assert main(train_on_text(tmp_path, checkpoint, checkpoint, True)) == 0
 

@@ -89,10 +89,10 @@ def test_what_cannot_be_drawn_is_one_line_before_the_model_is_sought(
         ),
         ([trained], "samples must be a run on text, got"),
         ([tmp_path], "a run directory must hold run.yaml, got none in"),
-        ([tmp_path / "a.txt", "--length", "3"], "--length must come with a RUN to draw from"),
+        ([tmp_path / "a.txt", "--length", "3"], "--length requires a run directory, got the file"),
         (
             [tmp_path / "a.txt", "--temperature", "3"],
-            "unrecognized arguments: --temperature=3; options",
+            "unrecognized arguments: --temperature=3; sampler options require a run directory",
         ),
     ):
         command = ["generative-perplexity", *map(str, arguments), "--model", "./nowhere"]

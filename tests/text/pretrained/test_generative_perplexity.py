@@ -102,7 +102,7 @@ def test_without_a_bos_token_the_first_token_is_given(judge: Judge) -> None:
     np.testing.assert_allclose(found.likelihood.nats, by_hand(judge.network, samples), rtol=2e-5)
     single = run(judge, [np.array([5]), np.array([5, 6])], 2, bos=None)
     assert len(single.likelihood.nats) == 1 and len(single.entropy) == 2
-    with pytest.raises(ValueError, match="must hold a token to predict, got single tokens"):
+    with pytest.raises(ValueError, match="must hold a token to predict, got only samples"):
         run(judge, [np.array([5])], 2, bos=None)
 
 
@@ -151,5 +151,7 @@ def test_errors_are_over_samples(judge: Judge) -> None:
 def test_ids_of_another_tokenizer_and_empty_samples_are_refused(judge: Judge) -> None:
     with pytest.raises(ValueError, match=r"must hold ids in 0..279, got 0..280 in sample 1; use"):
         run(judge, [np.array([1]), np.array([0, 280])], 2)
-    with pytest.raises(ValueError, match=r"must hold a token each, got none in sample 0"):
+    with pytest.raises(
+        ValueError, match=r"must hold at least one token each, got none in sample 0"
+    ):
         run(judge, [np.array([], dtype=np.int64)], 2)
