@@ -12,7 +12,7 @@ from Bio.Restriction import AllEnzymes, RestrictionBatch
 from Bio.Seq import Seq
 
 from genomics.design import Constraints, Nearest, describe_failures, forbid, nearest
-from genomics.design.constraints import edit_distances
+from genomics.design.constraints import edit_distances, find_sites
 from genomics.sequence import BASES, DNATokenizer, decode, encode
 from seqdiff.samplers import FirstHittingSampler
 from tests.integration.toy_domain import RingTokenizer
@@ -43,7 +43,7 @@ def other(sequence: str) -> str:
 
 
 def test_drawn_sequences_have_no_site_that_biopython_finds() -> None:
-    names = ["EcoRI", "BamHI", "BsaI", "HpyUM037X", "MspI"]
+    names = ["EcoRI", "BamHI", "BsaI", "HinfI", "MspI"]
     batch = RestrictionBatch(names)  # reads both strands
 
     def cut(row: str) -> bool:
@@ -59,6 +59,9 @@ def test_drawn_sequences_have_no_site_that_biopython_finds() -> None:
 
 
 def test_every_enzyme_has_an_automaton() -> None:
+    assert find_sites("design", "HpyUM037X") == ("TNGGNAG", "GTGGNAG"), "two sites"
+    twice = Constraints(avoid_sites=("HpyUM037X",)).passes(["GTGGAAG", "CTTCCAC", "GTGGAAC"])
+    assert twice["avoid_sites"].tolist() == [False, False, True]
     for enzyme in list(AllEnzymes)[::40]:
         built = forbid("design", DNA, sites=[str(enzyme)])
         assert built is not None and built.num_states > 1
