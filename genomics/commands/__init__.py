@@ -40,6 +40,12 @@ COMMANDS = [
         "Fine-tune on labelled DNA: seqdiff finetune runs/mine --data tasks --out runs/tuned",
     ),
     Command(
+        "design",
+        "genomics.commands.design:design",
+        "DNA",
+        "Design DNA by wanted values: seqdiff design runs/mine --signal log2_expr=2.5 --num 20",
+    ),
+    Command(
         "fetch",
         "genomics.commands.fetch:fetch",
         "DNA",

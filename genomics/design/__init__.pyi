@@ -3,6 +3,17 @@ from .constraints import Nearest as Nearest
 from .constraints import describe_failures as describe_failures
 from .constraints import forbid as forbid
 from .constraints import nearest as nearest
+from .designs import Candidates as Candidates
+from .designs import Choice as Choice
+from .designs import Designs as Designs
+from .designs import Predictor as Predictor
+from .designs import check_goal as check_goal
+from .designs import choose as choose
+from .designs import saturate as saturate
+from .designs import tabulate as tabulate
+from .designs import write_tsv as write_tsv
+from .page import Mutagenesis as Mutagenesis
+from .page import write_design_page as write_design_page
 from .selection import SELECTIONS as SELECTIONS
 from .selection import pairwise_distances as pairwise_distances
 from .selection import select as select

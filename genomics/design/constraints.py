@@ -277,7 +277,8 @@ class Constraints:
 
         Args:
             sequences: Sequences in upper case.
-            nearest: Their nearest training sequences, for constraints on the distance.
+            nearest: Their nearest training sequences; without them, constraints on the distance
+                are not checked.
 
         Returns:
             For each constraint that is set, by its name, which sequences satisfy it.
@@ -303,12 +304,10 @@ class Constraints:
             name: np.array([check(sequence) for sequence in sequences], dtype=bool)
             for name, check in checks.items()
         }
-        if self.needs_training:
-            assert nearest is not None  # the caller asks ``needs_training``
-            if self.min_distance is not None:
-                found["min_distance"] = nearest.distance >= self.min_distance
-            if self.max_distance is not None:
-                found["max_distance"] = nearest.distance <= self.max_distance
+        if nearest is not None and self.min_distance is not None:
+            found["min_distance"] = nearest.distance >= self.min_distance
+        if nearest is not None and self.max_distance is not None:
+            found["max_distance"] = nearest.distance <= self.max_distance
         return found
 
 

@@ -150,6 +150,50 @@ def draw_strip(trace: Trace, row: int) -> Figure:
     return figure
 
 
+def draw_scatter(
+    x: Float64[np.ndarray, " n"], values: Mapping[str, Float64[np.ndarray, " n"]], labels: list[str]
+) -> Figure:
+    """Draw one or more numbers of each sequence against another, with the line y = x.
+
+    Args:
+        x: The number on the horizontal axis.
+        values: The numbers on the vertical axis, by name.
+        labels: Labels of the horizontal and the vertical axis.
+    """
+    figure, axes = _figure(3.6)
+    for (name, found), color in zip(values.items(), ("#D55E00", "#0072B2"), strict=False):
+        axes.plot(x, found, "o", ms=3, color=color, alpha=0.7, label=name)
+    ends = [float(x.min()), float(x.max())]
+    axes.plot(ends, ends, color=_REAL, lw=1, ls=":", label="y = x")
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    _legend(figure, axes)
+    return figure
+
+
+def draw_mutations(effects: Float64[np.ndarray, "L 4"], sequence: str, label: str) -> Figure:
+    """Draw the effect of every single substitution; the bases of the sequence are dots.
+
+    Args:
+        effects: Effect of each base at each position; 0 for the base that is there.
+        sequence: The sequence.
+        label: Name and unit of the effect.
+    """
+    figure, axes = _figure(2.4)
+    most = float(np.abs(effects).max()) or 1.0
+    picture = axes.imshow(
+        effects.T, aspect="auto", interpolation="none", cmap="RdBu_r", vmin=-most, vmax=most
+    )
+    places = [(i, BASES.index(base)) for i, base in enumerate(sequence) if base in BASES]
+    axes.plot(*zip(*places, strict=True), ".", ms=2, color=_REAL)
+    axes.set_yticks(range(len(BASES)), list(BASES))
+    axes.grid(visible=False)
+    axes.set_xlabel("position")
+    axes.set_ylabel("base instead")
+    figure.colorbar(picture, ax=axes, label=label)
+    return figure
+
+
 def draw_curves(curves: Curves) -> Figure:
     """Draw the training curves with the baselines to beat."""
     figure, axes = _figure(3.3)

@@ -226,23 +226,35 @@ def write_page(
         parts.append("<p>The run has no metrics.csv with bits per base.</p>")
     parts.append(_figures(figures, ("curves",)))
     parts.append(_floors(curves))
-    title = escape(f"{about.facts['samples']}: generated DNA beside real")
+    return html_page(f"{about.facts['samples']}: generated DNA beside real", parts)
+
+
+def html_page(title: str, parts: Sequence[str]) -> str:
+    """Return a page without scripts or external files.
+
+    Args:
+        title: Title of the window, as text.
+        parts: HTML of the body; empty parts are left out.
+    """
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in parts if part)
         + "\n</main>\n</body>\n</html>\n"
     )
 
 
+def html_facts(facts: Mapping[str, str]) -> str:
+    """Return names and values as a list of HTML."""
+    pairs = (f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
+    return f"<dl>{''.join(pairs)}</dl>"
+
+
 def _introduction(about: About) -> str:
-    facts = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in about.facts.items()
-    )
     text = (
         "<h1>Generated DNA beside real</h1>\n"
-        f"<dl>{facts}</dl>\n"
+        f"{html_facts(about.facts)}\n"
         "<p>Except for length, each number is given for four sets with the same number and lengths "
         "of sequences. <b>real vs real</b> is the floor: other windows of the reference, disjoint "
         "from those that all sets are compared with. A set that is as close cannot be "
@@ -261,12 +273,20 @@ def _introduction(about: About) -> str:
 
 
 def _figures(figures: Mapping[str, str], names: Sequence[str]) -> str:
+    return html_figures([(figures[name], _CAPTIONS[name]) for name in names if name in figures])
+
+
+def html_figures(figures: Sequence[tuple[str, str]]) -> str:
+    """Return figures side by side.
+
+    Args:
+        figures: SVG and caption of each.
+    """
     found = [
-        f'<figure><img alt="{escape(_CAPTIONS[name])}" src="data:image/svg+xml;base64,'
-        f'{base64.b64encode(figures[name].encode()).decode()}">'
-        f"<figcaption>{escape(_CAPTIONS[name])}</figcaption></figure>"
-        for name in names
-        if name in figures
+        f'<figure><img alt="{escape(caption)}" src="data:image/svg+xml;base64,'
+        f'{base64.b64encode(picture.encode()).decode()}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        for picture, caption in figures
     ]
     return f'<div class="figures">{"".join(found)}</div>' if found else ""
 
@@ -280,11 +300,16 @@ def _table(measures: Sequence[Measure]) -> str:
         )
         for found in measures
     ]
-    return _rows("", rows)
+    return html_table("", rows)
 
 
-def _rows(heading: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]) -> str:
-    """Return a table whose rows become blocks on a narrow screen."""
+def html_table(heading: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]) -> str:
+    """Return a table whose rows become blocks on a narrow screen.
+
+    Args:
+        heading: Heading of the first column.
+        rows: At least one: name, note and cells by column; all have the same columns.
+    """
     sets = list(rows[0][2])
     head = "".join(f"<th>{escape(name)}</th>" for name in sets)
     lines = []
@@ -324,7 +349,7 @@ def _motifs(table: MotifTable) -> str:
         f"{which}Hits per kilobase, both strands, and in brackets the enrichment: log2 of (hits + "
         "1/2) / (hits in real windows + 1/2). In the column real vs real it is due to chance."
     )
-    return f"<p>{escape(text)}</p>\n" + _rows("motif", rows)
+    return f"<p>{escape(text)}</p>\n" + html_table("motif", rows)
 
 
 def _floors(curves: Curves) -> str:
@@ -339,7 +364,7 @@ def _floors(curves: Curves) -> str:
         f"The floors are exact, on the {curves.split} windows. Validation is an upper bound, "
         "exact for an autoregressive run; train is what the objective minimises."
     )
-    return f"<p>{escape(text)}</p>\n" + _rows("", rows)
+    return f"<p>{escape(text)}</p>\n" + html_table("", rows)
 
 
 def spell(value: float) -> str:

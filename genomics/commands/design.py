@@ -1,0 +1,440 @@
+"""``seqdiff design``: from wanted values to a diverse set of sequences, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from seqdiff.checks import check_count, check_seed
+from seqdiff.cli.options import Several, check_guidance, parse_signals
+from seqdiff.files import check_folder, replacing
+
+if TYPE_CHECKING:
+    from genomics.design import Choice, Designs, Predictor
+    from seqdiff.data import Templates
+    from seqdiff.run import Run
+
+_FASTA = (".fa", ".fasta", ".fa.gz", ".fasta.gz", ".fa.bgz", ".fasta.bgz")
+_MOTIFS = "motifs.jaspar"
+
+
+def design(
+    run: Path,
+    /,
+    *,
+    out: Path | None = None,
+    num: int = 20,
+    candidates: int = 400,
+    length: int | None = None,
+    signal: Annotated[tuple[str, ...], Several] = (),
+    signal_file: Path | None = None,
+    label: str | None = None,
+    guidance: float | None = None,
+    oracle: Path | None = None,
+    maximise: str | None = None,
+    judge: Path | None = None,
+    allow_same_judge: bool = False,
+    gc: tuple[float, float] | None = None,
+    homopolymer: int | None = None,
+    avoid_sites: str | None = None,
+    avoid: list[str] | None = None,
+    motif: list[str] | None = None,
+    infill: Path | None = None,
+    min_distance: int | None = None,
+    max_distance: int | None = None,
+    training: Path | None = None,
+    select: Literal["greedy", "determinantal"] = "greedy",
+    spread: int | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    device: str | None = None,
+) -> None:
+    """Design DNA: draw candidates, filter them, and keep a diverse set of the best.
+
+    Writes designs.tsv, designs.fa and design.html. Words to avoid, long runs of a base, motifs and
+    templates hold while candidates are drawn; the other constraints filter.
+
+    Args:
+        run: Run directory that candidates are drawn from.
+        out: Folder of the results; default: RUN/designs.
+        num: Number of designs; with --signal-file or --infill, for each row or record.
+        candidates: Number of candidates; with --signal-file or --infill, for each row or record.
+        length: Bases of a design; default: those of a training row.
+        signal: Wanted value, NAME=VALUE, for a run with signals.
+        signal_file: Table (.tsv or .csv) with a column name and a column for each signal: designs
+            for each row.
+        label: Class to draw, for a run with labels.
+        guidance: Strength of guidance towards the label and the signal; default: 1.
+        oracle: Folder of an oracle that ranks the candidates, by how close its predictions come to
+            the wanted values; default: they are taken in the order of drawing.
+        maximise: Rank by this value of the oracle instead; higher is better.
+        judge: Folder of another oracle, which predicts the designs and takes no part in the choice.
+        allow_same_judge: Accept a judge that also ranked the candidates.
+        gc: Least and greatest fraction of G and C.
+        homopolymer: Longest run of one base that is allowed.
+        avoid_sites: Restriction enzymes, separated by commas, whose sites no design holds on either
+            strand.
+        avoid: A word, with IUPAC codes, that no design holds on either strand; may be repeated.
+        motif: PATTERN or PATTERN@START, with IUPAC codes: bases that every design holds, starting
+            at START (counted from 0) or at a random position; may be repeated.
+        infill: FASTA file of templates: known bases stay, N and IUPAC codes are filled.
+        min_distance: Least edit distance to every training sequence, on either strand.
+        max_distance: Greatest edit distance to the nearest training sequence.
+        training: FASTA file or table of training sequences to compare with; default: those of the
+            run, if it was trained on a table.
+        select: greedy takes the best designs that are far enough apart; determinantal weighs
+            quality against similarity of 4-mers.
+        spread: Least edit distance between two designs, for greedy; default: a tenth of the length.
+        seed: Seed of the draws.
+        batch_size: Candidates drawn at a time; default: as many as fit well.
+        device: cpu, cuda, ...; default: cuda if there is one, else cpu.
+
+    Raises:
+        ValueError: If an option, a file or the run cannot be used, constraints contradict each
+            other, or no candidate passes the filters.
+    """
+    for name, value in (("num", num), ("candidates", candidates)):
+        check_count(f"design.{name}", value)
+    for name, value in (("length", length), ("batch_size", batch_size)):
+        if value is not None:
+            check_count(f"design.{name}", value)
+    if num > candidates:
+        raise ValueError(
+            f"design.candidates must be at least num = {num}, got {candidates}; draw many more"
+        )
+    if spread is not None:
+        check_count("design.spread", spread, 0)
+    check_seed("design.seed", seed)
+    check_guidance("design.guidance", guidance)
+    wanted = parse_signals("design.signal", signal)
+    _check_files(signal_file, infill, training)
+    _check_templates(wanted, signal_file, motif, infill, length)
+    _check_oracles(oracle, judge, maximise, allow=allow_same_judge)
+    out = run / "designs" if out is None else out
+    check_folder("design.out", out)
+
+    from genomics.commands.report import check_dna
+    from genomics.design import Choice, Constraints, check_goal, choose
+    from seqdiff.extras import require_extra
+    from seqdiff.progress import progress
+    from seqdiff.run import choose_device, load, open_sampler
+    from seqdiff.samplers import Recorder, check_room, sampler_name
+
+    constraints = Constraints(
+        gc=gc,
+        homopolymer=homopolymer,
+        avoid_sites=tuple(filter(None, (avoid_sites or "").split(","))),
+        avoid=tuple(avoid or ()),
+        motif=tuple(motif or ()),
+        min_distance=min_distance,
+        max_distance=max_distance,
+    )
+    choice = Choice(constraints=constraints, num=num, how=select, spread=spread, maximise=maximise)
+    require_extra("rapidfuzz", "design", "genomics")
+    trained = load(run, device=choose_device(device))
+    check_dna(trained)
+    ranking, judging = open_oracles(oracle, judge, allow=allow_same_judge)
+    check_goal(choice, ranking)
+    names, known = read_training(trained, training)
+    templates, values, targets = _requests(
+        trained, candidates, length, wanted, signal_file, motif, infill
+    )
+    check_room(len(templates.names), max(templates.lengths))
+    sampler, recorder = open_sampler(trained, None, []), Recorder()
+    drawn = trained.draw(
+        templates,
+        sampler=sampler,
+        seed=seed,
+        label=label,
+        signal=values,
+        guidance=guidance,
+        batch_size=batch_size,
+        recorder=recorder,
+        avoid=constraints.automaton(trained.tokenizer),
+    )
+    found = _candidates(trained, templates.names, drawn.sequences, targets, values)
+    with progress() as bar:
+        tasks: dict[str, object] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            task = tasks.setdefault(what, bar.add_task(what, total=total))
+            bar.update(task, completed=done)  # pyright: ignore[reportArgumentType]
+
+        designs = choose(found, choice, ranking, judging, known, show)
+    facts = {
+        "run": str(run),
+        "wanted": _describe_wanted(trained, wanted, signal_file, maximise),
+        "candidates": f"{len(found.sequences):,} by {sampler_name(type(sampler))}, seed {seed}; "
+        f"{len(designs.passed):,} passed; failed: {designs.failures}",
+        "constraints": _describe(constraints, infill),
+        "designs": f"{len(designs.chosen):,}, {select}",
+        "oracle": "none" if oracle is None else str(oracle),
+        "judge": "none" if judge is None else str(judge),
+        "training": f"{len(known):,} sequences" if known else "none",
+    }
+    same = judge is not None and oracle is not None and judge.resolve() == oracle.resolve()
+    trace = recorder.trace(
+        sampler=sampler_name(type(sampler)), names=templates.names, symbols=[*"ACGT", "N"]
+    )
+    from genomics.design import write_design_page
+
+    _write(
+        out,
+        designs,
+        choice,
+        names,
+        lambda rows: write_design_page(
+            facts,
+            designs,
+            rows,
+            trace=trace,
+            training=known,
+            motifs=_read_motifs(run),
+            mutagenesis=_mutate(designs, ranking, maximise),
+            same_judge=same,
+        ),
+    )
+    asked = num * len(targets)
+    fewer = f" ({asked:,} were asked for; lower --spread or raise --candidates)"
+    print(
+        f"{out}: {len(designs.chosen):,} designs{fewer if len(designs.chosen) < asked else ''} of "
+        f"{len(found.sequences):,} candidates, of which {len(designs.passed):,} passed; failed: "
+        f"{designs.failures}"
+    )
+
+
+def _check_files(*files: Path | None) -> None:
+    for name, path in zip(("signal_file", "infill", "training"), files, strict=True):
+        if path is not None and not path.is_file():
+            raise FileNotFoundError(
+                f"design.{name} must be an existing file, got {path}; check the path"
+            )
+
+
+def _check_templates(
+    wanted: dict[str, float],
+    signal_file: Path | None,
+    motif: list[str] | None,
+    infill: Path | None,
+    length: int | None,
+) -> None:
+    """Check which options go together.
+
+    Raises:
+        ValueError: If two options give the same thing.
+    """
+    if wanted and signal_file is not None:
+        raise ValueError(
+            f"design.signal must be left out with --signal-file, got {next(iter(wanted))}; the "
+            "file gives the values"
+        )
+    if infill is None:
+        return
+    for name, value in (("motif", motif), ("length", length), ("signal_file", signal_file)):
+        if value is not None:
+            raise ValueError(
+                f"design.{name} must be left out with --infill, got {value}; the records of the "
+                "file give length and bases, and one signal holds for all"
+            )
+
+
+def _check_oracles(
+    oracle: Path | None, judge: Path | None, maximise: str | None, *, allow: bool
+) -> None:
+    """Check the folders of oracles.
+
+    Raises:
+        FileNotFoundError: If one does not exist.
+        ValueError: If the judge also ranks the candidates, or nothing can be maximised.
+    """
+    for name, path in (("oracle", oracle), ("judge", judge)):
+        if path is not None and not path.is_dir():
+            raise FileNotFoundError(
+                f"design.{name} must be the folder of an oracle, got {path}; train one"
+            )
+    if maximise is not None and oracle is None:
+        raise ValueError(
+            f"design.maximise must come with an oracle, got {maximise!r} without; add --oracle DIR"
+        )
+    same = judge is not None and oracle is not None and judge.resolve() == oracle.resolve()
+    if same and not allow:
+        raise ValueError(
+            f"design.judge must be another oracle than the one that ranks the candidates, got "
+            f"{judge} for both; train one on other sequences, or add --allow-same-judge"
+        )
+
+
+def open_oracles(
+    oracle: Path | None, judge: Path | None, *, allow: bool
+) -> tuple[Predictor | None, Predictor | None]:
+    """Load the oracle that ranks and the one that judges.
+
+    Raises:
+        ValueError: If a folder holds no oracle, or both were trained on the same sequences.
+    """
+    if oracle is None and judge is None:
+        return None, None
+    from genomics.design import Oracle, check_judge  # pyright: ignore[reportAttributeAccessIssue]
+
+    ranking = None if oracle is None else Oracle.load(oracle)
+    judging = None if judge is None else Oracle.load(judge)
+    if ranking is not None and judging is not None:
+        check_judge(judging, ranking, allow=allow)
+    return ranking, judging
+
+
+def read_training(run: Run, path: Path | None) -> tuple[list[str], list[str]]:
+    """Read training sequences from a file, or from the table that a run was trained on.
+
+    Args:
+        run: The run.
+        path: FASTA file or table; ``None`` for the training split of the run, if its data are a
+            table that can be read.
+
+    Returns:
+        Names and sequences; none without a file, if the run has no table.
+
+    Raises:
+        ValueError: If the file is not valid.
+    """
+    from genomics.data import TableDataModule
+    from genomics.io import read_table, read_templates
+
+    data = run.datamodule
+    if path is not None and path.name.endswith(_FASTA):
+        records = read_templates(path)
+        return [name for name, _ in records], [sequence for _, sequence in records]
+    if path is not None:
+        column = data.sequence if isinstance(data, TableDataModule) else "sequence"
+        table = read_table(path, sequence=column)
+        return table.names, table.sequences
+    if not isinstance(data, TableDataModule) or not Path(data.table).is_file():
+        return [], []
+    table = data.dataset("train").table
+    return table.names, table.sequences
+
+
+def _requests(
+    trained: Run,
+    count: int,
+    length: int | None,
+    wanted: dict[str, float],
+    signal_file: Path | None,
+    motif: list[str] | None,
+    infill: Path | None,
+):
+    """Make the templates, signals and targets: ``count`` candidates for each target.
+
+    Returns:
+        The templates; the signals of each, ``None`` without any; the names of the targets.
+
+    Raises:
+        ValueError: If a file is not valid, or options do not fit the run.
+    """
+    import numpy as np
+
+    from genomics.io import read_templates
+    from seqdiff.data import Blanks, Motif, Records, Scaffolds
+    from seqdiff.run import fit_signal, read_signal_file
+
+    values, targets = None, ["design"]
+    if wanted:
+        values = fit_signal("design.signal", trained, wanted, 1)
+    elif signal_file is not None:
+        read = read_signal_file(signal_file, trained)
+        assert read.names is not None  # of a file
+        values, targets = read.values, read.names
+    templates: Templates
+    if infill is not None:
+        templates = Records(read_templates(infill), count, trained.tokenizer)
+        targets = [name for name, _ in templates.records]
+        values = None if values is None else np.repeat(values, len(targets), axis=0)
+    else:
+        length = trained.usual_length("design.length") if length is None else length
+        total = count * len(targets)
+        motifs = [Motif.parse(text) for text in motif or ()]
+        if motifs:
+            templates = Scaffolds(motifs, total, length, trained.tokenizer)
+        else:
+            templates = Blanks(total, length, trained.process.unknown_id)
+        templates.names = [f"{target}_{i}" for target in targets for i in range(count)]
+    return templates, None if values is None else np.repeat(values, count, axis=0), targets
+
+
+def _candidates(trained: Run, names: list[str], sequences: list[str], targets: list[str], values):
+    """Gather what was drawn and what was wanted."""
+    import numpy as np
+
+    from genomics.design import Candidates
+
+    signals = list(trained.datamodule.signals or ()) if values is not None else []
+    count = len(sequences) // len(targets)
+    wanted = np.zeros((len(targets), 0)) if values is None else values[::count].astype(np.float64)
+    embedding = trained.denoiser.backbone.signal_embedding
+    scale = np.ones(len(signals))
+    if signals and embedding is not None:
+        scale = embedding.std.cpu().numpy().astype(np.float64)
+    number = np.repeat(np.arange(len(targets)), count)
+    return Candidates(names, sequences, number, targets, signals, wanted, scale)
+
+
+def _mutate(designs: Designs, oracle: Predictor | None, maximise: str | None):
+    """Predict the substitutions of the best design, for the value that ranked it."""
+    from genomics.design import Mutagenesis, saturate
+
+    if oracle is None:
+        return None
+    signals = [name for name in oracle.columns if name in designs.candidates.signals]
+    column = maximise or next(iter([*signals, *oracle.columns]))
+    best = designs.sequences[designs.best]
+    return Mutagenesis(column, *saturate(oracle, best, column))
+
+
+def _read_motifs(run: Path):
+    from genomics.io import read_motifs
+
+    path = run / _MOTIFS
+    return read_motifs(path) if path.is_file() else []
+
+
+def _write(out: Path, designs: Designs, choice: Choice, training_names: list[str], page) -> None:
+    """Write the three files or none, after their contents are complete."""
+    from genomics.design import tabulate, write_tsv
+    from genomics.io import write_fasta
+
+    rows = tabulate(designs, choice.constraints.motif, training_names)
+    text, table = page(rows), write_tsv(rows)
+    out.mkdir(parents=True, exist_ok=True)
+    with (
+        replacing(out / "designs.tsv") as tsv,
+        replacing(out / "designs.fa") as fasta,
+        replacing(out / "design.html") as html,
+    ):
+        tsv.write_text(table, encoding="utf-8")
+        write_fasta(fasta, [str(row["name"]) for row in rows], designs.sequences)
+        html.write_text(text, encoding="utf-8")
+
+
+def _describe_wanted(
+    trained: Run, wanted: dict[str, float], signal_file: Path | None, maximise: str | None
+) -> str:
+    parts = [f"{name} = {value:g}" for name, value in wanted.items()]
+    if signal_file is not None:
+        parts.append(f"{', '.join(trained.datamodule.signals or ())} of {signal_file}")
+    if maximise is not None:
+        parts.append(f"the greatest predicted {maximise}")
+    return "; ".join(parts) or "nothing"
+
+
+def _describe(constraints: object, infill: Path | None) -> str:
+    from dataclasses import asdict, is_dataclass
+
+    assert is_dataclass(constraints) and not isinstance(constraints, type)
+    parts = []
+    for name, value in asdict(constraints).items():
+        if value not in (None, ()):
+            text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            parts.append(f"{name.replace('_', ' ')} {text}")
+    if infill is not None:
+        parts.append(f"templates of {infill}")
+    return "; ".join(parts) or "none"
