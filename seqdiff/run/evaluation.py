@@ -300,7 +300,9 @@ class Evaluation:
         ]
         if self.degrees >= 1:
             groups, width = self.degrees + 1, float(stdtrit(self.degrees, 0.975))
-            note = f"from {groups} groups of neighbours; a 95% interval is ± {width:.2f} SE"
+            note = (
+                f"SE is computed from {groups} groups of neighbours; 95% interval: ± {width:.2f} SE"
+            )
             notes.insert(0, note)
         notes.insert(0, "lower is better; ± SE is the standard error over sequences")
         size = f"{model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"
