@@ -1,4 +1,4 @@
-"""MkDocs hook: generates the reference pages from the code, so that they cannot go stale."""
+"""MkDocs hook that generates the reference pages from the code, so that they stay up to date."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("mkdocs.hooks.reference")
 
 
 def rooms() -> list[str]:
-    """Packages that export names."""
+    """List the packages that export names."""
     found = []
     for top in ("seqdiff", "genomics", "text"):
         for init in sorted((ROOT / top).rglob("__init__.py")):
@@ -26,13 +26,13 @@ def rooms() -> list[str]:
 
 
 def first_line(value: object) -> str:
-    """First sentence of a docstring."""
+    """Return the first sentence of a docstring."""
     text = (inspect.getdoc(value) or "").partition("\n\n")[0]
     return " ".join(text.replace("``", "`").split()).partition(". ")[0].rstrip(".")
 
 
 def api_page(package: str) -> str:
-    """One page: every class and function that the package exports, then its constants."""
+    """Write a page with the classes and functions that a package exports, then its constants."""
     module = importlib.import_module(package)
     lines = [f"# {package}", "", (module.__doc__ or "").partition("\n\n")[0], ""]
     constants = []
@@ -50,7 +50,7 @@ def api_page(package: str) -> str:
 
 
 def api_index() -> str:
-    """The packages with a line each."""
+    """Write a page that lists the packages, with a line for each."""
     lines = ["# Python API", "", "| package | what it has |", "|---|---|"]
     for name in rooms():
         module = importlib.import_module(name)
@@ -59,7 +59,7 @@ def api_index() -> str:
 
 
 def commands_page() -> str:
-    """Every command with its options, from its function."""
+    """Write a page with all commands and their options, taken from their functions."""
     from seqdiff.cli.app import build_app, commands
 
     lines = [
@@ -79,7 +79,7 @@ def commands_page() -> str:
 
 
 def configuration_page() -> str:
-    """The keys of a configuration, from the dataclasses that they fill."""
+    """Write a page with the keys of a configuration, taken from the dataclasses."""
     from seqdiff.run import list_keys
 
     lines = [
@@ -102,7 +102,7 @@ def configuration_page() -> str:
 
 
 def on_files(files, config):
-    """Adds the generated pages."""
+    """Add the generated pages."""
     pages = {f"api/{name}.md": api_page(name) for name in rooms()}
     pages |= {
         "api.md": api_index(),
