@@ -88,7 +88,7 @@ def estimate(
         estimator: The estimator.
         seed: Seed of the draws.
         target_se: Standard error of a sequence to aim at, in nats.
-        max_nfe: Most network evaluations of a sequence.
+        max_nfe: Maximum number of network evaluations for a sequence.
         labels: Whether each row's label is given; ``None`` for data without any.
 
     Raises:
@@ -127,7 +127,7 @@ def estimate_batches(
         estimator: The estimator.
         seed: Seed of the draws.
         target_se: Standard error of a sequence to aim at, in nats.
-        max_nfe: Most network evaluations of a sequence.
+        max_nfe: Maximum number of network evaluations for a sequence.
         rows_per_call: Rows per network call; by default those of a batch.
     """
     device = next(run.denoiser.parameters()).device
