@@ -99,7 +99,7 @@ def estimate(
         estimator: The estimator.
         seed: Seed of the draws.
         target_se: Standard error of a sequence to aim at, in nats.
-        max_nfe: Most network evaluations of a sequence.
+        max_nfe: Maximum number of network evaluations for a sequence.
         conditions: Which conditions of each row are given; by default none.
 
     Raises:
@@ -138,7 +138,7 @@ def estimate_batches(
         estimator: The estimator.
         seed: Seed of the draws.
         target_se: Standard error of a sequence to aim at, in nats.
-        max_nfe: Most network evaluations of a sequence.
+        max_nfe: Maximum number of network evaluations for a sequence.
         rows_per_call: Rows per network call; by default those of a batch.
     """
     device = next(run.denoiser.parameters()).device
