@@ -132,7 +132,7 @@ def test_scores_and_bounds_given_the_values(trained: Path, tmp_path: Path) -> No
     fasta, table = tmp_path / "x.fa", tmp_path / "x.tsv"
     fasta.write_text(f">0\n{rich[0]}\n")
     assert main(["score", str(trained), str(fasta), "--signal", "gc=2", f"--out={table}"]) == 0
-    assert table.read_text() == run.score(rich, signal={"gc": 2.0}).to_tsv()
+    assert table.read_text() == run.score(fasta, signal={"gc": 2.0}).to_tsv()
 
     bits = []
     for flags in ([], ["--given-signals"]):
