@@ -12,7 +12,8 @@ from torch import Tensor
 
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.rng import categorical
-from seqdiff.samplers import Sampler
+from seqdiff.samplers import Sampler, WordAutomaton
+from seqdiff.samplers.avoidance import Completions
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import Draws
 
@@ -170,6 +171,7 @@ def outcomes(
     *,
     allowed: Tensor | None = None,
     padding: Tensor | None = None,
+    avoid: WordAutomaton | None = None,
 ) -> Outcomes:
     """Run a sampler on one row ``[L]`` for every outcome, all known paths in one batch."""
     waiting: list[tuple[int, ...]] = [()]
@@ -180,6 +182,7 @@ def outcomes(
         hidden = None if padding is None else padding.expand(count, -1)
         free = x_t == denoiser.process.unknown_id
         steps: list[Tensor] = []
+        within = None if allowed is None else allowed.expand(count, -1, -1)
         canvas = Canvas(
             denoiser,
             draws,
@@ -187,8 +190,9 @@ def outcomes(
             free if hidden is None else free & ~hidden,
             torch.zeros(count, dtype=torch.int64),
             hidden,
-            None if allowed is None else allowed.expand(count, -1, -1),
+            within,
             lambda step, x, steps=steps: steps.append(x.clone()),
+            avoid=None if avoid is None else Completions.begin(avoid, x_t, within, hidden),
         )
         sampler.fill(canvas)
         chances += [path.probability for path in draws.paths]

@@ -7,6 +7,7 @@ from seqdiff.samplers.adaptive import (
     MarginSampler,
     ThresholdSampler,
 )
+from seqdiff.samplers.avoidance import Conflict, WordAutomaton
 from seqdiff.samplers.block import BlockSampler, Growth, real_tokens
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.conjoining import Conjoined, read_back
@@ -48,6 +49,7 @@ __all__ = [
     "Classifier",
     "ClassifierFree",
     "ConfidenceSampler",
+    "Conflict",
     "Conjoined",
     "EntropyBudgetSampler",
     "EntropySampler",
@@ -75,6 +77,7 @@ __all__ = [
     "TauLeapingSampler",
     "ThresholdSampler",
     "TweedieSampler",
+    "WordAutomaton",
     "check_room",
     "find_sampler",
     "named_samplers",

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from seqdiff.denoiser import Denoiser, Prefix
 from seqdiff.parameterization import before_the_end, scores_from_distribution
 from seqdiff.process import Absorbing, Blockwise, DiscreteProcess
+from seqdiff.samplers.avoidance import Completions
 from seqdiff.samplers.draws import Draws
 from seqdiff.types import Inputs, Signal
 
@@ -59,8 +61,8 @@ class Memory:
 class Canvas:
     """One batch while it is sampled.
 
-    Samplers change its tokens by ``write`` and ``remask``; ``fill_block`` and ``Growth.stop``
-    change those of blocks.
+    Samplers change its tokens by ``draw``, ``write`` and ``remask``; ``fill_block`` and
+    ``Growth.stop`` change those of blocks.
 
     Attributes:
         denoiser: The model.
@@ -77,6 +79,7 @@ class Canvas:
             read up to here.
         length: Tokens of each row, if the sampler may leave rows shorter than they were.
         clamped: Draws of each row whose probabilities had to be clamped, if the sampler may do so.
+        avoid: What forbidden words leave possible, if there are any.
         step: Steps done.
     """
 
@@ -93,6 +96,7 @@ class Canvas:
     prefix: Prefix | None = None
     length: Int64[Tensor, " B"] | None = None
     clamped: Int64[Tensor, " B"] | None = None
+    avoid: Completions | None = None
     step: int = field(default=0, init=False)
 
     @classmethod
@@ -105,6 +109,7 @@ class Canvas:
         allowed: Bool[Tensor, "B L K"] | None = None,
         callback: StepCallback | None = None,
         signal: Signal | None = None,
+        avoid: Completions | None = None,
     ) -> Canvas:
         """Start a canvas; all masks but those in padding are free."""
         free = x_init == denoiser.process.unknown_id
@@ -118,6 +123,7 @@ class Canvas:
             allowed,
             callback,
             signal,
+            avoid=avoid,
         )
 
     @property
@@ -336,6 +342,46 @@ class Canvas:
             return prefix.log_probs(inputs.tokens, asked)
         return self.denoiser.log_probs(inputs, asked)
 
+    def draw(
+        self,
+        where: Bool[Tensor, "B L"],
+        log_probs: Float64[Tensor, "N states"],
+        step: int = 0,
+        shape: Reshape | None = None,
+    ) -> None:
+        """Draw and write a token at each position where ``where`` is True.
+
+        With words to avoid, the tokens of a row are drawn one after the other from left to right,
+        each from its distribution restricted to the symbols with which the row can still be filled
+        without such a word, and normalised. Tokens at these positions do not count before they are
+        drawn. Columns beyond the K symbols leave a position unknown, so they stay.
+
+        Args:
+            where: Positions.
+            log_probs: Their distributions, in nats, in the order of ``where.nonzero()``.
+            step: Distinguishes the draws of a sampler that may draw a position again.
+            shape: Reshapes the distributions, after the restriction.
+
+        Raises:
+            ValueError: If a distribution gives all symbols that remain probability 0.
+        """
+        if self.avoid is None:
+            shaped = log_probs if shape is None else shape(log_probs)
+            self.write(where, self.draws.tokens(shaped, where, step))
+            return
+        self.remask(where)
+        rank = where.cumsum(dim=-1)
+        for number in range(1, int(rank.max()) + 1 if rank.numel() else 1):
+            now = where & (rank == number)
+            never = ~self.avoid.symbols(self.x_t, now)
+            never = pad(never, (0, log_probs.shape[-1] - never.shape[-1]))
+            kept = log_probs[now[where]].masked_fill(never, -torch.inf)
+            total = kept.logsumexp(dim=-1, keepdim=True)
+            _check_chance(total.squeeze(-1), now)
+            kept = kept - total if shape is None else shape(kept - total)
+            self.write(now, self.draws.tokens(kept, now, step))
+        self.avoid.update(self.x_t)  # which other views of the row read
+
     def write(self, where: Bool[Tensor, "B L"], tokens: Int64[Tensor, " N"]) -> None:
         """Write tokens at the positions that are True."""
         self.x_t[where] = tokens
@@ -370,6 +416,7 @@ class Canvas:
             None if self.allowed is None else self.allowed[:, part],
             lambda step, _x_t: self.report(before + step),
             signal,
+            avoid=None if self.avoid is None else self.avoid.window(start),
         )
 
     def fill_block(
@@ -407,6 +454,7 @@ class Canvas:
             None if self.allowed is None else self.allowed[rows, start:end],
             show,
             prefix=prefix,
+            avoid=None if self.avoid is None else self.avoid.take(rows).window(start),
         )
         fill(part)
         self.x_t[rows, start:end] = part.x_t

@@ -101,4 +101,4 @@ class Decoding:
             log_probs: Their distributions from ``canvas.log_probs``.
             step: Distinguishes the draws of a sampler that may mask a position again.
         """
-        canvas.write(where, canvas.draws.tokens(self.shaped(log_probs), where, step))
+        canvas.draw(where, log_probs, step, self.shaped)

@@ -60,6 +60,7 @@ class GridSampler(Decoding, Sampler, ABC):
         if by_schedule and not self.corrector_steps:
             self._fill_at_unmask_times(canvas)
             return
+        self._check_truncation(canvas)
         self.start(canvas)
         # The numbering of the first versions, so that a seed still gives the same rows.
         draw = 2 if self.corrector_steps else 1
@@ -72,13 +73,25 @@ class GridSampler(Decoding, Sampler, ABC):
             canvas.end_step()
         self.finish(canvas, draw)
 
+    def _check_truncation(self, canvas: Canvas) -> None:
+        """Refuse top-k and nucleus where steps made from them may leave no symbol to draw."""
+        if canvas.avoid is None or (canvas.denoiser.any_order and self.keeps_unmask_times):
+            return
+        for name in ("top_k", "top_p"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{type(self).__name__}.{name} must be left out with words to avoid for the "
+                    f"{canvas.denoiser.description}, got {getattr(self, name)}; the symbols it "
+                    "keeps may all complete one, so use temperature instead"
+                )
+
     def start(self, canvas: Canvas) -> None:
         """Draw z_1 at the positions to fill."""
         where, prior = canvas.free, canvas.process.log_prior(canvas.x_t.device)
         if len(prior) > canvas.unknown_id and float(prior[canvas.unknown_id]) == 0.0:
             return  # all masks, which is what unknown positions hold
         places = int(where.sum())
-        canvas.write(where, canvas.draws.tokens(prior.expand(places, -1), where, 0))
+        canvas.draw(where, prior.expand(places, -1), 0)
 
     def advance(
         self, canvas: Canvas, s: Float64[Tensor, ""], t: Float64[Tensor, ""], draw: int
@@ -97,7 +110,7 @@ class GridSampler(Decoding, Sampler, ABC):
             # A model that predicts masks would leave some.
             symbols = kernel[:, : process.vocab_size].log_softmax(dim=-1)
             kernel = torch.nn.functional.pad(symbols, (0, 1), value=-torch.inf)
-        canvas.write(where, canvas.draws.tokens(kernel, where, draw))
+        canvas.draw(where, kernel, draw)
 
     def kernel(
         self,
@@ -219,7 +232,9 @@ class TauLeapingSampler(GridSampler):
             canvas.clamped = torch.zeros_like(canvas.nfe)
         canvas.clamped.index_add_(0, where.nonzero()[:, 0], (total[:, 0] > 1).long())
         jumps = jumps / total.clamp_min(1)
-        stay = (1 - total).clamp_min(0)
+        # With words to avoid, the present symbol may be the only one that remains.
+        least = 0.0 if canvas.avoid is None else torch.finfo(total.dtype).tiny
+        stay = (1 - total).clamp_min(least)
         return torch.where(present, stay, jumps).log()
 
 
@@ -262,7 +277,7 @@ class PredictorCorrectorSampler(GridSampler):
             where = canvas.free
             z = canvas.x_t[where]
             forward = process.log_forward(z, s.expand(z.shape), r.expand(z.shape))
-            canvas.write(where, canvas.draws.tokens(forward, where, draw))
+            canvas.draw(where, forward, draw)
         self.advance(canvas, s, r, draw + 1)
 
 
@@ -287,7 +302,7 @@ class GibbsSampler(GridSampler):
     def correct(self, canvas: Canvas, s: Float64[Tensor, ""], draw: int) -> None:
         where = canvas.choose_one(draw)
         log_probs = canvas.marginal(where, s, self.shape)
-        canvas.write(where, canvas.draws.tokens(log_probs, where, draw + 1))
+        canvas.draw(where, log_probs, draw + 1)
 
 
 def largest_sigma(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.process import Absorbing
+from seqdiff.samplers.avoidance import Completions, WordAutomaton
 from seqdiff.samplers.canvas import Canvas, StepCallback
 from seqdiff.samplers.draws import SeededDraws, row_seeds
 from seqdiff.types import Inputs, SampleOutput, Signal
@@ -99,6 +100,7 @@ class Sampler(ABC):
         padding: Bool[Tensor, "B L"] | None = None,
         callback: StepCallback | None = None,
         signal: Signal | None = None,
+        avoid: WordAutomaton | None = None,
     ) -> SampleOutput:
         """Fill the unknown positions of ``x_init`` and leave all other tokens as they are.
 
@@ -121,23 +123,43 @@ class Sampler(ABC):
                 later ones: ``SMCSampler`` knows only at the end which particle is the sample.
             signal: Values that each row, or each position, is conditioned on, in the units of the
                 training data; NaN where a value is unknown.
+            avoid: Words that no row may hold. Each token is drawn from the model's conditional
+                distribution, restricted to the symbols with which the row, its given tokens and
+                ``allowed`` can still be completed without such a word, and normalised. Tokens of
+                one step are drawn from left to right. So no row ever holds a word, but rows are
+                not distributed as the model's given that they hold none: as with ``allowed``,
+                what each token makes likely later is not weighed. Noisy tokens of uniform and
+                hybrid noise are restricted in every step as well.
 
         Raises:
             ValueError: Before any network call, if the sampler does not work with the model, an id
                 or a shape does not fit, both or neither of generator and seeds are given, a given
-                symbol is not allowed, or no symbol is allowed at a position to fill.
+                symbol is not allowed, no symbol is allowed at a position to fill, or a row cannot
+                be filled without a word to avoid. After sampling, if the sampler wrote such a word
+                because it does not draw by ``Canvas.draw``.
         """
         self.check_fit(denoiser)
         check_request(x_init, denoiser.process.unknown_id, allowed, padding, generator, seeds)
+        completions = None
+        if avoid is not None:
+            completions = start_avoiding(avoid, denoiser, x_init, allowed, padding)
         if signal is not None:
             denoiser.backbone.check_condition(Inputs(x_init, signal=signal))
         if seeds is None:
             assert generator is not None  # by check_request
             seeds = row_seeds(len(x_init), generator)
         draws = SeededDraws(seeds.to(x_init.device, torch.int64))
-        canvas = Canvas.open(denoiser, draws, x_init, padding, allowed, callback, signal)
+        canvas = Canvas.open(
+            denoiser, draws, x_init, padding, allowed, callback, signal, completions
+        )
         self.fill(canvas)
         assert not canvas.masked.any()  # the contract of ``fill``
+        if completions is not None and not bool(completions.hold(canvas.x_t).all()):
+            raise ValueError(
+                f"Sampler.avoid must go with a sampler that draws by Canvas.draw, got "
+                f"{sampler_name(type(self))}, which wrote a forbidden word; choose from "
+                f"{', '.join(fitting_samplers(denoiser, own=True)) or 'your own'}"
+            )
         return SampleOutput(canvas.x_t, canvas.nfe, canvas.length, canvas.clamped)
 
     def check_fit(self, denoiser: Denoiser) -> None:
@@ -183,9 +205,19 @@ def sampler_name(cls: type[Sampler]) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__.removesuffix("Sampler")).lower()
 
 
-def fitting_samplers(denoiser: Denoiser) -> list[str]:
-    """Return the names of the samplers that work with a model."""
-    return [name for name, cls in named_samplers().items() if cls.needs.met_by(denoiser)]
+def fitting_samplers(denoiser: Denoiser, *, own: bool = False) -> list[str]:
+    """Return the names of the samplers that work with a model.
+
+    Args:
+        denoiser: The model.
+        own: Whether to leave out samplers that are defined outside of this package.
+    """
+    room = __name__.rpartition(".")[0]
+    return [
+        name
+        for name, cls in named_samplers().items()
+        if cls.needs.met_by(denoiser) and (not own or cls.__module__.startswith(room))
+    ]
 
 
 def find_sampler(name: str) -> type[Sampler]:
@@ -200,6 +232,35 @@ def find_sampler(name: str) -> type[Sampler]:
         raise ValueError(
             f"sample.sampler must be one of {', '.join(known)}, got {name!r}; "
             "seqdiff samplers says what they do"
+        )
+    return found
+
+
+def start_avoiding(
+    avoid: WordAutomaton,
+    denoiser: Denoiser,
+    x_init: Int[Tensor, "B L"],
+    allowed: Bool[Tensor, "B L K"] | None,
+    padding: Bool[Tensor, "B L"] | None,
+) -> Completions:
+    """Compute which symbols words to avoid leave possible.
+
+    Raises:
+        ValueError: If the words are of another vocabulary, or a row cannot be filled without one.
+    """
+    if avoid.vocab_size != denoiser.vocab_size:
+        raise ValueError(
+            f"Sampler.avoid must be over the {denoiser.vocab_size} symbols of the model, got words "
+            f"over {avoid.vocab_size}; build it with vocab_size={denoiser.vocab_size}"
+        )
+    found = Completions.begin(avoid, x_init, allowed, padding)
+    conflict = found.conflict()
+    if conflict is not None:
+        row, position, word = conflict
+        raise ValueError(
+            "Sampler.avoid must leave a way to fill every row, got "
+            + (f"the word {word}" if word else "none")
+            + f" at row {row}, position {position}; change what is given there, or forbid less"
         )
     return found
 

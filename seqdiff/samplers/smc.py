@@ -129,6 +129,7 @@ class Swarm:
             padding=None if canvas.padding is None else canvas.padding[rows],
             allowed=None if canvas.allowed is None else canvas.allowed[rows],
             signal=None if canvas.signal is None else canvas.signal[rows],
+            avoid=None if canvas.avoid is None else canvas.avoid.copies(rows),
             callback=None,
         )
         times, unmasked_in = draw_queue(part, num_steps)
@@ -273,16 +274,17 @@ class SMCSampler(FirstHittingSampler):
         """Weigh, resample, and unmask the positions of a step."""
         canvas, masked = swarm.canvas, swarm.canvas.masked
         where = masked & (swarm.unmasked_in == step)
-        shaped = self.shaped(canvas.log_probs(masked, step_time(canvas, swarm.times, where)))
-        drawn = shaped[where[masked]]
+        log_probs = canvas.log_probs(masked, step_time(canvas, swarm.times, where))
+        drawn = log_probs[where[masked]]
         if step > 0:
             unfinished = masked.any(dim=-1)
+            shaped = self.shaped(log_probs)
             swarm.weigh(unfinished, self._drafted_worth(swarm, shaped, masked, unfinished))
             place = torch.full(where.shape, -1, device=where.device)
             place[where] = torch.arange(len(drawn), device=where.device)
             place = place[self._resample(swarm, unfinished, step)]
             where, drawn = place >= 0, drawn[place[place >= 0]]
-        canvas.write(where, canvas.draws.tokens(drawn, where, 2 * step))
+        canvas.draw(where, drawn, 2 * step, self.shaped)
 
     def _worth(self, swarm: Swarm, rows: Int64[Tensor, "n L"]) -> Float64[Tensor, " n"]:
         """Return reward over temperature of some rows."""
