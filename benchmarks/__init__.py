@@ -1,4 +1,4 @@
-"""Benchmarks, one script per claim about speed or models. They are not installed."""
+"""Benchmarks, with one script per claim about speed or models. They are not installed."""
 
 import os
 

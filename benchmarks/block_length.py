@@ -2,8 +2,8 @@
 
 The first part samples one row to its end and prints the memory of the process each time the row
 passes 10^3, 10^4, ... tokens. The tokens themselves take 9 bytes each. The second part draws the
-same number of blocks after 10^3, 10^4, ... given tokens, in turns, each in a row that ends there.
-Run ``python -m benchmarks.block_length``.
+same number of blocks after 10^3, 10^4, ... given tokens. It alternates between these positions, and
+the row ends after the drawn blocks. Run ``python -m benchmarks.block_length``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Block diffusion with and without its cache: tokens/s of rows of 1,024 tokens.
 
-Both sides draw the same blocks of one transformer with the same seeds, token by token, and read
-them. Their tokens are compared before anything is reported. One side keeps keys and values of the
-clean blocks. The other keeps the tokens and reads all of them again for each evaluation, in one
-clean pass, which is less work than the training pass over both halves. Blocks are drawn in the
-middle of equal parts of the row, where the cost is that of the whole row on average. Run
+Both sides draw the same blocks from one transformer with the same seeds, token by token. Their
+tokens are compared before anything is reported. One side keeps keys and values of the clean blocks.
+The other keeps the tokens and reads all of them again for each evaluation. It does so in one clean
+pass, which is less work than the training pass over both halves. Blocks are drawn in the middle of
+equal parts of the row, so their mean cost is that of the whole row. Run
 ``python -m benchmarks.block_sampling``.
 """
 

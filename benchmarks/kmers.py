@@ -1,8 +1,8 @@
 """Counting k-mers of 1 to 6 bases, compared with counting each k separately.
 
 Both sides count all six spectra of one strand of a random genome with runs of N. The other side
-uses NumPy directly: for each k it computes the code of the word at every position, drops words with
-an N, and counts. Run ``python -m benchmarks.kmers``.
+uses NumPy directly. For each k it computes the code of the k-mer at every position, drops k-mers
+with an N, and counts the others. Run ``python -m benchmarks.kmers``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def random_genome(bases: int) -> np.ndarray:
 
 
 def count_plainly(ids: np.ndarray) -> Spectra:
-    """Count the words of each k separately."""
+    """Count the k-mers of each k separately."""
     letters, known = ids.astype(np.int64), ids != MASK_ID
     counts = []
     for k in range(1, MAX_K + 1):

@@ -1,9 +1,9 @@
 """The training data loader, compared with a loader that reads one sequence at a time.
 
 Both sides return the same finished batches of int64 tokens and loss mask in the same order, with
-the same windows reverse-complemented. The other side does what training code usually does: it
-fetches the letters of a window with pyfaidx, complements and encodes them letter by letter, and
-stacks them. Its windows and strands are chosen before the clock starts. Run ``python -m
+the same windows reverse-complemented. The other side works as training code usually does. It
+fetches the string of a window with pyfaidx, complements and encodes it base by base, and stacks the
+windows. Its windows and strands are chosen before the timing starts. Run ``python -m
 benchmarks.loader``.
 """
 
@@ -74,7 +74,7 @@ def requests(data: FastaDataModule, count: int) -> list[Request]:
 
 
 def plain_row(fasta: pyfaidx.Fasta, asked: Request, length: int) -> Tensor:
-    """Read, orient and encode one window letter by letter."""
+    """Read, orient and encode one window base by base."""
     letters = str(fasta[asked.record][asked.start : asked.end]).upper()
     letters += "N" * (length - len(letters))
     if asked.flipped:

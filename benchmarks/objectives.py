@@ -1,10 +1,10 @@
 """Trains the systems of the papers on the same data and compares their bounds and samples.
 
-Each cell is one run. Its learning rate is the one with the best validation result in a short run of
-the same system, from a few rates that are the same for all systems. The cell then trains, evaluates
-on the test split and, for DNA, compares samples at several numbers of evaluations with real
-windows. Cells that have a result are skipped, so the command can be stopped and repeated. Results
-are JSON files, one per cell. The runs are kept for benchmarks.time_variance.
+Each cell is one run. Short runs of the same system choose its learning rate by the validation
+result, from a few rates that are the same for all systems. The cell then trains and is evaluated on
+the test split. For DNA, samples at several numbers of evaluations are compared with real windows.
+Cells that have a result are skipped, so you can stop and repeat the command. Results are JSON
+files, one per cell. The runs are kept for benchmarks.time_variance.
 
     python -m benchmarks.objectives dna --data DIR
     python -m benchmarks.objectives text --data DIR

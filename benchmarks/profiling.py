@@ -1,4 +1,4 @@
-"""Profile of a training step: time by operator, and the memory traffic that it needs at least."""
+"""Profile of a training step: time by operator, and the minimum memory traffic."""
 
 from __future__ import annotations
 

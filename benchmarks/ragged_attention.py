@@ -1,9 +1,10 @@
 """Cost of padding in a transformer's training step on rows of different lengths.
 
 A step is forward, cross-entropy at the real tokens and backward. It is measured with the padding
-kept and masked in attention, and with several ways to remove it. Without padding only real tokens
-pass through norms, projections, MLPs and the head, and the ways differ in attention. Logits and
-gradients are compared before anything is timed. Run ``python -m benchmarks.ragged_attention``.
+kept and masked in attention, and with several ways to remove it. If padding is removed, only real
+tokens pass through norms, projections, MLPs and the head. The ways to remove it differ in how they
+compute attention. Logits and gradients are compared before anything is timed. Run ``python -m
+benchmarks.ragged_attention``.
 """
 
 from __future__ import annotations

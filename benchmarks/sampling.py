@@ -1,10 +1,10 @@
 """Cost of each sampler: network evaluations, time per sequence, time outside of the network.
 
-All samplers fill the same blank rows with the same seeds from one Caduceus-Ph. Nothing is reported
-unless cached ancestral draws the same rows as ancestral, up to a few that differ by float32
-rounding in batches of another size. Evaluations are counted per row. The time outside of the
-network is a fraction of the wall time. ``left_to_right``, ``block``, ``gibbs`` and ``gaussian`` are
-not measured, because they are for models of other kinds. Run ``python -m benchmarks.sampling``.
+All samplers fill the same blank rows with the same seeds from one Caduceus-Ph. The script fails
+unless cached ancestral draws the same rows as ancestral. A few rows may differ, because float32
+rounding depends on the batch size. Evaluations are counted per row. The time outside of the network
+is a fraction of the wall time. ``left_to_right``, ``block``, ``gibbs`` and ``gaussian`` are not
+measured, because they are for other kinds of models. Run ``python -m benchmarks.sampling``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Variance of the loss over batches with independent and with spread-out times.
+"""Variance of the loss over batches, with independent times and with times spread over a batch.
 
 Reads a trained masked diffusion run, draws the same batches of its training split with each time
 sampler, and prints the variance over batches of the loss in nats per token, with its ratio to that

@@ -1,4 +1,4 @@
-"""MkDocs hook: generates the reference pages from the code, so that they cannot go stale."""
+"""MkDocs hook that generates the reference pages from the code, so that they stay up to date."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Defaults(griffe.Extension):
 
 
 def rooms() -> list[str]:
-    """Packages and modules that export names."""
+    """List the packages and modules that export names."""
     found = [f"seqdiff.{name}" for name in MODULES]
     for top in ("seqdiff", "genomics", "text"):
         for init in sorted((ROOT / top).rglob("__init__.py")):
@@ -53,13 +53,13 @@ def exported(module: ModuleType) -> list[str]:
 
 
 def first_line(value: object) -> str:
-    """First sentence of a docstring."""
+    """Return the first sentence of a docstring."""
     text = (inspect.getdoc(value) or "").partition("\n\n")[0]
     return " ".join(text.replace("``", "`").split()).partition(". ")[0].rstrip(".")
 
 
 def api_page(package: str) -> str:
-    """One page: every class and function that a package or module exports, then its constants."""
+    """Write a page with the exports of a package or module: classes, functions, constants."""
     module = importlib.import_module(package)
     lines = [f"# {package}", "", (module.__doc__ or "").partition("\n\n")[0], ""]
     constants = []
@@ -77,7 +77,7 @@ def api_page(package: str) -> str:
 
 
 def api_index() -> str:
-    """The packages and modules with a line each."""
+    """Write a page that lists the packages and modules, with a line for each."""
     lines = ["# Python API", "", "| package or module | what it has |", "|---|---|"]
     for name in rooms():
         module = importlib.import_module(name)
@@ -86,7 +86,7 @@ def api_index() -> str:
 
 
 def commands_page() -> str:
-    """Every command with its options, from its function."""
+    """Write a page with all commands and their options, taken from their functions."""
     from seqdiff.cli.app import build_app, commands
 
     lines = [
@@ -106,7 +106,7 @@ def commands_page() -> str:
 
 
 def configuration_page() -> str:
-    """The keys of a configuration, from the dataclasses that they fill."""
+    """Write a page with the keys of a configuration, taken from the dataclasses."""
     from seqdiff.run import list_keys
 
     lines = [
@@ -129,7 +129,7 @@ def configuration_page() -> str:
 
 
 def on_files(files, config):
-    """Adds the generated pages."""
+    """Add the generated pages."""
     pages = {f"api/{name}.md": api_page(name) for name in rooms()}
     pages |= {
         "api.md": api_index(),

@@ -1,4 +1,4 @@
-"""Run the tutorials and keep their outputs: ``python docs/tutorials/run.py [NAME ...]``."""
+"""Run the tutorials and save their outputs: ``python docs/tutorials/run.py [NAME ...]``."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ SECONDS = 120  # what the tutorials promise for two free cores
 
 
 def run(path: Path, seconds: float = SECONDS) -> nbformat.NotebookNode:
-    """Execute a notebook in its folder, without what it prints on standard error.
+    """Execute a notebook in its folder, and remove the output on standard error.
 
     Args:
         path: The notebook.
@@ -42,7 +42,7 @@ def run(path: Path, seconds: float = SECONDS) -> nbformat.NotebookNode:
 
 
 def main() -> None:
-    """Run the named notebooks, or all."""
+    """Run the notebooks named on the command line, or all of them."""
     for path in sorted(HERE.glob("*.ipynb")):
         if not sys.argv[1:] or path.stem in sys.argv[1:]:
             start = monotonic()

@@ -157,20 +157,20 @@ def _read_file(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise FileNotFoundError(f"data.table must be an existing file, got {path}; check the path")
     plain = path.with_suffix("") if path.suffix == ".gz" else path
+    if path.suffix != ".parquet" and plain.suffix not in _SEPARATORS:
+        raise ValueError(
+            f"{path}: the file name must end in .csv, .tsv, .txt or .parquet, or in .gz after one "
+            "of the first three; rename it"
+        )
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
-        if plain.suffix not in _SEPARATORS:
-            raise ValueError(
-                f"{path}: the file name must end in .csv, .tsv, .txt or .parquet, or in .gz after "
-                "one of the first three; rename it"
-            )
         found = pd.read_csv(
             path, sep=_SEPARATORS[plain.suffix], dtype=str, keep_default_na=False, encoding="utf-8"
         )
     except pd.errors.EmptyDataError:
         raise ValueError(f"{path}: must hold a table, got an empty file; add a header") from None
-    except (OSError, EOFError, UnicodeDecodeError, pd.errors.ParserError, ImportError) as error:
+    except (OSError, EOFError, ValueError, ImportError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{path}: must be a table, got: {said}; write it again") from error
     return found

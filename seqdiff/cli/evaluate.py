@@ -41,7 +41,7 @@ def evaluate(
         split: Split of the run's data; default: test.
         suite: Evaluate the sets of a benchmark instead, such as zero_shot.
         suite_folder: Folder with copies of the suite's sets; default: the cache and the hub.
-        limit: Most rows of each set of the suite, evenly spaced; default: all.
+        limit: Maximum number of rows of each set of the suite, evenly spaced; default: all.
         estimation: How the likelihood is estimated.
         given_labels: Evaluate each row given its label, for a run with labels.
         given_signals: Evaluate each row given its signals, for a run with signals.

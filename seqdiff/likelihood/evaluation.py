@@ -254,7 +254,8 @@ def evaluate(
         evaluations: Evaluations per pass of the default estimator.
         target_se: Standard error to aim at, in nats per sequence: about the root mean square of the
             errors. The reported error may be above or below it, see ``Budget``.
-        max_nfe: Most network evaluations per sequence; takes precedence over ``target_se``.
+        max_nfe: Maximum number of network evaluations per sequence; takes precedence over
+            ``target_se``.
         rows_per_call: Rows per network call, which may be evaluations of the same sequence; by
             default as many as the batch has sequences.
         seed: Seed of the draws, in [0, 2^32).

@@ -201,7 +201,8 @@ def _num_outputs(process: Process, parameterization: Parameterization | None) ->
     return (parameterization or usual_parameterization(process)).num_outputs(process)
 
 
-# Arguments that no configuration sets: the keys and the function that they follow from, in words.
+# Arguments that a configuration must not set, because they follow from other keys: these keys, the
+# function that computes the argument, and the keys in words.
 _LINKED: dict[tuple[str, str], tuple[str | tuple[str, ...], Callable[..., object], str]] = {
     ("process", "vocab_size"): ("data", _vocab_size, "data.tokenizer"),
     ("process", "reserved"): ("data", _reserved, "data.tokenizer"),
@@ -225,8 +226,8 @@ def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) 
         output: Run directory if neither a file nor a flag sets it; ``None`` requires one of them.
 
     Raises:
-        ValueError: In one line, if a key does not exist, a value does not fit (with the choices),
-            it follows from the tokenizer, or only a file may hold it.
+        ValueError: If a key does not exist, follows from other keys or may only be set in a file,
+            or if a value does not fit. The message has one line and lists the choices.
     """
     for flag in flags:
         if re.split("[=.+]", flag)[0] in _NO_FLAGS:
@@ -307,8 +308,8 @@ def instantiate(parsed: ParsedRun) -> RunConfig:
     """Build what a parsed configuration describes; weights follow from its seed.
 
     Raises:
-        TypeError: If a constructor refuses a value.
-        ValueError: If a constructor refuses a value.
+        TypeError: If a value has the wrong type for its constructor.
+        ValueError: If a value is not valid for its constructor.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(parsed["seed"])

@@ -204,7 +204,7 @@ def _modern(content: dict[str, object]) -> dict[str, object]:
 
 
 def unquote(parsed: Namespace) -> None:
-    """Remove the second quotes of strings such as ``'"[CLS]"'``, which are no lists.
+    """Remove the inner quotes of strings such as ``'"[CLS]"'``, which are not lists.
 
     Args:
         parsed: A configuration, changed in place.

@@ -73,7 +73,7 @@ class Trained:
 
     @property
     def max_length(self) -> int | None:
-        """Most tokens of a row that the network takes; ``None`` if there is no limit."""
+        """Maximum row length of the network in tokens; ``None`` if there is no limit."""
         return self.denoiser.backbone.max_length
 
 

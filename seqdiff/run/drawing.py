@@ -331,7 +331,7 @@ def usual_sampler(run: Trained) -> str:
 
 
 def _first_fit(names: Iterable[str], flags: Sequence[str]) -> Sampler:
-    """Build the first of some samplers that takes the options.
+    """Build the first sampler of a list that accepts the options.
 
     Raises:
         ValueError: If none does: the error of the first sampler that has all of these options, or

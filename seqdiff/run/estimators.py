@@ -43,7 +43,7 @@ class EstimatorOptions:
             8, and 12 times 4 for importance-weighted-orders.
         target_se: Standard error to aim at, in nats. A first stage measures the variance, and a
             second one has the length that the target requires.
-        max_nfe: Most network passes per sequence.
+        max_nfe: Maximum number of network passes per sequence.
     """
 
     estimator: EstimatorName | None = None

@@ -99,7 +99,7 @@ def estimate(
         estimator: The estimator.
         seed: Seed of the draws.
         target_se: Standard error of a sequence to aim at, in nats.
-        max_nfe: Most network evaluations of a sequence.
+        max_nfe: Maximum number of network evaluations for a sequence.
         conditions: Which conditions of each row are given; by default none.
 
     Raises:
@@ -138,7 +138,7 @@ def estimate_batches(
         estimator: The estimator.
         seed: Seed of the draws.
         target_se: Standard error of a sequence to aim at, in nats.
-        max_nfe: Most network evaluations of a sequence.
+        max_nfe: Maximum number of network evaluations for a sequence.
         rows_per_call: Rows per network call; by default those of a batch.
     """
     device = next(run.denoiser.parameters()).device
@@ -300,7 +300,9 @@ class Evaluation:
         ]
         if self.degrees >= 1:
             groups, width = self.degrees + 1, float(stdtrit(self.degrees, 0.975))
-            note = f"from {groups} groups of neighbours; a 95% interval is ± {width:.2f} SE"
+            note = (
+                f"SE is computed from {groups} groups of neighbours; 95% interval: ± {width:.2f} SE"
+            )
             notes.insert(0, note)
         notes.insert(0, "lower is better; ± SE is the standard error over sequences")
         size = f"{model.num_sequences:,} sequences, {model.num_tokens:,} {unit}s"

@@ -88,7 +88,7 @@ def embed(
         rows: Ids of each sequence.
         layer: Number of layers after which states are taken; ``None`` for the input of the head.
         pooled: Whether states are averaged over known positions.
-        batch_size: Most rows of a network call.
+        batch_size: Maximum number of rows of a network call.
 
     Returns:
         The vectors of each sequence, ``[D]`` or ``[L, D]``.

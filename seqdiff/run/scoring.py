@@ -89,9 +89,9 @@ def score_records(
         records: The records.
         estimator: The estimator.
         seed: Seed of the draws; a score is a function of the seed and the content of the record.
-        batch_size: Most rows of a network call.
+        batch_size: Maximum number of rows of a network call.
         target_se: Standard error of a reading to aim at, in nats.
-        max_nfe: Most network evaluations of a reading.
+        max_nfe: Maximum number of network evaluations for a reading.
 
     Raises:
         ValueError: If no record has a known token, a record is too long for the network, or one

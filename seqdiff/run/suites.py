@@ -67,7 +67,7 @@ def open_sets(
     if all(isinstance(one, UnfitSet) for one in found):
         reasons = "; ".join(one.reason for one in found if isinstance(one, UnfitSet))
         raise ValueError(
-            f"evaluate.suite must have a set that {run.directory} can spell, got none: {reasons}"
+            f"evaluate.suite must have a set that {run.directory} can encode, got none: {reasons}"
         )
     return found, missing
 
@@ -87,11 +87,12 @@ def evaluate_set(
     Args:
         run: The run.
         found: The set.
-        limit: Most rows to evaluate, evenly spaced; the value of a row does not depend on it.
+        limit: Maximum number of rows to evaluate, evenly spaced; the value of a row does not depend
+            on it.
         estimator: The estimator.
         seed: Seed of the draws.
         target_se: Standard error of a row to aim at, in nats.
-        max_nfe: Most network evaluations of a row.
+        max_nfe: Maximum number of network evaluations for a row.
     """
     total = len(found.dataset)
     count = total if limit is None else min(limit, total)

@@ -100,7 +100,7 @@ class ConfidenceSampler(AdaptiveSampler):
     Source: Chang et al. 2022, arXiv:2202.04200, where the probability of the drawn symbol counts.
 
     Attributes:
-        num_steps: Most evaluations per row; the default unmasks one token at a time.
+        num_steps: Maximum evaluations per row; the default unmasks one token at a time.
     """
 
     num_steps: int | None = option(None, lambda value: value >= 1, *UNMASK_STEPS)
@@ -115,7 +115,7 @@ class MarginSampler(AdaptiveSampler):
     Source: Kim et al. 2025, arXiv:2502.06768, "top-K probability margin".
 
     Attributes:
-        num_steps: Most evaluations per row; the default unmasks one token at a time.
+        num_steps: Maximum evaluations per row; the default unmasks one token at a time.
     """
 
     certainty = staticmethod(margin)
@@ -129,7 +129,7 @@ class EntropySampler(AdaptiveSampler):
     """Lowest entropy of the token first; not the model's distribution.
 
     Attributes:
-        num_steps: Most evaluations per row; the default unmasks one token at a time.
+        num_steps: Maximum evaluations per row; the default unmasks one token at a time.
     """
 
     certainty = staticmethod(negative_entropy)
@@ -140,13 +140,13 @@ class EntropySampler(AdaptiveSampler):
 
 @dataclass(frozen=True)
 class ThresholdSampler(AdaptiveSampler):
-    """All positions whose most likely symbol is sure enough; not the model's distribution.
+    """All positions whose most likely symbol is above a threshold; not the model's distribution.
 
     Each step unmasks all positions above the threshold, and always at least the most confident one.
     Source: Wu et al. 2025, arXiv:2505.22618.
 
     Attributes:
-        threshold: Probability in (0, 1] of the most likely symbol from which a position is sure.
+        threshold: Probability in (0, 1] that the most likely symbol of a position must reach.
     """
 
     threshold: float = option(0.9, lambda value: 0 < value <= 1, "be in (0, 1]", "0.9 is common")

@@ -1,4 +1,4 @@
-"""Sampling from a model of block diffusion: rows grow block by block, and may end early."""
+"""Sampling from a model of block diffusion, block by block; rows may end early."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WHOLE_ROWS = (SemiAutoregressiveSampler, SMCSampler, TauLeapingSampler)
 
 
 def unigram_entropy(tokens: Int64[Tensor, "B n"]) -> Float64[Tensor, " B"]:
-    """Entropy in nats of the frequencies of the symbols in each row; any integers will do."""
+    """Compute the entropy of the symbols in each row in nats; symbols may be any integers."""
     ordered = tokens.sort(dim=-1).values
     first = torch.searchsorted(ordered, ordered)
     count = torch.searchsorted(ordered, ordered, right=True) - first
@@ -172,7 +172,7 @@ def real_tokens(canvas: Canvas) -> Int64[Tensor, " B"]:
 
 @dataclass(frozen=True)
 class BlockSampler(Sampler):
-    """For block diffusion: fills block after block given the clean ones before; any sampler inside.
+    """For block diffusion: fill block after block by another sampler, given the earlier blocks.
 
     The network keeps a state of finished blocks, or the tokens in its window, so that every block
     costs the same. Visible tokens may be anywhere: a prompt of any length, which may differ between
@@ -182,9 +182,9 @@ class BlockSampler(Sampler):
     Source: Arriola et al. 2025, arXiv:2503.09573, section 3.
 
     A row may end before it is full; ``SampleOutput.length`` is its length. It ends with the first
-    stop symbol that was drawn, which stays its last token, or after a block with which its last
-    tokens become monotonous (``min_entropy``). It never ends before its last visible token, nor
-    with a stop symbol in the first position, because some texts begin with that symbol.
+    stop symbol that was drawn, which stays its last token. It also ends after a block if the
+    entropy of its last tokens is too low (``min_entropy``). It never ends before its last visible
+    token, nor with a stop symbol in the first position, because some texts begin with that symbol.
 
     Network evaluations are counted in blocks. A block is evaluated as often as the inner sampler
     needs, and once more, clean, when the network reads it. A block of a prompt is only read, and
@@ -196,9 +196,9 @@ class BlockSampler(Sampler):
             back are forgotten. Rows may be longer than the window. By default the network decides.
             A network that keeps a state does not use it.
         stop_id: The symbol that ends a row.
-        min_entropy: A row ends after a block that leaves the unigram entropy of its last
-            ``entropy_window`` tokens, including those of a prompt, below this number of nats. For
-            text in subwords 4 is published; natural text must lie well above it.
+        min_entropy: A row ends after a block if the unigram entropy of its last ``entropy_window``
+            tokens, including those of a prompt, is below this number of nats. For subwords the
+            published value is 4. The entropy of natural text must be well above the value.
         entropy_window: See ``min_entropy``; shorter rows do not end by it.
     """
 
@@ -294,7 +294,7 @@ class BlockSampler(Sampler):
             earliest: Least number of tokens of each row.
 
         Returns:
-            The number of tokens of each row; -1 for those that go on.
+            The number of tokens of each row; -1 for rows that continue.
         """
         ends, size = torch.full_like(earliest, -1), drawn.shape[1]
         if self.min_entropy is not None and end >= self.entropy_window:

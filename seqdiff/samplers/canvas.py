@@ -70,7 +70,7 @@ class Canvas:
         x_t: The current tokens.
         free: Positions for the sampler to fill; the others are given or padding.
         nfe: Network evaluations spent on each row so far.
-        padding: Positions that hold nothing.
+        padding: True at positions of padding.
         allowed: Symbols that each position may take.
         callback: Called by ``report``.
         signal: Values that each row, or each position, is conditioned on.
@@ -307,7 +307,7 @@ class Canvas:
     def _states(
         self, where: Tensor, t: Tensor, answer: Callable[[Inputs, Tensor], Tensor]
     ) -> Float64[Tensor, "N states"]:
-        """Ask about distributions over states; makes no call if ``where`` is empty."""
+        """Compute distributions over states; makes no call if ``where`` is empty."""
         chosen = where.any(dim=-1).nonzero().squeeze(-1)
         if not len(chosen):
             return torch.empty((0, self.process.states), dtype=torch.float64, device=t.device)
@@ -467,7 +467,7 @@ def _check_chance(total: Float64[Tensor, " N"], where: Bool[Tensor, "B L"]) -> N
     if bool(hopeless.any()):
         row, column = where.nonzero()[hopeless][0].tolist()
         raise ValueError(
-            "Sampler.denoiser must give some allowed symbol a chance, got log-probability "
-            f"{float(total[hopeless][0])} at row {row}, position {column}; allow more symbols "
-            "there, or check the weights"
+            "Sampler.denoiser must give an allowed symbol a probability above 0, got "
+            f"log-probability {float(total[hopeless][0])} at row {row}, position {column}; allow "
+            "more symbols there, or check the weights"
         )

@@ -26,7 +26,7 @@ def read_back(
     Args:
         ids: The rows.
         complement: The id of each symbol on the other strand.
-        padding: Positions that hold nothing.
+        padding: True at positions of padding.
     """
     return complement[ids].gather(1, _mirror(ids, padding))
 
@@ -58,7 +58,7 @@ class Conjoined(DerivedDenoiser):
     Every call takes twice the evaluations of the denoiser.
 
     Args:
-        denoiser: The denoiser, itself guided or not.
+        denoiser: The denoiser, which may be guided.
         complement: The id in ``0..K-1`` of each symbol on the other strand, its own inverse.
 
     Raises:

@@ -97,11 +97,11 @@ class Draws(ABC):
 
     @abstractmethod
     def repeated(self, count: int) -> Draws:
-        """Return draws in which each row stands ``count`` times, always with the same noise."""
+        """Return draws in which each row is repeated ``count`` times, with the same noise."""
 
     @abstractmethod
     def copies(self, count: int) -> Draws:
-        """Return draws in which each row stands ``count`` times, all independent of each other."""
+        """Return draws in which each row is repeated ``count`` times, with independent noise."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class FirstHittingSampler(Decoding, Sampler):
     t <- t u^(1/n), which is the next smaller of n uniforms.
 
     Attributes:
-        num_steps: Most evaluations per row. With fewer than there are masks, several tokens are
+        num_steps: Maximum evaluations per row. With fewer than there are masks, several tokens are
             drawn from one prediction, in steps of equal size. The default unmasks one at a time.
     """
 

@@ -135,8 +135,8 @@ class GridSampler(Decoding, Sampler, ABC):
     def finish(self, canvas: Canvas, draw: int) -> None:
         """Decode z_0 if it still holds noise, or if the model does not copy visible tokens.
 
-        The last token is drawn from the distribution given all noisy tokens. Leaving out that of
-        the position itself would ignore what it says about the clean token.
+        Each clean token is drawn from the distribution given all noisy tokens, including the noisy
+        token at its own position, which has information about the clean one.
         """
         if not has_reconstruction(canvas.denoiser):
             return
@@ -175,9 +175,9 @@ class CachedAncestralSampler(GridSampler):
     """The same samples as ancestral, bit for bit, evaluating a row only after it has changed.
 
     For masked diffusion with networks that ignore time, as ours do. A row takes at most as many
-    evaluations as it has masks, however fine the grid. The cache holds one prediction per mask.
-    Source: Sahoo et al. 2024, arXiv:2406.07524, and Ou et al. 2024, arXiv:2406.03736; in the code
-    of the former the whole batch has one cache.
+    evaluations as it has masks, for any number of steps. The cache holds one prediction per mask.
+    Source: Sahoo et al. 2024, arXiv:2406.07524, and Ou et al. 2024, arXiv:2406.03736. The published
+    code of the former has one cache for the whole batch.
     """
 
     @override

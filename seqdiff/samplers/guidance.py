@@ -32,10 +32,11 @@ _Ask = Callable[[Inputs, Tensor | None], Tensor]
 class DerivedDenoiser(Denoiser, ABC):
     """A denoiser whose predictions are made from those of another one.
 
-    A subclass implements ``forward`` and, if it costs more than the other, ``evaluations``.
+    A subclass implements ``forward``. If a call costs more evaluations than one of the other
+    denoiser, it also implements ``evaluations``.
 
     Args:
-        denoiser: The other, itself derived or not.
+        denoiser: The other denoiser, which may be derived from a third one.
 
     Raises:
         ValueError: If it is one of block diffusion, which keeps a state of earlier blocks, or of
@@ -101,7 +102,7 @@ class Guidance(DerivedDenoiser, ABC):
     turn; one that draws several at once draws them independently, guided or not.
 
     Args:
-        denoiser: The denoiser to steer, itself guided or not.
+        denoiser: The denoiser to steer, which may already be guided.
         gamma: Strength; finite and not negative.
 
     Raises:
@@ -139,7 +140,7 @@ class Guidance(DerivedDenoiser, ABC):
 
     @property
     def _plain(self) -> bool:
-        """Whether the strength is such that the other denoiser is called and nothing else."""
+        """Whether only the other denoiser is called at this strength."""
         return self.gamma in self._plain_strengths
 
     @override
@@ -271,7 +272,7 @@ class Classifier(Protocol):
         Args:
             tokens: Ids in ``0..K``, where K is the mask or unknown.
             t: Diffusion time in [0, 1].
-            padding: Positions that hold nothing.
+            padding: True at positions of padding.
         """
         ...
 
@@ -291,7 +292,7 @@ class RelaxedClassifier(Protocol):
         Args:
             one_hot: Tokens as unit vectors, the last of which is the mask.
             t: Diffusion time in [0, 1].
-            padding: Positions that hold nothing.
+            padding: True at positions of padding.
         """
         ...
 

@@ -55,7 +55,7 @@ class LeftToRightSampler(Decoding, Sampler):
 
 @dataclass(frozen=True)
 class SemiAutoregressiveSampler(Sampler):
-    """Fill a sliding window, move it on by a stride and keep its tokens; any sampler inside.
+    """Fill a sliding window by another sampler, move it by a stride and keep its tokens.
 
     The network sees one window at a time, so a row may be longer than the training rows. The first
     window is drawn as a whole. Each later window sees the tokens that it has in common with the one

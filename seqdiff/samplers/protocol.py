@@ -116,7 +116,7 @@ class Sampler(ABC):
             seeds: The seeds of the rows, in [0, 2^63). Give either these or a generator.
             allowed: Symbols that each position may take. The model's prediction of the clean token
                 is restricted to them and normalised.
-            padding: Positions that hold nothing. They are neither filled nor attended to, and
+            padding: True at positions of padding. They are neither filled nor attended to, and
                 returned as they are. By default there is no padding.
             callback: Called after each step with its number (from 1) and the tokens, which the next
                 step overwrites. A call with an earlier number replaces that step and removes the

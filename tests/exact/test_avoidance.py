@@ -196,7 +196,7 @@ def test_without_looking_ahead_rows_run_into_a_dead_end(monkeypatch: pytest.Monk
     found = outcomes(FirstHittingSampler(), denoiser, x_init, allowed=within, avoid=avoid)
     assert set(found.distribution) == {(1, 1, 1, 0), (1, 1, 1, 1)}
     monkeypatch.setattr(Completions, "symbols", shortsighted)
-    with pytest.raises(ValueError, match="must give some allowed symbol a chance"):
+    with pytest.raises(ValueError, match="must give an allowed symbol a probability above 0"):
         outcomes(FirstHittingSampler(), denoiser, x_init, allowed=within, avoid=avoid)
 
 

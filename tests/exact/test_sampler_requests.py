@@ -89,7 +89,7 @@ def test_a_model_that_gives_no_chance_is_reported() -> None:
 
     allowed = torch.ones(1, L, K, dtype=torch.bool)
     allowed[0, 2, 0] = False
-    with pytest.raises(ValueError, match="allowed symbol a chance, got log-probability -inf at ro"):
+    with pytest.raises(ValueError, match="a probability above 0, got log-probability -inf at row"):
         FirstHittingSampler().sample(
             masked_model(Sure(K)),
             PROCESS.blank((1, L)),

@@ -74,7 +74,12 @@ def substituted(text: str) -> list[list[str]]:
 COMMANDS = [(page, words) for page, text in PAGES.items() for words in substituted(text)]
 CONFIGS = ROOT / "configs" / "experiment"
 FASTA = CONFIGS / "genomics" / "fasta.yaml"
-SHIPPED = [FASTA, CONFIGS / "text" / "bytes.yaml", CONFIGS / "text" / "wap_block4.yaml"]
+SHIPPED = [
+    FASTA,
+    CONFIGS / "genomics" / "design.yaml",
+    CONFIGS / "text" / "bytes.yaml",
+    CONFIGS / "text" / "wap_block4.yaml",
+]
 INLINE = [
     (page, shlex.split(code))
     for page, text in PAGES.items()
@@ -314,6 +319,23 @@ def test_python_blocks_run(shown_folders: Path, capsys) -> None:
     assert len(rows) == 8
     gc = np.mean([base in "CG" for row in rows for base in row])
     assert gc > 0.6, "128 bases of an untrained model have half their bases G or C without"
+
+
+def test_design_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    rows = ["".join(rng.choice(list("ACGT"), 32)) + f"\t{number}" for number in range(40)]
+    (tmp_path / "promoters.tsv").write_text("\n".join(["sequence\tlog2_expr", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    config = str(ROOT / "configs" / "experiment" / "genomics" / "design.yaml")
+    train = ["train", config, "--data.table=promoters.tsv", "--data.signals=[log2_expr]"]
+    small = ["--backbone.d_model=8", "--backbone.n_layer=1", "--trainer.max_steps=0"]
+    assert main([*train, "--output=runs/promoters", *small]) == 0
+    (block,) = blocks("python", PAGES["docs/how-to/design.md"])
+    names: dict = {}
+    exec(compile(block, "design.md", "exec"), names)
+    assert [len(names[name]) for name in ("strong", "each", "array", "filled")] == [10, 3, 3, 5]
+    assert names["each"] == names["array"] and len(names["scores"]) == 10
+    assert all(re.fullmatch("TTGACA[ACGT]{17}TATAAT", text) for text in names["filled"])
 
 
 def test_brca1(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -270,7 +270,7 @@ def test_a_set_that_the_run_cannot_spell_is_listed_and_the_others_go_on(
     out = tmp_path / "none.json"
     command = ["evaluate", str(run), "--suite", "zero_shot", "--suite_folder", str(copies)]
     said = fails([*command, "--json", str(out)])
-    assert f"must have a set that {run} can spell, got none: " in said and "got '<'" in said
+    assert f"must have a set that {run} can encode, got none: " in said and "got '<'" in said
     assert not out.exists()
 
 

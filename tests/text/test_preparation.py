@@ -257,7 +257,7 @@ def test_two_processes_may_prepare_the_same_corpus(script, lines, cache) -> None
     assert answers == (f"{len(LINES)} {total} {9 * ord('l')}",) * 2
     assert sum(map(int, made)) == len(shards(cache)), "no shard is made twice"
     # The second process found the first at work, or found the work done.
-    assert sum("another process is tokenising" in err for _, err in said) <= 1
+    assert sum("waiting for another process" in err for _, err in said) <= 1
     names = {path.name for path in folder(cache).iterdir()}
     assert names == {"lock", "manifest.json", *shards(cache)}
 

@@ -133,7 +133,9 @@ def _decode(owner: str, path: Path) -> str:
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError) as error:
-            raise ValueError(f"{owner} must be gzip, got {path}: {error}; copy it again") from error
+            raise ValueError(
+                f"{owner} must be a gzip file, got {path}: {error}; copy it again"
+            ) from error
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
