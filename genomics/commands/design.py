@@ -154,11 +154,10 @@ def design(
     )
     found = _candidates(trained, templates.names, drawn.sequences, targets, values)
     with progress() as bar:
-        tasks: dict[str, object] = {}
+        task = bar.add_task("choosing", total=None)
 
-        def show(what: str, done: int, total: int) -> None:
-            task = tasks.setdefault(what, bar.add_task(what, total=total))
-            bar.update(task, completed=done)  # pyright: ignore[reportArgumentType]
+        def show(done: int, total: int) -> None:
+            bar.update(task, description="comparing with training", completed=done, total=total)
 
         designs = choose(found, choice, ranking, judging, known, show)
     facts = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
@@ -25,6 +25,7 @@ from seqdiff.data import Motif
 _BATCH = 256
 
 
+@runtime_checkable
 class Predictor(Protocol):
     """Predicts measured values of sequences, as an oracle does."""
 
@@ -203,7 +204,7 @@ def choose(
     oracle: Predictor | None = None,
     judge: Predictor | None = None,
     training: Sequence[str] = (),
-    on_progress: Callable[[str, int, int], object] = lambda what, done, total: None,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Designs:
     """Filter candidates and choose a diverse set of good ones for each target.
 
@@ -216,7 +217,7 @@ def choose(
         oracle: Ranks the candidates; without one they are taken in the order of drawing.
         judge: Predicts the designs, and takes no part in the choice.
         training: Training sequences.
-        on_progress: Called with the name of a part, the number done and the total.
+        on_progress: Called with the number of training sequences compared, and their total.
 
     Raises:
         ValueError: If no candidate passes, constraints are on the distance to training sequences
@@ -236,7 +237,7 @@ def choose(
         def count(more: int) -> None:
             nonlocal done
             done += more
-            on_progress("nearest training sequences", done, len(training))
+            on_progress(done, len(training))
 
         return nearest(sequences, training, count)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from genomics.design.constraints import gc_fraction
 from genomics.design.designs import Designs, distances_between
@@ -151,8 +151,7 @@ def _diversity(designs: Designs) -> list[str]:
     parts = ["<h2>Diversity</h2>"]
     if not len(pairs):
         return [*parts, "<p>There is a single design.</p>"]
-    cells = {"least": pairs.min(), "median": np.median(pairs), "greatest": pairs.max()}
-    line = ("edit distance of two designs", "bases, on the closer strand", _spelled(cells))
+    line = ("edit distance of two designs", "bases, on the closer strand", _summary(pairs))
     figure = svg(draw_histograms({"pairs of designs": pairs}, "edit distance, bases"))
     return [
         *parts,
@@ -167,8 +166,7 @@ def _novelty(designs: Designs) -> list[str]:
         text = "There are no training sequences; add --training to compare with some."
         return [*parts, f"<p>{text}</p>"]
     found = designs.nearest.distance
-    cells = {"least": found.min(), "median": np.median(found), "greatest": found.max()}
-    line = ("edit distance to the nearest", "bases, on the closer strand", _spelled(cells))
+    line = ("edit distance to the nearest", "bases, on the closer strand", _summary(found))
     figure = svg(draw_histograms({"designs": found}, "edit distance, bases"))
     caption = "Edit distance of each design to the nearest training sequence."
     return [*parts, html_figures([(figure, caption)]), html_table("", [line])]
@@ -255,5 +253,6 @@ def _table(rows: Sequence[Mapping[str, object]]) -> list[str]:
     return ["<h2>Designs</h2>", text, html_table("design", lines)]
 
 
-def _spelled(cells: Mapping[str, float]) -> dict[str, str]:
-    return {name: spell(float(value)) for name, value in cells.items()}
+def _summary(values: Int64[np.ndarray, " n"]) -> dict[str, str]:
+    found = {"least": values.min(), "median": np.median(values), "greatest": values.max()}
+    return {name: spell(float(value)) for name, value in found.items()}
