@@ -8,7 +8,8 @@ import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
-from jaxtyping import install_import_hook
+
+from tests import shape_checker
 
 # Without a device the Triton kernels run in its interpreter, which must be selected before anything
 # imports Triton.
@@ -38,7 +39,7 @@ def _checked_modules() -> list[str]:
     return [".".join(f.relative_to(root).with_suffix("").parts) for f in plain]
 
 
-install_import_hook(_checked_modules(), "beartype.beartype")
+shape_checker.install(_checked_modules())
 
 
 @pytest.fixture(scope="session")
