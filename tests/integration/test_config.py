@@ -5,6 +5,7 @@ the choices.
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,14 @@ EXPERIMENTS = sorted((CONFIGS / "experiment").rglob("*.yaml"))
 PARTS = sorted(set(CONFIGS.glob("*/*.yaml")) - set(EXPERIMENTS))
 
 
+@pytest.fixture
+def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave large weights as allocated; drawing them takes longer than all else."""
+    for name in ("kaiming_uniform_", "normal_"):
+        monkeypatch.setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+
+
+@pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_shipped_experiment_builds(path: Path, tmp_path: Path) -> None:
     flags = ["--output", str(tmp_path / "run")]
@@ -39,6 +48,7 @@ def test_every_shipped_experiment_builds(path: Path, tmp_path: Path) -> None:
     assert config.backbone.config.num_logits == config.data.tokenizer.vocab_size
 
 
+@pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize("path", PARTS, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_shipped_part_builds(path: Path) -> None:
     """The folder of a part has the name of its key."""
