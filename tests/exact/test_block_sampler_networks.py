@@ -132,7 +132,7 @@ def test_a_window_counts_the_block_itself(window: int, behind: int) -> None:
 
     class Watched(Denoiser):
         def start(self, batch_size, *, window=None, label=None, signal=None) -> Prefix:
-            inner = super().start(batch_size, window=window, label=label)
+            inner = super().start(batch_size, window=window, label=label, signal=signal)
             return Watching(inner.denoiser, inner.cache)
 
     first = 6 * SIZE  # of the only block to fill
