@@ -58,11 +58,6 @@ class Backbone(nn.Module, ABC):
     reads_blocks: bool = False
     head: nn.Module | Callable[..., Tensor]
 
-    def __init__(self) -> None:
-        super().__init__()
-        # Not a default of the class, which would hide the module that a subclass assigns.
-        self.signal_embedding = None
-
     @property
     @abstractmethod
     def num_layers(self) -> int:
