@@ -262,9 +262,10 @@ def check_tracks(signal: Signals, lengths: Sequence[int]) -> None:
     if signal.ndim != 3:
         return
     known = ~np.isnan(signal).all(axis=2)
-    for track, length in zip(known, lengths, strict=True):
-        if len(track) < length or track[length:].any():
+    positions = known.shape[1]
+    for row, length in enumerate(lengths):
+        if positions < length or known[row, length:].any():
             raise ValueError(
-                f"sample.signal must have a value for each of {length} tokens, got {len(track)}; "
+                f"sample.signal must have a value for each of {length} tokens, got {positions}; "
                 "draw sequences as long as the tracks, and give NaN where a value is unknown"
             )

@@ -116,7 +116,7 @@ def test_each_signal_may_be_unknown_by_itself() -> None:
     torch.manual_seed(0)
     embedding = SignalEmbedding(2, 6).double()
     rows = torch.tensor([[1.0, 2.0], [torch.nan, 2.0], [1.0, torch.nan], [torch.nan] * 2]).double()
-    found = embedding(rows, 4)[:, 0]
+    found = embedding(rows, 4)[:, 0].detach()
     gaps = torch.cdist(found, found) + torch.eye(4)
     assert float(gaps.min()) > 1e-3
 
