@@ -261,10 +261,9 @@ def check_tracks(signal: Signals, lengths: Sequence[int]) -> None:
     """
     if signal.ndim != 3:
         return
-    known = ~np.isnan(signal).all(axis=2)
-    positions = known.shape[1]
-    for row, length in enumerate(lengths):
-        if positions < length or known[row, length:].any():
+    for track, length in zip(signal, lengths, strict=True):
+        positions = len(track)
+        if positions < length or not np.isnan(track[length:]).all():
             raise ValueError(
                 f"sample.signal must have a value for each of {length} tokens, got {positions}; "
                 "draw sequences as long as the tracks, and give NaN where a value is unknown"
