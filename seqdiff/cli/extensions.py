@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from seqdiff.data import Templates
     from seqdiff.run import Run
-    from seqdiff.samplers import Sampler
+    from seqdiff.samplers import Sampler, WordAutomaton
 
 
 class Command(NamedTuple):
@@ -59,6 +59,14 @@ class SampleOptions(Protocol):
 
     def templates(self, run: Run, num: int, length: int) -> Templates | None:
         """Give a template for each sequence; ``None`` if the options ask for none.
+
+        Raises:
+            ValueError: If the options do not fit the run.
+        """
+        ...
+
+    def words(self, run: Run) -> WordAutomaton | None:
+        """Give the words that no sequence may hold; ``None`` if there are none.
 
         Raises:
             ValueError: If the options do not fit the run.
