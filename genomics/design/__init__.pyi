@@ -6,3 +6,16 @@ from .constraints import nearest as nearest
 from .selection import SELECTIONS as SELECTIONS
 from .selection import pairwise_distances as pairwise_distances
 from .selection import select as select
+from .oracle import CommandOracle as CommandOracle
+from .oracle import Oracle as Oracle
+from .oracle import OracleConfig as OracleConfig
+from .oracle import check_judge as check_judge
+from .oracle import shared_sequences as shared_sequences
+from .oracle_training import Interval as Interval
+from .oracle_training import OracleEvaluation as OracleEvaluation
+from .oracle_training import OracleTraining as OracleTraining
+from .oracle_training import evaluate_oracle as evaluate_oracle
+from .oracle_training import masked_mse as masked_mse
+from .oracle_training import measure_predictions as measure_predictions
+from .oracle_training import rows_of_part as rows_of_part
+from .oracle_training import train_oracle as train_oracle

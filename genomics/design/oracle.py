@@ -158,9 +158,7 @@ class Oracle(nn.Module):
         self.register_buffer("mean", torch.zeros(count, dtype=torch.float64))
         self.register_buffer("std", torch.ones(count, dtype=torch.float64))
         self.register_buffer("residual_sd", torch.ones(levels, count, dtype=torch.float64))
-        self.register_buffer(
-            "ridge_weight", torch.zeros(count, num_features, dtype=torch.float64)
-        )
+        self.register_buffer("ridge_weight", torch.zeros(count, num_features, dtype=torch.float64))
         self.register_buffer("ridge_intercept", torch.zeros(count, dtype=torch.float64))
         self.register_buffer("seen", torch.zeros(config.num_seen, dtype=torch.int64))
         self.eval()
