@@ -43,13 +43,13 @@ COMMANDS = [
         "oracle train",
         "genomics.commands.oracle:train",
         "DNA",
-        "Predict measured values: seqdiff oracle train a.tsv --signals expression --out runs/oracle",
+        "Predict measured values: seqdiff oracle train a.tsv --signals activity --out runs/o",
     ),
     Command(
         "oracle evaluate",
         "genomics.commands.oracle:evaluate",
         "DNA",
-        "Correlations with measured values: seqdiff oracle evaluate runs/oracle a.tsv",
+        "Correlations with measured values: seqdiff oracle evaluate runs/o a.tsv",
     ),
     Command(
         "fetch",

@@ -79,7 +79,7 @@ def train(
     check_folder("oracle.out", out)
     if (out / "oracle.json").exists():
         raise FileExistsError(
-            f"oracle.out must be a folder without an oracle, got {out}; choose another, or remove it"
+            f"oracle.out must be a folder without an oracle, got {out}; choose another folder"
         )
     from genomics.design import OracleTraining, rows_of_part, train_oracle
     from genomics.io import split_rows
@@ -110,7 +110,8 @@ def train(
     rows = split_rows(found, split, split_seed)
     rows.pop("test", None)
     if part is not None:
-        rows = {name: rows_of_part(found, some, part) for name, some in rows.items()}
+        for name, some in list(rows.items()):
+            rows[name] = rows_of_part(found, some, part)
     with progress() as bar:
         row = bar.add_task("training", total=members * epochs * len(rows["train"]))
         oracle = train_oracle(
@@ -179,8 +180,8 @@ def evaluate(
         rows = split_rows(found, tuple(fractions), seed_of_split)
         if split not in rows:
             raise ValueError(
-                f"oracle.split must be a split with rows, got {split!r}, of which {table} has none; "
-                "choose another, such as all"
+                f"oracle.split must be a split with rows, got {split!r}, of which {table} has "
+                "none; choose another, such as all"
             )
         found = found.select(rows[split])
     evaluation = evaluate_oracle(trained, found.sequences, found.values, seed)

@@ -3,9 +3,6 @@ from .constraints import Nearest as Nearest
 from .constraints import describe_failures as describe_failures
 from .constraints import forbid as forbid
 from .constraints import nearest as nearest
-from .selection import SELECTIONS as SELECTIONS
-from .selection import pairwise_distances as pairwise_distances
-from .selection import select as select
 from .oracle import CommandOracle as CommandOracle
 from .oracle import Oracle as Oracle
 from .oracle import OracleConfig as OracleConfig
@@ -19,3 +16,6 @@ from .oracle_training import masked_mse as masked_mse
 from .oracle_training import measure_predictions as measure_predictions
 from .oracle_training import rows_of_part as rows_of_part
 from .oracle_training import train_oracle as train_oracle
+from .selection import SELECTIONS as SELECTIONS
+from .selection import pairwise_distances as pairwise_distances
+from .selection import select as select

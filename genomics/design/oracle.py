@@ -559,19 +559,17 @@ def check_judge(
     if allow:
         return
     fix = "train two with --part a and --part b, or allow it with --allow-same-judge"
-    if judge is guide or judge == guide:
-        same = True
+    if isinstance(judge, Oracle) and isinstance(guide, Oracle):
+        same, shared = judge.digest == guide.digest, shared_sequences(judge, guide)
+        total = judge.config.num_seen
     else:
-        both = isinstance(judge, Oracle) and isinstance(guide, Oracle)
-        same = both and judge.digest == guide.digest
+        same, shared, total = judge == guide, 0, 0
     if same:
         raise ValueError(
             f"judge must be another oracle than the one that guided, got the same one; {fix}"
         )
-    if isinstance(judge, Oracle) and isinstance(guide, Oracle):
-        shared = shared_sequences(judge, guide)
-        if shared:
-            raise ValueError(
-                "judge must be trained on other sequences than the oracle that guided, got "
-                f"{shared:,} of {len(judge.seen):,} in common; {fix}"
-            )
+    if shared:
+        raise ValueError(
+            "judge must be trained on other sequences than the oracle that guided, got "
+            f"{shared:,} of {total:,} in common; {fix}"
+        )

@@ -36,7 +36,7 @@ from seqdiff.training import Advance
 Part = Literal["a", "b"]
 MODELS = ("oracle", "k-mer ridge", "mean")
 METRICS = ("pearson", "spearman", "mse")
-ALPHAS = tuple(10.0**power for power in range(0, 6))  # penalties of the ridge regression
+ALPHAS = tuple(round(10.0 ** (power / 2), 1) for power in range(11))  # of the ridge regression
 BATCH, LR, WEIGHT_DECAY, CLIP = 128, 2e-3, 0.1, 1.0
 _SHIFT = 3
 _WARMUP = 0.1
@@ -422,8 +422,7 @@ def fit_ridge(
 ) -> tuple[list[float], Float64[np.ndarray, "S F"], Float64[np.ndarray, " S"]]:
     """Fit a ridge regression of each value on the counts of k-mers of 1 to 5 bases.
 
-    Counts are divided by their standard deviation. The penalty is the one of ``ALPHAS`` with the
-    lowest squared error on validation.
+    The penalty is the one of ``ALPHAS`` with the lowest squared error on validation.
 
     Args:
         table: The table.
@@ -434,11 +433,8 @@ def fit_ridge(
         The penalty for each value, the weights of the counts, and the intercepts.
     """
     from sklearn.linear_model import Ridge
-    from sklearn.preprocessing import StandardScaler
 
     learned, held = (count_features([table.sequences[r] for r in rows]) for rows in (train, valid))
-    scaler = StandardScaler().fit(learned)
-    learned, held = scaler.transform(learned), scaler.transform(held)
     alphas, weights, intercepts = [], [], []
     for column in table.values.T:
         fits, errors = [], []
@@ -448,10 +444,9 @@ def fit_ridge(
             fits.append(model)
             errors.append(np.mean((model.predict(held[asked]) - column[valid][asked]) ** 2))
         best = int(np.argmin(errors))
-        weight = fits[best].coef_ / scaler.scale_
         alphas.append(ALPHAS[best])
-        weights.append(weight)
-        intercepts.append(fits[best].intercept_ - scaler.mean_ @ weight)
+        weights.append(fits[best].coef_)
+        intercepts.append(fits[best].intercept_)
     return alphas, np.stack(weights), np.array(intercepts)
 
 
@@ -575,10 +570,10 @@ def evaluate_oracle(
         ValueError: If a value has fewer than two known rows, or a sequence does not fit.
     """
     for place, column in enumerate(oracle.columns):
-        known = int((~np.isnan(values[:, place])).sum())
-        if known < 2:
+        count = int((~np.isnan(values[:, place])).sum())
+        if count < 2:
             raise ValueError(
-                f"evaluate_oracle.values must hold two known values of {column}, got {known} in "
+                f"evaluate_oracle.values must hold two known values of {column}, got {count} in "
                 f"{len(values):,} rows; give more rows"
             )
     found = oracle.predict(sequences)
