@@ -46,6 +46,18 @@ COMMANDS = [
         "Design DNA by wanted values: seqdiff design runs/mine --signal log2_expr=2.5 --num 20",
     ),
     Command(
+        "oracle train",
+        "genomics.commands.oracle:train",
+        "DNA",
+        "Predict measured values: seqdiff oracle train a.tsv --signals activity --out runs/o",
+    ),
+    Command(
+        "oracle evaluate",
+        "genomics.commands.oracle:evaluate",
+        "DNA",
+        "Correlations with measured values: seqdiff oracle evaluate runs/o a.tsv",
+    ),
+    Command(
         "fetch",
         "genomics.commands.fetch:fetch",
         "DNA",

@@ -10,6 +10,8 @@ from seqdiff.cli.options import Several, check_guidance, parse_signals
 from seqdiff.files import check_folder, replacing
 
 if TYPE_CHECKING:
+    import torch
+
     from genomics.design import Choice, Designs, Predictor
     from seqdiff.data import Templates
     from seqdiff.run import Run
@@ -131,9 +133,10 @@ def design(
     )
     choice = Choice(constraints=constraints, num=num, how=select, spread=spread, maximise=maximise)
     require_extra("rapidfuzz", "design", "genomics")
-    trained = load(run, device=choose_device(device))
+    place = choose_device(device)
+    trained = load(run, device=place)
     check_dna(trained)
-    ranking, judging = open_oracles(oracle, judge, allow=allow_same_judge)
+    ranking, judging = open_oracles(oracle, judge, place, allow=allow_same_judge)
     check_goal(choice, ranking)
     names, known = read_training(trained, training)
     templates, values, targets = _requests(
@@ -264,7 +267,7 @@ def _check_oracles(
 
 
 def open_oracles(
-    oracle: Path | None, judge: Path | None, *, allow: bool
+    oracle: Path | None, judge: Path | None, device: torch.device, *, allow: bool
 ) -> tuple[Predictor | None, Predictor | None]:
     """Load the oracle that ranks and the one that judges.
 
@@ -273,10 +276,10 @@ def open_oracles(
     """
     if oracle is None and judge is None:
         return None, None
-    from genomics.design import Oracle, check_judge  # pyright: ignore[reportAttributeAccessIssue]
+    from genomics.design import Oracle, check_judge
 
-    ranking = None if oracle is None else Oracle.load(oracle)
-    judging = None if judge is None else Oracle.load(judge)
+    ranking = None if oracle is None else Oracle.load(oracle, device)
+    judging = None if judge is None else Oracle.load(judge, device)
     if ranking is not None and judging is not None:
         check_judge(judging, ranking, allow=allow)
     return ranking, judging

@@ -32,7 +32,7 @@ class Command(NamedTuple):
     """A command, imported when it is called.
 
     Attributes:
-        name: As it is typed.
+        name: As it is typed: one word, or two with a space between them.
         function: ``module:function``; its parameters and docstring are the command's options and
             help. The module imports what is slow inside the function.
         group: Heading of ``seqdiff --help``: Train, Evaluate, Generate, DNA, Text, or another.

@@ -178,7 +178,7 @@ def draw(
         seed: Seed from which that of each sequence follows, see ``Run.row_seeds``.
         batch_size: Sequences drawn at a time; the sequences do not depend on it.
         recorder: Records every step.
-        signal: The values that each sequence is conditioned on.
+        signal: The values that each sequence is conditioned on; tracks may go on after its end.
         avoid: Words that no sequence may hold.
 
     Raises:
@@ -235,19 +235,12 @@ def draw(
 
 
 def _signal_of(signal: Signals | None, numbers: list[int], like: Tensor) -> Tensor | None:
-    """Return the signals of some sequences, and of their positions, on the device of the rows.
-
-    Raises:
-        ValueError: If the sequences have another length than the signal.
-    """
+    """Return the signals of some sequences, and of their positions, on the device of the rows."""
     if signal is None:
         return None
     values = signal[numbers]
-    if values.ndim == 3 and values.shape[1] != like.shape[1]:
-        raise ValueError(
-            f"sample.signal must have a value for each of {like.shape[1]} tokens, got "
-            f"{values.shape[1]}; draw sequences as long as the tracks"
-        )
+    if values.ndim == 3:
+        values = values[:, : like.shape[1]]
     return torch.from_numpy(values).to(like.device)
 
 

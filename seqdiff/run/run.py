@@ -50,7 +50,7 @@ from seqdiff.run.evaluation import Conditions, Evaluation, compare, estimate
 from seqdiff.run.prediction import FillTable, check_readable, embed, fill_table
 from seqdiff.run.sampler_config import choose_sampler
 from seqdiff.run.scoring import Scores, score_records
-from seqdiff.run.signals import GivenSignal, fit_signal
+from seqdiff.run.signals import GivenSignal, check_tracks, fit_signal, warn_of_range
 from seqdiff.run.variance import Report, measure_variance
 from seqdiff.samplers import Recorder, Sampler, WordAutomaton, check_room
 from seqdiff.trace import check_trace
@@ -276,7 +276,10 @@ class Run(Trained):
             run = extra.modify(run, sampler)
             avoid = extra.words(run) or avoid
         run = guide("sample", run, label, guidance, signal=signal is not None)
-        signal = None if guidance == 0 else signal
+        if signal is not None:
+            check_tracks(signal, templates.lengths)
+            warn_of_range(self, signal)
+            signal = None if guidance == 0 else signal
         sampler = fit_sampler(sampler, run, stop=stop, extrapolate=extrapolate)
         if isinstance(templates, Records):
             for name, length in templates.records:
@@ -348,6 +351,8 @@ class Run(Trained):
         estimator = choose_estimator("score", chosen)
         check_budget(estimator, num_tokens=1, **chosen.budget, owner="score")
         run = self.condition("score", label, signal)
+        if signal is not None:
+            warn_of_range(self, fit_signal("score.signal", self, signal, 1))
         estimator = suit("score", estimator, chosen, run)
         if isinstance(sequences, Path):
             assert reader is not None

@@ -55,7 +55,7 @@ def trained(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def oracles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Flags of an oracle and of a judge that is off by 1."""
 
-    def opened(oracle: Path | None, judge: Path | None, *, allow: bool):
+    def opened(oracle: Path | None, judge: Path | None, device: object, *, allow: bool):
         return (
             None if oracle is None else GCOracle(),
             None if judge is None else GCOracle(1.0 if judge.name == "judge" else 0.0),
