@@ -10,10 +10,13 @@ from seqdiff.cli.options import Several, check_guidance, parse_signals
 from seqdiff.files import check_folder, replacing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
-    from genomics.design import Choice, Designs, Predictor
-    from seqdiff.data import Templates
+    from genomics.design import Candidates, Choice, Designs, Mutagenesis, Predictor
+    from genomics.io import MotifScores
+    from seqdiff.data import Signals, Templates
     from seqdiff.run import Run
 
 _FASTA = (".fa", ".fasta", ".fa.gz", ".fasta.gz", ".fa.bgz", ".fasta.bgz")
@@ -324,7 +327,7 @@ def _requests(
     signal_file: Path | None,
     motif: list[str] | None,
     infill: Path | None,
-):
+) -> tuple[Templates, Signals | None, list[str]]:
     """Make the templates, signals and targets: ``count`` candidates for each target.
 
     Returns:
@@ -363,7 +366,13 @@ def _requests(
     return templates, None if values is None else np.repeat(values, count, axis=0), targets
 
 
-def _candidates(trained: Run, names: list[str], sequences: list[str], targets: list[str], values):
+def _candidates(
+    trained: Run,
+    names: list[str],
+    sequences: list[str],
+    targets: list[str],
+    values: Signals | None,
+) -> Candidates:
     """Gather what was drawn and what was wanted."""
     import numpy as np
 
@@ -380,7 +389,7 @@ def _candidates(trained: Run, names: list[str], sequences: list[str], targets: l
     return Candidates(names, sequences, number, targets, signals, wanted, scale)
 
 
-def _mutate(designs: Designs, oracle: Predictor | None, maximise: str | None):
+def _mutate(designs: Designs, oracle: Predictor | None, maximise: str | None) -> Mutagenesis | None:
     """Predict the substitutions of the best design, for the value that ranked it."""
     from genomics.design import Mutagenesis, saturate
 
@@ -392,14 +401,20 @@ def _mutate(designs: Designs, oracle: Predictor | None, maximise: str | None):
     return Mutagenesis(column, *saturate(oracle, best, column))
 
 
-def _read_motifs(run: Path):
+def _read_motifs(run: Path) -> list[MotifScores]:
     from genomics.io import read_motifs
 
     path = run / _MOTIFS
     return read_motifs(path) if path.is_file() else []
 
 
-def _write(out: Path, designs: Designs, choice: Choice, training_names: list[str], page) -> None:
+def _write(
+    out: Path,
+    designs: Designs,
+    choice: Choice,
+    training_names: list[str],
+    page: Callable[[list[dict[str, object]]], str],
+) -> None:
     """Write the three files or none, after their contents are complete."""
     from genomics.design import tabulate, write_tsv
     from genomics.io import write_fasta

@@ -232,7 +232,11 @@ def _best(designs: Designs, trace: Trace, mutagenesis: Mutagenesis | None) -> li
             "raises it most": f"{sequence[i]}{i}{BASES[j]} {mutagenesis.effects[i, j]:+.3g}",
             "lowers it most": f"{sequence[k]}{k}{BASES[m]} {mutagenesis.effects[k, m]:+.3g}",
         }
-        parts.append(html_table("", [(f"predicted {mutagenesis.column}", "from 0", cells)]))
+        parts.append(
+            html_table(
+                "", [(f"predicted {mutagenesis.column}", "positions are counted from 0", cells)]
+            )
+        )
     film = "From the first step of the sampler to the last: masked positions are grey."
     figures.append((svg(draw_strip(trace, number)), film))
     return [*parts, html_figures(figures)]

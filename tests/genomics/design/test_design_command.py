@@ -16,7 +16,7 @@ from Bio.Seq import Seq
 import seqdiff
 from genomics.commands import design as command
 from genomics.data.tables import TableDataset
-from genomics.design import Candidates, Choice, Constraints, choose, saturate
+from genomics.design import Candidates, Choice, Constraints, Oracle, choose, saturate
 from genomics.design.designs import rate
 from seqdiff.cli.app import main
 from tests.genomics.design.test_constraints import levenshtein, other
@@ -282,6 +282,30 @@ def test_an_oracle_does_not_judge_its_own_choice(
     assert "The judge also chose the designs" in (out / "design.html").read_text()
     said = "design.maximise must be one of the oracle's values, length, gc, got 'expr'"
     assert said in fails([*flags, "--allow-same-judge", "--maximise=expr"])
+
+
+def test_oracles_of_disjoint_halves_rank_and_judge(
+    trained: Path, table: Path, tmp_path: Path, fails
+) -> None:
+    for part in ("a", "b"):
+        train = ["oracle", "train", str(table), "--signals", "[gc]", f"--part={part}"]
+        small = ["--epochs=1", "--members=1"]
+        assert main([*train, *small, f"--out={tmp_path / part}"]) == 0
+    flags = ["design", str(trained), "--signal=gc=1", "--num=2", "--candidates=6"]
+    flags += [f"--oracle={tmp_path / 'a'}", f"--out={tmp_path / 'out'}"]
+    assert main([*flags, f"--judge={tmp_path / 'b'}"]) == 0
+    oracles = {
+        kind: Oracle.load(tmp_path / part) for kind, part in (("predicted", "a"), ("judged", "b"))
+    }
+    for row in read(tmp_path / "out"):
+        for kind, oracle in oracles.items():
+            value = float(oracle.predict([row["sequence"]])[0, 0])
+            assert float(row[f"{kind}_gc"]) == pytest.approx(value, abs=1e-4)
+    copy = tmp_path / "copy"
+    oracles["predicted"].save(copy)
+    assert "judge must be another oracle than the one that guided" in fails(
+        [*flags, f"--judge={copy}"]
+    )
 
 
 def test_distances_need_training_sequences() -> None:
