@@ -228,7 +228,7 @@ def test_sampling_avoids_words_from_python_and_the_command_line(
         (["--maximise=gc"], "design.maximise must come with an oracle, got 'gc' without"),
         (["--oracle=none"], "design.oracle must be the folder of an oracle, got none"),
         (["--training=none.fa"], "design.training must be an existing file, got none.fa"),
-        (["--signal=what=1"], "design.signal must name a signal of the run (gc, noise), got"),
+        (["--signal=what=1"], "design.signal must name signals of the run (gc, noise), got"),
         (["--signal=gc"], "design.signal must be NAME=VALUE with a finite number, got 'gc'"),
         (["--signal=gc=1", "--signal-file=W"], "design.signal must be left out with --signal-file"),
         (["--infill=T", "--length=9"], "design.length must be left out with --infill, got 9"),
