@@ -28,7 +28,7 @@ class RecomputingCache:
         signal: Tensor | None = None,
     ) -> None:
         self.network, self.block_size = network, block_size
-        self.tokens, self.label = tokens, label
+        self.tokens, self.label, self.signal = tokens, label, signal
 
     @property
     def length(self) -> int:
@@ -36,8 +36,11 @@ class RecomputingCache:
 
     def logits(self, x_t: Tensor, where: Tensor | None = None) -> Tensor:
         row = torch.cat((self.tokens, x_t), dim=1)
-        logits = self.network.block_logits(Inputs(row, label=self.label), row, self.block_size)
-        logits = logits[:, self.length :]
+        signal = self.signal
+        if signal is not None and signal.dim() == 3:
+            signal = signal[:, : row.shape[1]]
+        inputs = Inputs(row, label=self.label, signal=signal)
+        logits = self.network.block_logits(inputs, row, self.block_size)[:, self.length :]
         return logits if where is None else logits[where]
 
     def append(self, x0: Tensor) -> None:
@@ -45,7 +48,8 @@ class RecomputingCache:
 
     def take(self, rows: Tensor) -> RecomputingCache:
         label = None if self.label is None else self.label[rows]
-        return type(self)(self.network, self.block_size, self.tokens[rows], label)
+        signal = None if self.signal is None else self.signal[rows]
+        return type(self)(self.network, self.block_size, self.tokens[rows], label, signal)
 
 
 class BlockWorld(TableBackbone):
@@ -82,7 +86,7 @@ class BlockWorld(TableBackbone):
         signal: Tensor | None = None,
     ) -> RecomputingCache:
         nothing = torch.empty((batch_size, 0), dtype=torch.int64)
-        return RecomputingCache(self, block_size, nothing, label)
+        return RecomputingCache(self, block_size, nothing, label, signal)
 
 
 class BlockOracle(BlockWorld):

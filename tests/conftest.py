@@ -1,5 +1,8 @@
 """Checks shapes at every annotated call while tests run, and finds golden files and real data."""
 
+import functools
+import gc
+import importlib.metadata
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +11,20 @@ import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
-from jaxtyping import install_import_hook
+
+from tests import shape_checker
 
 # Without a device the Triton kernels run in its interpreter, which must be selected before anything
 # imports Triton.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# The suite starts hundreds of commands, and each looks through all installed packages. Tests that
+# install something replace the function where it is used.
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
+
+# Imports allocate millions of objects that live until the end, which the collector need not visit.
+gc.disable()
 
 # Deadlines depend on the load of the machine, and the first example compiles kernels.
 settings.register_profile("seqdiff", deadline=None)
@@ -38,7 +49,16 @@ def _checked_modules() -> list[str]:
     return [".".join(f.relative_to(root).with_suffix("").parts) for f in plain]
 
 
-install_import_hook(_checked_modules(), "beartype.beartype")
+shape_checker.install(_checked_modules())
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # else extension modules report leaks at exit
 
 
 @pytest.fixture(scope="session")

@@ -149,7 +149,7 @@ class World(Backbone):
 
     def forward(self, inputs: Inputs, where: Tensor | None = None) -> Tensor:
         self.calls += 1
-        self.check_label(inputs.label)
+        self.check_condition(inputs)
         assert inputs.t is not None
         assert inputs.sigma is not None
         self.latest = max(self.latest, float(inputs.t.max()))

@@ -40,6 +40,18 @@ COMMANDS = [
         "Fine-tune on labelled DNA: seqdiff finetune runs/mine --data tasks --out runs/tuned",
     ),
     Command(
+        "oracle train",
+        "genomics.commands.oracle:train",
+        "DNA",
+        "Predict measured values: seqdiff oracle train a.tsv --signals activity --out runs/o",
+    ),
+    Command(
+        "oracle evaluate",
+        "genomics.commands.oracle:evaluate",
+        "DNA",
+        "Correlations with measured values: seqdiff oracle evaluate runs/o a.tsv",
+    ),
+    Command(
         "fetch",
         "genomics.commands.fetch:fetch",
         "DNA",

@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from seqdiff.data import Templates
     from seqdiff.run import Run
-    from seqdiff.samplers import Sampler
+    from seqdiff.samplers import Sampler, WordAutomaton
 
 
 @dataclass(frozen=True, kw_only=True)
 class DnaOptions:
-    """Options for motifs and strands.
+    """Options for motifs, words to avoid and strands.
 
     Attributes:
         motif: PATTERN or PATTERN@START, with IUPAC codes: bases that occur in every sequence,
             starting at START (counted from 0) or at a random position; may be repeated.
+        avoid: A word, with IUPAC codes, that no sequence holds on either strand; may be repeated.
         rc_consistent: Predict from both strands, so that a sequence and its reverse complement are
             equally likely; twice the evaluations.
     """
 
     motif: list[str] | None = None
+    avoid: list[str] | None = None
     rc_consistent: bool = False
 
     def check_infill(self) -> None:
@@ -49,6 +51,18 @@ class DnaOptions:
 
         motifs = [Motif.parse(text) for text in self.motif]
         return Scaffolds(motifs, num, length, run.tokenizer)
+
+    def words(self, run: Run) -> WordAutomaton | None:
+        """Build the automaton of the words to avoid.
+
+        Raises:
+            ValueError: If a word is no pattern of the run's tokenizer.
+        """
+        if not self.avoid:
+            return None
+        from genomics.design import forbid
+
+        return forbid("sample", run.tokenizer, words=self.avoid)
 
     def modify(self, run: Run, sampler: Sampler) -> Run:
         """Make the run predict from both strands, if the option is set.

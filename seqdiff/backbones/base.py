@@ -264,22 +264,32 @@ class Backbone(nn.Module, ABC):
 
 def check_cache_condition(
     network: Backbone, batch_size: int, label: Tensor | None, signal: Tensor | None
-) -> None:
+) -> Inputs:
     """Check the label and the signal of ``Backbone.block_cache``; see ``check_condition``.
 
     The signal may have any number of positions.
 
+    Returns:
+        Rows of unknown tokens, as many as the signal has positions, with this condition.
+
     Raises:
         ValueError: If they do not fit the network, or there is not one for each row.
     """
-    length = signal.shape[1] if signal is not None and signal.dim() == 3 else 0
-    tokens = torch.empty((batch_size, length), dtype=torch.int64, device="meta")
-    network.check_condition(Inputs(tokens, label=label, signal=signal))
     if label is not None and len(label) != batch_size:
         raise ValueError(
             f"{type(network).__name__}.label must be one class for each of batch_size = "
             f"{batch_size} rows, got {len(label)}; repeat it"
         )
+    if signal is not None and len(signal) != batch_size:
+        raise ValueError(
+            f"{type(network).__name__}.signal must be one for each of batch_size = {batch_size} "
+            f"rows, got {len(signal)}; repeat it"
+        )
+    length = signal.shape[1] if signal is not None and signal.dim() == 3 else 0
+    tokens = torch.zeros((batch_size, length), dtype=torch.int64)
+    inputs = Inputs(tokens, label=label, signal=signal)
+    network.check_condition(inputs)
+    return inputs
 
 
 @runtime_checkable

@@ -81,8 +81,8 @@ class LabelEmbedding(nn.Module):
         return self.table((label + 1).clamp_min(0))[:, None]
 
 
-# Angular frequencies of the features of a standardised value: one period spans about 25 standard
-# deviations, and the shortest about one and a half.
+# Angular frequencies of the features of a standardised value: the longest period spans about 25
+# standard deviations, and the shortest about one and a half.
 _FREQUENCIES = tuple(0.25 * 2.0**octave for octave in range(5))
 
 
@@ -175,8 +175,18 @@ def positions_of(
         signal: From ``SignalEmbedding``: one vector for each row, or one for each position.
         start: First position.
         end: Position after the last.
+
+    Raises:
+        ValueError: If there are vectors for fewer positions.
     """
-    return signal if signal is None or signal.shape[1] == 1 else signal[:, start:end]
+    if signal is None or signal.shape[1] == 1:
+        return signal
+    if end > signal.shape[1]:
+        raise ValueError(
+            f"Backbone.signal must have values for the {end} positions of the rows so far, got "
+            f"{signal.shape[1]}; give NaN where a value is unknown"
+        )
+    return signal[:, start:end]
 
 
 def shifted(

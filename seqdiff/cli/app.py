@@ -137,8 +137,7 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundAr
     Raises:
         ValueError: If they do not fit a command.
     """
-    if arguments and arguments[0].replace("_", "-") in commands():
-        arguments = [arguments[0].replace("_", "-"), *arguments[1:]]
+    arguments = _join_name(list(arguments))
     name = arguments[0] if arguments and arguments[0] in commands() else None
     try:
         function, bound, _ = build_app(name).parse_args(
@@ -154,6 +153,29 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundAr
         where = "" if name is None else f" {name}"
         raise ValueError(f"{str(error).rstrip('.')}; see: seqdiff{where} --help") from error
     return function, bound
+
+
+def _join_name(arguments: list[str]) -> list[str]:
+    """Make one argument of the name of a command, which may be of two words.
+
+    Raises:
+        ValueError: If the first word of a name is not followed by a second.
+    """
+    for length in (1, 2):
+        name = " ".join(arguments[:length]).replace("_", "-")
+        if name in commands():
+            return [name, *arguments[length:]]
+    first = arguments[0] if arguments else ""
+    second = [name.partition(" ")[2] for name in commands() if name.startswith(f"{first} ")]
+    if not second:
+        return arguments
+    if arguments[1:] in (["--help"], ["-h"]):
+        return ["--help"]
+    got = repr(arguments[1]) if len(arguments) > 1 else "nothing"
+    raise ValueError(
+        f"seqdiff {first} must be followed by {' or '.join(second)}, got {got}; see: seqdiff "
+        f"{first} {second[0]} --help"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

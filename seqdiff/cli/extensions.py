@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from seqdiff.data import Templates
     from seqdiff.run import Run
-    from seqdiff.samplers import Sampler
+    from seqdiff.samplers import Sampler, WordAutomaton
 
 
 class Command(NamedTuple):
     """A command, imported when it is called.
 
     Attributes:
-        name: As it is typed.
+        name: As it is typed: one word, or two with a space between them.
         function: ``module:function``; its parameters and docstring are the command's options and
             help. The module imports what is slow inside the function.
         group: Heading of ``seqdiff --help``: Train, Evaluate, Generate, DNA, Text, or another.
@@ -59,6 +59,14 @@ class SampleOptions(Protocol):
 
     def templates(self, run: Run, num: int, length: int) -> Templates | None:
         """Give a template for each sequence; ``None`` if the options ask for none.
+
+        Raises:
+            ValueError: If the options do not fit the run.
+        """
+        ...
+
+    def words(self, run: Run) -> WordAutomaton | None:
+        """Give the words that no sequence may hold; ``None`` if there are none.
 
         Raises:
             ValueError: If the options do not fit the run.

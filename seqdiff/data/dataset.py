@@ -19,7 +19,7 @@ SPLITS: tuple[Split, Split, Split] = ("train", "valid", "test")
 
 # Positions whose noise is drawn at once: a pass over 4,096 costs hardly more than one over 8.
 _NOISE_PAGE = 4096
-_STATISTICS_ROWS = 4096  # rows whose signals are read at once; tracks take more memory per row
+_STATISTICS_VALUES = 1 << 20  # values of signals that are read at once
 
 
 Signals = Float32[np.ndarray, "B S"] | Float32[np.ndarray, "B L S"]
@@ -125,7 +125,7 @@ class SequenceDataset(ABC):
 
 
 class SignalStatistics(NamedTuple):
-    """Statistics of each signal over the rows, and their positions, that have a value.
+    """Statistics of each signal over the rows, or the positions, that have a value.
 
     Attributes:
         mean: Means.
@@ -143,8 +143,10 @@ class SignalStatistics(NamedTuple):
 def signal_statistics(dataset: SequenceDataset, names: Sequence[str]) -> SignalStatistics:
     """Compute the statistics of a dataset's signals, in parts of a few rows.
 
+    Values at padding do not count.
+
     Args:
-        dataset: Rows with signals, at least one.
+        dataset: Rows with signals.
         names: Names of the signals, for messages.
 
     Raises:
@@ -152,33 +154,48 @@ def signal_statistics(dataset: SequenceDataset, names: Sequence[str]) -> SignalS
     """
     count = mean = square = np.zeros(len(names))  # ``square`` is about the mean
     low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
-    for first in range(0, len(dataset), _STATISTICS_ROWS):
-        found = dataset.signals(np.arange(first, min(first + _STATISTICS_ROWS, len(dataset))))
-        assert found is not None
-        values = found.reshape(-1, len(names)).astype(np.float64)
-        infinite = np.isinf(values).any(axis=0)
-        if infinite.any():
-            raise ValueError(
-                "data.signals must be finite, or NaN where unknown, got an infinite value of "
-                f"{names[int(infinite.argmax())]!r}; correct it"
-            )
+    for values in _signal_parts(dataset):
         known = ~np.isnan(values)
         more = known.sum(axis=0)
+        low = np.minimum(low, np.where(known, values, np.inf).min(axis=0))
+        high = np.maximum(high, np.where(known, values, -np.inf).max(axis=0))
+        if np.isinf(values).any():
+            break  # an error below
         here = np.where(known, values, 0).sum(axis=0) / np.maximum(more, 1)
         step, together = here - mean, np.maximum(count + more, 1)
         spread = (np.where(known, values - here, 0) ** 2).sum(axis=0)
         square = square + spread + step**2 * count * more / together
         count, mean = count + more, mean + step * more / together
-        low = np.minimum(low, np.where(known, values, np.inf).min(axis=0))
-        high = np.maximum(high, np.where(known, values, -np.inf).max(axis=0))
-    for name, number, least, most in zip(names, count, low, high, strict=True):
+    table = list(zip(names, count, low, high, strict=True))
+    for name, _, least, most in table:
+        if least <= most and np.isinf((least, most)).any():
+            raise ValueError(
+                f"data.signals must be finite, got values from {least:g} to {most:g} of {name!r}; "
+                "leave unknown values empty"
+            )
+    for name, number, least, most in table:
         if not number or least == most:
-            got = "no value" if not number else f"values from {least:g} to {most:g}"
+            got = f"only {least:g}" if number else "no value"
             raise ValueError(
                 f"data.signals must vary over the training rows, got {got} of {name!r}; drop the "
                 "signal, or correct its values"
             )
     return SignalStatistics(mean, np.sqrt(square / count), low, high)
+
+
+def _signal_parts(dataset: SequenceDataset) -> Iterator[Float64[np.ndarray, "n S"]]:
+    """Read the signals of a few rows at a time, NaN at padding; positions count as rows."""
+    first, rows = 0, 1
+    while first < len(dataset):
+        indices = np.arange(first, min(first + rows, len(dataset)))
+        found, padding = dataset.signals(indices), dataset.padding(indices)
+        assert found is not None
+        values = found.astype(np.float64)
+        if found.ndim == 3 and padding is not None:
+            values[padding] = np.nan
+        yield values.reshape(-1, found.shape[-1])
+        first += len(indices)
+        rows = max(1, _STATISTICS_VALUES * len(indices) // found.size)
 
 
 class TrainingStream(Dataset[Batch]):

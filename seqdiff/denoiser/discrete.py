@@ -357,8 +357,9 @@ class Denoiser(nn.Module):
             ValueError: If it is not a model of blocks, there are labels and the backbone has no
                 classes, a signal does not fit the backbone, or the window is invalid.
         """
+        given = self._given_to(batch_size, label, signal)
         cache = self.backbone.block_cache(
-            batch_size, self.block_size, window=window, label=label, signal=signal
+            batch_size, self.block_size, window=window, label=given.label, signal=given.signal
         )
         return Prefix(self, cache)
 
@@ -417,12 +418,19 @@ class Denoiser(nn.Module):
     def _conditioned(self, inputs: Record) -> Record:
         """Give the label and the signal of this denoiser to rows without one."""
         if self._label is not None and inputs.label is None:
-            label = torch.full_like(inputs.tokens[:, 0], self._label)
+            label = inputs.tokens.new_full((len(inputs.tokens),), self._label)
             inputs = replace(inputs, label=label)
         if self._signal is not None and inputs.signal is None:
             values = torch.tensor(self._signal, device=inputs.tokens.device)
             inputs = replace(inputs, signal=values.expand(len(inputs.tokens), -1))
         return inputs
+
+    def _given_to(self, batch_size: int, label: Tensor | None, signal: Tensor | None) -> Inputs:
+        """Return what empty rows are conditioned on, see ``_conditioned``."""
+        device = next((p.device for p in self.parameters()), None)
+        length = signal.shape[1] if signal is not None and signal.dim() == 3 else 0
+        tokens = torch.empty((batch_size, length), dtype=torch.int64, device=device)
+        return self._conditioned(Inputs(tokens, label=label, signal=signal))
 
     def _checked(self, outputs: Tensor) -> Tensor:
         expected = self.parameterization.num_outputs(self.process)

@@ -103,9 +103,9 @@ def _check_pairs(first: Batch, second: Batch) -> None:
             f"contrast.second must have the shape of first, {shapes[0]}, got {shapes[1]}; pair "
             "rows of equal length"
         )
-    for name in ("index", "label", "mirrored", "padding"):
+    for name in ("index", "label", "mirrored", "padding", "signal"):
         mine, other = getattr(first, name), getattr(second, name)
-        if (mine is None) != (other is None) or (mine is not None and not torch.equal(mine, other)):
+        if (mine is None) != (other is None) or (mine is not None and not _same(mine, other)):
             raise ValueError(
                 f"contrast.second must have the {name} of first, so that a row and its partner "
                 "have the same noise, got another one; copy it"
@@ -114,9 +114,8 @@ def _check_pairs(first: Batch, second: Batch) -> None:
 
 def _distinct(rows: Batch) -> tuple[Batch, Tensor]:
     """Return the distinct rows, and the number of the distinct row that each row equals."""
-    fields = (rows.tokens, rows.loss_mask, rows.index, rows.label, rows.mirrored, rows.padding)
     count = len(rows.tokens)
-    wide = [field.reshape(count, -1).long() for field in fields if field is not None]
+    wide = [_bits(field).reshape(count, -1) for field in vars(rows).values() if field is not None]
     seen: dict[bytes, int] = {}
     place, first = [], []
     for number, values in enumerate(torch.cat(wide, dim=1).cpu().numpy()):
@@ -126,6 +125,15 @@ def _distinct(rows: Batch) -> tuple[Batch, Tensor]:
             first.append(number)
         place.append(seen[key])
     return rows.take(torch.tensor(first, device=rows.tokens.device)), torch.tensor(place)
+
+
+def _bits(field: Tensor) -> Tensor:
+    """Return numbers as integers that differ where they differ; unknown values are alike."""
+    return field.double().view(torch.int64) if field.is_floating_point() else field.long()
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and torch.equal(_bits(first), _bits(second))
 
 
 def _stack(first: Batch, second: Batch) -> Batch:

@@ -13,6 +13,7 @@ from argparse import SUPPRESS, ArgumentError
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -150,8 +151,9 @@ class RunConfig:
         return self.objective.search_batches if isinstance(self.objective, BlockNELBO) else None
 
 
+@cache
 def run_parser() -> ArgumentParser:
-    """Build the parser whose schema is ``RunConfig``."""
+    """Build the parser whose schema is ``RunConfig``, once."""
     parser = ArgumentParser(prog="seqdiff train", exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action="config", help=SUPPRESS)
     parser.add_argument("--base", type=str | None, default=None, help=SUPPRESS)

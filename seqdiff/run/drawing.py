@@ -25,6 +25,8 @@ from seqdiff.samplers import (
     ClassifierFree,
     Recorder,
     Sampler,
+    WordAutomaton,
+    find_conflict,
     sampler_name,
 )
 from seqdiff.trace import write_trace
@@ -165,6 +167,7 @@ def draw(
     batch_size: int,
     recorder: Recorder | None = None,
     signal: Signals | None = None,
+    avoid: WordAutomaton | None = None,
 ) -> Drawn:
     """Draw and decode sequences, with a progress bar.
 
@@ -175,11 +178,17 @@ def draw(
         seed: Seed from which that of each sequence follows, see ``Run.row_seeds``.
         batch_size: Sequences drawn at a time; the sequences do not depend on it.
         recorder: Records every step.
-        signal: The values that each sequence is conditioned on.
+        signal: The values that each sequence is conditioned on; tracks may go on after its end.
+        avoid: Words that no sequence may hold.
+
+    Raises:
+        ValueError: If a sequence cannot be filled without such a word, before anything is drawn.
     """
     num = len(templates.names)
     seeds = run.row_seeds(num, seed)
     sequences, lengths = [""] * num, [0] * num
+    if avoid is not None:
+        _check_words(run, templates, seeds, batch_size, avoid)
     done, clamped = 0, None
     steps = getattr(sampler, "num_steps", None)
     reached = 0.0  # never falls, though a sampler may remask tokens
@@ -211,6 +220,7 @@ def draw(
                 allowed=allowed,
                 callback=show,
                 signal=_signal_of(signal, numbers, x_init),
+                avoid=avoid,
             )
             if drawn.clamped is not None:
                 clamped = (clamped or 0) + int(drawn.clamped.sum())
@@ -225,20 +235,33 @@ def draw(
 
 
 def _signal_of(signal: Signals | None, numbers: list[int], like: Tensor) -> Tensor | None:
-    """Return the signals of some sequences, and of their positions, on the device of the rows.
-
-    Raises:
-        ValueError: If the sequences have another length than the signal.
-    """
+    """Return the signals of some sequences, and of their positions, on the device of the rows."""
     if signal is None:
         return None
     values = signal[numbers]
-    if values.ndim == 3 and values.shape[1] != like.shape[1]:
-        raise ValueError(
-            f"sample.signal must have a value for each of {like.shape[1]} tokens, got "
-            f"{values.shape[1]}; draw sequences as long as the tracks"
-        )
+    if values.ndim == 3:
+        values = values[:, : like.shape[1]]
     return torch.from_numpy(values).to(like.device)
+
+
+def _check_words(
+    run: Trained,
+    templates: Templates,
+    seeds: Int64[Tensor, " n"],
+    batch_size: int,
+    avoid: WordAutomaton,
+) -> None:
+    """Check that every sequence can be filled without a forbidden word."""
+    for numbers in equal_lengths(templates.lengths, batch_size):
+        conflict = find_conflict(avoid, *_start(run, templates, numbers, seeds))
+        if conflict is not None:
+            name = templates.names[numbers[conflict.row]]
+            what = f"the word {conflict.word}" if conflict.word else "none"
+            raise ValueError(
+                f"sample.avoid must leave a way to fill every sequence, got {what} for {name} at "
+                f"position {conflict.position}; change the template or the motif there, or forbid "
+                "less"
+            )
 
 
 def _start(

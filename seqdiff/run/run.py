@@ -50,9 +50,9 @@ from seqdiff.run.evaluation import Conditions, Evaluation, compare, estimate
 from seqdiff.run.prediction import FillTable, check_readable, embed, fill_table
 from seqdiff.run.sampler_config import choose_sampler
 from seqdiff.run.scoring import Scores, score_records
-from seqdiff.run.signals import GivenSignal, fit_signal
+from seqdiff.run.signals import GivenSignal, check_tracks, fit_signal, warn_of_range
 from seqdiff.run.variance import Report, measure_variance
-from seqdiff.samplers import Recorder, Sampler, check_room
+from seqdiff.samplers import Recorder, Sampler, WordAutomaton, check_room
 from seqdiff.trace import check_trace
 from seqdiff.training import weights_digest
 
@@ -136,7 +136,7 @@ class Run(Trained):
             trace: Keep the tokens after every step in this .npz file.
             batch_size: Sequences drawn at a time; chosen by default.
             options: Options of the sampler, for example ``temperature=0.9``, and of installed
-                domains, for example ``rc_consistent=True`` for DNA.
+                domains, for example ``rc_consistent=True`` or ``avoid=["GAATTC"]`` for DNA.
 
         Returns:
             The sequences, decoded.
@@ -245,6 +245,7 @@ class Run(Trained):
         batch_size: int | None = None,
         extras: Sequence[Any] = (),
         recorder: Recorder | None = None,
+        avoid: WordAutomaton | None = None,
     ) -> Drawn:
         """Draw a sequence for each template, under a progress bar.
 
@@ -261,6 +262,7 @@ class Run(Trained):
             extras: Options of installed domains, see ``seqdiff.cli.extensions.SampleOptions``,
                 which change the model before it is guided, for example to read both strands.
             recorder: Records every step.
+            avoid: Words that no sequence may hold; by default those of ``extras``.
 
         Raises:
             ValueError: If an argument does not fit the run or the sampler.
@@ -272,8 +274,12 @@ class Run(Trained):
         run = self
         for extra in extras:
             run = extra.modify(run, sampler)
+            avoid = extra.words(run) or avoid
         run = guide("sample", run, label, guidance, signal=signal is not None)
-        signal = None if guidance == 0 else signal
+        if signal is not None:
+            check_tracks(signal, templates.lengths)
+            warn_of_range(self, signal)
+            signal = None if guidance == 0 else signal
         sampler = fit_sampler(sampler, run, stop=stop, extrapolate=extrapolate)
         if isinstance(templates, Records):
             for name, length in templates.records:
@@ -292,6 +298,7 @@ class Run(Trained):
             batch_size=batch_size,
             recorder=recorder,
             signal=signal,
+            avoid=avoid,
         )
 
     def score(
@@ -344,6 +351,8 @@ class Run(Trained):
         estimator = choose_estimator("score", chosen)
         check_budget(estimator, num_tokens=1, **chosen.budget, owner="score")
         run = self.condition("score", label, signal)
+        if signal is not None:
+            warn_of_range(self, fit_signal("score.signal", self, signal, 1))
         estimator = suit("score", estimator, chosen, run)
         if isinstance(sequences, Path):
             assert reader is not None

@@ -25,7 +25,7 @@ class Wanted(NamedTuple):
 
     Attributes:
         values: One row for each sequence, in the order of the run's signals; NaN where a value is
-            not given.
+            not given, and after the end of a sequence that is shorter than the others.
         names: Names of the sequences; ``None`` to number them.
         lengths: Their lengths in tokens; ``None`` for that of the training rows.
     """
@@ -50,6 +50,22 @@ def signal_names(owner: str, run: Trained) -> list[str]:
     return names
 
 
+def _names_of_rows(owner: str, run: Trained) -> list[str]:
+    """Return the names of the signals of a run whose rows have one value of each.
+
+    Raises:
+        ValueError: If it has no signals, or its positions have values of their own.
+    """
+    names = signal_names(owner, run)
+    if run.datamodule.signal_tracks:
+        raise ValueError(
+            f"{owner} must be left out for {run.directory}, whose positions have values of their "
+            "own; take the values of a split: sample --signal-from test, or in Python an array "
+            f"[sequences, tokens, {len(names)}]"
+        )
+    return names
+
+
 def fit_signal(owner: str, run: Trained, given: GivenSignal, num: int) -> Signals:
     """Turn values by name, or an array, into one row for each sequence.
 
@@ -63,18 +79,12 @@ def fit_signal(owner: str, run: Trained, given: GivenSignal, num: int) -> Signal
     Raises:
         ValueError: If the run has no such signals, or the shape or a value does not fit.
     """
-    names = signal_names(owner, run)
     if isinstance(given, Mapping):
-        _check_names(owner, given, names)
-        if run.datamodule.signal_tracks:
-            raise ValueError(
-                f"{owner} must be an array [sequences, tokens, {len(names)}] for {run.directory}, "
-                "whose positions have values of their own, got values by name; or take the values "
-                "of a split: --signal-from test"
-            )
+        names = _names_of_rows(owner, run)
+        _check_names(owner, given, run)
         values = np.full((num, len(names)), np.nan, dtype=np.float32)
         for name, value in given.items():
-            column = np.asarray(value, dtype=np.float32)
+            column = _numbers(f"{owner} {name}", value)
             if column.shape not in ((), (num,)):
                 raise ValueError(
                     f"{owner} {name} must be one value or {num}, one for each sequence, got shape "
@@ -82,7 +92,7 @@ def fit_signal(owner: str, run: Trained, given: GivenSignal, num: int) -> Signal
                 )
             values[:, names.index(name)] = column
     else:
-        values = np.asarray(given, dtype=np.float32)
+        names, values = signal_names(owner, run), _numbers(owner, given)
         wanted = 3 if run.datamodule.signal_tracks else 2
         if values.ndim != wanted or len(values) != num or values.shape[-1] != len(names):
             shape = f"({num}, {'tokens, ' if wanted == 3 else ''}{len(names)})"
@@ -91,17 +101,42 @@ def fit_signal(owner: str, run: Trained, given: GivenSignal, num: int) -> Signal
                 f"of {', '.join(names)}, got {values.shape}; give NaN where a value is unknown"
             )
     if np.isinf(values).any():
-        raise ValueError(f"{owner} must hold finite values, or NaN for unknown ones, got infinity")
-    warn_of_range(run, values)
+        raise ValueError(
+            f"{owner} must be finite in float32, got infinity; give NaN where a value is unknown"
+        )
     return values
 
 
-def _check_names(owner: str, given: Mapping[str, object], names: Sequence[str]) -> None:
-    unknown = [name for name in given if name not in names]
+def _numbers(owner: str, given: object) -> np.ndarray:
+    """Convert to an array of float32."""
+    try:
+        with np.errstate(over="ignore"):  # infinity, an error of the caller
+            return np.asarray(given, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{owner} must hold numbers, got {given!r}; give NaN where a value is unknown"
+        ) from error
+
+
+def _check_names(owner: str, given: Mapping[str, object], run: Trained) -> None:
+    """Check the names of signals.
+
+    Raises:
+        ValueError: If there is none or one that the run does not have, or a run that has always
+            seen all of them lacks one.
+    """
+    names = run.datamodule.signals or []
+    unknown = [repr(name) for name in given if name not in names]
     if unknown or not given:
         raise ValueError(
-            f"{owner} must name a signal of the run ({', '.join(names)}), got "
-            f"{unknown[0] if unknown else 'none'!r}; correct the name"
+            f"{owner} must name signals of the run ({', '.join(names)}), got "
+            f"{unknown[0] if unknown else 'none'}; correct the name"
+        )
+    absent = [name for name in names if name not in given]
+    if absent and run.config.signal_dropout == 0:
+        raise ValueError(
+            f"{owner} must give every signal of a run trained with signal_dropout 0, got none for "
+            f"{absent[0]}; add it, or train with signal_dropout 0.1"
         )
 
 
@@ -137,43 +172,42 @@ def read_signal_file(path: Path, run: Trained) -> Wanted:
         FileNotFoundError: If there is no such file.
         ValueError: If a column or a cell does not fit; the message starts with file and line.
     """
-    owner = "sample.signal_file"
-    names = signal_names(owner, run)
-    if run.datamodule.signal_tracks:
-        raise ValueError(
-            f"{owner} must be left out for {run.directory}, whose positions have values of their "
-            "own; take the values of a split: --signal-from test"
-        )
+    names = _names_of_rows("sample.signal_file", run)
+    rows: list[tuple[int, list[str]]] = []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file, delimiter="," if path.suffix == ".csv" else "\t"))
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter="," if path.suffix == ".csv" else "\t")
+            rows += [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: must be a text table, got {error}; save it as UTF-8") from error
-    header = rows[0] if rows else []
+    header = rows[0][1] if rows else []
     unknown = [name for name in header if name not in ("name", *names)]
     if "name" not in header or unknown or len(header) < 2 or len(set(header)) < len(header):
         raise ValueError(
             f"{path}:1: the columns must be name and any of {', '.join(names)}, each once, got "
             f"{', '.join(header) or 'none'}; correct the header"
         )
+    _check_names(f"{path}:1: the columns", dict.fromkeys(set(header) - {"name"}), run)
     values = np.full((len(rows) - 1, len(names)), np.nan, dtype=np.float32)
     found: dict[str, int] = {}
-    for line, row in enumerate(rows[1:], start=2):
+    for number, (line, row) in enumerate(rows[1:]):
         if len(row) != len(header):
             raise ValueError(
-                f"{path}:{line}: must have {len(header)} columns like the header, got {len(row)}"
+                f"{path}:{line}: must have {len(header)} columns like the header, got {len(row)}; "
+                "correct the line"
             )
         cells = dict(zip(header, row, strict=True))
         name = cells.pop("name")
-        if not name or name in found:
-            got = f"{name!r} of line {found[name]} again" if name else "none"
-            raise ValueError(f"{path}:{line}: must have a name of its own, got {got}; change it")
+        if name.split() != [name] or name in found:
+            got = f"{name!r} of line {found[name]} again" if name in found else repr(name)
+            raise ValueError(
+                f"{path}:{line}: must have a name of its own, without blanks, got {got}; change it"
+            )
         found[name] = line
         for signal, text in cells.items():
-            values[line - 2, names.index(signal)] = _number(text, f"{path}:{line}: {signal}")
+            values[number, names.index(signal)] = _number(text, f"{path}:{line}: {signal}")
     if not found:
         raise ValueError(f"{path}: must have a row for each sequence, got none; add one")
-    warn_of_range(run, values)
     return Wanted(values, list(found))
 
 
@@ -181,7 +215,7 @@ def _number(text: str, owner: str) -> float:
     if text.strip() in ("", "NA", "nan", "NaN"):
         return math.nan
     try:
-        value = float(text)
+        value = float(_numbers(owner, text))
     except ValueError:
         value = math.inf
     if not math.isfinite(value):
@@ -210,4 +244,27 @@ def signal_of_split(run: Trained, split: Split) -> Wanted:
     if padding is None:
         tokens, _ = dataset.rows(rows[:1])
         return Wanted(values, names, [tokens.shape[1]] * len(rows))
+    if values.ndim == 3:
+        values = np.where(padding[..., None], np.float32(np.nan), values)
     return Wanted(values, names, (~padding).sum(axis=1).tolist())
+
+
+def check_tracks(signal: Signals, lengths: Sequence[int]) -> None:
+    """Check that the tracks of sequences are as long as the sequences.
+
+    Args:
+        signal: Values of each sequence. Tracks may go on after the end of a sequence with NaN.
+        lengths: Tokens of each sequence.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if signal.ndim != 3:
+        return
+    for track, length in zip(signal, lengths, strict=True):
+        positions = len(track)
+        if positions < length or not np.isnan(track[length:]).all():
+            raise ValueError(
+                f"sample.signal must have a value for each of {length} tokens, got {positions}; "
+                "draw sequences as long as the tracks, and give NaN where a value is unknown"
+            )

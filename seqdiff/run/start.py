@@ -137,7 +137,11 @@ def _begin(config: RunConfig) -> Denoiser:
         found = signal_statistics(config.data.dataset("train"), config.data.signals or [])
         embedding.standardise_by(*map(torch.from_numpy, found))
     if config.start_from is not None:
+        own = None if embedding is None else embedding.range.clone()
         start_weights(config.start_from, denoiser, config.data.tokenizer)
+        if embedding is not None and own is not None:
+            # The mean and the standard deviation stay those that the weights were trained with.
+            embedding.range.copy_(own)
     return denoiser
 
 

@@ -7,7 +7,7 @@ from seqdiff.samplers.adaptive import (
     MarginSampler,
     ThresholdSampler,
 )
-from seqdiff.samplers.avoidance import Conflict, WordAutomaton
+from seqdiff.samplers.avoidance import WordAutomaton, find_conflict
 from seqdiff.samplers.block import BlockSampler, Growth, real_tokens
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.conjoining import Conjoined, read_back
@@ -49,7 +49,6 @@ __all__ = [
     "Classifier",
     "ClassifierFree",
     "ConfidenceSampler",
-    "Conflict",
     "Conjoined",
     "EntropyBudgetSampler",
     "EntropySampler",
@@ -79,6 +78,7 @@ __all__ = [
     "TweedieSampler",
     "WordAutomaton",
     "check_room",
+    "find_conflict",
     "find_sampler",
     "named_samplers",
     "read_back",

@@ -217,6 +217,21 @@ def _minimised(moves: np.ndarray) -> np.ndarray:
     return np.where(moves[first] < 0, count, rank[block[moves[first]]])[order]
 
 
+def find_conflict(
+    avoid: WordAutomaton,
+    x_init: Int[Tensor, "B L"],
+    allowed: Bool[Tensor, "B L K"] | None = None,
+) -> Conflict | None:
+    """Find the first row that cannot be filled without a forbidden word.
+
+    Args:
+        avoid: The words.
+        x_init: Ids in ``0..K``, where K stands for a token to draw.
+        allowed: Symbols that each position may take.
+    """
+    return Completions.begin(avoid, x_init, allowed).conflict()
+
+
 @dataclass
 class Completions:
     """Which states the automaton can be in at every position of a batch, kept up to date.

@@ -105,6 +105,7 @@ class Conjoined(DerivedDenoiser):
 
         A sequence has the same label and signal on both; the signals of its positions are reversed.
         """
+        inputs = self._conditioned(inputs)
         tokens, count = inputs.tokens, len(inputs.tokens)
         asked = torch.ones_like(tokens, dtype=torch.bool) if where is None else where
         place = _mirror(tokens, inputs.padding)

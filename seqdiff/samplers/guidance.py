@@ -60,6 +60,7 @@ class DerivedDenoiser(Denoiser, ABC):
         self.process = denoiser.process
         self.parameterization = denoiser.parameterization
         self.denoiser = denoiser
+        self._label, self._signal = denoiser._label, denoiser._signal
 
     @abstractmethod
     def forward(
@@ -83,10 +84,10 @@ def check_gamma(owner: str, gamma: float) -> None:
 
 
 def mix(both: Float[Tensor, "*n K"], gamma: float) -> Float[Tensor, "*m K"]:
-    """Return ``p(x | label)^gamma p(x)^(1 - gamma)``, normalised; 0 where either factor is 0.
+    """Return ``p(x | c)^gamma p(x)^(1 - gamma)``, normalised; 0 where either factor is 0.
 
     Args:
-        both: Log-probabilities in nats: rows with the label, then the same rows without.
+        both: Log-probabilities in nats: rows with the condition, then the same rows without.
         gamma: Strength.
     """
     with_label, without = both.chunk(2)
@@ -201,13 +202,13 @@ class Guidance(DerivedDenoiser, ABC):
 class ClassifierFree(Guidance):
     """Guidance towards a condition by the network's own predictions, with it and without.
 
-    The condition c is a label, the signals of the inputs, or both. The distribution is
-    ``p(. | c)^gamma p(.)^(1 - gamma)``, normalised: of the clean token at a masked position, or of
-    the reverse step with uniform and hybrid noise. 0 is the model without the condition, 1 the one
-    with it. Where either gives probability 0, so does the result. Every call takes two evaluations
-    of the network, or one if gamma is 0 or 1. Source: Schiff et al. 2024, arXiv:2412.10193, there
-    for the reverse step of both processes; with masks, the prediction of the clean token leaves the
-    unmask times alone.
+    The condition c is a label, the signals of the inputs (or of ``given_signal``), or both. The
+    distribution is ``p(. | c)^gamma p(.)^(1 - gamma)``, normalised: of the clean token at a masked
+    position, or of the reverse step with uniform and hybrid noise. 0 is the model without the
+    condition, 1 the one with it. Where either gives probability 0, so does the result. Every call
+    takes two evaluations of the network, or one if gamma is 0 or 1. Source: Schiff et al. 2024,
+    arXiv:2412.10193, there for the reverse step of both processes; with masks, the prediction of
+    the clean token leaves the unmask times alone.
 
     Args:
         denoiser: Denoiser with a network that has classes or signals.
@@ -237,23 +238,26 @@ class ClassifierFree(Guidance):
     def _guided(self, ask: _Ask, inputs: Inputs, where: Tensor | None) -> Tensor:
         if inputs.label is not None:
             raise ValueError(
-                f"ClassifierFree.inputs must have no label, since it has {self.label}, got "
-                f"one of shape {tuple(inputs.label.shape)}; guide one denoiser for each label"
+                "ClassifierFree.inputs must have no label, got one of shape "
+                f"{tuple(inputs.label.shape)}; name it as ClassifierFree.label, one denoiser for "
+                "each label"
             )
-        count, wanted = len(inputs.tokens), None
-        if self.label is not None:
-            wanted = torch.full((count,), self.label, device=inputs.tokens.device)
-        if self._plain and self.gamma == 0:
-            return ask(replace(inputs, signal=None), where)
+        inputs = self._conditioned(inputs)
+        given = replace(inputs, label=_label_of(self.label, inputs.label, inputs.tokens))
+        without = replace(
+            inputs,
+            label=_label_of(None if self.label is None else NO_LABEL, inputs.label, inputs.tokens),
+            signal=_hidden(inputs.signal),
+        )
         if self._plain:
-            return ask(replace(inputs, label=wanted), where)
+            return ask(given if self.gamma == 1 else without, where)
+        count = len(inputs.tokens)
         twice = inputs.take(torch.arange(2 * count, device=inputs.tokens.device) % count)
-        label, signal = twice.label, twice.signal
-        if wanted is not None:
-            label = torch.cat((wanted, torch.full_like(wanted, NO_LABEL)))
-        if signal is not None:
-            signal = torch.cat((signal[:count], torch.full_like(signal[:count], torch.nan)))
-        rows = replace(twice, label=label, signal=signal)
+        rows = replace(
+            twice,
+            label=_pair(given.label, without.label),
+            signal=_pair(given.signal, without.signal),
+        )
         return mix(ask(rows, None if where is None else torch.cat((where, where))), self.gamma)
 
 
@@ -318,6 +322,7 @@ class ClassifierBased(Guidance, ABC):
 
     @override
     def _guided(self, ask: _Ask, inputs: Inputs, where: Tensor | None) -> Tensor:
+        inputs = self._conditioned(inputs)
         if self._plain:
             return ask(inputs, where)
         chosen = _chosen(inputs, where)
@@ -482,19 +487,23 @@ class BlockClassifierFree(Denoiser):
             )
         check_gamma(type(self).__name__, gamma)
         _check_condition(self, label, denoiser)
-        self.label, self.gamma, self._signal = label, gamma, denoiser._signal
+        self.label, self.gamma = label, gamma
+        self._label, self._signal = denoiser._label, denoiser._signal
 
     @property
     def _given(self) -> tuple[bool, ...]:
         """Whether each of the predictions is given the condition."""
         return (self.gamma == 1,) if self.gamma in (0, 1) else (True, False)
 
-    def _label_of(self, given: bool, batch_size: int) -> Tensor | None:
-        """Return the label of each row for one of the predictions."""
-        if self.label is None:
-            return None
-        device = next(self.parameters(), torch.empty(0)).device
-        return torch.full((batch_size,), self.label if given else NO_LABEL, device=device)
+    def _parts(self, inputs: Inputs) -> list[Inputs]:
+        """Return what each of the predictions is given."""
+        parts = []
+        for given in self._given:
+            label = self.label if given or self.label is None else NO_LABEL
+            signal = inputs.signal if given else _hidden(inputs.signal)
+            label = _label_of(label, inputs.label, inputs.tokens)
+            parts.append(replace(inputs, label=label, signal=signal))
+        return parts
 
     @override
     def evaluations(
@@ -504,19 +513,9 @@ class BlockClassifierFree(Denoiser):
 
     def _outputs(self, inputs: Inputs, where: Tensor | None, x0: Tensor | None = None) -> Tensor:
         self._check(inputs.label)
-        parts = [
-            super(BlockClassifierFree, self)._outputs(
-                replace(
-                    inputs,
-                    label=self._label_of(given, len(inputs.tokens)),
-                    signal=inputs.signal if given else None,
-                ),
-                where,
-                x0,
-            )
-            for given in self._given
-        ]
-        return _combine(parts, self.gamma)
+        parts = self._parts(self._conditioned(inputs))
+        found = [super(BlockClassifierFree, self)._outputs(part, where, x0) for part in parts]
+        return _combine(found, self.gamma)
 
     def start(
         self,
@@ -534,21 +533,18 @@ class BlockClassifierFree(Denoiser):
         self._check(label)
         caches = [
             self.backbone.block_cache(
-                batch_size,
-                self.block_size,
-                window=window,
-                label=self._label_of(given, batch_size),
-                signal=signal if given else None,
+                batch_size, self.block_size, window=window, label=part.label, signal=part.signal
             )
-            for given in self._given
+            for part in self._parts(self._given_to(batch_size, None, signal))
         ]
         return Prefix(self, GuidedCache(tuple(caches), self.gamma))
 
     def _check(self, label: Tensor | None) -> None:
         if label is not None:
             raise ValueError(
-                f"BlockClassifierFree.label must not be given twice, since it has {self.label}, "
-                f"got one of shape {tuple(label.shape)}; guide one denoiser for each label"
+                "BlockClassifierFree.inputs must have no label, got one of shape "
+                f"{tuple(label.shape)}; name it as BlockClassifierFree.label, one denoiser for "
+                "each label"
             )
 
 
@@ -557,7 +553,7 @@ class GuidedCache(BlockCache):
     """The ``BlockCache`` of one prediction, or those of two that are combined.
 
     Attributes:
-        caches: The one with the label and the one without, or one of the two.
+        caches: The one with the condition and the one without, or one of the two.
         gamma: Strength.
     """
 
@@ -602,6 +598,20 @@ def _check_condition(guidance: Denoiser, label: int | None, denoiser: Denoiser) 
                 "give a label, or train with data.signals"
             )
         check_label(owner, label, denoiser.num_classes)
+
+
+def _label_of(label: int | None, other: Tensor | None, like: Tensor) -> Tensor | None:
+    """Return one label for all rows, or the other labels if there is none."""
+    return other if label is None else like.new_full((len(like),), label)
+
+
+def _hidden(signal: Tensor | None) -> Tensor | None:
+    """Return unknown values in place of a signal, so that no other signal takes its place."""
+    return None if signal is None else torch.full_like(signal, torch.nan)
+
+
+def _pair(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    return None if first is None or second is None else torch.cat((first, second))
 
 
 def _chosen(inputs: Inputs, where: Tensor | None) -> Tensor:

@@ -89,9 +89,7 @@ def test_one_block_is_the_sampler_inside_bit_for_bit(inner: Sampler, size: int) 
 
 
 @each_inner
-@pytest.mark.parametrize(
-    "size", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 4]
-)
+@pytest.mark.parametrize("size", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 4])
 def test_rows_do_not_depend_on_their_batch(inner: Sampler, size: int) -> None:
     """Equal to the bit and in cost: beside rows of other lengths and prompts, or alone."""
     x_init, lengths = some_rows(), torch.tensor([6, 5, 4, 6, 6, 6, 6, 2])

@@ -55,6 +55,22 @@ def test_a_domain_cannot_take_a_name_of_the_core(monkeypatch: pytest.MonkeyPatch
     assert "must not repeat a name, got train from a test" in fails(["--help"])
 
 
+def test_a_command_may_have_a_name_of_two_words(
+    monkeypatch: pytest.MonkeyPatch, capsys, fails
+) -> None:
+    _install(monkeypatch, "say loud")
+    assert main(["say", "loud", "ring"]) == 0
+    assert capsys.readouterr().out == "RING\n"
+    assert main(["say", "--help"]) == 0
+    assert "say loud" in capsys.readouterr().out
+    for words, got in ((["say"], "nothing"), (["say", "soft"], "'soft'")):
+        assert fails(words) == (
+            f"seqdiff: error: seqdiff say must be followed by loud, got {got}; see: seqdiff say "
+            "loud --help"
+        )
+    assert "seqdiff say loud --help" in fails(["say", "loud"])
+
+
 def test_every_installed_command_keeps_the_contract() -> None:
     for name, command in app.commands().items():
         assert isinstance(command, Command), name

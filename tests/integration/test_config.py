@@ -5,6 +5,7 @@ the choices.
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -23,21 +24,15 @@ EXPERIMENTS = sorted((CONFIGS / "experiment").rglob("*.yaml"))
 PARTS = sorted(set(CONFIGS.glob("*/*.yaml")) - set(EXPERIMENTS))
 
 
-def each(paths: list[Path]) -> pytest.MarkDecorator:
-    """Parametrise by file; large networks take seconds to initialise."""
-    large = ("owt", "medium", "lm1b")
-    cases = [
-        pytest.param(
-            path,
-            id=str(path.relative_to(CONFIGS)),
-            marks=[pytest.mark.slow] if any(word in path.stem for word in large) else [],
-        )
-        for path in paths
-    ]
-    return pytest.mark.parametrize("path", cases)
+@pytest.fixture
+def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave large weights as allocated; drawing them takes longer than all else."""
+    for name in ("kaiming_uniform_", "normal_"):
+        monkeypatch.setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
 
 
-@each(EXPERIMENTS)
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_shipped_experiment_builds(path: Path, tmp_path: Path) -> None:
     flags = ["--output", str(tmp_path / "run")]
     if path.name == "bert.yaml":  # its weights cannot be included
@@ -53,7 +48,8 @@ def test_every_shipped_experiment_builds(path: Path, tmp_path: Path) -> None:
     assert config.backbone.config.num_logits == config.data.tokenizer.vocab_size
 
 
-@each(PARTS)
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize("path", PARTS, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_shipped_part_builds(path: Path) -> None:
     """The folder of a part has the name of its key."""
     demo = CONFIGS / "experiment" / "genomics" / "demo.yaml"

@@ -330,7 +330,7 @@ def test_design_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     train = ["train", config, "--data.table=promoters.tsv", "--data.signals=[log2_expr]"]
     small = ["--backbone.d_model=8", "--backbone.n_layer=1", "--trainer.max_steps=0"]
     assert main([*train, "--output=runs/promoters", *small]) == 0
-    (block,) = blocks("python", PAGES["docs/how-to/design.md"])
+    block = blocks("python", PAGES["docs/how-to/design.md"])[0]
     names: dict = {}
     exec(compile(block, "design.md", "exec"), names)
     assert [len(names[name]) for name in ("strong", "each", "array", "filled")] == [10, 3, 3, 5]

@@ -147,7 +147,8 @@ def test_a_trace_is_what_the_command_writes(trained: Path, tmp_path: Path) -> No
 def test_options_of_dna_are_arguments(tmp_path: Path) -> None:
     config = tmp_path / "demo.yaml"
     shipped = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "demo.yaml"
-    config.write_text(f"base: {shipped}\ntrainer: {{max_steps: 0}}\n")
+    small = "backbone: {init_args: {d_model: 16, n_layer: 1}}"
+    config.write_text(f"base: {shipped}\ntrainer: {{max_steps: 0}}\n{small}\n")
     run = seqdiff.train(config, "--output", str(tmp_path / "run"))
     fasta = tmp_path / "a.fa"
     fasta.write_text(">a\nACGTTGCA\n>b\nAACCNGGT\n")

@@ -21,7 +21,7 @@ from seqdiff.data.dataset import Examples, SequenceDataset
 from seqdiff.data.reader import Record
 from seqdiff.data.tokenizer import Tokenizer
 from seqdiff.likelihood import RowNats
-from seqdiff.types import Inputs
+from seqdiff.types import Inputs, Signal
 from tests.block_worlds import RecomputingCache
 
 ALPHABET = "uvwxyz"
@@ -163,7 +163,7 @@ class ToyBlockNet(ToyNet):
         *,
         window: int | None = None,
         label: Int[Tensor, " B"] | None = None,
-        signal: Tensor | None = None,
+        signal: Signal | None = None,
     ) -> RecomputingCache:
         nothing = torch.empty((batch_size, 0), dtype=torch.int64)
         return RecomputingCache(self, block_size, nothing)

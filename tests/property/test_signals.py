@@ -116,7 +116,7 @@ def test_each_signal_may_be_unknown_by_itself() -> None:
     torch.manual_seed(0)
     embedding = SignalEmbedding(2, 6).double()
     rows = torch.tensor([[1.0, 2.0], [torch.nan, 2.0], [1.0, torch.nan], [torch.nan] * 2]).double()
-    found = embedding(rows, 4)[:, 0]
+    found = embedding(rows, 4)[:, 0].detach()
     gaps = torch.cdist(found, found) + torch.eye(4)
     assert float(gaps.min()) > 1e-3
 
@@ -303,7 +303,7 @@ class Values(SequenceDataset):
 def test_statistics_are_those_of_all_known_values(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset_module, "_STATISTICS_ROWS", 3)
+    monkeypatch.setattr(dataset_module, "_STATISTICS_VALUES", 6)
     values = np.random.default_rng(0).normal(1000.0, 0.5, shape).astype(np.float32)
     values[:4, ..., 1] = np.nan  # a chunk without a value
     found = signal_statistics(Values(values), ["a", "b"])
@@ -316,9 +316,9 @@ def test_statistics_are_those_of_all_known_values(
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ([1.0, 1.0], "must vary over the training rows, got values from 1 to 1 of 'b'; drop"),
+        ([1.0, 1.0], "must vary over the training rows, got only 1 of 'b'; drop"),
         ([np.nan] * 2, "must vary over the training rows, got no value of 'b'; drop"),
-        ([1.0, np.inf], "must be finite, or NaN where unknown, got an infinite value of 'b'"),
+        ([1.0, np.inf], "must be finite, got values from 1 to inf of 'b'"),
     ],
 )
 def test_signals_that_cannot_be_learned_are_refused(column: list[float], message: str) -> None:

@@ -42,6 +42,7 @@ def recomputed(
     block_size: int,
     window: int | None = None,
     label: Tensor | None = None,
+    signal: Tensor | None = None,
 ) -> Tensor:
     """One masked pass over the whole row, with the same weights and a sufficient context."""
     options = {**vars(model.config), "max_length": max(model.max_length, x_t.shape[1])}
@@ -51,7 +52,7 @@ def recomputed(
         patch.setattr(transformer, "choose_pass", lambda _pair: block_diffusion.dense_pass)
         if window is not None:
             patch.setattr(block_diffusion, "block_diffusion_mask", windowed(window))
-        return twin.block_logits(Inputs(x_t, label=label), x0, block_size)
+        return twin.block_logits(Inputs(x_t, label=label, signal=signal), x0, block_size)
 
 
 def generated(cache: BlockCache, x_t: Tensor, x0: Tensor, block_size: int) -> Tensor:

@@ -109,8 +109,7 @@ def test_the_order_bounds_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("estimator", [*FEW, FixedOrder()], ids=name)
-@pytest.mark.parametrize("target", [None, 0.5, 1e-9])
-@pytest.mark.parametrize("budget", [64, 100])
+@pytest.mark.parametrize(("target", "budget"), [(None, 64), (0.5, 100), (1e-9, 100)])
 def test_the_budget_is_used_and_never_exceeded(
     estimator: Estimator, target: float | None, budget: int
 ) -> None:

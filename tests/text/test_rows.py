@@ -136,7 +136,7 @@ def test_rows_of_a_store_across_shards_and_processes(write, monkeypatch, tokeniz
     monkeypatch.setattr("text.corpora.preparation._SHARD_CHARACTERS", 40)
     lines = ["abc " * (1 + i % 5) + "end" for i in range(30)]
     part = find_part("train", str(write("a.txt", "\n".join(lines))), Reading(), None)
-    store = prepare(part.source, tokenizer)
+    store = prepare(part.source, tokenizer, num_processes=1)
     layout = Layout.of(tokenizer, 16)
     rows = WrappedRows(store, np.arange(30), layout, keep_tail=True)
     separator = "\n" if isinstance(tokenizer, ByteTokenizer) else " "

@@ -409,8 +409,8 @@ class Caduceus(_Bidirectional):
         Raises:
             OSError: If a file cannot be written. Every file in the folder is then either the
                 complete old or the complete new one.
-            ValueError: If the network has classes or is time-conditioned, which the format
-                does not support.
+            ValueError: If the network has classes or signals or is time-conditioned, which the
+                format does not support.
         """
         if self.time_conditioned:
             raise ValueError(

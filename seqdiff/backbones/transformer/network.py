@@ -243,7 +243,8 @@ class Transformer(_Stack):
             ValueError: If the block size is not a positive integer, rows are longer than
                 ``max_length``, an argument differs from x_t in shape, padding comes before a token,
                 the network is time-conditioned (which is not supported, since each block has its
-                own noise level), or there are labels and the network has no classes.
+                own noise level), there are labels and the network has no classes, or a signal does
+                not fit the network.
         """
         owner, x_t, padding = self.config.owner, inputs.tokens, inputs.padding
         self._require_time_free("block_logits")
@@ -304,11 +305,8 @@ class Transformer(_Stack):
                 f"{owner}.window must be a multiple of block_size = {block_size}, got {window}; "
                 f"{window - window % block_size} is the next below"
             )
-        check_cache_condition(self, batch_size, label, signal)
-        weight = self.embedding.weight
-        length = signal.shape[1] if signal is not None and signal.dim() == 3 else 0
-        rows = torch.empty((batch_size, length), dtype=torch.int64, device=weight.device)
-        layers = self._layers(Inputs(rows, label=label, signal=signal))
+        inputs = check_cache_condition(self, batch_size, label, signal)
+        layers = self._layers(inputs.to(self.embedding.weight.device))
         return TransformerCache(layers, self.head, batch_size, block_size, window)
 
     def _layers(self, inputs: Inputs) -> Layers:
@@ -364,7 +362,7 @@ class Transformer(_Stack):
         Raises:
             OSError: If a file cannot be written. Every file in the folder is then either the
                 complete old or the complete new one.
-            ValueError: If the network has classes, which the format does not support.
+            ValueError: If the network has classes or signals, which the format does not support.
         """
         if self.num_classes is not None or self.num_signals is not None:
             raise ValueError(

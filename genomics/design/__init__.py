@@ -1,0 +1,5 @@
+"""Design of DNA: constraints, diverse selection, and the page of ``seqdiff design``."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
