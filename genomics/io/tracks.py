@@ -79,7 +79,7 @@ class Track:
                 f"{self.path}: not a readable bigWig file ({reason}); fetch it again"
             ) from error
 
-    def __getstate__(self) -> dict[str, object]:
+    def __getstate__(self) -> dict[str, Any]:
         """Pickle the paths; another process opens the file again."""
         return self.__dict__ | {"_reader": None}
 
