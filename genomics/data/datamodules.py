@@ -112,6 +112,11 @@ class FastaDataModule(WindowDataModule):
     With ``label_file`` the model is trained on classes of records, such as promoters and enhancers.
     A window has the class of its record, on either strand.
 
+    With ``tracks`` the model is conditioned on values of every position, such as coverage. A
+    position without a value in the file is unknown, not 0. Tracks are read backwards with the
+    windows that are read from the other strand, so set ``reverse_complement`` to false for tracks
+    of one strand.
+
     Args:
         fasta: FASTA file to train on, plain, gzip or bgzip.
         length: Bases of a window.
@@ -128,6 +133,8 @@ class FastaDataModule(WindowDataModule):
         test_fasta: Another FASTA file to test on.
         labels: Names of the classes of records, stored with the run.
         label_file: Tab-separated lines of a record and its class, for all FASTA files.
+        tracks: Names of signals, each with its bigWig or bedGraph file, for example
+            ``{atac: atac.bw}``. They cover all FASTA files.
         off_end: What to do with the last window of an interval: ``shift`` moves it inside,
             ``drop`` leaves it out, ``pad`` fills it with N.
         reverse_complement: Read training rows from either strand with probability 1/2.
@@ -155,6 +162,7 @@ class FastaDataModule(WindowDataModule):
         test_fasta: str | Path | None = None,
         labels: list[str] | None = None,
         label_file: str | Path | None = None,
+        tracks: dict[str, str | Path] | None = None,
         off_end: OffEnd = "shift",
         reverse_complement: bool = True,
         batch_size: int = 32,
@@ -168,6 +176,7 @@ class FastaDataModule(WindowDataModule):
             eval_batch_size=eval_batch_size,
             num_workers=num_workers,
             reverse_complement=reverse_complement,
+            tracks=tracks,
         )
         self.stride = length if stride is None else stride
         self.off_end: OffEnd = off_end
@@ -276,6 +285,7 @@ class HG38DataModule(WindowDataModule):
         bed: BED file whose column 4 is train, valid or test.
         length: Bases of a window; must divide 2^20.
         windowing: ``leak_free``, or ``reference`` for all published windows.
+        tracks: Names of signals and their files, see ``FastaDataModule``.
         reverse_complement: Read training rows from either strand with probability 1/2.
         batch_size: Training examples per device and forward pass.
         eval_batch_size: The same for validation and test; ``None`` means ``batch_size``.
@@ -292,6 +302,7 @@ class HG38DataModule(WindowDataModule):
         length: int,
         *,
         windowing: Windowing = "leak_free",
+        tracks: dict[str, str | Path] | None = None,
         reverse_complement: bool = True,
         batch_size: int = 32,
         eval_batch_size: int | None = None,
@@ -304,6 +315,7 @@ class HG38DataModule(WindowDataModule):
             eval_batch_size=eval_batch_size,
             num_workers=num_workers,
             reverse_complement=reverse_complement,
+            tracks=tracks,
         )
         if HG38_EXTENT % length:
             raise ValueError(

@@ -5,13 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int64, UInt8
+from jaxtyping import Bool, Float64, Int64, UInt8
 
 from genomics.baselines import baselines, interpolated_baseline
 from genomics.data.windows import mirror
 from genomics.io import SequenceTable, describe_names, read_table, split_rows
 from genomics.sequence import MASK_ID, DNATokenizer, encode
-from seqdiff.data import SPLITS, Examples, SequenceDataModule, SequenceDataset, Split
+from seqdiff.data import (
+    SPLITS,
+    Examples,
+    SequenceDataModule,
+    SequenceDataset,
+    Signals,
+    Split,
+)
 from seqdiff.files import names_files
 from seqdiff.likelihood import RowNats
 from seqdiff.types import NO_LABEL
@@ -49,6 +56,11 @@ class TableDataset(SequenceDataset):
         lengths = np.array([len(sequence) for sequence in table.sequences])
         self._lengths = None if (lengths == length).all() else lengths
         self._values = table.values.astype(np.float32) if table.columns else None
+        if self._values is not None and self._values.ndim == 3:
+            after = length - self._values.shape[1]
+            self._values = np.pad(
+                self._values, ((0, 0), (0, after), (0, 0)), constant_values=np.nan
+            )
         self._classes: Int64[np.ndarray, " R"] | None = None
         if classes is not None and table.labels is not None:
             numbers = {name: number for number, name in enumerate(classes)} | {"": NO_LABEL}
@@ -69,7 +81,7 @@ class TableDataset(SequenceDataset):
         """Fetch the classes of rows."""
         return None if self._classes is None else self._classes[indices]
 
-    def signals(self, indices: Int64[np.ndarray, " B"]) -> Float32[np.ndarray, "B S"] | None:
+    def signals(self, indices: Int64[np.ndarray, " B"]) -> Signals | None:
         """Fetch the measured values of rows."""
         return None if self._values is None else self._values[indices]
 
@@ -87,16 +99,19 @@ class TableDataset(SequenceDataset):
 class TableDataModule(SequenceDataModule):
     """Sequences of a table with measured values, classes or both.
 
-    Rows are assigned to splits by the column ``split_column``; by a column ``split`` if all of its
-    values are train, valid or test; or else by a hash of the column ``group`` or, without groups,
+    Rows are assigned to splits by the column ``split_column``; by a column ``split`` if it holds
+    train, valid and test; or else by a hash of the column ``group`` or, without groups,
     of the sequence. A sequence and its reverse complement never lie in two splits.
 
     Sequences that are shorter than ``length`` are padded at the end.
 
     Args:
-        table: File that ends in .csv, .tsv or .parquet (the first two may be compressed by gzip).
+        table: File that ends in .csv, .tsv or .parquet (the first two may be compressed by gzip),
+            or file of arrays that ends in .h5 or .npz, see ``genomics.io.read_table``.
         signals: Columns of measured values, which the model is conditioned on. Empty cells and
-            ``NA`` are missing values.
+            ``NA`` are missing values. For arrays, names of the values in their order.
+        signal_tracks: Whether each position has values of its own, as in some files of arrays;
+            ``None`` is what the file holds, which the run stores.
         sequence: Column of the sequences.
         split_column: Column that holds train, valid or test.
         group: Column of groups, such as clusters of similar sequences. A group is never divided
@@ -133,6 +148,7 @@ class TableDataModule(SequenceDataModule):
         table: str | Path,
         signals: list[str] | None = None,
         *,
+        signal_tracks: bool | None = None,
         sequence: str = "sequence",
         split_column: str | None = None,
         group: str | None = None,
@@ -178,14 +194,16 @@ class TableDataModule(SequenceDataModule):
         self.split_column, self.split, self.split_seed = split_column, split, split_seed
         self.labels, self.label_column, self.clip = labels, label_column, clip
         self.signals = signals or None
+        self.signal_tracks = bool(signal_tracks)
+        self._tracks = signal_tracks
         self.length = self.context_length = length
         self.reverse_complement = reverse_complement
         self._datasets: dict[Split, TableDataset] = {}
 
     def found(self) -> dict[str, object]:
-        """Return the length of the longest sequence, which a run stores."""
+        """Return the length of the longest sequence and the kind of values, which a run stores."""
         self._build()
-        return {"length": self.length}
+        return {"length": self.length, "signal_tracks": self.signal_tracks}
 
     def dataset(self, split: Split) -> TableDataset:
         """Open a split; the first call reads the table.
@@ -239,6 +257,13 @@ class TableDataModule(SequenceDataModule):
             group=self.group,
             label=self.label_column,
         )
+        tracks = table.values.ndim == 3
+        if self._tracks not in (None, tracks):
+            raise ValueError(
+                f"TableDataModule.signal_tracks must be {str(tracks).lower()} for the values of "
+                f"{self.table}, got {str(self._tracks).lower()}; leave data.signal_tracks out"
+            )
+        self.signal_tracks = tracks
         if self.clip is not None:
             table.values[:] = table.values.clip(*self.clip)
         longest = max(len(sequence) for sequence in table.sequences)
@@ -250,8 +275,8 @@ class TableDataModule(SequenceDataModule):
                 f"{self.table}, {longest}, got {self.length}; raise data.length, or shorten the "
                 "sequences"
             )
-        self._check_classes(table)
         parts = split_rows(table, self.split, self.split_seed)
+        self._check_classes(table, parts["train"])
         self._datasets = {
             split: TableDataset(
                 table.select(rows),
@@ -262,8 +287,8 @@ class TableDataModule(SequenceDataModule):
             for split, rows in parts.items()
         }
 
-    def _check_classes(self, table: SequenceTable) -> None:
-        """Check that the cells of the classes are known, and that each class occurs."""
+    def _check_classes(self, table: SequenceTable, train: Int64[np.ndarray, " r"]) -> None:
+        """Check that the cells of the classes are known, and that each occurs in training."""
         if self.labels is None or table.labels is None:
             return
         for row, label in zip(table.rows, table.labels, strict=True):
@@ -273,9 +298,11 @@ class TableDataModule(SequenceDataModule):
                     f"{describe_names(tuple(self.labels))}, got {label!r}; correct it, or add it "
                     "to data.labels"
                 )
-        absent = [label for label in self.labels if label not in table.labels]
+        learnt = {table.labels[row] for row in train}
+        absent = [label for label in self.labels if label not in learnt]
         if absent:
+            where = "only in valid or test" if absent[0] in table.labels else "in no row"
             raise ValueError(
-                f"TableDataModule.labels must all occur in {self.table}, got {absent[0]!r} in no "
-                "row; drop the name"
+                f"TableDataModule.labels must all occur in the training rows of {self.table}, got "
+                f"{absent[0]!r} {where}; drop the name, or move some of its rows to training"
             )

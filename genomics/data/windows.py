@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64, UInt8
+from jaxtyping import Bool, Float32, Float64, Int64, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
 from genomics.baselines import baselines, interpolated_baseline
-from genomics.io import Genome, describe_names
+from genomics.io import Genome, Track, describe_names, open_track
 from genomics.sequence import MASK_ID, DNATokenizer, Windows, complement, merge, tile
 from seqdiff.data import SPLITS, Examples, SequenceDataModule, SequenceDataset, Split
 from seqdiff.files import names_files
@@ -20,7 +20,7 @@ from seqdiff.types import NO_LABEL
 
 _CHUNK_BASES = 1 << 24
 _BLOCK_ROWS = 1024
-_FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file")
+_FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file", "tracks")
 _PLAIN_BASES, _INTERPOLATED_BASES, _CHOICE_BASES = 1 << 27, 1 << 25, 1 << 20
 
 
@@ -51,6 +51,7 @@ class WindowDataset(SequenceDataset):
         length: Tokens of a row.
         reverse_complement: Whether training rows are read from a random strand.
         record_labels: Class of each record of the genome, or ``None`` without classes.
+        tracks: Tracks of the genome.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class WindowDataset(SequenceDataset):
         *,
         reverse_complement: bool = False,
         record_labels: Int64[np.ndarray, " R"] | None = None,
+        tracks: Sequence[Track] = (),
     ) -> None:
         """Select the windows that contain a known base.
 
@@ -68,11 +70,13 @@ class WindowDataset(SequenceDataset):
             windows: Windows, each inside its chromosome.
             reverse_complement: Read training rows from either strand with probability 1/2.
             record_labels: Class of each record of the genome, and so of its windows.
+            tracks: Tracks of the genome, whose values are the signals.
         """
         self.genome = genome
         self.length = windows.length
         self.reverse_complement = reverse_complement
         self.record_labels = record_labels
+        self.tracks = tracks
         self._starts = genome.offsets[windows.chrom] + windows.start
         sizes = (windows.end - windows.start).astype(np.int32)
         self._sizes = sizes if (sizes < self.length).any() else None
@@ -110,6 +114,20 @@ class WindowDataset(SequenceDataset):
         if self.record_labels is None:
             return None
         return self.record_labels[self._records(self._starts[indices])]
+
+    def signals(self, indices: Int64[np.ndarray, " B"]) -> Float32[np.ndarray, "B L S"] | None:
+        """Read the tracks, NaN where a file has no value and past a window's end."""
+        if not self.tracks:
+            return None
+        found = np.full((len(indices), self.length, len(self.tracks)), np.nan, dtype=np.float32)
+        chroms = self._records(self._starts[indices])
+        starts = self._starts[indices] - self.genome.offsets[chroms]
+        sizes = np.full(len(indices), self.length) if self._sizes is None else self._sizes[indices]
+        for row, chrom, start, size in zip(found, chroms, starts, sizes, strict=True):
+            name = self.genome.names[chrom]
+            for place, track in enumerate(self.tracks):
+                row[:size, place] = track.values(name, int(start), int(start + size))
+        return found
 
     def classes(self) -> set[int]:
         """Return the classes that occur."""
@@ -156,6 +174,7 @@ class WindowDataModule(SequenceDataModule):
         eval_batch_size: int | None,
         num_workers: int,
         reverse_complement: bool,
+        tracks: Mapping[str, str | Path] | None = None,
     ) -> None:
         super().__init__(
             DNATokenizer(),
@@ -170,6 +189,9 @@ class WindowDataModule(SequenceDataModule):
         self.fasta = fasta
         self.length = self.context_length = length
         self.reverse_complement = reverse_complement
+        self.tracks = dict(tracks or {})
+        self.signals = list(self.tracks) or None
+        self.signal_tracks = bool(self.tracks)
         self._datasets: dict[Split, WindowDataset] = {}
 
     @abstractmethod
@@ -244,6 +266,7 @@ class WindowDataModule(SequenceDataModule):
             return
         datasets: dict[Split, WindowDataset] = {}
         found = self.windows()
+        tracks = self._open_tracks(list(found.values()))
         for split in SPLITS:
             if split not in found:
                 continue
@@ -253,6 +276,7 @@ class WindowDataModule(SequenceDataModule):
                 windows.select(np.lexsort((windows.start, windows.chrom))),
                 reverse_complement=self.reverse_complement,
                 record_labels=self.record_labels(genome),
+                tracks=tracks[genome],
             )
             if len(datasets[split]) == 0:
                 outside = " outside valid and test" if split == "train" else ""
@@ -265,6 +289,16 @@ class WindowDataModule(SequenceDataModule):
             self._check_labels(split, datasets[split])
         self._check_classes(datasets)
         self._datasets = datasets
+
+    def _open_tracks(self, found: list[tuple[Genome, Windows]]) -> dict[Genome, list[Track]]:
+        """Open the tracks of each genome, and check that they cover the records in use."""
+        tracks: dict[Genome, list[Track]] = {}
+        for genome in {genome for genome, _ in found}:
+            chroms = np.unique(np.concatenate([w.chrom for g, w in found if g is genome]))
+            used = [genome.names[chrom] for chrom in chroms]
+            lengths = dict(zip(genome.names, genome.lengths.tolist(), strict=True))
+            tracks[genome] = [open_track(file, lengths, used) for file in self.tracks.values()]
+        return tracks
 
     def _check_labels(self, split: Split, dataset: WindowDataset) -> None:
         """Check that every record of a split has a class if there are classes."""

@@ -1,4 +1,4 @@
-"""File formats of genomics: FASTA, BED, VCF, labels, downloads."""
+"""File formats of genomics: FASTA, BED, VCF, tables, tracks, downloads."""
 
 import lazy_loader
 

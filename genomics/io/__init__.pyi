@@ -22,5 +22,7 @@ from .tables import canonical as canonical
 from .tables import hashed_fraction as hashed_fraction
 from .tables import read_table as read_table
 from .tables import split_rows as split_rows
+from .tracks import Track as Track
+from .tracks import open_track as open_track
 from .vcf import Variant as Variant
 from .vcf import read_vcf as read_vcf

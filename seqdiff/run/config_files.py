@@ -280,6 +280,8 @@ def make_absolute(parsed: Namespace) -> None:
 def _absolute(owner: Located, argument: str, given: object) -> object:
     if isinstance(given, list):
         return [_absolute(owner, argument, one) for one in given]
+    if isinstance(given, dict):
+        return {key: _absolute(owner, argument, one) for key, one in given.items()}
     if isinstance(given, Path):
         return Path(str(_absolute(owner, argument, str(given))))
     if isinstance(given, str) and owner.is_path(argument, given):

@@ -3,10 +3,11 @@
 import gzip
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genomics.data import TableDataModule
@@ -82,6 +83,14 @@ BAD = {
         {"split": "cell"},
         "row 2: cell must be train, valid or test, got",
     ),
+    "unknown bases": ("sequence\tx\nA\t1\nNN\t2\n", {}, "row 3 must have a known base, got 2"),
+    "a misspelt split": (
+        TEXT.replace("valid", "val"),
+        {},
+        "row 4: split must be train, valid or test, got 'val'",
+    ),
+    "more cells than names": ("sequence\tx\nA\t1\t9\n", {}, "row 2 must not have more cells than"),
+    "a row after a blank line": ("sequence\tx\n\nA\t1\nC!\t2\n", {}, "row 4: .*'!'"),
     "ragged": ("sequence\tx\nA\t1\nC\t2\t3\n", {"signals": ["x"]}, "must be a table, got"),
 }
 
@@ -102,6 +111,170 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         read_table(write(tmp_path, TEXT, "t.tsv.gz"))
     with pytest.raises(ValueError, match="must be a table, got"):
         read_table(write(tmp_path, TEXT, "t.parquet"))
+
+
+def test_another_column_named_split_is_not_used(tmp_path: Path) -> None:
+    found = read_table(write(tmp_path, "sequence\tsplit\nA\tleft\nC\tright\n"))
+    assert found.split is None
+
+
+# Arrays
+
+ONE_HOT = np.eye(4)[[[0, 1, 2], [3, 0, 1], [2, 2, 2]]]  # ACG, TAC, GGG
+VECTORS = np.array([[1.5, -2], [np.nan, 4], [0, 1]])
+TRACKS = np.arange(18, dtype=float).reshape(3, 3, 2)
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5", ".hdf5"])
+def test_arrays_of_every_layout_are_tables(suffix: str, tmp_path: Path) -> None:
+    first, last = slice(0, 2), slice(2, 3)
+    files = {
+        "long": {
+            f"{kind}_{split}": array[rows]
+            for split, rows in (("train", first), ("test", last))
+            for kind, array in (("onehot", ONE_HOT.astype(np.uint8)), ("y", VECTORS))
+        },
+        "wide": {
+            f"{kind}_{split}": array[rows]
+            for split, rows in (("train", first), ("test", last))
+            for kind, array in (
+                ("X", ONE_HOT.astype(np.float32).swapaxes(1, 2)),
+                ("Y", VECTORS),
+                ("X_dinucShuff", ONE_HOT),
+            )
+        },
+    }
+    for name, arrays in files.items():
+        if name == "wide":  # three positions, so that [R, 4, L] is no [R, L, 4]
+            assert arrays["X_train"].shape == (2, 4, 3)
+        found = read_table(write_arrays(tmp_path / f"{name}{suffix}", arrays), signals=["a", "b"])
+        assert found.sequences == ["ACG", "TAC", "GGG"] and found.columns == ("a", "b")
+        assert found.names == ["train_0", "train_1", "test_0"]
+        assert found.split == ["train", "train", "test"] and found.rows.tolist() == [0, 1, 0]
+        assert np.array_equal(found.values, VECTORS, equal_nan=True)
+        assert found.values.dtype == np.float64
+    joint = {"train": np.concatenate([ONE_HOT, TRACKS], axis=2)}
+    path = write_arrays(tmp_path / f"joint{suffix}", joint)
+    found = read_table(path, signals=["a"])
+    assert found.values.dtype == np.float32 and found.values[..., 0].tolist() == [
+        [0, 2, 4],
+        [6, 8, 10],
+        [12, 14, 16],
+    ]
+    assert np.array_equal(read_table(path, signals=["a", "b"]).values, TRACKS)
+    assert read_table(path).values.shape == (3, 0)
+    plain = {"X": ONE_HOT, "y": VECTORS[:, 1]}
+    found = read_table(write_arrays(tmp_path / f"plain{suffix}", plain), signals=["a"])
+    assert found.split is None and found.names == ["0", "1", "2"]
+    assert found.values.tolist() == [[-2], [4], [1]]
+
+
+def test_unknown_bases_of_arrays_are_n(tmp_path: Path) -> None:
+    one_hot = ONE_HOT.copy()
+    one_hot[0, 1], one_hot[1, 2] = 0, 0.25
+    found = read_table(write_arrays(tmp_path / "t.npz", {"X": one_hot}))
+    assert found.sequences == ["ANG", "TAN", "GGG"]
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.text("ACGTN", min_size=5, max_size=5).filter(lambda s: s != "NNNNN"), min_size=1)
+)
+def test_sequences_survive_arrays(tmp_path: Path, sequences: list[str]) -> None:
+    one_hot = np.array([np.eye(5)[encode(text)][:, :4] for text in sequences])
+    for array in (one_hot, one_hot.swapaxes(1, 2)):
+        found = read_table(write_arrays(tmp_path / "t.h5", {"onehot_valid": array}))
+        assert found.sequences == sequences and set(found.split) == {"valid"}
+
+
+BAD_ARRAYS = {
+    "other names": ({"seqs": ONE_HOT}, r"must hold arrays onehot_train and y_train, .* got seqs"),
+    "no values": ({"X_train": ONE_HOT}, r"must hold the values of X_train, .*; add y_train"),
+    "flat": ({"X": ONE_HOT[:, 0]}, r"X must have shape \[R, L, 4\] or \[R, 4, L\], got \[3, 4\]"),
+    "five": ({"X": np.ones((2, 5, 5))}, r"got \[2, 5, 5\]; convert it"),
+    "joint": ({"train": np.ones((2, 5, 3))}, r"train must have shape \[R, L, 4 \+ S\], got"),
+    "empty": ({"X": ONE_HOT[:0]}, r"X must hold a sequence, got shape \[0, 3, 4\]"),
+    "text": ({"X": np.full((2, 3, 4), "A")}, r"X must hold numbers, got <U1; convert it"),
+    "objects": ({"X": np.array([[["A", 1.0, None, 2]]], dtype=object)}, "X must hold numbers, got"),
+    "soft": (
+        {"X": ONE_HOT * 0.9},
+        r"X\[0\] must be one-hot, got \[0\.9, 0\.0, 0\.0, 0\.0\] at position 0; write 1",
+    ),
+    "nothing": (
+        {"X": ONE_HOT * [[[1]], [[0]], [[1]]], "y": VECTORS},
+        r"X\[1\] must have a known base, got none",
+    ),
+    "width": (
+        {"X": ONE_HOT, "y": VECTORS[:, :1]},
+        r"y must have shape \[3, 2\] or \[3, 3, 2\] for the signals a, b, got shape \[3, 1\]; name",
+    ),
+    "length": ({"X": ONE_HOT, "y": TRACKS[:, :2]}, r"got shape \[3, 2, 2\]; name as many"),
+    "channels": ({"train": ONE_HOT}, r"train must have shape .*, got 0 channels after the bases"),
+    "words": ({"X": ONE_HOT, "y": np.full((3, 2), "low")}, r"y must hold numbers, got <U3"),
+    "infinity": (
+        {"X": ONE_HOT, "y": VECTORS + np.array([0, np.inf])},
+        r"y\[0\] must be finite, got infinity",
+    ),
+    "constant": (
+        {"X": ONE_HOT, "y": VECTORS[:, [0, 0]] * [1, 0] + 2},
+        r"b must vary .*, got 2 in every row",
+    ),
+    "an empty row": (
+        {"X": ONE_HOT, "y": TRACKS * [[[1]], [[np.nan]], [[1]]]},
+        r"X\[1\] must have a value of a or b, got none, as in 1 rows",
+    ),
+    "two kinds": (
+        {"X_train": ONE_HOT, "y_train": TRACKS, "X_test": ONE_HOT, "y_test": VECTORS},
+        r"one shape, got \[3, 2\] in y_train and \[2\] in y_test",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARRAYS)
+def test_bad_arrays_are_refused(name: str, tmp_path: Path) -> None:
+    arrays, message = BAD_ARRAYS[name]
+    path = write_arrays(tmp_path / "t.npz", arrays)
+    with pytest.raises(ValueError, match=rf"t\.npz: .*{message}"):
+        read_table(path, signals=["a", "b"])
+
+
+def test_bad_files_of_arrays_are_refused(tmp_path: Path) -> None:
+    for suffix in (".npz", ".h5"):
+        with pytest.raises(FileNotFoundError, match="must be an existing file"):
+            read_table(tmp_path / f"missing{suffix}")
+        whole = write_arrays(tmp_path / f"t{suffix}", {"X": ONE_HOT}).read_bytes()
+        for content in (b"", b"no arrays", whole[: len(whole) // 2]):
+            (tmp_path / f"t{suffix}").write_bytes(content)
+            with pytest.raises(ValueError, match=r"must hold arrays, got: .*; write it again"):
+                read_table(tmp_path / f"t{suffix}")
+    path = write_arrays(tmp_path / "u.npz", {"X": ONE_HOT, "y": VECTORS})
+    with pytest.raises(ValueError, match="arrays have no columns, got the column 'c' of the group"):
+        read_table(path, group="c")
+    with pytest.raises(ValueError, match="must name each column once"):
+        read_table(path, signals=["a", "a"])
+
+
+def test_a_module_finds_whether_arrays_hold_tracks(tmp_path: Path) -> None:
+    arrays = {"X_train": ONE_HOT, "y_train": TRACKS}
+    path = write_arrays(tmp_path / "t.npz", arrays)
+    data = TableDataModule(path, ["a", "b"], length=4)
+    assert not data.signal_tracks and data.found() == {"length": 4, "signal_tracks": True}
+    assert data.signal_tracks and TableDataModule(path, ["a"], signal_tracks=True).signal_tracks
+    found = EvaluationSet(data.dataset("train"))[1].signal
+    wanted = [[6, 7], [8, 9], [10, 11], [np.nan, np.nan]]
+    assert np.array_equal(found[0], wanted, equal_nan=True)
+    with pytest.raises(ValueError, match=r"signal_tracks must be true for the values of .*, got f"):
+        TableDataModule(path, ["a", "b"], signal_tracks=False).dataset("train")
 
 
 # Splits
@@ -152,6 +325,15 @@ def test_hashed_splits_keep_groups_and_strands_together(tmp_path: Path) -> None:
     assert any(groups[0] & {f"g{i % 40}" for i in rows} for rows in (parts["test"],)), "the twin"
 
 
+def test_rows_without_a_group_are_on_their_own(tmp_path: Path) -> None:
+    """In a twin where they form one group, all of them are in one split."""
+    lines = random_table(tmp_path).read_text().splitlines()
+    bare = [line.rpartition("\t")[0] + "\t" for line in lines[1:]]
+    table = read_table(write(tmp_path, "\n".join([lines[0], *bare])), group="group")
+    found, alone = split_rows(table), split_rows(read_table(table.path))
+    assert all(np.array_equal(found[split], alone[split]) for split in ("train", "valid", "test"))
+
+
 def test_copies_in_two_splits_are_refused(tmp_path: Path) -> None:
     for copy in ("ACGA", "TCGT"):
         text = f"sequence\tsplit\nACGA\ttrain\nCCCC\ttest\n{copy}\ttest\n"
@@ -169,7 +351,7 @@ def test_rows_hold_sequences_values_classes_and_padding(tmp_path: Path) -> None:
         write(tmp_path), ["x", "y"], labels=["brain", "liver"], label_column="cell"
     )
     assert data.signals == ["x", "y"] and data.context_length is None
-    assert data.found() == {"length": 5} and data.context_length == 5
+    assert data.found() == {"length": 5, "signal_tracks": False} and data.context_length == 5
     train = EvaluationSet(data.dataset("train")).__getitems__([0, 1])
     assert [decode(row) for row in train.tokens.numpy()] == ["ACGTN", "AANNN"]
     assert train.padding.tolist() == [[False] * 4 + [True], [False] * 3 + [True] * 2]
@@ -223,6 +405,10 @@ REFUSED = {
         {"labels": ["brain", "liver", "skin"], "label_column": "cell"},
         "labels must all occur in .*, got 'skin' in no row",
     ),
+    "untrained": (
+        {"labels": ["brain", "liver", "skin"], "label_column": "cell"},
+        "'skin' only in valid or test; drop the name, or move some of its rows",
+    ),
     "clip": ({"clip": (1.0, 1.0)}, "clip must be a lower and a higher value"),
 }
 
@@ -230,8 +416,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_bad_arguments_are_refused(name: str, tmp_path: Path) -> None:
     options, message = REFUSED[name]
+    text = TEXT.replace("liver\ttest", "skin\ttest") if name == "untrained" else TEXT
     with pytest.raises(ValueError, match=message):
-        TableDataModule(write(tmp_path), ["x", "y"], **options).dataset("train")
+        TableDataModule(write(tmp_path, text), ["x", "y"], **options).dataset("train")
 
 
 def test_a_split_without_rows_is_named(tmp_path: Path) -> None:

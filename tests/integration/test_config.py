@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from seqdiff.objectives import ContinuousNELBO, DiscreteNELBO, WeightedMLM
 from seqdiff.process import Absorbing, Uniform
 from seqdiff.run.config import dump, instantiate, parse_run
-from seqdiff.run.config_files import config_files
+from seqdiff.run.config_files import config_files, make_absolute
 from seqdiff.schedules import Cosine, LogLinear, Polynomial
 from tests.integration.conftest import TOY
 from tests.integration.toy_domain import ALPHABET
@@ -235,3 +235,16 @@ def test_bad_files(config: Path, fails, text: str, said: str) -> None:
 
 def test_missing_file(fails) -> None:
     assert "must be an existing file, got nowhere.yaml" in fails(["train", "nowhere.yaml"])
+
+
+def test_tracks_keep_their_order_and_become_absolute(tmp_path: Path, monkeypatch) -> None:
+    """The order of tracks is that of a model's inputs, so a sorted file would swap them."""
+    monkeypatch.chdir(tmp_path)
+    Path("b.bw").touch()
+    flags = ["--data.fasta", "g.fa", "--data.tracks", "{z: b.bw, a: absent.bw}"]
+    parsed = parse_run(CONFIGS / "experiment" / "genomics" / "fasta.yaml", flags)
+    make_absolute(parsed)
+    Path("run.yaml").write_text(dump(parsed))
+    data = instantiate(parse_run(Path("run.yaml"))).data
+    assert data.signals == ["z", "a"] and data.signal_tracks
+    assert list(data.tracks.values()) == [str(tmp_path / "b.bw"), "absent.bw"]
