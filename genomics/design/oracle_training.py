@@ -37,8 +37,8 @@ Part = Literal["a", "b"]
 MODELS = ("oracle", "k-mer ridge", "mean")
 METRICS = ("pearson", "spearman", "mse")
 ALPHAS = tuple(round(10.0 ** (power / 2), 1) for power in range(11))  # of the ridge regression
-BATCH, LR, WEIGHT_DECAY, CLIP = 128, 2e-3, 0.1, 1.0
-_SHIFT = 3
+BATCHES = (16, 128)  # smallest and largest number of rows
+LR, WEIGHT_DECAY, CLIP = 2e-3, 0.1, 1.0
 _WARMUP = 0.1
 _RESAMPLES = 1000
 _BLOCK = 1 << 22  # numbers of the resampled rows that are held at a time
@@ -298,12 +298,13 @@ def _fit_member(
     """
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
-    steps = math.ceil(len(data) / BATCH) * training.epochs
+    size = choose_batch(len(data))
+    steps = math.ceil(len(data) / size) * training.epochs
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / steps))
     best, losses = copy.deepcopy(network.state_dict()), []
     for epoch in range(training.epochs):
         network.train()
-        for rows in torch.randperm(len(data), generator=generator).split(BATCH):
+        for rows in torch.randperm(len(data), generator=generator).split(size):
             if len(rows) == 1 and len(data) > 1:
                 continue  # batch norm needs two rows
             one_hot, padding, values = data.batch(rows)
@@ -330,6 +331,12 @@ def _fit_member(
             break
     network.load_state_dict(best)
     return _Fit(int(np.argmin(losses)) + 1, min(losses), losses)
+
+
+def choose_batch(num_rows: int) -> int:
+    """Return the rows of a batch: a power of two with at least 64 steps a pass, in ``BATCHES``."""
+    smallest, largest = BATCHES
+    return min(largest, max(smallest, 2 ** int(math.log2(max(1, num_rows // 64)))))
 
 
 def _rate(done: float) -> float:
@@ -503,15 +510,21 @@ def measure_predictions(
     result = {}
     for name, found in predictions.items():
         whole = _metrics(truth[everything], found[everything])[:, 0]
-        ends = np.nanpercentile(np.concatenate(drawn[name], axis=1), (2.5, 97.5), axis=1)
-        numbers = np.stack((whole, *ends))
+        resampled = np.concatenate(drawn[name], axis=1)
         result[name] = {
-            metric: Interval(*numbers[:, place].tolist())
-            if np.isfinite(numbers[:, place]).all()
-            else Interval(None, None, None)
+            metric: _interval(whole[place], resampled[place])
             for place, metric in enumerate(METRICS)
         }
     return result
+
+
+def _interval(value: float, resampled: Float64[np.ndarray, " b"]) -> Interval:
+    """Return a metric with its interval; resamples in which it is undefined do not count."""
+    defined = resampled[~np.isnan(resampled)]
+    if math.isnan(value) or not len(defined):
+        return Interval(None, None, None)
+    low, high = np.percentile(defined, (2.5, 97.5)).tolist()
+    return Interval(float(value), low, high)
 
 
 def _metrics(
