@@ -16,9 +16,11 @@ from .protocol import Pooling as Pooling
 from .protocol import Strategy as Strategy
 from .runs import Recipe as Recipe
 from .table import NOTE as NOTE
+from .table import VALUE_NOTE as VALUE_NOTE
 from .table import build_tables as build_tables
 from .table import list_diverged as list_diverged
 from .table import summarise as summarise
 from .tasks import Reading as Reading
 from .tasks import find_tasks as find_tasks
+from .tasks import load_regression as load_regression
 from .tasks import load_tasks as load_tasks
