@@ -39,6 +39,7 @@ METRICS = ("pearson", "spearman", "mse")
 ALPHAS = tuple(round(10.0 ** (power / 2), 1) for power in range(11))  # of the ridge regression
 BATCHES = (16, 128)  # smallest and largest number of rows
 LR, WEIGHT_DECAY, CLIP = 2e-3, 0.1, 1.0
+SHIFT = 3  # most positions that the rows of a batch are shifted by in training
 _WARMUP = 0.1
 _RESAMPLES = 1000
 _BLOCK = 1 << 22  # numbers of the resampled rows that are held at a time
@@ -133,7 +134,7 @@ def train_oracle(
     """Train an ensemble, and fit the regression that it is compared with.
 
     All members see the same rows and differ in the seed of their weights, the order of rows and
-    dropout. Bootstraps are not drawn: they leave out a third of the distinct rows, which costs
+    dropout. In training, the rows of each batch are shifted by up to 3 positions. Bootstraps are not drawn: they leave out a third of the distinct rows, which costs
     accuracy, and random initial weights alone make members that differ enough (Lakshminarayanan,
     Pritzel and Blundell 2017, arXiv:1612.01474, section 2.4).
 
@@ -349,8 +350,10 @@ def _rate(done: float) -> float:
 def _augment(
     one_hot: Tensor, padding: Tensor, training: OracleTraining, generator: torch.Generator
 ) -> Tensor:
-    """Choose strands and mask positions, as the training says."""
+    """Shift rows at random, choose strands, and mask positions, as the training says."""
     count, length = padding.shape
+    shift = int(torch.randint(-SHIFT, SHIFT + 1, (1,), generator=generator))
+    one_hot = nn.functional.pad(one_hot, (shift, -shift)) * ~padding[:, None]
     if training.strands == "both":
         turned = (torch.rand(count, generator=generator) < 0.5).to(one_hot.device)
         other = opposite_strand(one_hot, padding)
@@ -398,19 +401,20 @@ def _residual_sd(
     """
     config = oracle.config
     ids, padding = encode_rows(str(table.path), [table.sequences[r] for r in rows], config.length)
-    values = table.values[rows]
+    values, absent = table.values[rows], torch.from_numpy(padding)
+    real = (~absent).sum(dim=1, keepdim=True)
     levels = NOISE_LEVELS if config.mask_inputs else 1
     generator = _generator(seed, 1)
     squares = np.zeros((levels, len(config.columns)))
     counts = np.zeros_like(squares)
     for level in range(levels):
         fraction = level / (NOISE_LEVELS - 1)
-        draws = torch.rand(ids.shape, generator=generator)
-        noisy = torch.from_numpy(ids).masked_fill(draws < fraction, MASK_ID)
+        draws = torch.rand(ids.shape, generator=generator).masked_fill(absent, 2.0)
+        rank = draws.argsort(dim=1).argsort(dim=1)
+        noisy = torch.from_numpy(ids).masked_fill(rank < (fraction * real).round(), MASK_ID)
         for chosen in torch.arange(len(rows)).split(256):
             one_hot = one_hot_rows(noisy[chosen]).to(oracle.mean.device)
-            masks = torch.from_numpy(padding)[chosen].to(oracle.mean.device)
-            found = oracle(one_hot, masks).double().cpu().numpy()
+            found = oracle(one_hot, absent[chosen].to(oracle.mean.device)).double().cpu().numpy()
             error = found - values[chosen.numpy()]
             unknown = 1 - one_hot.sum(dim=(1, 2)).cpu().numpy() / config.length
             where = np.rint(unknown * (NOISE_LEVELS - 1)).astype(int) if levels > 1 else 0 * chosen

@@ -79,13 +79,13 @@ def parts(count: int = 900) -> dict[str, np.ndarray]:
     return {"train": np.arange(count - 150), "valid": np.arange(count - 150, count)}
 
 
-QUICK = OracleTraining(members=2, epochs=4)
+QUICK = OracleTraining(members=1, epochs=4)
 
 
 @pytest.fixture(scope="module")
 def trained() -> Oracle:
     """Learns the number of motifs; tests only read it."""
-    training = replace(QUICK, mask_inputs=True, epochs=6)
+    training = replace(QUICK, mask_inputs=True, members=2)
     return train_oracle(motif_table(), parts(), training)  # pyright: ignore[reportArgumentType]
 
 
@@ -155,7 +155,7 @@ def test_the_loss_ignores_missing_values() -> None:
     ]
     inputs = torch.from_numpy(prediction).requires_grad_()
     loss = masked_mse(inputs, torch.from_numpy(target))
-    assert float(loss) == pytest.approx(np.mean(errors), abs=1e-12)
+    assert loss.item() == pytest.approx(np.mean(errors), abs=1e-12)
     assert np.mean(errors) != pytest.approx(np.nan_to_num(prediction - target).var(), rel=0.1)
     loss.backward()
     assert inputs.grad is not None and inputs.grad.isfinite().all()
