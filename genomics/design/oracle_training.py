@@ -134,9 +134,10 @@ def train_oracle(
     """Train an ensemble, and fit the regression that it is compared with.
 
     All members see the same rows and differ in the seed of their weights, the order of rows and
-    dropout. In training, the rows of each batch are shifted by up to 3 positions. Bootstraps are not drawn: they leave out a third of the distinct rows, which costs
+    dropout. Bootstraps are not drawn: they leave out a third of the distinct rows, which costs
     accuracy, and random initial weights alone make members that differ enough (Lakshminarayanan,
-    Pritzel and Blundell 2017, arXiv:1612.01474, section 2.4).
+    Pritzel and Blundell 2017, arXiv:1612.01474, section 2.4). The rows of each batch are shifted by
+    up to 3 positions, which lowers the loss on validation.
 
     Args:
         table: The table; NaN is a missing value, which the loss ignores.

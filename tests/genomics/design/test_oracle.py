@@ -374,7 +374,7 @@ def test_sequences_that_do_not_fit(sequence: str, said: str) -> None:
 
 
 def test_long_rows_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="one_hot must have at most 40 positions.* got 41"):
+    with pytest.raises(ValueError, match=r"one_hot must have at most 40 positions.* got 41"):
         untrained()(torch.zeros(1, 4, LENGTH + 1))
 
 
@@ -417,7 +417,7 @@ def test_the_classifier_is_a_normal_density_of_the_unknown_fraction() -> None:
     relaxed(one_hot).sum().backward()
     assert one_hot.grad is not None and one_hot.grad.abs().max() > 0
     clean = untrained(mask_inputs=False)
-    with pytest.raises(ValueError, match="trained on masked rows.* train it with --mask-inputs"):
+    with pytest.raises(ValueError, match=r"trained on masked rows.* train it with --mask-inputs"):
         clean.classifier("first", 2.0)
 
 
@@ -439,14 +439,14 @@ def test_saving_keeps_every_bit(trained: Oracle, tmp_path: Path) -> None:
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="oracle must be a folder with oracle.json, got"):
+    with pytest.raises(FileNotFoundError, match=r"oracle must be a folder with oracle.json, got"):
         Oracle.load(tmp_path)
     for name, seed in (("a", 0), ("b", 1)):
         untrained(seed).save(tmp_path / name)
     (tmp_path / "a" / "model.safetensors").write_bytes(
         (tmp_path / "b" / "model.safetensors").read_bytes()
     )
-    with pytest.raises(ValueError, match="must have the digest of oracle.json, got another one"):
+    with pytest.raises(ValueError, match=r"must have the digest of oracle.json, got another one"):
         Oracle.load(tmp_path / "a")
     path = tmp_path / "b" / "oracle.json"
     content = json.loads(path.read_text())
@@ -519,7 +519,9 @@ def test_who_may_judge() -> None:
     same.residual_sd.copy_(guide.residual_sd)
     same.seen.copy_(guide.seen)
     assert shared_sequences(judge, guide) == 1
-    with pytest.raises(ValueError, match="judge must be trained on other sequences.*got 1 of 3 in"):
+    with pytest.raises(
+        ValueError, match=r"judge must be trained on other sequences.*got 1 of 3 in"
+    ):
         check_judge(judge, guide)
     for one in (guide, same):
         with pytest.raises(
