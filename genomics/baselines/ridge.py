@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, UInt8
 
-from genomics.sequence import count_kmers_of_each
+from genomics.sequence import BASES, count_kmers_of_each
 
 LENGTHS = (1, 2, 3, 4, 5)
 ALPHAS = tuple(round(10.0 ** (power / 2), 1) for power in range(11))  # 1, 3.2, ..., 1e5
+NUM_FEATURES = sum(len(BASES) ** k for k in LENGTHS)
 _BLOCK = 4096
 
 

@@ -11,24 +11,25 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
+from genomics.baselines import KmerRidge
 from genomics.design.oracle import (
     NOISE_LEVELS,
     Oracle,
     OracleConfig,
     Strands,
-    count_features,
     digest_sequences,
     encode_rows,
     one_hot_rows,
     opposite_strand,
 )
 from genomics.design.oracle_networks import NetworkName, build_network
+from genomics.finetune import masked_mse
 from genomics.io import SequenceTable, canonical, hashed_fraction
-from genomics.sequence import MASK_ID
+from genomics.sequence import MASK_ID, encode
 from seqdiff.checks import check_count, check_seed
 from seqdiff.data import Split
 from seqdiff.training import Advance
@@ -36,7 +37,6 @@ from seqdiff.training import Advance
 Part = Literal["a", "b"]
 MODELS = ("oracle", "k-mer ridge", "mean")
 METRICS = ("pearson", "spearman", "mse")
-ALPHAS = tuple(round(10.0 ** (power / 2), 1) for power in range(11))  # of the ridge regression
 BATCHES = (16, 128)  # smallest and largest number of rows
 LR, WEIGHT_DECAY, CLIP = 2e-3, 0.1, 1.0
 SHIFT = 3  # most positions that the rows of a batch are shifted by in training
@@ -110,18 +110,6 @@ def rows_of_part(
     return rows[first if part == "a" else ~first]
 
 
-def masked_mse(prediction: Float[Tensor, "B S"], target: Float[Tensor, "B S"]) -> Float[Tensor, ""]:
-    """Return the mean squared error over known targets, 0 if none is known.
-
-    Args:
-        prediction: Predicted values.
-        target: Measured values; NaN where one is missing.
-    """
-    known = ~target.isnan()
-    error = torch.where(known, prediction - target.nan_to_num(), 0.0)
-    return (error**2).sum() / known.sum().clamp_min(1)
-
-
 def train_oracle(
     table: SequenceTable,
     rows: Mapping[Split, Int64[np.ndarray, " r"]],
@@ -173,7 +161,8 @@ def train_oracle(
             fits.append(_fit_member(network.to(device), data, valid, training, seed, progress))
         networks.append(network)
     seen = digest_sequences([table.sequences[row] for row in np.concatenate((learned, held))])
-    alphas, weight, intercept = fit_ridge(table, learned, held)
+    ids = [[encode(table.sequences[row]) for row in part] for part in (learned, held)]
+    ridge = KmerRidge.fit(ids[0], table.values[learned], ids[1], table.values[held])
     config = OracleConfig(
         columns=table.columns,
         length=length,
@@ -193,7 +182,7 @@ def train_oracle(
             "patience": training.patience,
             "seed": training.seed,
             "members": [asdict(fit) for fit in fits],
-            "ridge_alpha": alphas,
+            "ridge_alpha": list(ridge.alphas),
         },
         **sizes,
     )
@@ -202,8 +191,8 @@ def train_oracle(
     oracle.members = nn.ModuleList(networks)
     oracle.mean.copy_(torch.from_numpy(mean))
     oracle.std.copy_(torch.from_numpy(std))
-    oracle.ridge_weight.copy_(torch.from_numpy(weight))
-    oracle.ridge_intercept.copy_(torch.from_numpy(intercept))
+    oracle.ridge_weight.copy_(torch.from_numpy(ridge.weight))
+    oracle.ridge_intercept.copy_(torch.from_numpy(ridge.intercept))
     oracle.seen.copy_(torch.from_numpy(seen))
     oracle.eval().requires_grad_(False)
     oracle.residual_sd.copy_(_residual_sd(oracle, table, held, training.seed))
@@ -427,39 +416,6 @@ def _residual_sd(
         sd = np.sqrt(squares[full, place] / counts[full, place])
         found[:, place] = np.interp(np.arange(levels), np.flatnonzero(full), sd)
     return torch.from_numpy(found)
-
-
-def fit_ridge(
-    table: SequenceTable, train: Int64[np.ndarray, " t"], valid: Int64[np.ndarray, " v"]
-) -> tuple[list[float], Float64[np.ndarray, "S F"], Float64[np.ndarray, " S"]]:
-    """Fit a ridge regression of each value on the counts of k-mers of 1 to 5 bases.
-
-    The penalty is the one of ``ALPHAS`` with the lowest squared error on validation.
-
-    Args:
-        table: The table.
-        train: Rows to fit to.
-        valid: Rows to choose the penalty on.
-
-    Returns:
-        The penalty for each value, the weights of the counts, and the intercepts.
-    """
-    from sklearn.linear_model import Ridge
-
-    learned, held = (count_features([table.sequences[r] for r in rows]) for rows in (train, valid))
-    alphas, weights, intercepts = [], [], []
-    for column in table.values.T:
-        fits, errors = [], []
-        known, asked = ~np.isnan(column[train]), ~np.isnan(column[valid])
-        for alpha in ALPHAS:
-            model = Ridge(alpha=alpha).fit(learned[known], column[train][known])
-            fits.append(model)
-            errors.append(np.mean((model.predict(held[asked]) - column[valid][asked]) ** 2))
-        best = int(np.argmin(errors))
-        alphas.append(ALPHAS[best])
-        weights.append(fits[best].coef_)
-        intercepts.append(fits[best].intercept_)
-    return alphas, np.stack(weights), np.array(intercepts)
 
 
 class Interval(NamedTuple):

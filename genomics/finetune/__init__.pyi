@@ -1,4 +1,5 @@
 from .classifier import SequenceClassifier as SequenceClassifier
+from .goals import masked_mse as masked_mse
 from .grid import Grid as Grid
 from .grid import cells as cells
 from .grid import reading_length as reading_length

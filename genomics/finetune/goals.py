@@ -19,6 +19,18 @@ from seqdiff.extras import require_extra
 Measures = dict[str, Any]
 
 
+def masked_mse(prediction: Float[Tensor, "B S"], target: Float[Tensor, "B S"]) -> Float[Tensor, ""]:
+    """Return the mean squared error over known targets, 0 if none is known.
+
+    Args:
+        prediction: Predicted values.
+        target: Measured values; NaN where one is missing.
+    """
+    known = ~target.isnan()
+    error = torch.where(known, prediction - target.nan_to_num(), 0.0)
+    return (error**2).sum() / known.sum().clamp_min(1)
+
+
 class Goal(ABC):
     """The loss, the predictions and the metrics of a task.
 
@@ -133,10 +145,7 @@ class Values(Goal):
     def loss(self, outputs: Float[Tensor, "B S"], labels: Tensor) -> Float[Tensor, ""]:
         """Return the mean squared error over known values, in units of the training variance."""
         mean, std = (torch.from_numpy(x).to(labels) for x in (self.mean, self.std))
-        known = ~labels.isnan()
-        wanted = ((labels - mean) / std).nan_to_num().to(outputs)
-        error = torch.where(known, outputs - wanted, 0.0)
-        return (error**2).sum() / known.sum().clamp_min(1)
+        return masked_mse(outputs, ((labels - mean) / std).to(outputs))
 
     def read(self, outputs: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         """Return values in the units of the table."""

@@ -17,21 +17,18 @@ from genomics.design.oracle import (
     Oracle,
     OracleConfig,
     check_judge,
-    count_features,
     digest_sequences,
     opposite_strand,
     shared_sequences,
 )
 from genomics.design.oracle_training import (
-    ALPHAS,
     OracleTraining,
     evaluate_oracle,
-    fit_ridge,
-    masked_mse,
     measure_predictions,
     rows_of_part,
     train_oracle,
 )
+from genomics.finetune import masked_mse
 from genomics.io import SequenceTable, read_table, split_rows
 from genomics.sequence import OracleClassifier, OracleReward, decode, encode, reverse_complement
 from genomics.sequence.one_hot import RelaxedOracleClassifier, to_one_hot
@@ -160,28 +157,7 @@ def test_the_loss_ignores_missing_values() -> None:
     loss.backward()
     assert inputs.grad is not None and inputs.grad.isfinite().all()
     assert torch.equal(inputs.grad == 0, torch.from_numpy(np.isnan(target)))
-    assert float(masked_mse(inputs, torch.full((7, 3), torch.nan).double())) == 0
-
-
-def test_the_ridge_regression_is_the_closed_form() -> None:
-    table, rows = motif_table(300), np.arange(300)
-    table.values[:40] = np.nan
-    alphas, weight, intercept = fit_ridge(table, rows[:200], rows[200:])
-    x = count_features(table.sequences)
-    assert x.shape == (300, 4 + 16 + 64 + 256 + 1024)
-    assert (x[:, :4].sum(axis=1) == LENGTH).all() and (x[:, -1024:].sum(axis=1) == 36).all()
-    y = table.values[:, 0]
-    errors = []
-    for alpha in ALPHAS:
-        centred = x[40:200] - x[40:200].mean(axis=0)
-        inverse = np.linalg.inv(centred @ centred.T + alpha * np.eye(160))
-        found = centred.T @ inverse @ (y[40:200] - y[40:200].mean())
-        constant = y[40:200].mean() - x[40:200].mean(axis=0) @ found
-        errors.append(np.mean((x[200:] @ found + constant - y[200:]) ** 2))
-        if alpha == alphas[0]:
-            np.testing.assert_allclose(weight[0], found, rtol=1e-5, atol=1e-7)
-            np.testing.assert_allclose(intercept[0], constant, rtol=1e-5, atol=1e-7)
-    assert alphas == [ALPHAS[int(np.argmin(errors))]]
+    assert masked_mse(inputs, torch.full((7, 3), torch.nan).double()).item() == 0
 
 
 # Training
