@@ -336,10 +336,11 @@ def test_design_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [len(names[name]) for name in ("strong", "each", "array", "filled")] == [10, 3, 3, 5]
     assert names["each"] == names["array"] and len(names["scores"]) == 10
     assert all(re.fullmatch("TTGACA[ACGT]{17}TATAAT", text) for text in names["filled"])
-    asked = [words for words in commands(PAGES["docs/how-to/design.md"]) if words[1] == "oracle"]
-    for words in asked:
+    for words in commands(PAGES["docs/how-to/design.md"]):
         if "--part" in words:
             assert main([*words[1:], "--members=1", "--epochs=1"]) == 0
+        if "mdlm" in words:
+            assert main(["train", config, *words[3:], *small]) == 0
     exec(compile(oracles, "design.md", "exec"), names)
     assert names["spread"].shape == (10, 1)
     assert [len(design) for design in names["designs"]] == [32] * 4
