@@ -215,20 +215,20 @@ def test_predictions_have_the_units_of_the_table() -> None:
 @pytest.mark.parametrize("network", ["conv", "caduceus"])
 def test_two_values_with_gaps_and_lengths(network: str) -> None:
     """Each row lacks one of the values; the same seed gives the same weights."""
-    sequences, copies = motif_rows(300, 0)
+    sequences, copies = motif_rows(200, 0)
     sequences = [s[: 30 + i % 11] for i, s in enumerate(sequences)]
     values = np.stack((copies, -copies), axis=1)
-    values[np.arange(300), np.arange(300) % 2] = np.nan
-    quick = OracleTraining(network=network, members=1, epochs=2, strands="both")  # pyright: ignore
+    values[np.arange(200), np.arange(200) % 2] = np.nan
+    quick = OracleTraining(network=network, members=1, epochs=1, strands="both")  # pyright: ignore
     table = table_of(sequences, values)
-    rows = parts(300)
+    rows = parts(200)
     oracle, again = (
         train_oracle(table, rows, quick)  # pyright: ignore[reportArgumentType]
         for _ in range(2)
     )
     assert oracle.digest == again.digest
     found = oracle.predict(sequences)
-    assert found.shape == (300, 2) and np.isfinite(found).all()
+    assert found.shape == (200, 2) and np.isfinite(found).all()
     np.testing.assert_array_equal(oracle.predict([flipped(s) for s in sequences]), found)
     different = train_oracle(table, rows, replace(quick, seed=1))  # pyright: ignore
     assert different.digest != oracle.digest
