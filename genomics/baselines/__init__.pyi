@@ -5,3 +5,5 @@ from .markov import MAX_ORDER as MAX_ORDER
 from .markov import MarkovModel as MarkovModel
 from .markov import baselines as baselines
 from .markov import interpolated_baseline as interpolated_baseline
+from .ridge import NUM_FEATURES as NUM_FEATURES
+from .ridge import KmerRidge as KmerRidge

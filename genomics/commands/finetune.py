@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from genomics.commands.options import parse_names
 from genomics.finetune import (
     BASELINES,
     BATCH_SIZES,
@@ -30,6 +31,9 @@ def finetune(
     *models: Path,
     data: Path,
     out: Path,
+    task: Literal["classification", "regression"] = "classification",
+    signals: Annotated[tuple[str, ...], Several] = (),
+    group: str | None = None,
     fasta: Path | None = None,
     sequence_column: str | None = None,
     label_column: str | None = None,
@@ -54,9 +58,13 @@ def finetune(
             trained.
         data: A table, the folder of a task, or a folder of tasks.
         out: Folder of the results.
+        task: Predict classes; or, for a table with --signals, measured values.
+        signals: Columns of the measured values; empty cells and NA are missing values.
+        group: Column of groups of similar sequences, which are never divided between the splits of
+            a regression.
         fasta: Genome of interval tasks, or a folder with the genomes that metadata.yaml names.
-        sequence_column: Column of a table; default: the usual names.
-        label_column: Column of a table; default: the usual names.
+        sequence_column: Column of a table; default: the usual names, or sequence for regression.
+        label_column: Column of the classes of a table; default: the usual names.
         lr: Learning rates.
         batch_size: Batch sizes.
         epochs: Epochs; the result is that of the best epoch on validation.
@@ -67,7 +75,8 @@ def finetune(
             published code does.
         max_length: Bases read, from the middle of longer sequences; default: as published, or 1024.
         scratch: Add untrained networks of the same shapes.
-        baselines: Baselines to train; without a value, none are trained.
+        baselines: Baselines to train; without a value, none are trained. For regression, majority
+            is the mean of train.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
 
     Raises:
@@ -88,11 +97,13 @@ def finetune(
             "finetune.models must be given if --scratch is set or --baselines is empty, got none; "
             "name a run"
         )
+    columns = _check_task(task, signals, group, fasta, label_column)
     check_folder("finetune.out", out)
     from rich.console import Console
 
     from genomics.finetune import (
         NOTE,
+        VALUE_NOTE,
         Grid,
         Reading,
         build_tables,
@@ -100,6 +111,7 @@ def finetune(
         find_tasks,
         list_diverged,
         load_models,
+        load_regression,
         load_tasks,
         summarise,
     )
@@ -108,7 +120,15 @@ def finetune(
     from seqdiff.training import Ledger, check_converged, run_cells, write_tables
 
     require_extra("sklearn", "finetune", "genomics")
-    tasks = load_tasks(find_tasks(data), Reading(fasta, sequence_column, label_column))
+    if task == "regression":
+        if not data.is_file():
+            raise FileNotFoundError(
+                f"finetune.data must be a table for --task regression, got {data}; name a file"
+            )
+        options = {"sequence_column": sequence_column, "group": group}
+        tasks = [load_regression(data, columns, **options)]
+    else:
+        tasks = load_tasks(find_tasks(data), Reading(fasta, sequence_column, label_column))
     place = choose_device(device)
     networks = load_models(list(models), place, scratch=scratch)
     _check_names([model.name for model in networks])
@@ -128,7 +148,8 @@ def finetune(
     out.mkdir(parents=True, exist_ok=True)
     results = run_cells(todo, ledger)
     lines = summarise(todo, ledger)
-    notes = [NOTE, *_notes(tasks, grid), *list_diverged(todo, ledger)]
+    note = VALUE_NOTE if task == "regression" else NOTE
+    notes = [note, *_notes(tasks, grid), *list_diverged(todo, ledger)]
     tables = build_tables(lines)
     write_tables(out, tables, [asdict(line) for line in lines], notes)
     for table in tables:
@@ -138,6 +159,30 @@ def finetune(
     networks_only = [r for cell, r in zip(todo, results, strict=True) if "strategy" in cell.key]
     where = f" ({out / 'table.md'} lists them beside the baselines)"
     check_converged("finetune.lr", networks_only, where)
+
+
+def _check_task(
+    task: str,
+    signals: tuple[str, ...],
+    group: str | None,
+    fasta: Path | None,
+    label_column: str | None,
+) -> tuple[str, ...]:
+    """Check that options go with the task, and return the columns of the values.
+
+    Raises:
+        ValueError: If one does not, or a regression has no columns.
+    """
+    other = {"--fasta": fasta, "--label-column": label_column}
+    if task == "classification":
+        other = {"--signals": " ".join(signals) or None, "--group": group}
+    for flag, value in other.items():
+        if value is not None:
+            raise ValueError(
+                f"finetune.task must go with its options, got {task} with {flag} {value}; leave "
+                "it out, or choose the other task"
+            )
+    return parse_names("finetune", signals) if task == "regression" else ()
 
 
 def _check_names(names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The options that genomics adds to ``seqdiff sample``."""
+"""The options that genomics adds to ``seqdiff sample``, and names of columns."""
 
 from __future__ import annotations
 
@@ -106,3 +106,24 @@ def rc_consistent(run: Run, sampler: Sampler) -> Run:
             f"{type(sampler).__name__}; leave --sampler out, or choose ancestral"
         )
     return replace(run, denoiser=Conjoined(run.denoiser, tokenizer.complement).eval())
+
+
+def parse_names(command: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Read the names of columns of values, separate or as a list in brackets.
+
+    Args:
+        command: Name of the command, for the message.
+        texts: The arguments of ``--signals``.
+
+    Raises:
+        ValueError: If there is no name.
+    """
+    joined = " ".join(texts).strip()
+    if joined.startswith("[") and joined.endswith("]"):
+        texts = tuple(name.strip() for name in joined[1:-1].split(","))
+    if not texts or not all(texts):
+        raise ValueError(
+            f"{command}.signals must be names of columns, got {joined!r}; write for example "
+            "--signals log2_expr, or --signals '[first, second]'"
+        )
+    return texts

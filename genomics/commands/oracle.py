@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from genomics.commands.options import parse_names
 from seqdiff.checks import check_fractions, check_seed
 from seqdiff.cli.options import Several
 from seqdiff.files import check_folder, check_parent, write_bytes
@@ -69,7 +70,7 @@ def train(
     Raises:
         ValueError: If the table or an option cannot be used.
     """
-    columns = _parse_names(signals)
+    columns = parse_names("oracle", signals)
     check_seed("oracle.split_seed", split_seed)
     check_fractions(split)
     if clip is not None and not clip[0] < clip[1]:
@@ -199,23 +200,6 @@ def evaluate(
     if json is not None:
         content = _content(evaluation, oracle, table, split)
         write_bytes(json, (json_format.dumps(content, indent=2) + "\n").encode())
-
-
-def _parse_names(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Read names of columns, separate or as a list in brackets.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    joined = " ".join(texts).strip()
-    if joined.startswith("[") and joined.endswith("]"):
-        texts = tuple(name.strip() for name in joined[1:-1].split(","))
-    if not texts or not all(texts):
-        raise ValueError(
-            f"oracle.signals must be names of columns, got {joined!r}; write for example --signals "
-            "log2_expr, or --signals '[first, second]'"
-        )
-    return texts
 
 
 def _read(table: Path, columns: tuple[str, ...], source: dict[str, Any]) -> SequenceTable:

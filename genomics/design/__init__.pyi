@@ -21,7 +21,6 @@ from .oracle_training import Interval as Interval
 from .oracle_training import OracleEvaluation as OracleEvaluation
 from .oracle_training import OracleTraining as OracleTraining
 from .oracle_training import evaluate_oracle as evaluate_oracle
-from .oracle_training import masked_mse as masked_mse
 from .oracle_training import measure_predictions as measure_predictions
 from .oracle_training import rows_of_part as rows_of_part
 from .oracle_training import train_oracle as train_oracle

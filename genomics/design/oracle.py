@@ -18,22 +18,20 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from genomics.baselines import NUM_FEATURES, KmerRidge
 from genomics.design.oracle_networks import NetworkName, build_network
 from genomics.io import canonical
 from genomics.sequence import (
-    BASES,
     MASK_ID,
     OneHotOracle,
     OracleClassifier,
     OracleReward,
-    count_kmers_of_each,
     encode,
 )
 from seqdiff.files import write_bytes
 from seqdiff.training import check_weights, read_weights, weights_digest
 
 ORACLE_NAME, WEIGHTS_NAME = "oracle.json", "model.safetensors"
-KMERS = (1, 2, 3, 4, 5)
 # Residuals are stored for these fractions of unknown positions: 0, 0.1, ..., 1.
 NOISE_LEVELS = 11
 Strands = Literal["one", "both"]
@@ -102,13 +100,6 @@ def encode_rows(
     return ids, padding
 
 
-def count_features(sequences: Sequence[str]) -> Float64[np.ndarray, "N F"]:
-    """Count the k-mers of 1 to 5 bases of each sequence on the given strand."""
-    ids = [encode(sequence) for sequence in sequences]
-    counts = [count_kmers_of_each(ids, k).toarray() for k in KMERS]
-    return np.concatenate(counts, axis=1).astype(np.float64)
-
-
 def digest_sequences(sequences: Sequence[str]) -> Int64[np.ndarray, " n"]:
     """Hash sequences to 64 bits each; both strands have the same digest.
 
@@ -153,12 +144,11 @@ class Oracle(nn.Module):
             build_network(config.network, count, config.length, **sizes)
             for _ in range(config.members)
         )
-        num_features = sum(len(BASES) ** k for k in KMERS)
         levels = NOISE_LEVELS if config.mask_inputs else 1
         self.register_buffer("mean", torch.zeros(count, dtype=torch.float64))
         self.register_buffer("std", torch.ones(count, dtype=torch.float64))
         self.register_buffer("residual_sd", torch.ones(levels, count, dtype=torch.float64))
-        self.register_buffer("ridge_weight", torch.zeros(count, num_features, dtype=torch.float64))
+        self.register_buffer("ridge_weight", torch.zeros(count, NUM_FEATURES, dtype=torch.float64))
         self.register_buffer("ridge_intercept", torch.zeros(count, dtype=torch.float64))
         self.register_buffer("seen", torch.zeros(config.num_seen, dtype=torch.int64))
         self.eval()
@@ -277,11 +267,7 @@ class Oracle(nn.Module):
     def predict_kmers(self, sequences: Sequence[str]) -> Float64[np.ndarray, "N S"]:
         """Predict by the ridge regression on k-mers that was fitted to the same rows."""
         weight, intercept = self.ridge_weight.cpu().numpy(), self.ridge_intercept.cpu().numpy()
-        parts = [
-            count_features(sequences[first : first + 4096]) @ weight.T
-            for first in range(0, len(sequences), 4096)
-        ]
-        return np.concatenate(parts) + intercept
+        return KmerRidge((), weight, intercept).predict([encode(text) for text in sequences])
 
     def reward(
         self, signal: str, target: float | None = None, scale: float | None = None

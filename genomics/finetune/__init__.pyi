@@ -1,4 +1,5 @@
 from .classifier import SequenceClassifier as SequenceClassifier
+from .goals import masked_mse as masked_mse
 from .grid import Grid as Grid
 from .grid import cells as cells
 from .grid import reading_length as reading_length
@@ -16,9 +17,11 @@ from .protocol import Pooling as Pooling
 from .protocol import Strategy as Strategy
 from .runs import Recipe as Recipe
 from .table import NOTE as NOTE
+from .table import VALUE_NOTE as VALUE_NOTE
 from .table import build_tables as build_tables
 from .table import list_diverged as list_diverged
 from .table import summarise as summarise
 from .tasks import Reading as Reading
 from .tasks import find_tasks as find_tasks
+from .tasks import load_regression as load_regression
 from .tasks import load_tasks as load_tasks

@@ -1,18 +1,20 @@
-"""Baselines: the most frequent class, the length, k-mers, and a small CNN."""
+"""Baselines: the most frequent class or the mean, the length, k-mers, and a small CNN."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from genomics.finetune.classifier import measure_both
+from genomics.baselines import KmerRidge
+from genomics.finetune.goals import Goal, Values, build_goal
 from genomics.finetune.labelled import Labelled, LabelledTask
 from genomics.finetune.protocol import Baseline
-from genomics.finetune.runs import fit_accuracy, hold_out, predict, record, shuffled
+from genomics.finetune.runs import fit_goal, hold_out, predict, record, shuffled
 from genomics.sequence import MASK_ID, kmer_fractions
 from seqdiff.extras import require_extra
 from seqdiff.training import Advance, check_finite
@@ -33,7 +35,7 @@ class BenchmarkCNN(nn.Module):
 
     Args:
         width: Number of positions of a row.
-        num_classes: Number of classes.
+        num_classes: Number of classes, or of values.
     """
 
     def __init__(self, width: int, num_classes: int) -> None:
@@ -90,18 +92,24 @@ def run_baseline(
 
     Raises:
         DivergedError: If the network's scores are no longer finite.
-        ValueError: If a class is missing from the training part, or scikit-learn is not installed.
+        ValueError: If a class is missing from the training part, a value does not vary in it, or
+            scikit-learn is not installed.
     """
     train, valid = hold_out(task, seed)
+    goal = build_goal(task, train)
     started = time.perf_counter()
     if name == "cnn":
-        found, probs = _cnn(task, train, valid, length, epochs, seed, device, progress)
+        options = {"length": length, "epochs": epochs, "seed": seed, "device": device}
+        found, predictions = _cnn(task, goal, train, valid, progress=progress, **options)
+    elif isinstance(goal, Values):
+        rule = {"majority": _mean, "length": _mean_of_length, "kmer": _kmer_ridge}[name]
+        found, predictions = rule(train, valid, task.test, goal)
     else:
         rule = {"majority": _majority, "length": _length, "kmer": _kmer}[name]
-        found, probs = rule(train, valid, task.test, len(task.classes))
+        found, predictions = rule(train, valid, task.test, goal.num_outputs)
     return {
         **found,
-        **measure_both(task.test.labels, probs, seen),
+        **goal.measure_both(task.test.labels, predictions, seen),
         "num_train": len(train),
         "seconds": round(time.perf_counter() - started, 2),
     }
@@ -118,14 +126,42 @@ def _majority(train: Labelled, valid: Labelled, test: Labelled, num_classes: int
 
 def _length(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) -> Answer:
     """Logistic regression on which of 32 equally full bins the length falls in."""
-    edges = np.unique(np.quantile(train.lengths, np.linspace(0, 1, _BINS + 1)[1:-1]))
-
-    def features(data: Labelled) -> np.ndarray:
-        return np.eye(len(edges) + 1)[np.digitize(data.lengths, edges)]
-
+    features = _bins(train)
     model = _logistic().fit(features(train), train.labels)
     accuracy = float(model.score(features(valid), valid.labels))
     return {"valid_accuracy": [accuracy]}, model.predict_proba(features(test))
+
+
+def _bins(train: Labelled) -> Callable[[Labelled], Float[np.ndarray, "n bins"]]:
+    """Return a function that marks in which of 32 equally full bins of train the length falls."""
+    edges = np.unique(np.quantile(train.lengths, np.linspace(0, 1, _BINS + 1)[1:-1]))
+    return lambda data: np.eye(len(edges) + 1)[np.digitize(data.lengths, edges)]
+
+
+def _mean(train: Labelled, valid: Labelled, test: Labelled, goal: Values) -> Answer:
+    del train  # the goal knows the mean
+    score = goal.score(valid.labels, np.tile(goal.mean, (len(valid), 1)))
+    return {f"valid_{goal.metric}": [score]}, np.tile(goal.mean, (len(test), 1))
+
+
+def _mean_of_length(train: Labelled, valid: Labelled, test: Labelled, goal: Values) -> Answer:
+    """Mean of the training rows in the same of 32 equally full bins of the length."""
+    features = _bins(train)
+    learned, known = features(train), ~np.isnan(train.labels)
+    counts = learned.T @ known
+    sums = learned.T @ np.where(known, train.labels, 0.0)
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), goal.mean)
+    score = goal.score(valid.labels, features(valid) @ means)
+    return {f"valid_{goal.metric}": [score]}, features(test) @ means
+
+
+def _kmer_ridge(train: Labelled, valid: Labelled, test: Labelled, goal: Values) -> Answer:
+    """Ridge regression on the counts of k-mers; the penalty is chosen on the validation part."""
+    require_extra("sklearn", "finetune", "genomics")
+    values = (part.labels.astype(np.float64) for part in (train, valid))
+    model = KmerRidge.fit(train.ids, next(values), valid.ids, next(values))
+    score = goal.score(valid.labels, model.predict(valid.ids))
+    return {f"valid_{goal.metric}": [score], "alpha": list(model.alphas)}, model.predict(test.ids)
 
 
 def _kmer(train: Labelled, valid: Labelled, test: Labelled, num_classes: int) -> Answer:
@@ -157,8 +193,10 @@ def _logistic(strength: float = 0.01):
 
 def _cnn(
     task: LabelledTask,
+    goal: Goal,
     train: Labelled,
     valid: Labelled,
+    *,
     length: int,
     epochs: int,
     seed: int,
@@ -170,17 +208,18 @@ def _cnn(
     width = max(min(length, longest), _MIN_WIDTH)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        model = BenchmarkCNN(width, len(task.classes)).to(device)
+        model = BenchmarkCNN(width, goal.num_outputs).to(device)
         adam = torch.optim.Adam(model.parameters(), lr=CNN_LR)
-        fitted = fit_accuracy(
+        fitted = fit_goal(
             model,
             (adam, torch.optim.lr_scheduler.LambdaLR(adam, lambda _: 1.0)),
             epochs,
+            goal,
             one_pass=shuffled(train, seed, CNN_BATCH, length, width),
-            valid_probs=lambda: predict(model, valid, length, width),
+            valid_predictions=lambda: predict(model, goal, valid, length, width),
             valid_labels=valid.labels,
             progress=progress,
         )
-        probs = predict(model, task.test, length, width)
-    check_finite(probs, fitted.epoch)
-    return {**record(fitted), "train_seconds": fitted.train_seconds}, probs
+        found = predict(model, goal, task.test, length, width)
+    check_finite(found, fitted.epoch)
+    return {**record(fitted, goal), "train_seconds": fitted.train_seconds}, found

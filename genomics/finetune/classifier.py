@@ -1,4 +1,4 @@
-"""A classifier on top of a backbone, its padded batches, and its metrics."""
+"""A classifier or regression on top of a backbone, its padded batches, and metrics of classes."""
 
 from __future__ import annotations
 
@@ -116,24 +116,10 @@ def measure(truth: Int64[np.ndarray, " n"], probs: Float[np.ndarray, "n C"]) -> 
     return Scores(len(truth), accuracy, matthews, float(area))
 
 
-def measure_both(
-    truth: Int64[np.ndarray, " n"], probs: Float[np.ndarray, "n C"], seen: Bool[np.ndarray, " n"]
-) -> dict[str, dict[str, float | int | None]]:
-    """Compute the metrics on a whole test set, and on its rows that do not occur in training.
-
-    Args:
-        truth: Classes.
-        probs: Probability of each class.
-        seen: From ``genomics.finetune.labelled.seen_in_task``.
-    """
-    return {
-        "test": measure(truth, probs).record(),
-        "unseen": measure(truth[~seen], probs[~seen]).record(),
-    }
-
-
 class SequenceClassifier(nn.Module):
     """Classifies sequences by their mean hidden state, on one strand or averaged over both.
+
+    For regression, the logits of the classes are standardised values instead.
 
     A network that reads both strands (Caduceus-PS) returns two states. The head is applied to each
     and the logits are averaged, so a sequence and its reverse complement have the same logits. Any
@@ -162,7 +148,7 @@ class SequenceClassifier(nn.Module):
 
         Args:
             backbone: The network.
-            num_classes: Number of classes.
+            num_classes: Number of classes, or of values.
             complement: The id of each base on the other strand.
             conjoin: See the class; ``none`` for a network that reads both strands.
             pooling: See the class.

@@ -83,7 +83,7 @@ def cells(
 
     Raises:
         ValueError: If a network cannot take rows that long, or a seed's training part lacks a
-            class.
+            class or a value that varies.
     """
     pool = PoolOnce()
     for task in tasks:
@@ -91,6 +91,8 @@ def cells(
         for seed in range(grid.seeds):
             hold_out(task, seed)
         on: dict[str, object] = {"task": task.name, "data": task.fingerprint}
+        if task.columns:
+            on["columns"] = list(task.columns)
         on["seen"] = hashlib.sha256(known.tobytes()).hexdigest()[:16]
         yield from _baseline_cells(task, known, on, grid, length, device)
         for model in models:

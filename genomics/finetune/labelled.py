@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int64, UInt8
+from jaxtyping import Bool, Float64, Int64, UInt8
 
 from genomics.sequence import Interval, Regions, join, overlaps, reverse_complement, shares_word
 
@@ -29,18 +29,21 @@ class Row(NamedTuple):
     line: int = 1
 
 
+Labels = Int64[np.ndarray, " n"] | Float64[np.ndarray, "n S"]
+
+
 @dataclass(frozen=True)
 class Labelled:
-    """Sequences of any lengths, and their classes.
+    """Sequences of any lengths, and their classes or measured values.
 
     Attributes:
         ids: Bases of each sequence.
-        labels: Class number of each sequence.
+        labels: Class number of each sequence; or its values, NaN where one is missing.
         intervals: Coordinates of each sequence, see ``Row``; ``None`` if unknown.
     """
 
     ids: tuple[UInt8[np.ndarray, " _"], ...]
-    labels: Int64[np.ndarray, " n"]
+    labels: Labels
     intervals: tuple[Interval, ...] | None = None
 
     def __len__(self) -> int:
@@ -68,15 +71,17 @@ class Labelled:
 
 @dataclass(frozen=True)
 class LabelledTask:
-    """A classification task.
+    """A task: classification, or regression if it has columns.
 
     Attributes:
         name: Name in tables.
-        classes: Names of the classes, sorted; their order gives the class numbers.
+        classes: Names of the classes, sorted; their order gives the class numbers. Empty for
+            regression.
         train: Training set.
         valid: Validation set; ``None`` if it is split off ``train``.
         test: Test set.
         note: Remark on the splits for readers of the results; may be empty.
+        columns: Names of the measured values of a regression; empty for classification.
     """
 
     name: str
@@ -85,6 +90,7 @@ class LabelledTask:
     valid: Labelled | None
     test: Labelled
     note: str = ""
+    columns: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -92,7 +98,7 @@ class LabelledTask:
 
         Coordinates are included because they determine which test rows occur in training.
         """
-        digest = hashlib.sha256("\n".join(self.classes).encode())
+        digest = hashlib.sha256("\n".join(self.classes or self.columns).encode())
         for part in (self.train, self.valid, self.test):
             if part is None:
                 continue

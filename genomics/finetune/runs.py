@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor, nn
 
-from genomics.finetune.classifier import SequenceClassifier, batches, measure_both
-from genomics.finetune.labelled import Labelled, LabelledTask
+from genomics.finetune.classifier import SequenceClassifier, batches
+from genomics.finetune.goals import Goal, build_goal
+from genomics.finetune.labelled import Labelled, LabelledTask, Labels
 from genomics.finetune.protocol import WARMUP, WEIGHT_DECAY, Conjoin, Pooling, Strategy
 from genomics.sequence import DNATokenizer
 from seqdiff.backbones import Backbone
@@ -111,12 +112,19 @@ def split_rows(
         seed: Seed of the split.
 
     Raises:
-        ValueError: If a class is missing from the larger part.
+        ValueError: If a class is missing from the larger part, or a value does not vary in a part.
     """
     order = np.random.default_rng(seed).permutation(len(task.train))
     num = num_learned(task)
     learned, held = np.sort(order[:num]), np.sort(order[num:])
-    if len(np.unique(task.train.labels[learned])) < len(task.classes):
+    if task.columns:
+        _check_values(
+            task, "the 90% of train that are used for training", task.train.labels[learned]
+        )
+        _check_values(
+            task, "the 10% of train that are used for validation", task.train.labels[held]
+        )
+    elif len(np.unique(task.train.labels[learned])) < len(task.classes):
         raise ValueError(
             f"{task.name}: the 90% of train that are used for training must hold every class, got "
             f"{num} sequences in which a class is missing; add more sequences"
@@ -124,13 +132,30 @@ def split_rows(
     return learned, held
 
 
+def _check_values(task: LabelledTask, part: str, values: Labels) -> None:
+    """Check that every value varies, so that it can be standardised and its error compared.
+
+    Raises:
+        ValueError: If one has fewer than two different known values.
+    """
+    for place, column in enumerate(task.columns):
+        known = np.unique(values[:, place])
+        if len(known[~np.isnan(known)]) < 2:
+            raise ValueError(
+                f"{task.name}: {part} must hold two different values of {column}, got fewer in "
+                f"{len(values):,} rows; add rows, or drop the column from --signals"
+            )
+
+
 def hold_out(task: LabelledTask, seed: int) -> tuple[Labelled, Labelled]:
     """Return the training and the validation set; without the latter, ``split_rows`` splits it off.
 
     Raises:
-        ValueError: See ``split_rows``.
+        ValueError: If a value does not vary in a part; see ``split_rows``.
     """
     if task.valid is not None:
+        _check_values(task, "train", task.train.labels)
+        _check_values(task, "validation", task.valid.labels)
         return task.train, task.valid
     learned, held = split_rows(task, seed)
     return task.train.select(learned), task.train.select(held)
@@ -158,12 +183,13 @@ def shuffled(
 
 @torch.no_grad()
 def predict(
-    model: nn.Module, data: Labelled, length: int, width: int | None = None
+    model: nn.Module, goal: Goal, data: Labelled, length: int, width: int | None = None
 ) -> Float32[np.ndarray, "n C"]:
-    """Predict the probability of each class for each row.
+    """Predict the probability of each class, or the values, for each row.
 
     Args:
-        model: Maps ids and padding to logits.
+        model: Maps ids and padding to outputs.
+        goal: What the outputs stand for.
         data: Sequences.
         length: Maximum number of bases that are read.
         width: See ``genomics.finetune.classifier.pad``.
@@ -172,51 +198,53 @@ def predict(
     device = next(model.parameters()).device
     order = np.argsort(data.lengths, kind="stable")
     parts = [
-        model(tokens.to(device), padding.to(device)).float().softmax(dim=-1).cpu()
+        goal.read(model(tokens.to(device), padding.to(device)).float()).cpu()
         for tokens, padding, _ in batches(data, order, EVAL_BATCH, length, width=width)
     ]
-    probs = torch.cat(parts)
-    return torch.empty_like(probs).index_copy_(0, torch.from_numpy(order), probs).numpy()
+    found = torch.cat(parts)
+    return torch.empty_like(found).index_copy_(0, torch.from_numpy(order), found).numpy()
 
 
-def fit_accuracy(
+def fit_goal(
     model: nn.Module,
     optimiser: Optimiser,
     epochs: int,
+    goal: Goal,
     *,
     one_pass: Callable[[], Batches],
-    valid_probs: Callable[[], Float32[np.ndarray, "n C"]],
-    valid_labels: Int64[np.ndarray, " n"],
+    valid_predictions: Callable[[], Float32[np.ndarray, "n C"]],
+    valid_labels: Labels,
     progress: Advance | None = None,
 ) -> Fitted:
-    """Fit a classifier and keep the epoch with the best accuracy on validation.
+    """Fit a network and keep the epoch with the best metric on validation.
 
     Args:
-        model: The classifier.
+        model: The network.
         optimiser: See ``seqdiff.training.finetuning.fit``.
         epochs: Number of passes.
+        goal: The loss and the metric.
         one_pass: Yields the batches of the next pass.
-        valid_probs: Returns the predicted probabilities on the validation set.
-        valid_labels: Classes of the validation set.
+        valid_predictions: Returns the predictions for the validation set.
+        valid_labels: Classes or values of the validation set.
         progress: Called with the number of rows after each step.
 
     Raises:
-        DivergedError: If a probability is not finite.
+        DivergedError: If a prediction is not finite.
     """
 
     def validate(epochs: int) -> dict[str, float]:
-        probs = valid_probs()
-        check_finite(probs, epochs)
-        return {"accuracy": float((probs.argmax(axis=1) == valid_labels).mean())}
+        predictions = valid_predictions()
+        check_finite(predictions, epochs)
+        return {goal.metric: goal.score(valid_labels, predictions)}
 
     options = {"one_pass": one_pass, "validate": validate, "progress": progress}
-    return fit(model, optimiser, epochs, metric="accuracy", **options)
+    return fit(model, optimiser, epochs, metric=goal.metric, loss=goal.loss, **options)
 
 
-def record(fitted: Fitted) -> dict[str, object]:
+def record(fitted: Fitted, goal: Goal) -> dict[str, object]:
     """Return the entries of a result that describe the choice of the epoch."""
-    accuracies = [found["accuracy"] for found in fitted.metrics]
-    return {"epoch": fitted.epoch, "valid_accuracy": accuracies}
+    scores = [found[goal.metric] for found in fitted.metrics]
+    return {"epoch": fitted.epoch, f"valid_{goal.metric}": scores}
 
 
 @dataclass(frozen=True)
@@ -317,13 +345,14 @@ def fit_probe(
         progress: Called with the number of sequences after each step.
 
     Returns:
-        The fit, and the predicted probabilities of the test rows.
+        The fit, and the predictions for the test rows.
 
     Raises:
         DivergedError: If the scores are no longer finite.
     """
     recipe = plan.recipe
     learned, held, labels, truth = _parts(pooled, task, plan.seed)
+    goal = build_goal(task, hold_out(task, plan.seed)[0])
     if plan.conjoin == "test":
         learned = learned[:, :1]
     probe = _Probe(head)
@@ -335,19 +364,20 @@ def fit_probe(
             yield learned[rows], labels[rows]
 
     @torch.no_grad()
-    def probs(states: Tensor) -> np.ndarray:
-        return probe(states.to(head.weight.device)).softmax(dim=-1).cpu().numpy()
+    def predictions(states: Tensor) -> np.ndarray:
+        return goal.read(probe(states.to(head.weight.device))).cpu().numpy()
 
-    fitted = fit_accuracy(
+    fitted = fit_goal(
         probe,
         recipe.optimiser(probe, len(labels)),
         recipe.epochs,
+        goal,
         one_pass=one_pass,
-        valid_probs=lambda: probs(held),
+        valid_predictions=lambda: predictions(held),
         valid_labels=truth,
         progress=progress,
     )
-    asked = probs(pooled.test)
+    asked = predictions(pooled.test)
     check_finite(asked, fitted.epoch)
     return fitted, asked
 
@@ -399,35 +429,38 @@ def run_backbone(
     assert isinstance(backbone, nn.Module)
     device = next(backbone.parameters()).device
     started = time.perf_counter()
+    train, valid = hold_out(task, plan.seed)
+    goal = build_goal(task, train)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(plan.seed)
         model = SequenceClassifier(
             backbone,
-            len(task.classes),
+            goal.num_outputs,
             complement=DNATokenizer().complement,
             conjoin=plan.conjoin,
             pooling=plan.pooling,
         ).to(device)
         if plan.strategy == "probe":
             pooled = pool(model, task, plan)
-            fitted, probs = fit_probe(model.head, pooled, task, plan, progress)
+            fitted, found = fit_probe(model.head, pooled, task, plan, progress)
         else:
-            recipe, (train, valid) = plan.recipe, hold_out(task, plan.seed)
-            fitted = fit_accuracy(
+            recipe = plan.recipe
+            fitted = fit_goal(
                 model,
                 recipe.optimiser(model, len(train)),
                 recipe.epochs,
+                goal,
                 one_pass=shuffled(train, plan.seed, recipe.batch_size, plan.length, plan.width),
-                valid_probs=lambda: predict(model, valid, plan.length, plan.width),
+                valid_predictions=lambda: predict(model, goal, valid, plan.length, plan.width),
                 valid_labels=valid.labels,
                 progress=progress,
             )
-            probs = predict(model, task.test, plan.length, plan.width)
-            check_finite(probs, fitted.epoch)
+            found = predict(model, goal, task.test, plan.length, plan.width)
+            check_finite(found, fitted.epoch)
     speed = {"train_seconds": fitted.train_seconds} if plan.strategy == "full" else {}
     return {
-        **record(fitted),
-        **measure_both(task.test.labels, probs, seen),
+        **record(fitted, goal),
+        **goal.measure_both(task.test.labels, found, seen),
         "num_train": num_learned(task),
         "seconds": round(time.perf_counter() - started, 2),
         **speed,

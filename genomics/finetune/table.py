@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,17 +12,31 @@ from genomics.finetune.protocol import published
 from seqdiff.training import Cell, Ledger, Sheet, choose
 
 METRICS = ("accuracy", "matthews", "auroc")
+VALUE_METRICS = ("pearson", "spearman", "mse")
 _TITLES = {"majority": "majority", "length": "length only", "kmer": "k-mer logistic", "cnn": "CNN"}
-NOTE = (
-    "Values are means over seeds. The range is max - min over seeds of the accuracy to its left. "
+_VALUE_TITLES = {**_TITLES, "majority": "mean", "kmer": "k-mer ridge"}
+_SPLITS = (
     "Each seed splits train 90/10 into training and validation, unless the task has a validation "
-    "set. If it has one, majority, length and k-mers do not depend on the seed and are run once. "
-    "Epoch, learning rate and batch size are chosen on validation. Columns with * use only unseen "
-    "test rows. Neither strand of an unseen row is in train or in a validation set of the task, "
+    "set. If it has one, {} do not depend on the seed and are run once. Epoch, learning rate and "
+    "batch size are chosen on validation{}. Columns with * use only unseen test rows. "
+)
+_UNSEEN = (
+    "Neither strand of an unseen row is in train or in a validation set of the task, "
     "and its interval does not overlap theirs. Without coordinates, it shares no 50 consecutive "
     "bases with them instead. seq/s is the number of training sequences per second, without "
-    "validation and test. A probe has no seq/s, because it reads each sequence once. Published "
-    "accuracies use the official splits of the data set."
+    "validation and test. A probe has no seq/s, because it reads each sequence once."
+)
+NOTE = (
+    "Values are means over seeds. The range is max - min over seeds of the accuracy to its left. "
+    + _SPLITS.format("majority, length and k-mers", "")
+    + _UNSEEN
+    + " Published accuracies use the official splits of the data set."
+)
+VALUE_NOTE = (
+    "Values are means over seeds and over the columns of the task. The range is max - min over "
+    "seeds of the correlation to its left. MSE is in squared units of the columns. "
+    + _SPLITS.format("mean, length and k-mers", " by the squared error")
+    + _UNSEEN
 )
 
 
@@ -32,9 +47,11 @@ class Line:
     Attributes:
         task: Name of the task.
         method: Name of the method.
-        test: Mean of each metric on the test set; ``None`` if undefined.
+        test: Mean of each metric on the test set; ``None`` if undefined. The metrics are accuracy,
+            Matthews correlation and AUROC of classes, or Pearson, Spearman and MSE of values.
         unseen: Mean of each metric on the test rows that do not occur in training.
-        spread: Accuracy on the test set, max - min over seeds; ``None`` for one seed.
+        spread: Accuracy or Pearson correlation on the test set, max - min over seeds; ``None`` for
+            one seed.
         unseen_spread: The same for the test rows that do not occur in training.
         num_test: Number of test rows.
         num_unseen: Number of test rows that do not occur in training.
@@ -86,6 +103,8 @@ def summarise(done: Sequence[Cell], ledger: Ledger) -> list[Line]:
         for (owner, method), by_choice in groups.items():
             if owner == task:
                 lines.append(_line(task, method, by_choice))
+        if any("columns" in cell.key for cell in done if cell.key["task"] == task):
+            continue
         for method, accuracy in published(task).items():
             scores: dict[str, float | None] = dict.fromkeys(METRICS)
             lines.append(
@@ -117,7 +136,7 @@ def list_diverged(done: Sequence[Cell], ledger: Ledger) -> list[str]:
 def _method(key: Mapping[str, object]) -> str:
     name = str(key["method"])
     if "strategy" not in key:
-        return _TITLES[name]
+        return (_VALUE_TITLES if "columns" in key else _TITLES)[name]
     strands = "" if key["conjoin"] == "none" else f", RC at {key['conjoin']}"
     padding = ", padding pooled" if key["pooling"] == "padded" else ""
     return f"{name}, {key['strategy']}{strands}{padding}"
@@ -131,9 +150,11 @@ def _choice(key: Mapping[str, object]) -> str:
 
 def _line(task: str, method: str, by_choice: dict[str, _Found]) -> Line:
     runs = {choice: [result for _, result in found] for choice, found in by_choice.items()}
-    choice = choose(runs, lambda result: max(result["valid_accuracy"]))
+    of_values = any("columns" in key for found in by_choice.values() for key, _ in found)
+    metrics, chooser = (VALUE_METRICS, "valid_r2") if of_values else (METRICS, "valid_accuracy")
+    choice = choose(runs, lambda result: max(result[chooser]))
     if choice is None:
-        nothing: dict[str, float | None] = dict.fromkeys(METRICS)
+        nothing: dict[str, float | None] = dict.fromkeys(metrics)
         return Line(task, method, nothing, nothing, chosen="diverged")
     found = runs[choice]
     learned = sum(
@@ -144,10 +165,10 @@ def _line(task: str, method: str, by_choice: dict[str, _Found]) -> Line:
     return Line(
         task,
         method,
-        {name: _mean([result["test"][name] for result in found]) for name in METRICS},
-        {name: _mean([result["unseen"][name] for result in found]) for name in METRICS},
-        _spread([result["test"]["accuracy"] for result in found]),
-        _spread([result["unseen"]["accuracy"] for result in found]),
+        {name: _mean([result["test"][name] for result in found]) for name in metrics},
+        {name: _mean([result["unseen"][name] for result in found]) for name in metrics},
+        _spread([result["test"][metrics[0]] for result in found]),
+        _spread([result["unseen"][metrics[0]] for result in found]),
         found[0]["test"]["num"],
         found[0]["unseen"]["num"],
         len(found),
@@ -166,20 +187,23 @@ def _mean(values: list[float | None]) -> float | None:
     return float(np.mean(known)) if len(known) == len(values) else None
 
 
-_SCORES = ("acc", "range", "MCC", "AUROC")
-HEADINGS = ("method", *_SCORES, *(f"{name}*" for name in _SCORES), "lr/batch", "seeds", "seq/s")
+def _head(*scores: str) -> tuple[str, ...]:
+    return ("method", *scores, *(f"{name}*" for name in scores), "lr/batch", "seeds", "seq/s")
+
+
+HEADINGS = _head("acc", "range", "MCC", "AUROC")
+VALUE_HEADINGS = _head("Pearson", "range", "Spearman", "MSE")
 
 
 def _cells(line: Line) -> list[str]:
     def shown(value: float | int | None, form: str = ".3f") -> str:
-        return "" if value is None else format(value, form).replace("0.", ".", 1)
+        text = "" if value is None else format(value, form)
+        return re.sub(r"^(-?)0\.", r"\1.", text)
 
-    both = ((line.test, line.spread), (line.unseen, line.unseen_spread))
-    scores = [
-        shown(value)
-        for mean, spread in both
-        for value in (mean["accuracy"], spread, mean["matthews"], mean["auroc"])
-    ]
+    scores = []
+    for mean, spread in ((line.test, line.spread), (line.unseen, line.unseen_spread)):
+        first, *others = mean.values()
+        scores += [shown(value) for value in (first, spread, *others)]
     speed = shown(line.per_second, ",.0f")
     return [line.method, *scores, line.chosen, shown(line.seeds, "d"), speed]
 
@@ -199,5 +223,10 @@ def build_tables(lines: Sequence[Line]) -> list[Sheet]:
     for line in lines:
         found.setdefault(titles.get(line.task, line.task), []).append(line)
     return [
-        Sheet(title, HEADINGS, [_cells(line) for line in rows]) for title, rows in found.items()
+        Sheet(
+            title,
+            VALUE_HEADINGS if "pearson" in rows[0].test else HEADINGS,
+            [_cells(line) for line in rows],
+        )
+        for title, rows in found.items()
     ]

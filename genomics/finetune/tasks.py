@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from genomics.finetune.labelled import LabelledTask, Row, either_strand, gather, number_classes
+from genomics.finetune.labelled import (
+    Labelled,
+    LabelledTask,
+    Row,
+    either_strand,
+    gather,
+    number_classes,
+)
 from genomics.finetune.labelled_files import (
     check_link,
     read_class_folder,
@@ -17,7 +24,9 @@ from genomics.finetune.labelled_files import (
     table_stem,
 )
 from genomics.finetune.labelled_genomes import ClassGenome, find_genomes, read_metadata
-from genomics.io import describe_names
+from genomics.io import SequenceTable, describe_names, split_rows
+from genomics.io import read_table as read_values
+from genomics.sequence import encode
 
 Form = Literal["folders", "intervals", "splits", "table"]
 
@@ -284,3 +293,47 @@ def _split_by_hash(source: TaskSource, reading: Reading) -> LabelledTask:
     train, valid, test = (gather(part, classes) for part in parts.values())
     note = "one table, split 80/10/10 by a hash of each sequence; not the official splits"
     return LabelledTask(source.name, classes, train, valid, test, note)
+
+
+def load_regression(
+    path: Path,
+    columns: Sequence[str],
+    *,
+    sequence_column: str | None = None,
+    group: str | None = None,
+) -> LabelledTask:
+    """Read a table of sequences with measured values.
+
+    A column ``split`` divides the rows if all of its values are train, valid or test. Otherwise
+    they are split 80/10/10 by a hash of their group or, without groups, of the sequence.
+
+    Args:
+        path: The table, see ``genomics.io.read_table``.
+        columns: Columns of the values; empty cells and ``NA`` are missing values.
+        sequence_column: Column of the sequences; default: ``sequence``.
+        group: Column of groups, which are never divided between splits.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the table is invalid, or train or test has no row.
+    """
+    table = read_values(path, sequence=sequence_column or "sequence", signals=columns, group=group)
+    rows = split_rows(table)
+    if "test" not in rows:
+        raise ValueError(
+            f"{path}: the test split must hold a row, got none of {len(table):,}; mark some rows "
+            "test in the column split, or remove that column"
+        )
+    parts = {split: _gather_values(table.select(some)) for split, some in rows.items()}
+    by = "sequence" if group is None else group
+    note = "" if table.split else f"split 80/10/10 by a hash of each {by}"
+    if table.split and "valid" in parts:
+        note = "train, validation and test are those of the column split"
+    name = path.name.split(".")[0]
+    return LabelledTask(
+        name, (), parts["train"], parts.get("valid"), parts["test"], note, tuple(columns)
+    )
+
+
+def _gather_values(table: SequenceTable) -> Labelled:
+    return Labelled(tuple(encode(text) for text in table.sequences), table.values)

@@ -1,4 +1,4 @@
-"""Fine-tune classifiers over a grid of settings, and keep every result in a ledger.
+"""Fine-tune networks over a grid of settings, and keep every result in a ledger.
 
 A grid is a list of cells: a task, a network, a setting such as the learning rate, and a seed.
 The ledger holds one JSON line for each finished cell; a cell that is in it is not run again. Each
@@ -31,6 +31,7 @@ Batches = Iterable[tuple[Tensor, ...]]
 Key = Mapping[str, object]
 Optimiser = tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]
 Advance = Callable[[int], None]
+Loss = Callable[[Tensor, Tensor], Tensor]
 Result = dict[str, Any]
 Name = TypeVar("Name", bound=Hashable)
 
@@ -51,7 +52,7 @@ def check_finite(scores: Float[np.ndarray, "n C"], epochs: int) -> None:
     """Check the scores of a network.
 
     Args:
-        scores: Scores of the classes.
+        scores: Scores of the classes, or predicted values.
         epochs: Number of epochs after which the scores were finite.
 
     Raises:
@@ -84,18 +85,21 @@ def fit(
     one_pass: Callable[[], Batches],
     validate: Callable[[int], dict[str, float]],
     metric: str,
+    loss: Loss = F.cross_entropy,
     clip: float | None = None,
     progress: Advance | None = None,
 ) -> Fitted:
-    """Train a classifier by cross-entropy and leave it with the weights of its best epoch.
+    """Train a network and leave it with the weights of its best epoch.
 
     Args:
-        model: Maps the inputs of a batch to the scores of classes, ``[B, C]``.
+        model: Maps the inputs of a batch to outputs ``[B, C]``, such as the scores of classes.
         optimiser: Optimizer of its parameters, and the scheduler, stepped after each batch.
         epochs: Number of passes.
-        one_pass: Yields the batches of the next pass: inputs, and last the labels ``[B]``.
+        one_pass: Yields the batches of the next pass: inputs, and last the labels, ``[B]`` for
+            classes.
         validate: Returns the metrics on validation; called with the number of epochs before.
         metric: Metric by which epochs are compared; higher is better.
+        loss: Maps the outputs and the labels of a batch to the loss that is minimised.
         clip: Largest gradient norm; ``None`` does not clip.
         progress: Called with the number of rows after each step.
 
@@ -106,7 +110,7 @@ def fit(
     best, seconds = copy.deepcopy(model.state_dict()), 0.0
     for epoch in range(epochs):
         started = time.perf_counter()
-        learn_pass(model, *optimiser, one_pass(), clip=clip, progress=progress)
+        learn_pass(model, *optimiser, one_pass(), loss=loss, clip=clip, progress=progress)
         if next(model.parameters()).is_cuda:
             torch.cuda.synchronize()
         seconds += time.perf_counter() - started
@@ -129,16 +133,17 @@ def learn_pass(
     rate: torch.optim.lr_scheduler.LRScheduler,
     batches: Batches,
     *,
+    loss: Loss = F.cross_entropy,
     clip: float | None = None,
     progress: Advance | None = None,
 ) -> None:
-    """Train a classifier on each batch once, by cross-entropy; see ``fit``."""
+    """Train a network on each batch once; see ``fit``."""
     model.train()
     device = next(model.parameters()).device
     for *inputs, labels in batches:
-        loss = F.cross_entropy(model(*(x.to(device) for x in inputs)), labels.to(device))
+        error = loss(model(*(x.to(device) for x in inputs)), labels.to(device))
         optimizer.zero_grad()
-        loss.backward()
+        error.backward()
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()

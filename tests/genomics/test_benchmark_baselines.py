@@ -7,6 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from genomics.finetune import baselines
 from genomics.finetune.baselines import KMERS, STRENGTHS, BenchmarkCNN, run_baseline
+from genomics.finetune.goals import Goal
 from genomics.finetune.labelled import Labelled, LabelledTask
 from genomics.finetune.protocol import Baseline
 from genomics.finetune.runs import hold_out
@@ -105,14 +106,16 @@ def test_the_network_is_fitted_as_published_and_chosen_on_validation(
 ) -> None:
     """Adam, 1e-3, 64 rows per step; the model chosen is the best on reversed validation labels."""
     made, seen = task("motif"), []
-    real = baselines.fit_accuracy
+    real = baselines.fit_goal
 
-    def fit(model: torch.nn.Module, optimiser: tuple, epochs: int, **options: object) -> object:
+    def fit(
+        model: torch.nn.Module, optimiser: tuple, epochs: int, goal: Goal, **options: object
+    ) -> object:
         rows = [len(labels) for *_, labels in options["one_pass"]()]  # pyright: ignore
         seen.append((type(optimiser[0]), optimiser[0].param_groups[0]["lr"], epochs, rows[0]))
-        return real(model, optimiser, epochs, **options)  # pyright: ignore
+        return real(model, optimiser, epochs, goal, **options)  # pyright: ignore
 
-    monkeypatch.setattr(baselines, "fit_accuracy", fit)
+    monkeypatch.setattr(baselines, "fit_goal", fit)
     wrong = Labelled(made.test.ids[:200], 1 - made.test.labels[:200])
     found = run("cnn", LabelledTask("m", ("a", "b"), made.train, wrong, made.test), epochs=6)
     assert seen == [(torch.optim.Adam, 1e-3, 6, 64)]

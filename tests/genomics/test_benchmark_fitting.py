@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from genomics.finetune.goals import Classes
 from genomics.finetune.labelled import Labelled, LabelledTask
-from genomics.finetune.runs import Recipe, fit_accuracy, hold_out, record, shuffled
+from genomics.finetune.runs import Recipe, fit_goal, hold_out, record, shuffled
 from seqdiff.training import DivergedError, Fitted, finetuning
 from tests.genomics.toy_tasks import draw, toy
 
-TRUTH = np.array([0, 1, 0, 1])
+TRUTH, GOAL = np.array([0, 1, 0, 1]), Classes(2)
 
 
 def answers(right: int) -> np.ndarray:
@@ -37,12 +38,13 @@ class Script:
         sgd = torch.optim.SGD(self.model.parameters(), lr=1.0)
         rate = torch.optim.lr_scheduler.LambdaLR(sgd, lambda _: 1.0)
         batch = torch.ones(1, 3), torch.zeros(1, dtype=torch.int64)
-        return fit_accuracy(
+        return fit_goal(
             self.model,
             (sgd, rate),
             epochs,
+            GOAL,
             one_pass=lambda: [batch],
-            valid_probs=self.valid_probs,
+            valid_predictions=self.valid_probs,
             valid_labels=TRUTH,
         )
 
@@ -51,7 +53,7 @@ def test_the_first_of_the_best_epochs_stays() -> None:
     """Three of four rows are correct after epochs 2 and 3; then it gets worse."""
     script = Script(*map(answers, (2, 3, 3, 1)))
     fitted = script.fit(4)
-    assert record(fitted) == {"epoch": 2, "valid_accuracy": [0.5, 0.75, 0.75, 0.25]}
+    assert record(fitted, GOAL) == {"epoch": 2, "valid_accuracy": [0.5, 0.75, 0.75, 0.25]}
     assert torch.equal(script.model.weight, script.weights[1])
     for other in (0, 2, 3):
         assert not torch.equal(script.weights[other], script.weights[1])

@@ -10,9 +10,9 @@ from genomics.finetune.classifier import (
     batches,
     crop,
     measure,
-    measure_both,
     pad,
 )
+from genomics.finetune.goals import Classes
 from genomics.finetune.labelled import Labelled
 from genomics.finetune.protocol import Conjoin, Pooling
 from genomics.sequence.alphabet import DNATokenizer, encode
@@ -210,6 +210,8 @@ def test_what_is_not_defined_is_none() -> None:
 
 def test_the_unseen_rows_are_measured_apart() -> None:
     probs = np.array([[0.9, 0.1], [0.2, 0.8], [0.9, 0.1], [0.1, 0.9]])
-    found = measure_both(np.array([0, 1, 1, 0]), probs, np.array([False, False, True, True]))
+    found = Classes(2).measure_both(
+        np.array([0, 1, 1, 0]), probs, np.array([False, False, True, True])
+    )
     assert found["test"]["accuracy"] == 0.5
     assert found["unseen"] == {"num": 2, "accuracy": 1.0, "matthews": 1.0, "auroc": 1.0}

@@ -323,19 +323,27 @@ def test_python_blocks_run(shown_folders: Path, capsys) -> None:
 
 def test_design_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    rows = ["".join(rng.choice(list("ACGT"), 32)) + f"\t{number}" for number in range(40)]
+    rows = ["".join(rng.choice(list("ACGT"), 32)) + f"\t{number}" for number in range(120)]
     (tmp_path / "promoters.tsv").write_text("\n".join(["sequence\tlog2_expr", *rows]) + "\n")
     monkeypatch.chdir(tmp_path)
     config = str(ROOT / "configs" / "experiment" / "genomics" / "design.yaml")
     train = ["train", config, "--data.table=promoters.tsv", "--data.signals=[log2_expr]"]
     small = ["--backbone.d_model=8", "--backbone.n_layer=1", "--trainer.max_steps=0"]
     assert main([*train, "--output=runs/promoters", *small]) == 0
-    block = blocks("python", PAGES["docs/how-to/design.md"])[0]
+    block, oracles = blocks("python", PAGES["docs/how-to/design.md"])
     names: dict = {}
     exec(compile(block, "design.md", "exec"), names)
     assert [len(names[name]) for name in ("strong", "each", "array", "filled")] == [10, 3, 3, 5]
     assert names["each"] == names["array"] and len(names["scores"]) == 10
     assert all(re.fullmatch("TTGACA[ACGT]{17}TATAAT", text) for text in names["filled"])
+    for words in commands(PAGES["docs/how-to/design.md"]):
+        if "--part" in words:
+            assert main([*words[1:], "--members=1", "--epochs=1"]) == 0
+        if "mdlm" in words:
+            assert main(["train", config, *words[3:], *small]) == 0
+    exec(compile(oracles, "design.md", "exec"), names)
+    assert names["spread"].shape == (10, 1)
+    assert [len(design) for design in names["designs"]] == [32] * 4
 
 
 def test_brca1(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
