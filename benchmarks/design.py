@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +343,12 @@ def floors(data: Data) -> dict[str, list[str]]:
     }
 
 
+def spectrum(texts: list[str]) -> np.ndarray:
+    """Count the 6-mers of all sequences together."""
+    counts = count_kmers_of_each([encode(text) for text in texts], KMER)
+    return np.asarray(counts.sum(axis=0)).ravel().astype(np.int64)
+
+
 def measure(data: Data, judge: Oracle, texts: list[str]) -> dict[str, Any]:
     """Compare sequences with the wanted values and with real rows.
 
@@ -351,10 +358,7 @@ def measure(data: Data, judge: Oracle, texts: list[str]) -> dict[str, Any]:
     real, wanted = data.wanted
     predicted = judge.predict(texts)[:, 0]
     others = data.others[0]
-    spectra = [
-        np.asarray(count_kmers_of_each([encode(text) for text in part], KMER).sum(axis=0)).ravel()
-        for part in (texts, others)
-    ]
+    spectra = [spectrum(part) for part in (texts, others)]
     frequencies = [kmer_frequencies([encode(text) for text in part]) for part in (others, texts)]
     between = pairwise_distances(texts)[np.triu_indices(len(texts), 1)]
     near = nearest(texts, data.training[0]).distance
@@ -487,6 +491,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(argv)
     options.ours = [f"--{text}" for text in options.ours]
+    if find_spec("d3_dna") is None and any(name.startswith("d3-") for name in options.models):
+        refuse("design.models: d3-dna is not installed; pip install d3-dna==0.1.3, or leave it out")
     torch.set_num_threads(1)
     described = begin()
     data = prepare(options)
