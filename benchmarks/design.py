@@ -1,11 +1,11 @@
 """Sequences for measured values, by seqdiff and by d3-dna, from the same rows and the same time.
 
 Half of the training rows trains generators and the other half trains the judge, an ensemble of
-convolutional networks. Each generator draws one sequence for each of some test values. The table
-compares what the judge predicts with what was wanted, and the sequences with test rows that no
-generator was asked for. Floors are judged in the same way: the test rows with these values,
+convolutional networks. Each generator draws one sequence for each of some test values. The first
+table compares what the judge predicts with what was wanted, and the sequences with test rows that
+no generator was asked for. Floors are judged in the same way: the test rows with these values,
 training rows of the nearest value, dinucleotide shuffles, and a Markov chain for each interval of
-values.
+values. The second table asks for the value that 1% of the training rows exceed.
 
 Every model trains for ``--minutes`` of CPU time on one thread. Results are kept in ``--work``, and
 a second run continues there. ``--models`` trains some only, so that two can train at once. The
@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import ks_2samp
+from torch.utils.data import TensorDataset
 
 import seqdiff
 from benchmarks.common import begin, make_parser, positive, print_table, refuse, write_json
@@ -54,6 +56,7 @@ from genomics.sequence import (
     encode,
     js_divergence,
 )
+from seqdiff.data import Split
 
 CONFIG = Path(__file__).parents[1] / "configs" / "experiment" / "genomics" / "design.yaml"
 KMER = 6
@@ -91,7 +94,8 @@ def prepare(options: argparse.Namespace) -> Data:
     if options.clip is not None:
         table.values.clip(*options.clip, out=table.values)
     rows = split_rows(table, (0.8, 0.1, 0.1), 0)
-    half = {name: rows_of_part(table, rows[name], "a") for name in ("train", "valid")}
+    learned: tuple[Split, ...] = ("train", "valid")
+    half = {name: rows_of_part(table, rows[name], "a") for name in learned}
     kept = np.concatenate([half["train"], half["valid"], rows["test"]])
     path = work / "generator.tsv"
     if not path.exists():
@@ -102,7 +106,7 @@ def prepare(options: argparse.Namespace) -> Data:
         )
         frame.assign(split=names).to_csv(path, sep="\t", index=False)
     if not (work / "judge" / "oracle.json").exists():
-        own = {name: rows_of_part(table, rows[name], "b") for name in half}
+        own = {name: rows_of_part(table, rows[name], "b") for name in learned}
         source = {"table": str(options.table), "part": "b"}
         train_oracle(table, own, OracleTraining(), source=source).save(work / "judge")
     chosen = np.random.default_rng(0).permutation(rows["test"])
@@ -181,6 +185,42 @@ def draw_ours(
     return found, time.process_time() - start
 
 
+def extrapolate(
+    options: argparse.Namespace, data: Data, judge: Oracle, name: str, seed: int, guidance: float
+) -> dict[str, Any]:
+    """Ask for the value that 1% of the training rows exceed, and judge what is drawn."""
+    asked = float(np.quantile(data.training[1], 0.99))
+    run = seqdiff.load(options.work / name)
+    signal = np.full((options.num // 5, 1), asked, dtype=np.float32)
+    texts = run.sample(len(signal), signal=signal, guidance=guidance, seed=seed)
+    return {"asked": asked, **extremes(data, judge, texts)}
+
+
+def best_rows(data: Data, judge: Oracle) -> dict[str, Any]:
+    """Judge the training rows of the generators above the value that ``extrapolate`` asks for."""
+    texts, values = data.training
+    best = np.flatnonzero(values > np.quantile(values, 0.99))
+    found = extremes(data, judge, [texts[i] for i in best])
+    return {
+        "asked": float(np.quantile(values, 0.99)),
+        **found,
+        "measured": float(values[best].mean()),
+    }
+
+
+def extremes(data: Data, judge: Oracle, texts: list[str]) -> dict[str, Any]:
+    """Return mean and spread of the predictions, and the distance to training rows."""
+    predicted = judge.predict(texts)[:, 0]
+    near = nearest(texts, data.training[0]).distance
+    return {
+        "sequences": len(texts),
+        "predicted": float(predicted.mean()),
+        "standard_deviation": float(predicted.std()),
+        "best_predicted": float(predicted.max()),
+        "novelty": float(np.median(near)),
+    }
+
+
 def peer_config(options: argparse.Namespace, length: int, network: str) -> Any:
     """Return the configuration of d3-dna's K562 example, with widths and warm-up cut to fit.
 
@@ -188,13 +228,11 @@ def peer_config(options: argparse.Namespace, length: int, network: str) -> Any:
     place of 768 and 256, blocks 4 in place of 12, rows of a batch 32 in place of 256, warm-up 100
     steps in place of 2,500, and precision is that of the CPU.
     """
-    from omegaconf import OmegaConf
-
     kinds = {
         "transformer": {"hidden_size": 128, "n_blocks": 4, "n_heads": 4, "dropout": 0.1},
         "conv": {"conv_channels": 128},
     }
-    return OmegaConf.create(
+    return import_module("omegaconf").OmegaConf.create(
         {
             "dataset": {
                 "name": "design",
@@ -247,10 +285,9 @@ def peer_config(options: argparse.Namespace, length: int, network: str) -> Any:
 
 def peer_network(config: Any) -> torch.nn.Module:
     """Build one of d3-dna's networks."""
-    from d3_dna.models import ConvolutionalModel, TransformerModel
-
+    models = import_module("d3_dna.models")
     transformer = config.model.architecture == "transformer"
-    return (TransformerModel if transformer else ConvolutionalModel)(config)
+    return (models.TransformerModel if transformer else models.ConvolutionalModel)(config)
 
 
 def standard(values: np.ndarray, training: np.ndarray) -> torch.Tensor:
@@ -260,29 +297,28 @@ def standard(values: np.ndarray, training: np.ndarray) -> torch.Tensor:
 
 def train_peer(options: argparse.Namespace, data: Data, name: str, network: str) -> dict[str, Any]:
     """Train a network of d3-dna by its own trainer until the time is over."""
-    from d3_dna import D3Trainer
-    from pytorch_lightning import Callback, seed_everything
-    from torch.utils.data import TensorDataset
-
+    lightning = import_module("pytorch_lightning")  # the package that d3-dna builds on
     run = options.work / name
-    seed_everything(0)
+    lightning.seed_everything(0)
     texts, values = data.training
     config = peer_config(options, len(texts[0]), network)
     steps = 0
     start, began = time.process_time(), time.perf_counter()
 
-    class Budget(Callback):
-        def on_train_batch_end(self, trainer: Any, *_: object) -> None:
-            nonlocal steps
-            steps += 1
-            trainer.should_stop = time.process_time() - start > 60 * options.minutes
+    def count(trainer: Any, *_: object) -> None:
+        nonlocal steps
+        steps += 1
+        trainer.should_stop = time.process_time() - start > 60 * options.minutes
 
     def dataset(part: tuple[list[str], np.ndarray]) -> TensorDataset:
         ids = torch.from_numpy(np.stack([encode(text) for text in part[0]]).astype(np.int64))
         return TensorDataset(ids, standard(part[1], values))
 
-    trainer, module = D3Trainer(config, work_dir=str(run), callbacks=[Budget()]).fit(
-        dataset(data.training), dataset(data.valid)
+    budget = type("Budget", (lightning.Callback,), {"on_train_batch_end": staticmethod(count)})
+    trainer, module = (
+        import_module("d3_dna")
+        .D3Trainer(config, work_dir=str(run), callbacks=[budget()])
+        .fit(dataset(data.training), dataset(data.valid))
     )
     seconds, wall = time.process_time() - start, time.perf_counter() - began
     trainer.save_checkpoint(run / "model.ckpt")
@@ -302,10 +338,8 @@ def draw_peer(
     options: argparse.Namespace, data: Data, name: str, network: str
 ) -> tuple[list[str], float]:
     """Draw for the wanted values with d3-dna's sampler, 20 Euler steps as published."""
-    from d3_dna import D3Sampler
-
     config = peer_config(options, len(data.training[0][0]), network)
-    sampler = D3Sampler(config)
+    sampler = import_module("d3_dna").D3Sampler(config)
     torch.manual_seed(0)
     checkpoint = str(options.work / name / "model.ckpt")
     sampler.load(checkpoint=checkpoint, model=peer_network(config), device="cpu")
@@ -362,10 +396,10 @@ def measure(data: Data, judge: Oracle, texts: list[str]) -> dict[str, Any]:
     frequencies = [kmer_frequencies([encode(text) for text in part]) for part in (others, texts)]
     between = pairwise_distances(texts)[np.triu_indices(len(texts), 1)]
     near = nearest(texts, data.training[0]).distance
-    real_predicted = judge.predict(real)[:, 0]
+    compared: Any = ks_2samp(predicted, judge.predict(real)[:, 0])
     return {
         **measure_predictions(wanted, {"judge": predicted})["judge"],
-        "ks": float(ks_2samp(predicted, real_predicted).statistic),
+        "ks": float(compared.statistic),
         f"js_distance_{KMER}": float(np.sqrt(js_divergence(spectra[0], spectra[1]))),
         "auroc_4mers": discriminator_auroc(frequencies[0], frequencies[1], 0),
         "novelty": float(np.median(near)),
@@ -375,29 +409,46 @@ def measure(data: Data, judge: Oracle, texts: list[str]) -> dict[str, Any]:
     }
 
 
-def results(options: argparse.Namespace, data: Data, judge: Oracle) -> dict[str, dict[str, Any]]:
-    """Train what is missing, draw, and measure every set of sequences."""
-    found: dict[str, dict[str, Any]] = {}
+Sets = dict[str, dict[str, Any]]
+
+
+def results(options: argparse.Namespace, data: Data, judge: Oracle) -> tuple[Sets, Sets]:
+    """Train what is missing, draw, and measure every set of sequences.
+
+    Returns:
+        The sets for the wanted values, and those for the greatest values.
+    """
+    found: Sets = {}
+    path = options.work / "best-training-rows.json"
+    top: Sets = {"best training rows": keep(path, partial(best_rows, data, judge))}
     for name, texts in floors(data).items():
         path = options.work / f"{slug(name)}.json"
         found[name] = keep(path, partial(measure, data, judge, texts))
     for name in options.models:
         ours = OURS.fullmatch(name)
-        if ours is not None:
-            model = (options, data, name, int(ours[1]))
-            train = partial(train_ours, *model)
-            draws = {
-                f"{name}, guidance {guidance:g}": partial(draw_ours, *model, guidance)
-                for guidance in options.guidance
-            }
-        else:
+        seed = -1 if ours is None else int(ours[1])
+        if ours is None:
             peer = (options, data, name, name.removeprefix("d3-"))
             train, draws = partial(train_peer, *peer), {name: partial(draw_peer, *peer)}
+        else:
+            train = partial(train_ours, options, data, name, seed)
+            draws = {
+                f"{name}, guidance {guidance:g}": partial(
+                    draw_ours, options, data, name, seed, guidance
+                )
+                for guidance in options.guidance
+            }
         trained = keep(options.work / f"{name}-training.json", train)
         for shown, draw in draws.items():
             path = options.work / f"{slug(shown)}.json"
             found[shown] = keep(path, partial(record, path, data, judge, trained, draw))
-    return found
+        for guidance in () if ours is None else options.guidance:
+            shown = f"{name}, guidance {guidance:g}"
+            path = options.work / f"top-{slug(shown)}.json"
+            top[shown] = keep(
+                path, partial(extrapolate, options, data, judge, name, seed, guidance)
+            )
+    return found, top
 
 
 def record(
@@ -446,6 +497,14 @@ COLUMNS = {
     "bits/base": lambda row: "{bits_per_base:.4f} ± {standard_error:.4f}".format(
         **row["training"]["bound_given_values"]
     ),
+}
+
+TOP_COLUMNS = {
+    "asked": lambda row: f"{row['asked']:.2f}",
+    "measured": lambda row: f"{row['measured']:.2f}",
+    "predicted": lambda row: f"{row['predicted']:.2f} ± {row['standard_deviation']:.2f}",
+    "greatest": lambda row: f"{row['best_predicted']:.2f}",
+    "novelty": lambda row: f"{row['novelty']:.0f}",
 }
 
 
@@ -497,9 +556,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     described = begin()
     data = prepare(options)
     judge = Oracle.load(options.work / "judge")
-    found = results(options, data, judge)
-    rows = [[name, *(cell(show, row) for show in COLUMNS.values())] for name, row in found.items()]
-    print_table(["set", *COLUMNS], rows)
+    found, top = results(options, data, judge)
+    for columns, sets in ((COLUMNS, found), (TOP_COLUMNS, top)):
+        rows = [
+            [name, *(cell(show, row) for show in columns.values())] for name, row in sets.items()
+        ]
+        print_table(["set", *columns], rows)
+        print()
     settings = {
         key: str(value) if isinstance(value, Path) else value
         for key, value in vars(options).items()

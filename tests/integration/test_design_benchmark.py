@@ -1,11 +1,11 @@
 """The benchmark of designs at small size."""
 
 import json
+from argparse import Namespace
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,8 +32,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prepared(table: Path) -> tuple[SimpleNamespace, Data]:
-    options = SimpleNamespace(
+def prepared(table: Path) -> tuple[Namespace, Data]:
+    options = Namespace(
         table=table, signal="level", group="kin", split=None, clip=None, num=30,
         work=table.parent / "work",
     )  # fmt: skip
@@ -107,6 +107,10 @@ def test_runs_and_records(prepared, capsys) -> None:
     arguments += ["--work", str(options.work), "--minutes", "0.01", "--models", "seqdiff-0"]
     design.main([*arguments, "--guidance", "1", "--json", str(path), *small])
     assert "seqdiff-0, guidance 1" in capsys.readouterr().out
-    found = json.loads(path.read_text())["results"]["seqdiff-0, guidance 1"]
+    results = json.loads(path.read_text())["results"]
+    found = results["sets"]["seqdiff-0, guidance 1"]
+    best = results["top"]
+    assert best["best training rows"]["measured"] > best["best training rows"]["asked"]
+    assert best["seqdiff-0, guidance 1"]["sequences"] == 6
     assert found["training"]["steps"] * 32 == found["training"]["sequences"]
     assert (options.work / "seqdiff-0-guidance-1.fa").read_text().count(">") == 30
