@@ -106,7 +106,7 @@ def prepare(options: argparse.Namespace) -> Data:
         )
         frame.assign(split=names).to_csv(path, sep="\t", index=False)
     if not (work / "judge" / "oracle.json").exists():
-        own = {name: rows_of_part(table, rows[name], "b") for name in learned}
+        own: dict[Split, np.ndarray] = {n: rows_of_part(table, rows[n], "b") for n in learned}
         source = {"table": str(options.table), "part": "b"}
         train_oracle(table, own, OracleTraining(), source=source).save(work / "judge")
     chosen = np.random.default_rng(0).permutation(rows["test"])
