@@ -569,7 +569,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if key not in ("json", "pairs", "work")
     }
     write_json(
-        options.json, f"design-{options.table.name.split('.')[0]}", described, settings, found
+        options.json,
+        f"design-{options.table.name.split('.')[0]}",
+        described,
+        settings,
+        {"sets": found, "top": top},
     )
 
 
