@@ -249,7 +249,9 @@ def test_tokenizer_json(bert: BertTokenizer, tmp_path: Path) -> None:
     other = JSONTokenizer(str(file))
     assert other.fingerprint != same.fingerprint
     file.write_text(json.dumps({"model": {"type": "none"}}))
-    with pytest.raises(ValueError, match=r"must be a tokenizer.json that the tokenizers library can read, got"):
+    with pytest.raises(
+        ValueError, match=r"must be a tokenizer.json that the tokenizers library can read, got"
+    ):
         JSONTokenizer(str(file)).encode("a")
     bert._loaded.engine.save(str(file))
     framed = JSONTokenizer(str(file), bos="[CLS]", eos="[END]")
