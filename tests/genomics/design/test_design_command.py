@@ -17,7 +17,7 @@ import seqdiff
 from genomics.commands import design as command
 from genomics.data.tables import TableDataset
 from genomics.design import Candidates, Choice, Constraints, Oracle, choose, saturate
-from genomics.design.designs import rate
+from genomics.design.designs import distances_between, rate
 from seqdiff.cli.app import main
 from tests.genomics.design.test_constraints import levenshtein, other
 
@@ -307,6 +307,25 @@ def test_copies_count_once() -> None:
     candidates = Candidates(list("abcd"), sequences, target, ["x", "y"], [], none, none[0])
     found = choose(candidates, Choice(constraints=Constraints(), num=3, spread=0))
     assert found.chosen.tolist() == [0, 3, 2] and found.failures == "copies 1"
+
+
+def test_designs_differ_in_a_tenth_of_their_bases_by_default() -> None:
+    """The second sequence is one base off the first, and the third is two off."""
+    sequences = ["ACGTTGCAACCATTGCAGAC", "ACGTTGCAACCATTGCAGAA", "TCGTTGCAACCATTGCAGAA"]
+    none, target = np.zeros((1, 0)), np.zeros(3, dtype=np.int64)
+    candidates = Candidates(list("abc"), sequences, target, ["x"], [], none, none[0])
+    found = choose(candidates, Choice(constraints=Constraints(), num=3))
+    assert found.chosen.tolist() == [0, 2]
+    assert distances_between(sequences).tolist() == [1, 2, 1]
+
+
+def test_every_target_has_its_number_of_designs_and_the_best_is_of_any() -> None:
+    sequences = ["AAAAAC", "AAAATC", "AAATTC", "GGGGGC", "GGGGTC", "GGGTTC"]
+    none, target = np.zeros((2, 0)), np.repeat(np.arange(2), 3)
+    candidates = Candidates(list("abcdef"), sequences, target, ["x", "y"], [], none, none[0])
+    choice = Choice(constraints=Constraints(), num=2, spread=0, maximise="gc")
+    found = choose(candidates, choice, GCOracle())
+    assert found.chosen.tolist() == [0, 1, 3, 4] and found.best == 2
 
 
 def test_quality_by_hand() -> None:
