@@ -172,8 +172,12 @@ def outcomes(
     allowed: Tensor | None = None,
     padding: Tensor | None = None,
     avoid: WordAutomaton | None = None,
+    signal: Tensor | None = None,
 ) -> Outcomes:
-    """Run a sampler on one row ``[L]`` for every outcome, all known paths in one batch."""
+    """Run a sampler on one row ``[L]`` for every outcome, all known paths in one batch.
+
+    The signal is that of the row, ``[S]``, or of its positions, ``[L, S]``.
+    """
     waiting: list[tuple[int, ...]] = [()]
     chances, tokens, nfe, history = [], [], [], []
     while waiting:
@@ -192,6 +196,7 @@ def outcomes(
             hidden,
             within,
             lambda step, x, steps=steps: steps.append(x.clone()),
+            None if signal is None else signal.expand(count, *signal.shape),
             avoid=None if avoid is None else Completions.begin(avoid, x_t, within, hidden),
         )
         sampler.fill(canvas)

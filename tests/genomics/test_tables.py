@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from genomics.data import TableDataModule
 from genomics.data.windows import mirror
-from genomics.io import canonical, hashed_fraction, read_table, split_rows
+from genomics.io import canonical, hashed_fraction, read_table, split_rows, tables
 from genomics.sequence import decode, encode, reverse_complement
 from seqdiff.data import Examples
 from seqdiff.data.dataset import EvaluationSet, TrainingStream
@@ -60,6 +60,15 @@ def test_every_format_holds_the_same_table(tmp_path: Path) -> None:
         assert found.sequences == wanted.sequences and found.names == wanted.names
         assert np.array_equal(found.values, wanted.values, equal_nan=True)
         assert found.split == wanted.split
+    assert found.rows.tolist() == [1, 2, 3, 4], "a parquet file has no row of names"
+
+
+def test_blanks_do_not_count_and_missing_values_have_several_names(tmp_path: Path) -> None:
+    cells = ["1", " 2 ", "", " ", "NA", "N/A", "nan", "NaN"]
+    lines = [f" ac{'gt' * i} \t{cell}\t{i}" for i, cell in enumerate(cells)]
+    found = read_table(write(tmp_path, "\n".join(["sequence\tx\ty", *lines])), signals=["x", "y"])
+    assert found.sequences == ["AC" + "GT" * i for i in range(8)]
+    assert np.array_equal(found.values[:, 0], [1, 2, *[np.nan] * 6], equal_nan=True)
 
 
 BAD = {
@@ -186,6 +195,17 @@ def test_unknown_bases_of_arrays_are_n(tmp_path: Path) -> None:
     assert found.sequences == ["ANG", "TAN", "GGG"]
 
 
+def test_arrays_are_read_in_blocks_of_rows(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tables, "_BLOCK_ROWS", 2)
+    for suffix in (".npz", ".h5"):
+        path = write_arrays(tmp_path / f"t{suffix}", {"train": np.dstack([ONE_HOT, TRACKS])})
+        found = read_table(path, signals=["a", "b"])
+        assert found.sequences == ["ACG", "TAC", "GGG"] and np.array_equal(found.values, TRACKS)
+    bad = write_arrays(tmp_path / "bad.npz", {"X": ONE_HOT * [[[1]], [[1]], [[2]]]})
+    with pytest.raises(ValueError, match=r"X\[2\] must be one-hot"):
+        read_table(bad)
+
+
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.text("ACGTN", min_size=5, max_size=5).filter(lambda s: s != "NNNNN"), min_size=1)
@@ -210,6 +230,11 @@ BAD_ARRAYS = {
         {"X": ONE_HOT * 0.9},
         r"X\[0\] must be one-hot, got \[0\.9, 0\.0, 0\.0, 0\.0\] at position 0; write 1",
     ),
+    "two bases": (
+        {"X": ONE_HOT + 0.5 * np.roll(ONE_HOT, 1, axis=2), "y": VECTORS},
+        r"X\[0\] must be one-hot, got \[1\.0, 0\.5, 0\.0, 0\.0\] at position 0",
+    ),
+    "every base": ({"X": np.ones((2, 3, 4))}, r"X\[0\] must be one-hot, got \[1\.0, 1\.0, 1\.0"),
     "nothing": (
         {"X": ONE_HOT * [[[1]], [[0]], [[1]]], "y": VECTORS},
         r"X\[1\] must have a known base, got none",
@@ -334,6 +359,12 @@ def test_rows_without_a_group_are_on_their_own(tmp_path: Path) -> None:
     assert all(np.array_equal(found[split], alone[split]) for split in ("train", "valid", "test"))
 
 
+def test_a_split_without_a_fraction_is_left_out(tmp_path: Path) -> None:
+    table = read_table(random_table(tmp_path))
+    parts = split_rows(table, (0.5, 0.5, 0.0))
+    assert set(parts) == {"train", "valid"} and abs(len(parts["train"]) - 200) < 4.9 * 10
+
+
 def test_copies_in_two_splits_are_refused(tmp_path: Path) -> None:
     for copy in ("ACGA", "TCGT"):
         text = f"sequence\tsplit\nACGA\ttrain\nCCCC\ttest\n{copy}\ttest\n"
@@ -360,6 +391,25 @@ def test_rows_hold_sequences_values_classes_and_padding(tmp_path: Path) -> None:
     assert np.array_equal(train.signal.numpy(), [[1, -2], [np.nan, 4]], equal_nan=True)
     assert EvaluationSet(data.dataset("valid"))[0].label.tolist() == [NO_LABEL]
     assert EvaluationSet(data.dataset("test"))[0].padding is None, "its only row is full"
+
+
+def test_columns_and_splits_are_those_that_are_named(tmp_path: Path) -> None:
+    text = random_table(tmp_path).read_text().replace("sequence", "dna")
+    path, fractions = write(tmp_path, text), (0.5, 0.3, 0.2)
+    data = TableDataModule(
+        path, ["x"], sequence="dna", group="group", split=fractions, split_seed=3
+    )
+    table = read_table(path, sequence="dna", group="group")
+    for split, rows in split_rows(table, fractions, 3).items():
+        assert data.dataset(split).table.rows.tolist() == table.rows[rows].tolist()
+    named = TableDataModule(
+        write(tmp_path, TEXT.replace("split", "part"), "p.tsv"), ["x", "y"], split_column="part"
+    )
+    assert [named.dataset(s).table.names for s in ("train", "valid", "test")] == [
+        ["a", "b"],
+        ["c"],
+        ["d"],
+    ]
 
 
 def test_full_rows_have_no_padding_and_clipped_values(tmp_path: Path) -> None:
@@ -391,6 +441,8 @@ def test_strands_are_mixed_only_if_asked(tmp_path: Path) -> None:
         known = {sequence for sequence in dataset.table.sequences}
         seen = [decode(row) in known for row in batch.tokens.numpy()]
         assert all(seen) != both
+        deviation = 0.5 * len(seen) ** 0.5  # |z| < 4.9 has a false-alarm rate of 1e-6
+        assert not both or abs(sum(seen) - len(seen) / 2) < 4.9 * deviation
 
 
 REFUSED = {
@@ -434,3 +486,14 @@ def test_baselines_are_fitted_to_the_training_rows(tmp_path: Path) -> None:
     assert int(found["Markov order 0"].num_tokens.sum()) == tokens
     assert found["Markov order 0"].bits_per_token == pytest.approx(2.0, abs=0.02)
     assert any(name.startswith("interpolated") for name in found)
+
+
+def test_baselines_read_the_strands_that_training_reads(tmp_path: Path) -> None:
+    """Rows of A and C take a bit for a base, and two bits if T and G of other strands count."""
+    rng = np.random.default_rng(0)
+    rows = ["".join(rng.choice(list("AC"), 30)) + f"\t{i}" for i in range(100)]
+    path = write(tmp_path, "\n".join(["sequence\tx", *rows]))
+    for both, bits in ((False, 1.0), (True, 2.0)):
+        data = TableDataModule(path, ["x"], reverse_complement=both)
+        found = data.baselines("test")["Markov order 0"]
+        assert found.bits_per_token == pytest.approx(bits, abs=0.03)

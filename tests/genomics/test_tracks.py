@@ -46,7 +46,7 @@ def same(found: np.ndarray, wanted: list) -> bool:
 
 
 def test_every_format_holds_the_same_values(tmp_path: Path) -> None:
-    written = "track type=bedGraph\n#chrom\n\nelse 5 9 3\n" + text()
+    written = "browser position a:1-9\ntrack type=bedGraph\n#chrom\n\nelse 5 9 3\n" + text()
     files = [
         write_bigwig(tmp_path / "t.bw"),
         write_bigwig(tmp_path / "t.bigWig"),

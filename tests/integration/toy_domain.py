@@ -7,7 +7,7 @@ row has an unknown symbol. The module imports the core and no other domain.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from seqdiff.backbones import Backbone
 from seqdiff.blocks import cut, join
 from seqdiff.data.datamodule import SequenceDataModule, Split
-from seqdiff.data.dataset import Examples, SequenceDataset
+from seqdiff.data.dataset import Examples, SequenceDataset, Signals
 from seqdiff.data.reader import Record
 from seqdiff.data.tokenizer import Tokenizer
 from seqdiff.likelihood import RowNats
@@ -107,6 +107,82 @@ class ToyData(SequenceDataModule):
     def baselines(self, split: Split) -> dict[str, RowNats]:
         counted = self.dataset(split).rows(np.arange(len(self.dataset(split))))[1].sum(axis=1)
         return {"uniform": RowNats(counted * np.log(len(ALPHABET)), counted)}
+
+
+Values = Literal["usual", "constant", "unknown", "infinite"]
+
+
+class MeasuredSet(SequenceDataset):
+    """Rows, or positions, with a level: a symbol is one of u, v, w with chance sigmoid(2 level).
+
+    The second value, ``other``, says nothing and is often unknown.
+    """
+
+    def __init__(
+        self, size: int, length: int, seed: int, *, tracks: bool, ragged: bool, values: Values
+    ) -> None:
+        random = np.random.default_rng(seed)
+        shape = (size, length if tracks else 1)
+        level = random.uniform(-2, 2, shape)
+        low = random.random((size, length)) < 1 / (1 + np.exp(-2 * level))
+        self.tokens = np.where(low, 0, 3) + random.integers(3, size=low.shape)
+        other = np.where(random.random(shape) < 0.25, np.nan, random.normal(5, 2, shape))
+        wrong = {"constant": 1.0, "unknown": np.nan, "infinite": np.inf}
+        other = other if values == "usual" else np.full(shape, wrong[values])
+        signal = np.stack((level, other), axis=-1).astype(np.float32)
+        self.signal = signal if tracks else signal[:, 0]
+        self.pads = np.arange(length) >= (6 + np.arange(size) % (length - 5))[:, None]
+        self.ragged = ragged
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def rows(
+        self, indices: Int64[np.ndarray, " B"]
+    ) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+        known = ~self.pads[indices] if self.ragged else np.ones_like(self.pads[indices])
+        return np.where(known, self.tokens[indices], len(ALPHABET)), known
+
+    def signals(self, indices: Int64[np.ndarray, " B"]) -> Signals:
+        return self.signal[indices]
+
+    def padding(self, indices: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"] | None:
+        return self.pads[indices] if self.ragged else None
+
+
+class MeasuredData(ToyData):
+    """Data with measured values, of rows or of positions."""
+
+    def __init__(
+        self,
+        *,
+        length: int = 12,
+        batch_size: int = 16,
+        eval_batch_size: int | None = None,
+        num_workers: int = 0,
+        tracks: bool = False,
+        ragged: bool = False,
+        values: Values = "usual",
+    ) -> None:
+        super().__init__(
+            length=length,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            num_workers=num_workers,
+        )
+        self.signals, self.signal_tracks = ["level", "other"], tracks
+        self.ragged, self.values = ragged, values
+
+    def dataset(self, split: Split) -> SequenceDataset:
+        sizes: dict[str, int] = {"train": 300, "valid": 13, "test": 40}
+        return MeasuredSet(
+            sizes[split],
+            self.length,
+            list(sizes).index(split),
+            tracks=self.signal_tracks,
+            ragged=self.ragged,
+            values=self.values,
+        )
 
 
 class ToyNet(Backbone):

@@ -83,10 +83,12 @@ def test_runs_of_a_base_are_at_most_as_long_as_allowed() -> None:
     passed = Constraints(homopolymer=2).passes(free + rows)["homopolymer"]
     assert passed.tolist() == [not re.search(r"(.)\1\1", row) for row in free + rows]
     assert passed[80:].all() and any("AA" in row for row in rows), "a run of two is allowed"
+    unknown = Constraints(homopolymer=2).passes(["NNNNA", "AANAA", "NAAAN"])["homopolymer"]
+    assert unknown.tolist() == [True, True, False], "unknown bases are no run"
 
 
 def test_gc_and_motifs_by_hand() -> None:
-    rows = ["ACGT", "GGCC", "AATT", "ATGC", "NNAG", "NNNN"]
+    rows = ["ACGT", "GGCC", "AATT", "GGCA", "NNAG", "NNNN"]
     passed = Constraints(gc=(0.5, 0.75)).passes(rows)["gc"]
     assert passed.tolist() == [True, False, False, True, True, False]
     passed = Constraints(motif=("RC", "T@1")).passes(["TTGC", "GCTA", "ATAC", "ATCC"])["motif"]
@@ -116,6 +118,13 @@ def test_the_nearest_training_sequence_by_dynamic_programming(monkeypatch) -> No
     limits = Constraints(min_distance=1, max_distance=4).passes(rows, found)
     assert limits["min_distance"].tolist() == [d >= 1 for d in found.distance.tolist()]
     assert limits["max_distance"].tolist() == [d <= 4 for d in found.distance.tolist()]
+
+
+def test_limits_of_the_distance_are_allowed() -> None:
+    near = Nearest(np.array([1, 2, 4, 5]), np.zeros(4, dtype=np.int64))
+    held = Constraints(min_distance=2, max_distance=4).passes(["A"] * 4, near)
+    assert held["min_distance"].tolist() == [False, True, True, True]
+    assert held["max_distance"].tolist() == [True, True, True, False]
 
 
 def test_failures_are_counted_by_constraint() -> None:

@@ -17,10 +17,9 @@ import seqdiff
 from genomics.commands import design as command
 from genomics.data.tables import TableDataset
 from genomics.design import Candidates, Choice, Constraints, Oracle, choose, saturate
-from genomics.design.designs import rate
+from genomics.design.designs import distances_between, rate
 from seqdiff.cli.app import main
 from tests.genomics.design.test_constraints import levenshtein, other
-from tests.integration.test_signal_run import CONFIG, SMALL, write_table
 
 
 class GCOracle:
@@ -36,19 +35,6 @@ class GCOracle:
         share = np.array([(s.count("G") + s.count("C") + 0.5) / (len(s) + 1) for s in sequences])
         value = np.log(share / (1 - share)) + self.shift
         return np.stack([np.array(list(map(len, sequences))), value], axis=1).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_table(tmp_path_factory.mktemp("data") / "t.tsv")
-
-
-@pytest.fixture(scope="module")
-def trained(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("run") / "run"
-    data = [f"--data.table={table}", "--data.signals=[gc, noise]"]
-    assert main(["train", str(CONFIG), f"--output={run}", *SMALL, *data]) == 0
-    return run
 
 
 @pytest.fixture
@@ -86,19 +72,19 @@ def read(folder: Path) -> list[dict[str, str]]:
 
 
 def test_designs_hold_every_constraint_and_come_close_to_what_is_wanted(
-    trained: Path, table: Path, oracles: list[str], tmp_path: Path, capsys
+    gc_run: Path, gc_table: Path, oracles: list[str], tmp_path: Path, capsys
 ) -> None:
     out = tmp_path / "a" / "out"
     flags = ["--signal=gc=0.8", "--num=6", "--candidates=80", "--gc", "0.5", "0.9", "--seed=3"]
     flags += ["--homopolymer=4", "--avoid-sites=EcoRI,HinfI", "--avoid=TATA", "--avoid=GCGC"]
     flags += ["--motif=TGAC@3", "--motif=RRY", "--min-distance=5", "--max-distance=12"]
-    assert main(["design", str(trained), f"--out={out}", *flags, *oracles]) == 0
+    assert main(["design", str(gc_run), f"--out={out}", *flags, *oracles]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     rows = read(out)
     assert len(rows) == 6 and said.startswith(f"{out}: 6 designs of 80 candidates, of which")
-    with table.open(newline="") as file:
+    with gc_table.open(newline="") as file:
         known = {r["name"]: r["sequence"] for r in csv.DictReader(file, delimiter="\t")}
-    data = seqdiff.load(trained).datamodule.dataset("train")
+    data = seqdiff.load(gc_run).datamodule.dataset("train")
     assert isinstance(data, TableDataset)
     training = set(data.table.names)
     for row in rows:
@@ -134,27 +120,25 @@ def test_designs_hold_every_constraint_and_come_close_to_what_is_wanted(
 
 
 def test_the_same_seed_gives_the_same_files(
-    trained: Path, oracles: list[str], tmp_path: Path
+    gc_run: Path, oracles: list[str], tmp_path: Path
 ) -> None:
     flags = ["--signal=gc=0.8", "--num=3", "--candidates=12", oracles[0]]
     contents = []
     for name, seed, batch in (("a", 1, 12), ("a", 1, 5), ("b", 2, 12)):
         out = tmp_path / name
         more = [f"--seed={seed}", f"--batch-size={batch}", f"--out={out}"]
-        assert main(["design", str(trained), *flags, *more]) == 0
+        assert main(["design", str(gc_run), *flags, *more]) == 0
         contents.append((out / "designs.tsv").read_bytes())
         assert "its predictions are too good. Add --judge" in (out / "design.html").read_text()
     assert contents[0] == contents[1] != contents[2]
 
 
-def test_every_row_of_a_file_gets_designs(
-    trained: Path, oracles: list[str], tmp_path: Path
-) -> None:
+def test_every_row_of_a_file_gets_designs(gc_run: Path, oracles: list[str], tmp_path: Path) -> None:
     wanted = tmp_path / "wanted.tsv"
     wanted.write_text("name\tgc\nlow\t-1.5\nhigh\t1.5\n")
     out = tmp_path / "out"
     flags = [f"--signal-file={wanted}", "--num=3", "--candidates=30", "--spread=0", *oracles]
-    assert main(["design", str(trained), f"--out={out}", *flags]) == 0
+    assert main(["design", str(gc_run), f"--out={out}", *flags]) == 0
     rows = read(out)
     assert [row["target"] for row in rows] == ["low"] * 3 + ["high"] * 3
     assert {row["name"].rpartition("_")[0] for row in rows} == {"low", "high"}
@@ -164,14 +148,14 @@ def test_every_row_of_a_file_gets_designs(
         assert float(row["predicted_gc"]) == pytest.approx(goal, abs=0.6)
 
 
-def test_templates_and_other_training_sequences(trained: Path, tmp_path: Path, capsys) -> None:
+def test_templates_and_other_training_sequences(gc_run: Path, tmp_path: Path, capsys) -> None:
     templates, known = tmp_path / "t.fa", tmp_path / "known.fa"
     templates.write_text(">one\nACGTNNNNNNRR\n>two\nNNNNNNTTNNNN\n")
     known.write_text(">k1\nACGTACGTACAA\n>k2\nGGGGGGTTGGGG\n")
     out = tmp_path / "out"
     flags = [f"--infill={templates}", f"--training={known}", "--num=2", "--candidates=8"]
     flags += ["--min-distance=1", "--select=determinantal", f"--out={out}"]
-    assert main(["design", str(trained), *flags]) == 0
+    assert main(["design", str(gc_run), *flags]) == 0
     rows = read(out)
     assert [row["target"] for row in rows] == ["one", "one", "two", "two"]
     for row in rows:
@@ -181,26 +165,24 @@ def test_templates_and_other_training_sequences(trained: Path, tmp_path: Path, c
     assert "Predicted against wanted" not in (out / "design.html").read_text()
 
 
-def test_the_greatest_prediction_is_taken(
-    trained: Path, oracles: list[str], tmp_path: Path
-) -> None:
+def test_the_greatest_prediction_is_taken(gc_run: Path, oracles: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     flags = ["--maximise=gc", "--num=30", "--candidates=30", "--spread=0", oracles[0]]
-    assert main(["design", str(trained), f"--out={out}", *flags]) == 0
+    assert main(["design", str(gc_run), f"--out={out}", *flags]) == 0
     found = [float(row["predicted_gc"]) for row in read(out)]
     assert found == sorted(found, reverse=True) and found[0] > found[-1]
 
 
 def test_sampling_avoids_words_from_python_and_the_command_line(
-    trained: Path, tmp_path: Path, fails
+    gc_run: Path, tmp_path: Path, fails
 ) -> None:
     out = tmp_path / "a.fa"
-    common = ["sample", str(trained), "--num=30", "--seed=4", f"--out={out}"]
+    common = ["sample", str(gc_run), "--num=30", "--seed=4", f"--out={out}"]
     assert main([*common, "--avoid=ACG", "--avoid=SSSS"]) == 0
     written = [str(r.seq) for r in SeqIO.parse(out, "fasta")]
     never = re.compile("ACG|CGT|[CG]{4}")
     assert not any(map(never.search, written))
-    run = seqdiff.load(trained)
+    run = seqdiff.load(gc_run)
     assert run.sample(30, seed=4, avoid=["ACG", "SSSS"]) == written
     assert sum(map(bool, map(never.search, run.sample(30, seed=4)))) > 15
     assert run.infill("ACNNACNN", 5, seed=1, avoid=["ACG"]) != []
@@ -257,7 +239,7 @@ def test_sampling_avoids_words_from_python_and_the_command_line(
     ],
 )
 def test_what_cannot_be_designed_is_one_line(
-    trained: Path, tmp_path: Path, fails, flags: list[str], said: str
+    gc_run: Path, tmp_path: Path, fails, flags: list[str], said: str
 ) -> None:
     (tmp_path / "T").write_text(">one\nACGTNNNNNNRR\n")
     (tmp_path / "W").write_text("name\tgc\na\t1\n")
@@ -265,16 +247,16 @@ def test_what_cannot_be_designed_is_one_line(
     out = tmp_path / "out"
     size = [] if any("--candidates" in f or "--num" in f for f in flags) else ["--num=2"]
     more = [] if any("--candidates" in f for f in flags) else ["--candidates=20"]
-    assert said in fails(["design", str(trained), f"--out={out}", *flags, *size, *more])
+    assert said in fails(["design", str(gc_run), f"--out={out}", *flags, *size, *more])
     assert not out.exists()
 
 
 def test_an_oracle_does_not_judge_its_own_choice(
-    trained: Path, oracles: list[str], tmp_path: Path, fails
+    gc_run: Path, oracles: list[str], tmp_path: Path, fails
 ) -> None:
     out = tmp_path / "out"
     judge = oracles[0].replace("--oracle", "--judge")
-    flags = ["design", str(trained), f"--out={out}", "--num=2", "--candidates=6"]
+    flags = ["design", str(gc_run), f"--out={out}", "--num=2", "--candidates=6"]
     flags += ["--signal=gc=1", oracles[0], judge]
     assert "design.judge must be another oracle than the one that ranks" in fails(flags)
     assert not out.exists()
@@ -285,13 +267,13 @@ def test_an_oracle_does_not_judge_its_own_choice(
 
 
 def test_oracles_of_disjoint_halves_rank_and_judge(
-    trained: Path, table: Path, tmp_path: Path, fails
+    gc_run: Path, gc_table: Path, tmp_path: Path, fails
 ) -> None:
     for part in ("a", "b"):
-        train = ["oracle", "train", str(table), "--signals", "[gc]", f"--part={part}"]
+        train = ["oracle", "train", str(gc_table), "--signals", "[gc]", f"--part={part}"]
         small = ["--epochs=1", "--members=1"]
         assert main([*train, *small, f"--out={tmp_path / part}"]) == 0
-    flags = ["design", str(trained), "--signal=gc=1", "--num=2", "--candidates=6"]
+    flags = ["design", str(gc_run), "--signal=gc=1", "--num=2", "--candidates=6"]
     flags += [f"--oracle={tmp_path / 'a'}", f"--out={tmp_path / 'out'}"]
     assert main([*flags, f"--judge={tmp_path / 'b'}"]) == 0
     oracles = {
@@ -325,6 +307,25 @@ def test_copies_count_once() -> None:
     candidates = Candidates(list("abcd"), sequences, target, ["x", "y"], [], none, none[0])
     found = choose(candidates, Choice(constraints=Constraints(), num=3, spread=0))
     assert found.chosen.tolist() == [0, 3, 2] and found.failures == "copies 1"
+
+
+def test_designs_differ_in_a_tenth_of_their_bases_by_default() -> None:
+    """The second sequence is one base off the first, and the third is two off."""
+    sequences = ["ACGTTGCAACCATTGCAGAC", "ACGTTGCAACCATTGCAGAA", "TCGTTGCAACCATTGCAGAA"]
+    none, target = np.zeros((1, 0)), np.zeros(3, dtype=np.int64)
+    candidates = Candidates(list("abc"), sequences, target, ["x"], [], none, none[0])
+    found = choose(candidates, Choice(constraints=Constraints(), num=3))
+    assert found.chosen.tolist() == [0, 2]
+    assert distances_between(sequences).tolist() == [1, 2, 1]
+
+
+def test_every_target_has_its_number_of_designs_and_the_best_is_of_any() -> None:
+    sequences = ["AAAAAC", "AAAATC", "AAATTC", "GGGGGC", "GGGGTC", "GGGTTC"]
+    none, target = np.zeros((2, 0)), np.repeat(np.arange(2), 3)
+    candidates = Candidates(list("abcdef"), sequences, target, ["x", "y"], [], none, none[0])
+    choice = Choice(constraints=Constraints(), num=2, spread=0, maximise="gc")
+    found = choose(candidates, choice, GCOracle())
+    assert found.chosen.tolist() == [0, 1, 3, 4] and found.best == 2
 
 
 def test_quality_by_hand() -> None:
