@@ -20,6 +20,7 @@ from seqdiff.files import check_folder, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
 from seqdiff.run.directory import CONFIG_NAME, compose, open_config
+from seqdiff.run.packaged import find_run
 from seqdiff.training import (
     CHECKPOINT_NAME,
     MODEL,
@@ -250,7 +251,7 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
     """Load the weights that another run exported into a new model.
 
     Args:
-        directory: The other run; it is not needed afterwards.
+        directory: The other run, or the name of a packaged model; it is not needed afterwards.
         denoiser: The new model.
         tokenizer: Tokenizer of the new run.
 
@@ -259,6 +260,7 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
         ValueError: If it is a published network, has another tokenizer, its outputs have another
             meaning, or its weights do not fit (names the first).
     """
+    directory = find_run(directory)
     path = directory / CONFIG_NAME
     if not path.is_file():
         if (directory / "config.json").is_file():
