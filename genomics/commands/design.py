@@ -61,9 +61,9 @@ def design(
     templates hold while candidates are drawn; the other constraints filter.
 
     Args:
-        run: Run directory or packaged model that candidates are drawn from.
-        out: Folder of the results; default: RUN/designs, or NAME-designs in the current folder for a
-            packaged model.
+        run: Run directory, or name of a packaged model, that candidates are drawn from.
+        out: Folder of the results; default: RUN/designs, or, for a packaged model, NAME-designs in
+            the current folder.
         num: Number of designs; with --signal-file or --infill, for each row or record.
         candidates: Number of candidates; with --signal-file or --infill, for each row or record.
         length: Bases of a design; default: those of a training row.

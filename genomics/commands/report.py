@@ -40,8 +40,8 @@ def report(
     """Compare samples of DNA with real, shuffled and Markov sequence, on one page.
 
     Args:
-        run: Run directory or packaged model that the samples are drawn from. The files of a packaged
-            model lie in the current folder, as NAME-report.html instead of RUN/report.html.
+        run: Run directory, or name of a packaged model, that the samples are drawn from. Files of a
+            packaged model lie in the current folder: NAME-report.html for RUN/report.html.
         reference: FASTA file of real sequence; default: RUN/reference.fa if it exists, else the
             genome that the run was trained on, of which unseen sequence is used if there is enough.
         samples: FASTA file of seqdiff sample; default: RUN/samples.fa, which is drawn if it does

@@ -159,36 +159,41 @@ def write_card(facts: dict[str, Any]) -> str:
     return f"""---
 {yaml.safe_dump(facts, sort_keys=False)}---
 
-# ecoli-promoters
+# {NAME}
 
-A diffusion model of *E. coli* promoters of 165 bases, conditioned on their measured expression. It has
-{weights["parameters"]:,} parameters in float32: a BlockMamba that diffuses blocks of five bases, one after
-the other.
+A diffusion model of *E. coli* promoters of 165 bases, conditioned on their measured expression. It
+has {weights["parameters"]:,} parameters in float32: a BlockMamba that diffuses blocks of five
+bases, one after the other.
 
 ```sh
-seqdiff sample ecoli-promoters --signal log2_expr=2.5
-seqdiff design ecoli-promoters --signal log2_expr=2.5 --num 20
+seqdiff sample {NAME} --signal {SIGNAL}=2.5
+seqdiff design {NAME} --signal {SIGNAL}=2.5 --num 20
 ```
 
 ## Intended use
 
-Drawing candidates for promoters of a wanted strength in *E. coli*, to be measured before they are used;
-completing promoters of which some bases are given; and learning how seqdiff works. `log2_expr` was between
-{low:g} and {high:g} in training.
+- Drawing candidates for promoters of a wanted strength in *E. coli*, to be measured before use.
+- Completing promoters of which some bases are given.
+- Learning how seqdiff works.
+
+`{SIGNAL}` was between {low:g} and {high:g} in training.
 
 ## Not tested
 
 - No sequence of the model has been measured in a cell.
-- Strains, growth conditions and organisms other than those of the data, and lengths other than 165 bases.
-- Values outside the range above: the command prints a warning.
-- Whether sequences resemble patented or otherwise protected ones, or have other functions in a cell.
+- Strains, growth conditions and organisms other than those of the data.
+- Lengths other than 165 bases.
+- Values outside the range above; the commands print a warning.
+- Whether sequences have other functions in a cell, or resemble patented ones.
 
 ## Data
 
-The table `{facts["data"]["file"]}`: {sum(rows.values()):,} promoters of *E. coli* of 165 bases with their log expression, from
-[WangLabTHU/GPro](https://github.com/WangLabTHU/GPro) (MIT licence). That source states neither the base of the
-logarithm nor the experiment. Sequences that share a 20-mer are in the same split: {rows["train"]:,} for training,
-{rows["valid"]:,} for validation and {rows["test"]:,} for testing. The table is not packaged.
+The table `{facts["data"]["file"]}` holds {sum(rows.values()):,} promoters of *E. coli* of 165
+bases with the logarithm of their expression, from
+[WangLabTHU/GPro](https://github.com/WangLabTHU/GPro) (MIT licence). That source states neither the
+base of the logarithm nor the experiment. Sequences that share a 20-mer are in the same split:
+{rows["train"]:,} for training, {rows["valid"]:,} for validation and {rows["test"]:,} for testing.
+The table is not packaged.
 
 ## Metrics
 
@@ -206,12 +211,15 @@ SE is the standard error over sequences, with that of the estimator ({bits["esti
 SEQDIFF_DATA=data {training["command"]}
 ```
 
-{training["steps"]:,} steps of `configs/experiment/genomics/design.yaml` ({training["sequences"]:,} sequences, with repetition), seed
-{training["seed"]}. The exported weights are the average over training. Versions:
+The data lie in `data/{TABLE}`. The configuration is
+`configs/experiment/genomics/design.yaml`, with {training["steps"]:,} steps
+({training["sequences"]:,} sequences, with repetition) and seed {training["seed"]}. The weights are
+an average over the steps. Versions:
 
 {versions}
 
-SHA-256 of `model.safetensors` ({weights["bytes"]:,} bytes): `{weights["sha256"]}`
+SHA-256 of `model.safetensors` ({weights["bytes"]:,} bytes):
+`{weights["sha256"]}`
 
 MIT licence.
 """

@@ -55,7 +55,7 @@ def sample(
     them.
 
     Args:
-        words: Run directory or packaged model, and options of the sampler.
+        words: Run directory, or name of a packaged model, and options of the sampler.
         num: Number of sequences; default: 10, or one for each row of --signal-file and
             --signal-from. With --infill, the number for each record.
         length: Tokens in each; default: those of a training row.

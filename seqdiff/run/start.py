@@ -20,7 +20,7 @@ from seqdiff.files import check_folder, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
 from seqdiff.run.directory import CONFIG_NAME, compose, open_config
-from seqdiff.run.packaged import find_run
+from seqdiff.run.packaged import find_run, packaged_name
 from seqdiff.training import (
     CHECKPOINT_NAME,
     MODEL,
@@ -107,9 +107,15 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
-        ValueError: If the checkpoint does not fit, the run is already finished, or a flag changes
-            the run directory or ``start_from``.
+        ValueError: If the checkpoint does not fit, the run is already finished, a flag changes
+            the run directory or ``start_from``, or it is a packaged model.
     """
+    packaged = packaged_name(find_run(directory))
+    if packaged is not None:
+        raise ValueError(
+            f"resume.directory must be a run with a checkpoint, got the packaged model {packaged}; "
+            f"start another run from its weights: --start_from {packaged}"
+        )
     parsed, config = open_config(directory, flags)
     written = parse_run(directory / CONFIG_NAME)
     for key, instead in (("output", f"copy {directory} first"), ("start_from", "drop it")):
