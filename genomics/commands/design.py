@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.options import Several, check_guidance, parse_signals
 from seqdiff.files import check_folder, replacing
+from seqdiff.run import default_path, find_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +61,9 @@ def design(
     templates hold while candidates are drawn; the other constraints filter.
 
     Args:
-        run: Run directory that candidates are drawn from.
-        out: Folder of the results; default: RUN/designs.
+        run: Run directory, or name of a packaged model, that candidates are drawn from.
+        out: Folder of the results; default: RUN/designs, or, for a packaged model, NAME-designs in
+            the current folder.
         num: Number of designs; with --signal-file or --infill, for each row or record.
         candidates: Number of candidates; with --signal-file or --infill, for each row or record.
         length: Bases of a design; default: those of a training row.
@@ -115,7 +117,7 @@ def design(
     _check_files(signal_file, infill, training)
     _check_templates(wanted, signal_file, motif, infill, length)
     _check_oracles(oracle, judge, maximise, allow=allow_same_judge)
-    out = run / "designs" if out is None else out
+    out = default_path(run, "designs") if out is None else out
     check_folder("design.out", out)
 
     from genomics.commands.report import check_dna
@@ -404,7 +406,7 @@ def _mutate(designs: Designs, oracle: Predictor | None, maximise: str | None) ->
 def _read_motifs(run: Path) -> list[MotifScores]:
     from genomics.io import read_motifs
 
-    path = run / _MOTIFS
+    path = find_run(run) / _MOTIFS
     return read_motifs(path) if path.is_file() else []
 
 

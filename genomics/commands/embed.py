@@ -27,7 +27,7 @@ def embed(
     """Write the hidden states of each record of a FASTA file, averaged over both strands.
 
     Args:
-        run: Run directory.
+        run: Run directory, or name of a packaged model.
         fasta: FASTA file, plain, gzip or bgzip.
         out: File to write: .npz with names and embeddings (unpooled embedding_0, embedding_1, ...),
             or .h5ad for AnnData.

@@ -54,8 +54,8 @@ def finetune(
     The defaults are the published protocol. The same command continues after an interruption.
 
     Args:
-        models: Runs on DNA, or folders of a published Caduceus; without any, only baselines are
-            trained.
+        models: Runs on DNA, names of packaged models, or folders of a published Caduceus; without
+            any, only baselines are trained.
         data: A table, the folder of a task, or a folder of tasks.
         out: Folder of the results.
         task: Predict classes; or, for a table with --signals, measured values.

@@ -21,7 +21,7 @@ def ism(
     """In-silico mutagenesis: an (L, 4) matrix of masked-marginal effects for each record.
 
     Args:
-        run: Run directory.
+        run: Run directory, or name of a packaged model.
         fasta: FASTA file, plain, gzip or bgzip.
         out: .npz file to write: names, sequences, and effect_0, effect_1, ... in their order.
         window: Bases of the window around a position; default: the length of a training row.

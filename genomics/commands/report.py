@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from seqdiff.checks import check_count, check_seed
 from seqdiff.files import check_apart, check_parent, replacing
+from seqdiff.run import default_path, find_run
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +40,8 @@ def report(
     """Compare samples of DNA with real, shuffled and Markov sequence, on one page.
 
     Args:
-        run: Run directory that the samples are drawn from.
+        run: Run directory, or name of a packaged model, that the samples are drawn from. Files of a
+            packaged model lie in the current folder: NAME-report.html for RUN/report.html.
         reference: FASTA file of real sequence; default: RUN/reference.fa if it exists, else the
             genome that the run was trained on, of which unseen sequence is used if there is enough.
         samples: FASTA file of seqdiff sample; default: RUN/samples.fa, which is drawn if it does
@@ -59,7 +61,7 @@ def report(
     """
     check_seed("report.seed", seed)
     check_count("report.num", num)
-    out = run / "report.html" if out is None else out
+    out = default_path(run, "report.html") if out is None else out
     if out.suffix != ".html":
         raise ValueError(f"report.out must end in .html, got {out}; rename it")
     files = {"reference": reference, "samples": samples, "motifs": motifs, "trace": trace}
@@ -79,15 +81,17 @@ def report(
 
     place = choose_device(device)
     given = None if samples is None else read_samples(samples)
-    if motifs is None and (run / _MOTIFS).is_file():
-        motifs = run / _MOTIFS
+    folder = find_run(run)
+    if motifs is None and (folder / _MOTIFS).is_file():
+        motifs = folder / _MOTIFS
     scored = None if motifs is None else read_motifs(motifs)
     steps = None if trace is None else read_dna_trace(trace)
     genome = None if reference is None else load_genome(reference)
     trained = open_dna_run(run, place)
+    trained.dataset("train")
     sampler = open_sampler(trained, None, [])
     if samples is None:
-        samples = run / "samples.fa"
+        samples = default_path(run, "samples.fa")
         if not samples.exists():
             draw_samples(trained, samples, num, seed)
     if reference is None:
@@ -100,7 +104,7 @@ def report(
     with progress() as bar:
         task = bar.add_task("measuring", total=None)
         measured = measure(sets, scored, seed, lambda: bar.advance(task))
-        curves = read_curves(run / "metrics.csv", data, _split(trained))
+        curves = read_curves(folder / "metrics.csv", data, _split(trained))
         bar.advance(task)
     drawn = f"The first sequence of {trace}."
     if steps is None:
@@ -164,7 +168,7 @@ def find_reference(trained: Run, seed: int) -> Path:
     from genomics.io import write_fasta
     from genomics.sequence import decode
 
-    path = trained.directory / "reference.fa"
+    path = default_path(trained.directory, "reference.fa")
     if path.exists():
         return path
     data = trained.datamodule

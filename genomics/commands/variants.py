@@ -32,7 +32,7 @@ def variants(
     """Score the variants of a VCF file on both strands: likelihood ratio and masked marginal.
 
     Args:
-        run: Run directory.
+        run: Run directory, or name of a packaged model.
         vcf: VCF file, plain, gzip or bgzip.
         fasta: Genome that the REF column agrees with.
         out: Tab-separated table to write.

@@ -14,6 +14,7 @@ import torch
 from genomics.pretrained import PublishedCaduceus
 from genomics.sequence import BASES, DNATokenizer
 from seqdiff.backbones import CONFIG_FILE, WEIGHTS_FILE, Backbone
+from seqdiff.run import find_run
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -
     """Load networks, and optionally build untrained networks, one of each shape.
 
     Args:
-        paths: Run directories, or folders of a published Caduceus.
+        paths: Run directories, names of packaged models, or folders of a published Caduceus.
         device: Device of the networks.
         scratch: Whether to add networks of the same shapes with new weights for each seed.
 
@@ -50,6 +51,7 @@ def load_models(paths: Sequence[Path], device: torch.device, *, scratch: bool) -
         FileNotFoundError: If a path is neither a run nor such a folder.
         ValueError: If a network is not one of DNA, or returns no hidden states.
     """
+    paths = [find_run(path) for path in paths]
     opened = [_open(path) for path in paths]
     models = []
     for path, (backbone, _, shape) in zip(paths, opened, strict=True):

@@ -61,6 +61,12 @@ COMMANDS = [
         "List samplers, or the options of one: seqdiff samplers ancestral",
     ),
     Command(
+        "models",
+        "seqdiff.cli.models:models",
+        "Generate",
+        "List packaged models, which need no training: seqdiff sample ecoli-promoters",
+    ),
+    Command(
         "plot",
         "seqdiff.cli.plot:plot",
         "Generate",

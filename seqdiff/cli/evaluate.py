@@ -37,7 +37,7 @@ def evaluate(
     """Estimate the likelihood of a split, or of the sets of a benchmark, with its standard error.
 
     Args:
-        run: Run directory.
+        run: Run directory, or name of a packaged model.
         split: Split of the run's data; default: test.
         suite: Evaluate the sets of a benchmark instead, such as zero_shot.
         suite_folder: Folder with copies of the suite's sets; default: the cache and the hub.

@@ -10,6 +10,7 @@
 - ``seqdiff.readers``: reads sequences to score; the name is the option that takes the file, the
   object a ``seqdiff.data.Reader`` dataclass.
 - ``seqdiff.suites``: benchmarks for ``evaluate --suite``; the object a ``seqdiff.data.Suite``.
+- ``seqdiff.models``: a trained model, a ``seqdiff.run.PackagedModel``; the name is the model's.
 - ``seqdiff.hubs``: opens the folders of published networks; the name is their ``model_type``.
 """
 

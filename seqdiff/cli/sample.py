@@ -55,7 +55,7 @@ def sample(
     them.
 
     Args:
-        words: Run directory, and options of the sampler.
+        words: Run directory, or name of a packaged model, and options of the sampler.
         num: Number of sequences; default: 10, or one for each row of --signal-file and
             --signal-from. With --infill, the number for each record.
         length: Tokens in each; default: those of a training row.
@@ -109,6 +109,7 @@ def sample(
         check_sampler,
         choose_device,
         draw_seed,
+        find_run,
         fit_signal,
         load,
         open_sampler,
@@ -126,6 +127,7 @@ def sample(
         check_room(num or 1, length or 1)
     known = (inspect.signature(kind).parameters for kind in named_samplers().values())
     check_spelling("sample", sample, options, chain(*known))
+    run = find_run(run)
     check_sampler(run, sampler, options)
     trained = load(run, device=chosen_device)
     built = open_sampler(trained, sampler, options)

@@ -31,7 +31,7 @@ def score(
     """Estimate the likelihood of each sequence of a file, with its standard error.
 
     Args:
-        run: Run directory.
+        run: Run directory, or name of a packaged model.
         file: File of sequences; its suffix chooses the format.
         out: Write a tab-separated table to this file; default: print it.
         estimation: How the likelihood is estimated.

@@ -26,7 +26,7 @@ def variance(
     """Compare intervals of mask fractions by the variance of block diffusion's training loss.
 
     Args:
-        run: Run directory of block diffusion.
+        run: Run directory, or name of a packaged model, of block diffusion.
         split: Split whose batches are read.
         batches: Number of training batches, 36 network passes each.
         gradient: Measure the variance of the gradient instead of the loss.

@@ -19,6 +19,10 @@ from .evaluation import estimate as estimate
 from .keys import Key as Key
 from .keys import list_keys as list_keys
 from .keys import list_keys_of as list_keys_of
+from .packaged import PackagedModel as PackagedModel
+from .packaged import default_path as default_path
+from .packaged import find_run as find_run
+from .packaged import packaged_models as packaged_models
 from .prediction import check_readable as check_readable
 from .prediction import embed as embed
 from .prediction import states as states

@@ -66,8 +66,8 @@ class RunConfig:
         objective: The loss.
         block_size: Tokens of a block for block diffusion, where the process runs on each block
             given the clean blocks before it; null runs it on whole rows.
-        start_from: A run directory whose weights the network starts with, of the same names and
-            shapes and for the same tokenizer; null draws weights from the seed.
+        start_from: A run directory or packaged model whose weights the network starts with, of the
+            same names and shapes and for the same tokenizer; null draws weights from the seed.
         optim: Optimizer and learning rate.
         label_dropout: Fraction of training examples whose label is dropped, so that the network can
             be guided towards a label later; without effect on data without labels.

@@ -15,10 +15,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from seqdiff.data import SequenceDataModule, Tokenizer
+from seqdiff.data import SequenceDataModule, SequenceDataset, Split, Tokenizer
 from seqdiff.denoiser import Denoiser, GaussianDenoiser
 from seqdiff.process import Absorbing, Blockwise, Gaussian, Process
 from seqdiff.run.config import ParsedRun, RunConfig, instantiate, parse_run
+from seqdiff.run.packaged import packaged_name, packaged_names
 from seqdiff.samplers import row_seeds
 from seqdiff.training import WEIGHTS_NAME, load_weights, weights_digest
 
@@ -55,6 +56,24 @@ class Trained:
     def datamodule(self) -> SequenceDataModule:
         """The run's data; files are opened when a split is read."""
         return self.config.data
+
+    def dataset(self, split: Split) -> SequenceDataset:
+        """Open a split of the run's data.
+
+        Raises:
+            FileNotFoundError: If the files are not there; packaged models come without.
+            ValueError: If there is no such split, or it holds nothing.
+        """
+        try:
+            return self.datamodule.dataset(split)
+        except FileNotFoundError as error:
+            name = packaged_name(self.directory)
+            if name is None:
+                raise
+            raise FileNotFoundError(
+                f"{name} is packaged without its data, which this needs in the current folder: "
+                f"{error}"
+            ) from error
 
     def row_seeds(self, num: int, seed: int) -> Int64[Tensor, " {num}"]:
         """Derive the seeds of sequences from a seed, the weights and the tokenizer.
@@ -123,9 +142,11 @@ def open_config(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, 
     """
     path = directory / CONFIG_NAME
     if not path.is_file():
+        fix = "check the path (a published network is a downloaded folder with config.json)"
+        if not directory.is_dir():
+            fix = f"check the path, or name a packaged model: {', '.join(packaged_names())}"
         raise FileNotFoundError(
-            f"a run directory must hold {CONFIG_NAME}, got none in {directory}; check the path "
-            "(a published network is a downloaded folder with config.json)"
+            f"a run directory must hold {CONFIG_NAME}, got none in {directory}; {fix}"
         )
     parsed = parse_run(path, flags)
     config = instantiate(parsed)

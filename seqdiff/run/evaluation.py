@@ -105,9 +105,9 @@ def estimate(
     Raises:
         ValueError: If one pass over a row takes more than ``max_nfe``; see ``evaluate`` too.
     """
+    total = len(run.dataset(split))
     if max_nfe is not None:
         _check_longest(run, split, estimator, max_nfe)
-    total = len(run.datamodule.dataset(split))
     loaded = run.datamodule.evaluation_loader(split)
     batches = map(Conditions() if conditions is None else conditions, loaded)
     budget = {"target_se": target_se, "max_nfe": max_nfe}

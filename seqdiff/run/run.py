@@ -47,6 +47,7 @@ from seqdiff.run.drawing import (
 )
 from seqdiff.run.estimators import EstimatorOptions, choose_estimator, suit
 from seqdiff.run.evaluation import Conditions, Evaluation, compare, estimate
+from seqdiff.run.packaged import find_run
 from seqdiff.run.prediction import FillTable, check_readable, embed, fill_table
 from seqdiff.run.sampler_config import choose_sampler
 from seqdiff.run.scoring import Scores, score_records
@@ -523,20 +524,21 @@ class Run(Trained):
 
 
 def load(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
-    """Load a run directory, or the hub folder of a published network. Nothing is unpickled.
+    """Load a run, a packaged model, or a published network. Nothing is unpickled.
 
     Args:
-        directory: A run directory; or a folder with ``config.json`` and ``model.safetensors`` of a
-            Caduceus, an MDLM or a BD3-LM.
+        directory: A run directory; the name of a packaged model, if there is no such folder; or a
+            hub folder with ``config.json`` and ``model.safetensors`` of a Caduceus, an MDLM or a
+            BD3-LM.
         device: Device of the network.
 
     Raises:
-        FileNotFoundError: If it is neither, or nothing has been saved yet.
+        FileNotFoundError: If it is none of them, or nothing has been saved yet.
         ValueError: If the tokenizer or the weights do not fit the configuration.
     """
     if not isinstance(directory, str | Path):
         raise ValueError(f"load.directory must be a path, got {directory!r}; give a string")
-    directory = Path(directory)
+    directory = find_run(directory)
     if (directory / CONFIG_NAME).is_file() or not (directory / CONFIG_FILE).is_file():
         found = load_trained(directory, device=device)
     else:

@@ -236,7 +236,7 @@ def signal_of_split(run: Trained, split: Split) -> Wanted:
         ValueError: If the run has no signals, or the split cannot be read.
     """
     signal_names("sample.signal_from", run)
-    dataset = run.datamodule.dataset(split)
+    dataset = run.dataset(split)
     rows = np.arange(len(dataset))
     values, padding = dataset.signals(rows), dataset.padding(rows)
     assert values is not None

@@ -20,6 +20,7 @@ from seqdiff.files import check_folder, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
 from seqdiff.run.directory import CONFIG_NAME, compose, open_config
+from seqdiff.run.packaged import find_run, packaged_name
 from seqdiff.training import (
     CHECKPOINT_NAME,
     MODEL,
@@ -106,9 +107,15 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
-        ValueError: If the checkpoint does not fit, the run is already finished, or a flag changes
-            the run directory or ``start_from``.
+        ValueError: If the checkpoint does not fit, the run is already finished, a flag changes
+            the run directory or ``start_from``, or it is a packaged model.
     """
+    packaged = packaged_name(find_run(directory))
+    if packaged is not None:
+        raise ValueError(
+            f"resume.directory must be a run with a checkpoint, got the packaged model {packaged}; "
+            f"start another run from its weights: --start_from {packaged}"
+        )
     parsed, config = open_config(directory, flags)
     written = parse_run(directory / CONFIG_NAME)
     for key, instead in (("output", f"copy {directory} first"), ("start_from", "drop it")):
@@ -250,7 +257,7 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
     """Load the weights that another run exported into a new model.
 
     Args:
-        directory: The other run; it is not needed afterwards.
+        directory: The other run, or the name of a packaged model; it is not needed afterwards.
         denoiser: The new model.
         tokenizer: Tokenizer of the new run.
 
@@ -259,6 +266,7 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
         ValueError: If it is a published network, has another tokenizer, its outputs have another
             meaning, or its weights do not fit (names the first).
     """
+    directory = find_run(directory)
     path = directory / CONFIG_NAME
     if not path.is_file():
         if (directory / "config.json").is_file():

@@ -158,6 +158,7 @@ def measure_variance(
         ValueError: If it is not a run of block diffusion.
     """
     estimates = _estimates(run)
+    run.dataset(split)
     found = (_gradient if gradient else _loss)(run, estimates, split, batches)
     in_use, since = _in_use(run)
     what = "gradient" if gradient else "loss"
