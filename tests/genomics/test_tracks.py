@@ -1,9 +1,11 @@
 """Tracks of genomes: values of positions from bigWig and bedGraph files."""
 
 import gzip
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -213,6 +215,16 @@ def test_without_tracks_there_are_no_signals(genome: Path) -> None:
     data = FastaDataModule(genome, 32, tracks={})
     assert data.signals is None and not data.signal_tracks
     assert data.dataset("train").signals(np.array([0])) is None
+
+
+def test_every_process_opens_the_file_itself(tmp_path: Path, monkeypatch) -> None:
+    """A process that shared the open file with its parent would share its position too."""
+    track = open_track(write_bigwig(tmp_path / "t.bw"), LENGTHS, ["a"])
+    assert track._reader is not None and track._reader[0] == os.getpid()
+    opened = track._reader[1]
+    assert same(track.values("a", 0, 3), [1.5, 1.5, NAN]) and track._reader[1] is opened
+    monkeypatch.setattr(tracks, "os", SimpleNamespace(getpid=lambda: -1))
+    assert same(track.values("a", 0, 3), [1.5, 1.5, NAN]) and track._reader[1] is not opened
 
 
 def test_worker_processes_read_the_same_values(tmp_path: Path, fasta) -> None:
