@@ -17,7 +17,7 @@ def models() -> None:
         embedding = run.denoiser.backbone.signal_embedding
         ranges = [] if embedding is None else embedding.range.T.tolist()
         signals = [
-            f"{signal} from {low:g} to {high:g}"
+            f"{signal} from {low:.2f} to {high:.2f}"
             for signal, (low, high) in zip(run.datamodule.signals or (), ranges, strict=True)
         ]
         size = (folder / WEIGHTS_NAME).stat().st_size / 1e6

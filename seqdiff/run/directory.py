@@ -19,11 +19,9 @@ from seqdiff.data import SequenceDataModule, SequenceDataset, Split, Tokenizer
 from seqdiff.denoiser import Denoiser, GaussianDenoiser
 from seqdiff.process import Absorbing, Blockwise, Gaussian, Process
 from seqdiff.run.config import ParsedRun, RunConfig, instantiate, parse_run
-from seqdiff.run.packaged import packaged_name, packaged_names
+from seqdiff.run.packaged import CONFIG_NAME, no_run, packaged_name
 from seqdiff.samplers import row_seeds
 from seqdiff.training import WEIGHTS_NAME, load_weights, weights_digest
-
-CONFIG_NAME = "run.yaml"
 
 
 @dataclass(frozen=True)
@@ -142,12 +140,7 @@ def open_config(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, 
     """
     path = directory / CONFIG_NAME
     if not path.is_file():
-        fix = "check the path (a published network is a downloaded folder with config.json)"
-        if not directory.is_dir():
-            fix = f"check the path, or name a packaged model: {', '.join(packaged_names())}"
-        raise FileNotFoundError(
-            f"a run directory must hold {CONFIG_NAME}, got none in {directory}; {fix}"
-        )
+        raise no_run(directory)
     parsed = parse_run(path, flags)
     config = instantiate(parsed)
     saved = (parsed["provenance"] or {}).get("tokenizer")

@@ -10,6 +10,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
+CONFIG_NAME = "run.yaml"
+
 
 class PackagedModel(NamedTuple):
     """A model in an installed package.
@@ -55,6 +57,16 @@ def packaged_name(directory: Path) -> str | None:
     return known.get(directory.resolve())
 
 
+def no_run(directory: Path) -> FileNotFoundError:
+    """Make the error of a path that is neither a run directory nor the name of a packaged model."""
+    fix = "check the path (a published network is a downloaded folder with config.json)"
+    if not directory.is_dir():
+        fix = f"check the path, or name a packaged model: {', '.join(packaged_names())}"
+    return FileNotFoundError(
+        f"a run directory must hold {CONFIG_NAME}, got none in {directory}; {fix}"
+    )
+
+
 def default_path(run: Path, name: str) -> Path:
     """Return the path of a file that belongs to a run.
 
@@ -67,6 +79,12 @@ def default_path(run: Path, name: str) -> Path:
 
     Returns:
         ``RUN/name``; ``MODEL-name`` for a packaged model.
+
+    Raises:
+        FileNotFoundError: If it is neither.
     """
-    packaged = packaged_name(find_run(run))
+    folder = find_run(run)
+    if not folder.is_dir():
+        raise no_run(folder)
+    packaged = packaged_name(folder)
     return run / name if packaged is None else Path(f"{packaged}-{name}")

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ECOLI_PROMOTERS.folder
 CARD = (FOLDER / "README.md").read_text(encoding="utf-8")
 FACTS = yaml.safe_load(CARD.split("---\n")[1])
-STRONG = {"log2_expr": 2.5}
+OPTIONS = {"length": 20, "signal": {"log2_expr": 2.5}}
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_an_installed_model_opens_in_another_folder(tmp_path: Path) -> None:
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     code = (
         f"import seqdiff; run = seqdiff.load({NAME!r})\n"
-        f"print(*run.sample(2, signal={STRONG}, seed=3), sep='\\n')"
+        f"print(*run.sample(2, seed=3, **{OPTIONS}), sep='\\n')"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -75,20 +75,21 @@ def test_an_installed_model_opens_in_another_folder(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     run, drawn = seqdiff.load(FOLDER), done.stdout.split()
-    assert drawn == run.sample(2, signal=STRONG, seed=3)
-    assert drawn != run.sample(2, signal=STRONG, seed=4)
-    assert all(re.fullmatch("[ACGT]{165}", row) for row in drawn)
+    assert drawn == run.sample(2, seed=3, **OPTIONS)
+    assert drawn != run.sample(2, seed=4, **OPTIONS)
+    assert all(re.fullmatch("[ACGT]{20}", row) for row in drawn)
+    assert run.usual_length("x") == 165, "known without the table"
     assert not list(tmp_path.iterdir())
 
 
 def test_commands_write_into_the_current_folder(elsewhere: Path, capsys) -> None:
     before = snapshot(FOLDER)
-    assert main(["sample", NAME, "--signal", "log2_expr=2.5", "--seed=3", "--num=2"]) == 0
+    wanted = ["--length=20", "--signal", "log2_expr=2.5"]
+    assert main(["sample", NAME, *wanted, "--seed=3", "--num=2"]) == 0
     shown = capsys.readouterr().out
-    drawn = seqdiff.load(NAME).sample(2, signal=STRONG, seed=3)
+    drawn = seqdiff.load(NAME).sample(2, seed=3, **OPTIONS)
     assert "".join(line for line in shown.splitlines() if line[0] != ">") == "".join(drawn)
-    small = ["--num=2", "--candidates=4", "--length=20", "--signal", "log2_expr=2.5"]
-    assert main(["design", NAME, *small]) == 0
+    assert main(["design", NAME, *wanted, "--num=2", "--candidates=4"]) == 0
     folder = elsewhere / f"{NAME}-designs"
     assert capsys.readouterr().out.startswith(f"{folder.name}: 2 designs")
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -99,7 +100,7 @@ def test_commands_write_into_the_current_folder(elsewhere: Path, capsys) -> None
     assert list(elsewhere.iterdir()) == [folder] and snapshot(FOLDER) == before
     for packaged_run in (Path(NAME), FOLDER):
         assert default_path(packaged_run, "report.html") == Path(f"{NAME}-report.html")
-    assert default_path(Path("runs/mine"), "report.html") == Path("runs/mine/report.html")
+    assert default_path(folder, "report.html") == folder / "report.html"
 
 
 def test_what_needs_the_table_asks_for_it(elsewhere: Path, fails, capsys) -> None:
@@ -146,7 +147,7 @@ def test_the_command_lists_models(elsewhere: Path, capsys) -> None:
     low, high = FACTS["signals"]["log2_expr"]
     line = capsys.readouterr().out
     assert line.startswith(f"{NAME}: promoters of E. coli, 165 bases; log2_expr from {low}")
-    assert line.endswith(f" to {high:g}; {FACTS['weights']['bytes'] / 1e6:.1f} MB\n")
+    assert line.endswith(f" to {high}; {FACTS['weights']['bytes'] / 1e6:.1f} MB\n")
 
 
 def test_other_runs_start_from_its_weights(elsewhere: Path) -> None:
@@ -155,7 +156,7 @@ def test_other_runs_start_from_its_weights(elsewhere: Path) -> None:
     run = seqdiff.train(CONFIG, *flags, f"--start_from={NAME}", "--output=tuned")
     found, first = (load_file(f / "model.safetensors") for f in (run.directory, FOLDER))
     same = {name for name in first if found[name].equal(first[name])}
-    assert set(first) - same == {"backbone.signal_embedding.range"}
+    assert set(first) - same == {"backbone.signal_map.range"}
 
 
 def test_the_packaged_files_are_small_and_name_no_folder() -> None:

@@ -16,6 +16,12 @@ def test_wheel_holds_exactly_three_packages(tmp_path: Path) -> None:
     top_level = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert top_level == {"seqdiff", "genomics", "text"}
     assert {f"{package}/py.typed" for package in top_level} <= set(names)
+    model = "genomics/models/ecoli-promoters"
+    files = {f"{model}/{file}" for file in ("README.md", "model.safetensors", "run.yaml")}
+    assert {name for name in names if name.startswith(f"{model}/")} == files
+    (entries,) = (name for name in names if name.endswith("/entry_points.txt"))
+    text = zipfile.ZipFile(wheel).read(entries).decode()
+    assert "[seqdiff.models]\necoli-promoters = genomics.models:ECOLI_PROMOTERS\n" in text
 
 
 def test_core_imports_no_domain_no_kernel_and_no_trainer() -> None:
