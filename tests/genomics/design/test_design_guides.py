@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import seqdiff
+from benchmarks import guidance
 from genomics.design import Oracle, OracleGoal
 from genomics.sequence import encode
 from seqdiff.cli.app import main
@@ -189,3 +191,35 @@ def test_a_command_ranks(folder: Path, tmp_path: Path) -> None:
     assert f"{script}" in (out / "design.html").read_text()
     assert main([*flags, "--signal=gc=0", f"--guide={folder / 'guide'}"]) == 0
     assert all(float(row["predicted_gc"]) == row["sequence"].count("A") for row in read(out))
+
+
+def test_the_benchmark_gives_every_way_the_same_compute(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--table", str(folder / "t.tsv"), "--signals", "gc", "--num=2", "--targets=2"]
+    flags += ["--run", str(folder / "blocks"), "--guide", str(folder / "guide"), "--pairs=1"]
+    figures = tmp_path / "figures.json"
+    judge = ["--judge", str(folder / "judge")]
+    guidance.main([*flags, *judge, "--particles=3", "--json", str(figures)])
+    said = capsys.readouterr().out
+    results = json.loads(figures.read_text())["results"]
+    assert list(results) == [way.name for way in guidance.WAYS]
+    budget = results["conditions + smc"]["mean"]["cost"]
+    for way in guidance.WAYS:
+        assert way.name in said
+        found = results[way.name]
+        mean = found["mean"]
+        alone = way.uses == "ranks" and found["copies"] == 1  # nothing to rank
+        assert mean["network_evaluations"] == pytest.approx(
+            (24 + 4) * found["copies"] * (2 if way.guidance not in (0, 1) else 1)
+        )
+        assert (mean["oracle_evaluations"] > 0) == (way.uses != "nothing" and not alone)
+        if way.uses != "nothing":
+            each = mean["cost"] / found["copies"]
+            assert abs(mean["cost"] - budget) <= each, "as many copies as fit"
+    with pytest.raises(SystemExit, match="2"):
+        guidance.main([*flags, "--judge", str(folder / "guide")])
+    assert "judge must be another oracle than the one that guided" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        guidance.main([*flags, "--judge", str(folder / "plain"), "--signals", "other"])
+    assert "in common" in capsys.readouterr().err
