@@ -63,7 +63,7 @@ class Drawing:
         start = time.perf_counter()
         for block in range(self.first, self.first + self.blocks):
             growth.leave(block)
-            growth.fill(block, self.inner)
+            growth.fill(block, self.inner.fill)
             growth.catch_up(block + 1)
         spent = time.perf_counter() - start
         return spent, growth.canvas.x_t[:, self.first * growth.size :].clone()

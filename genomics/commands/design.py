@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,10 +16,19 @@ if TYPE_CHECKING:
 
     import torch
 
-    from genomics.design import Candidates, Choice, Designs, Mutagenesis, Predictor
+    from genomics.design import (
+        Candidates,
+        Choice,
+        Designs,
+        Mutagenesis,
+        Oracle,
+        OracleGoal,
+        Predictor,
+    )
     from genomics.io import MotifScores
     from seqdiff.data import Signals, Templates
     from seqdiff.run import Run
+    from seqdiff.samplers import Sampler
 
 _FASTA = (".fa", ".fasta", ".fa.gz", ".fasta.gz", ".fa.bgz", ".fasta.bgz")
 _MOTIFS = "motifs.jaspar"
@@ -36,7 +46,10 @@ def design(
     signal_file: Path | None = None,
     label: str | None = None,
     guidance: float | None = None,
+    guide: Path | None = None,
+    guide_by: Literal["smc", "classifier"] = "smc",
     oracle: Path | None = None,
+    oracle_command: str | None = None,
     maximise: str | None = None,
     judge: Path | None = None,
     allow_same_judge: bool = False,
@@ -72,11 +85,19 @@ def design(
             for each row.
         label: Class to draw, for a run with labels.
         guidance: Strength of guidance towards the label and the signal; default: 1.
+        guide: Folder of an oracle that guides the drawing of candidates to the wanted values; the
+            run is still given these values, unless --guidance is 0.
+        guide_by: smc draws eight particles for each candidate and prefers those that the guide
+            scores best; classifier asks the guide at every position, for every base, and needs one
+            that was trained with --mask-inputs.
         oracle: Folder of an oracle that ranks the candidates, by how close its predictions come to
-            the wanted values; default: they are taken in the order of drawing.
-        maximise: Rank by this value of the oracle instead; higher is better.
+            the wanted values; default: the guide, or without one the order of drawing.
+        oracle_command: Command that ranks in place of an oracle, run without a shell: it reads
+            FASTA on standard input and writes a number a line, its prediction of the wanted signal
+            or of the value to maximise.
+        maximise: Guide to and rank by the highest prediction of this value instead.
         judge: Folder of another oracle, which predicts the designs and takes no part in the choice.
-        allow_same_judge: Accept a judge that also ranked the candidates.
+        allow_same_judge: Accept a judge that also guided or ranked the candidates.
         gc: Least and greatest fraction of G and C.
         homopolymer: Longest run of one base that is allowed.
         avoid_sites: Restriction enzymes, separated by commas, whose sites no design holds on either
@@ -116,7 +137,8 @@ def design(
     wanted = parse_signals("design.signal", signal)
     _check_files(signal_file, infill, training)
     _check_templates(wanted, signal_file, motif, infill, length)
-    _check_oracles(oracle, judge, maximise, allow=allow_same_judge)
+    _check_oracles(oracle, judge, guide, allow=allow_same_judge)
+    _check_ranking(oracle, oracle_command, guide, maximise)
     out = default_path(run, "designs") if out is None else out
     check_folder("design.out", out)
 
@@ -124,7 +146,7 @@ def design(
     from genomics.design import Choice, Constraints, check_goal, choose
     from seqdiff.extras import require_extra
     from seqdiff.progress import progress
-    from seqdiff.run import choose_device, load, open_sampler
+    from seqdiff.run import choose_device, load
     from seqdiff.samplers import Recorder, check_room, sampler_name
 
     constraints = Constraints(
@@ -142,25 +164,53 @@ def design(
     trained = load(run, device=place)
     check_dna(trained)
     ranking, judging = open_oracles(oracle, judge, place, allow=allow_same_judge)
-    check_goal(choice, ranking)
+    guiding = open_guide(guide, guide_by, judging, place, allow=allow_same_judge)
     names, known = read_training(trained, training)
     templates, values, targets = _requests(
-        trained, candidates, length, wanted, signal_file, motif, infill
+        trained,
+        candidates,
+        length,
+        wanted,
+        signal_file,
+        motif,
+        infill,
+        apart=guiding is not None and maximise is None,
     )
-    check_room(len(templates.names), max(templates.lengths))
-    sampler, recorder = open_sampler(trained, None, []), Recorder()
-    drawn = trained.draw(
-        templates,
-        sampler=sampler,
-        seed=seed,
-        label=label,
-        signal=values,
-        guidance=guidance,
-        batch_size=batch_size,
-        recorder=recorder,
-        avoid=constraints.automaton(trained.tokenizer),
-    )
-    found = _candidates(trained, templates.names, drawn.sequences, targets, values)
+    if oracle_command is not None:
+        ranking = _open_command(oracle_command, trained, values, maximise)
+    elif ranking is None:
+        ranking = guiding
+    check_goal(choice, ranking)
+    longest = max(max(part.lengths) for part in templates)
+    for name, each in (("guide", guiding), ("oracle", ranking), ("judge", judging)):
+        _check_length(name, each, longest)
+    if guide_by == "classifier" and guiding is not None:
+        _check_one_length(trained, templates)
+    ways = []
+    for number in range(len(templates)):  # as many candidates for each
+        row = None if values is None else values[number * candidates]
+        ways.append(_open_way(trained, guiding, guide_by, maximise, row))
+    if oracle_command is not None:
+        _try_command(ranking, longest)
+    check_room(sum(len(part.names) for part in templates), longest)
+    recorder, sequences, name = Recorder(), [], sampler_name(type(ways[0][0]))
+    for number, (part, (sampler, goal)) in enumerate(zip(templates, ways, strict=True)):
+        recorder.first = len(sequences)
+        own = slice(recorder.first, recorder.first + len(part.names))
+        sequences += trained.draw(
+            part,
+            sampler=sampler,
+            seed=_seed_of(trained, number, len(templates), seed),
+            label=label,
+            signal=None if values is None else values[own],
+            guidance=guidance,
+            batch_size=batch_size,
+            recorder=recorder,
+            avoid=constraints.automaton(trained.tokenizer),
+            steer=None if goal is None else functools.partial(goal.steer, length=longest),
+        ).sequences
+    everyone = [each for part in templates for each in part.names]
+    found = _candidates(trained, everyone, sequences, targets, values)
     with progress() as bar:
         task = bar.add_task("choosing", total=None)
 
@@ -171,18 +221,17 @@ def design(
     facts = {
         "run": str(run),
         "wanted": _describe_wanted(trained, wanted, signal_file, maximise),
-        "candidates": f"{len(found.sequences):,} by {sampler_name(type(sampler))}, seed {seed}; "
+        "candidates": f"{len(found.sequences):,} by {name}, seed {seed}; "
         f"{len(designs.passed):,} passed; failed: {designs.failures}",
         "constraints": _describe(constraints, infill),
         "designs": f"{len(designs.chosen):,}, {select}",
-        "oracle": "none" if oracle is None else str(oracle),
+        "guide": "none" if guide is None else f"{guide}, by {guide_by}",
+        "oracle": str(oracle or oracle_command or guide or "none"),
         "judge": "none" if judge is None else str(judge),
         "training": f"{len(known):,} sequences" if known else "none",
     }
-    same = judge is not None and oracle is not None and judge.resolve() == oracle.resolve()
-    trace = recorder.trace(
-        sampler=sampler_name(type(sampler)), names=templates.names, symbols=[*"ACGT", "N"]
-    )
+    same = judge is not None and judge.resolve() in [p.resolve() for p in (oracle, guide) if p]
+    trace = recorder.trace(sampler=name, names=everyone, symbols=[*"ACGT", "N"])
     from genomics.design import write_design_page
 
     _write(
@@ -246,28 +295,44 @@ def _check_templates(
 
 
 def _check_oracles(
-    oracle: Path | None, judge: Path | None, maximise: str | None, *, allow: bool
+    oracle: Path | None, judge: Path | None, guide: Path | None, *, allow: bool
 ) -> None:
     """Check the folders of oracles.
 
     Raises:
         FileNotFoundError: If one does not exist.
-        ValueError: If the judge also ranks the candidates, or nothing can be maximised.
+        ValueError: If the judge also guides or ranks the candidates.
     """
-    for name, path in (("oracle", oracle), ("judge", judge)):
+    for name, path in (("oracle", oracle), ("judge", judge), ("guide", guide)):
         if path is not None and not path.is_dir():
             raise FileNotFoundError(
                 f"design.{name} must be the folder of an oracle, got {path}; train one"
             )
-    if maximise is not None and oracle is None:
+    for path, does in ((oracle, "ranks"), (guide, "guides")):
+        same = judge is not None and path is not None and judge.resolve() == path.resolve()
+        if same and not allow:
+            raise ValueError(
+                f"design.judge must be another oracle than the one that {does} the candidates, got "
+                f"{judge} for both; train one on other sequences, or add --allow-same-judge"
+            )
+
+
+def _check_ranking(
+    oracle: Path | None, command: str | None, guide: Path | None, maximise: str | None
+) -> None:
+    """Check that candidates are ranked in one way.
+
+    Raises:
+        ValueError: If an oracle and a command rank, or nothing can be maximised.
+    """
+    if oracle is not None and command is not None:
+        raise ValueError(
+            f"design.oracle_command must be left out with --oracle, got {command!r}; only one can "
+            "rank the candidates"
+        )
+    if maximise is not None and oracle is None and command is None and guide is None:
         raise ValueError(
             f"design.maximise must come with an oracle, got {maximise!r} without; add --oracle DIR"
-        )
-    same = judge is not None and oracle is not None and judge.resolve() == oracle.resolve()
-    if same and not allow:
-        raise ValueError(
-            f"design.judge must be another oracle than the one that ranks the candidates, got "
-            f"{judge} for both; train one on other sequences, or add --allow-same-judge"
         )
 
 
@@ -288,6 +353,134 @@ def open_oracles(
     if ranking is not None and judging is not None:
         check_judge(judging, ranking, allow=allow)
     return ranking, judging
+
+
+def open_guide(
+    guide: Path | None,
+    guide_by: str,
+    judge: Predictor | None,
+    device: torch.device,
+    *,
+    allow: bool,
+) -> Oracle | None:
+    """Load the oracle that guides.
+
+    Raises:
+        ValueError: If the folder holds no oracle, it does not fit the way of guiding, or the judge
+            was trained on the same sequences.
+    """
+    if guide is None:
+        return None
+    from genomics.design import CommandOracle, Oracle, check_judge, check_masked
+
+    guiding = Oracle.load(guide, device)
+    if guide_by == "classifier":
+        check_masked(guiding)
+    if isinstance(judge, Oracle | CommandOracle):
+        check_judge(judge, guiding, allow=allow)
+    return guiding
+
+
+def _open_command(
+    command: str, trained: Run, values: Signals | None, maximise: str | None
+) -> Predictor:
+    """Make an oracle of a command, which predicts the value to maximise or the wanted one.
+
+    Raises:
+        ValueError: If several values are wanted.
+    """
+    import numpy as np
+
+    from genomics.design import CommandOracle
+
+    names = [] if values is None else list(trained.datamodule.signals or ())
+    wanted = [name for i, name in enumerate(names) if not np.isnan(values[:, i]).all()]  # type: ignore[index]
+    if maximise is None and len(wanted) != 1:
+        raise ValueError(
+            "design.oracle_command must come with one wanted signal or with --maximise, since it "
+            f"predicts one value, got {', '.join(wanted) or 'none'}; name the one by --maximise, "
+            "or rank by --oracle"
+        )
+    return CommandOracle(command, maximise or wanted[0])
+
+
+def _try_command(oracle: Predictor | None, length: int) -> None:
+    """Run a command on two sequences, before candidates are drawn."""
+    assert oracle is not None
+    oracle.predict(["A" * length, "C" * length])
+
+
+def _check_length(name: str, oracle: Predictor | None, length: int) -> None:
+    """Check that an oracle of ours predicts sequences of some length.
+
+    Raises:
+        ValueError: If it was trained on shorter ones.
+    """
+    from genomics.design import Oracle
+
+    if isinstance(oracle, Oracle) and oracle.config.length < length:
+        raise ValueError(
+            f"design.{name} must predict sequences of {length} bases, as the designs have, got an "
+            f"oracle of at most {oracle.config.length}; shorten the designs, or train one on such "
+            "sequences"
+        )
+
+
+def _check_one_length(trained: Run, templates: list[Templates]) -> None:
+    """Check that a classifier of blocks, which is shown whole rows, knows their length.
+
+    Raises:
+        ValueError: If templates have different lengths.
+    """
+    lengths = sorted({length for part in templates for length in part.lengths})
+    if trained.denoiser.context == "block" and len(lengths) > 1:
+        raise ValueError(
+            "design.infill must hold records of one length with --guide-by classifier, got "
+            f"{lengths[0]} to {lengths[-1]} bases; design them apart, or take --guide-by smc"
+        )
+
+
+def _open_way(
+    trained: Run,
+    guide: Oracle | None,
+    guide_by: str,
+    maximise: str | None,
+    values: Signals | None,
+) -> tuple[Sampler, OracleGoal | None]:
+    """Return the sampler of a target, and the goal that the model is steered to.
+
+    Args:
+        trained: The run.
+        guide: The oracle that guides, if there is one.
+        guide_by: How it guides.
+        maximise: Name of the value to maximise.
+        values: The wanted values of the target.
+
+    Raises:
+        ValueError: If the guide predicts no wanted value.
+    """
+    import numpy as np
+
+    from genomics.design import OracleGoal
+    from seqdiff.run import open_sampler
+
+    usual = open_sampler(trained, None, [])
+    if guide is None:
+        return usual, None
+    names = [] if values is None else list(trained.datamodule.signals or ())
+    goals = {} if values is None else dict(zip(names, values.tolist(), strict=True))
+    goals = {name: goal for name, goal in goals.items() if not np.isnan(goal)}
+    goal = OracleGoal(oracle=guide, targets=goals, maximise=maximise)
+    if guide_by == "classifier":
+        return usual, goal
+    sampler = goal.sampler()
+    sampler.check_fit(trained.denoiser)
+    return sampler, None
+
+
+def _seed_of(trained: Run, number: int, draws: int, seed: int) -> int:
+    """Return the seed of one of several draws."""
+    return seed if draws == 1 else int(trained.row_seeds(draws, seed)[number]) % 2**32
 
 
 def read_training(run: Run, path: Path | None) -> tuple[list[str], list[str]]:
@@ -329,11 +522,14 @@ def _requests(
     signal_file: Path | None,
     motif: list[str] | None,
     infill: Path | None,
-) -> tuple[Templates, Signals | None, list[str]]:
+    *,
+    apart: bool,
+) -> tuple[list[Templates], Signals | None, list[str]]:
     """Make the templates, signals and targets: ``count`` candidates for each target.
 
     Returns:
-        The templates; the signals of each, ``None`` without any; the names of the targets.
+        The templates of each draw: a single one unless targets with values of their own are drawn
+        ``apart``; the signals of all templates, ``None`` without any; the names of the targets.
 
     Raises:
         ValueError: If a file is not valid, or options do not fit the run.
@@ -351,20 +547,23 @@ def _requests(
         read = read_signal_file(signal_file, trained)
         assert read.names is not None  # of a file
         values, targets = read.values, read.names
-    templates: Templates
+    templates: list[Templates] = []
     if infill is not None:
-        templates = Records(read_templates(infill), count, trained.tokenizer)
-        targets = [name for name, _ in templates.records]
+        records = Records(read_templates(infill), count, trained.tokenizer)
+        templates.append(records)
+        targets = [name for name, _ in records.records]
         values = None if values is None else np.repeat(values, len(targets), axis=0)
     else:
         length = trained.usual_length("design.length") if length is None else length
-        total = count * len(targets)
         motifs = [Motif.parse(text) for text in motif or ()]
-        if motifs:
-            templates = Scaffolds(motifs, total, length, trained.tokenizer)
-        else:
-            templates = Blanks(total, length, trained.process.unknown_id)
-        templates.names = [f"{target}_{i}" for target in targets for i in range(count)]
+        for group in [[target] for target in targets] if apart else [targets]:
+            total = count * len(group)
+            if motifs:
+                part: Templates = Scaffolds(motifs, total, length, trained.tokenizer)
+            else:
+                part = Blanks(total, length, trained.process.unknown_id)
+            part.names = [f"{target}_{i}" for target in group for i in range(count)]
+            templates.append(part)
     return templates, None if values is None else np.repeat(values, count, axis=0), targets
 
 

@@ -15,7 +15,9 @@ from .designs import write_tsv as write_tsv
 from .oracle import CommandOracle as CommandOracle
 from .oracle import Oracle as Oracle
 from .oracle import OracleConfig as OracleConfig
+from .oracle import OracleGoal as OracleGoal
 from .oracle import check_judge as check_judge
+from .oracle import check_masked as check_masked
 from .oracle import shared_sequences as shared_sequences
 from .oracle_training import Interval as Interval
 from .oracle_training import OracleEvaluation as OracleEvaluation

@@ -22,8 +22,6 @@ from genomics.design.selection import pairwise_distances, select
 from genomics.sequence import BASES
 from seqdiff.data import Motif
 
-_BATCH = 256
-
 
 @runtime_checkable
 class Predictor(Protocol):
@@ -158,11 +156,9 @@ def predict(oracle: Predictor, sequences: Sequence[str]) -> Float64[np.ndarray, 
         ValueError: If it does not give one row of finite numbers for each sequence.
     """
     wanted = (len(sequences), len(oracle.columns))
-    parts = [
-        np.asarray(oracle.predict(list(sequences[i : i + _BATCH])), dtype=np.float64)
-        for i in range(0, len(sequences), _BATCH)
-    ]
-    found = np.concatenate(parts) if parts else np.zeros(wanted)
+    found = np.zeros(wanted)
+    if sequences:  # at once, since an external command may take long to start
+        found = np.asarray(oracle.predict(list(sequences)), dtype=np.float64)
     if found.shape != wanted or not np.isfinite(found).all():
         got = f"shape {found.shape}" if found.shape != wanted else "NaN or infinity"
         raise ValueError(

@@ -7,8 +7,8 @@ import json
 import math
 import shlex
 import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, overload
 
@@ -28,7 +28,9 @@ from genomics.sequence import (
     OracleReward,
     encode,
 )
+from seqdiff.denoiser import Denoiser
 from seqdiff.files import write_bytes
+from seqdiff.samplers import BlockClassifierBased, ExactClassifierBased, SMCSampler
 from seqdiff.training import check_weights, read_weights, weights_digest
 
 ORACLE_NAME, WEIGHTS_NAME = "oracle.json", "model.safetensors"
@@ -422,6 +424,100 @@ def opposite_strand(
     return one_hot.flip(1).gather(2, order[:, None].expand_as(one_hot))
 
 
+@dataclass(frozen=True, kw_only=True)
+class OracleGoal:
+    """What an oracle guides a sampler to: values close to targets, or one value as high as it gets.
+
+    Scores are in nats. The score of targets is the sum of their normal log-densities around the
+    predictions, with the standard deviation of the oracle's residuals at the fraction of unknown
+    positions; that of a finished row leaves out a constant. The score of a value to maximise is the
+    prediction in units of that standard deviation for finished rows.
+
+    Attributes:
+        oracle: The oracle.
+        targets: Wanted values by name; those that the oracle does not predict are left out.
+        maximise: Name of the value to maximise instead.
+
+    Raises:
+        ValueError: If the oracle predicts no wanted value, or not the one to maximise.
+    """
+
+    oracle: Oracle
+    targets: Mapping[str, float] = field(default_factory=dict)
+    maximise: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        known = ", ".join(self.oracle.columns)
+        if self.maximise is not None and self.maximise not in self.oracle.columns:
+            raise ValueError(
+                f"design.maximise must be one of the guide's values, {known}, got "
+                f"{self.maximise!r}; correct the name, or train the guide on that column"
+            )
+        if self.maximise is None and not self._targets:
+            wanted = ", ".join(self.targets) or "none"
+            raise ValueError(
+                f"design.guide must predict a wanted value, got an oracle of {known} and wanted "
+                f"values of {wanted}; name one by --signal or --maximise"
+            )
+
+    @property
+    def _targets(self) -> dict[str, float]:
+        return {name: goal for name, goal in self.targets.items() if name in self.oracle.columns}
+
+    def reward(self, tokens: Int64[Tensor, "n L"]) -> Float[Tensor, " n"]:
+        """Score finished rows of ids."""
+        if self.maximise is not None:
+            sd = self.oracle.residual_sd[0, self.oracle.column(self.maximise)].float()
+            return self.oracle.reward(self.maximise)(tokens) / sd
+        parts = [self.oracle.reward(*item)(tokens) for item in self._targets.items()]
+        return torch.stack(parts).sum(dim=0)
+
+    def log_wanted(
+        self,
+        tokens: Int64[Tensor, "n L"],
+        t: Float[Tensor, " n"] | None = None,
+        padding: Bool[Tensor, "n L"] | None = None,
+    ) -> Float[Tensor, " n"]:
+        """Score rows with unknown positions, as a ``seqdiff.samplers.Classifier``."""
+        if self.maximise is not None:
+            return self.reward(tokens)
+        parts = [
+            self.oracle.classifier(*item)(tokens, t, padding) for item in self._targets.items()
+        ]
+        return torch.stack(parts).sum(dim=0)
+
+    def sampler(self, num_particles: int = 8) -> SMCSampler:
+        """Make a sampler of whole rows or blocks, whose distribution is tilted by the score.
+
+        The score is divided by a temperature of 0.1, so that designs are closer to what is wanted
+        than the oracle's error. An oracle that was trained on masked rows scores unfinished rows;
+        another one drafts.
+        """
+        masked = self.oracle.config.mask_inputs
+        return SMCSampler(
+            reward=self.reward,
+            reward_temperature=0.1,
+            num_particles=num_particles,
+            unfinished_reward=self.log_wanted if masked else None,
+        )
+
+    def steer(self, denoiser: Denoiser, length: int) -> Denoiser:
+        """Guide a model of whole rows or blocks by the score of unfinished rows.
+
+        Args:
+            denoiser: The model.
+            length: Positions of a row.
+
+        Raises:
+            ValueError: If the oracle was not trained on masked rows.
+        """
+        check_masked(self.oracle)
+        if denoiser.context == "block":
+            return BlockClassifierBased(denoiser, self.log_wanted, length)
+        return ExactClassifierBased(denoiser, self.log_wanted)
+
+
 class _TargetReward(nn.Module):
     """How close the prediction comes to a target, with the shape of a normal log-density."""
 
@@ -518,6 +614,19 @@ class CommandOracle:
                     f"{number + 1}; write nothing else to standard output"
                 )
         return found
+
+
+def check_masked(oracle: Oracle) -> None:
+    """Check that an oracle was trained on masked rows, which guidance by a classifier shows it.
+
+    Raises:
+        ValueError: If it was not.
+    """
+    if not oracle.config.mask_inputs:
+        raise ValueError(
+            "design.guide must be an oracle that was trained on masked rows for --guide-by "
+            "classifier, got one without; train it with --mask-inputs, or take --guide-by smc"
+        )
 
 
 def shared_sequences(first: Oracle, second: Oracle) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -29,6 +29,7 @@ from seqdiff.data import (
     choose_reader,
     find_readers,
 )
+from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import check_budget
 from seqdiff.process import Absorbing
 from seqdiff.run.config import RunConfig
@@ -247,6 +248,7 @@ class Run(Trained):
         extras: Sequence[Any] = (),
         recorder: Recorder | None = None,
         avoid: WordAutomaton | None = None,
+        steer: Callable[[Denoiser], Denoiser] | None = None,
     ) -> Drawn:
         """Draw a sequence for each template, under a progress bar.
 
@@ -264,6 +266,8 @@ class Run(Trained):
                 which change the model before it is guided, for example to read both strands.
             recorder: Records every step.
             avoid: Words that no sequence may hold; by default those of ``extras``.
+            steer: Changes the model after it is guided to the label and the signal, for example by
+                ``ExactClassifierBased``.
 
         Raises:
             ValueError: If an argument does not fit the run or the sampler.
@@ -277,6 +281,8 @@ class Run(Trained):
             run = extra.modify(run, sampler)
             avoid = extra.words(run) or avoid
         run = guide("sample", run, label, guidance, signal=signal is not None)
+        if steer is not None:
+            run = replace(run, denoiser=steer(run.denoiser).eval())
         if signal is not None:
             check_tracks(signal, templates.lengths)
             warn_of_range(self, signal)

@@ -27,6 +27,7 @@ from seqdiff.samplers.grid import (
     TweedieSampler,
 )
 from seqdiff.samplers.guidance import (
+    BlockClassifierBased,
     BlockClassifierFree,
     Classifier,
     ClassifierFree,
@@ -42,6 +43,7 @@ from seqdiff.samplers.smc import Particles, SMCSampler
 
 __all__ = [
     "AncestralSampler",
+    "BlockClassifierBased",
     "BlockClassifierFree",
     "BlockSampler",
     "CachedAncestralSampler",

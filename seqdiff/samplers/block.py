@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -15,13 +16,8 @@ from seqdiff.denoiser import Denoiser, Needs, Prefix
 from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.first_hitting import FirstHittingSampler
-from seqdiff.samplers.grid import TauLeapingSampler
-from seqdiff.samplers.left_to_right import SemiAutoregressiveSampler
 from seqdiff.samplers.protocol import Sampler, option, require
-from seqdiff.samplers.smc import SMCSampler
 from seqdiff.types import Inputs
-
-_WHOLE_ROWS = (SemiAutoregressiveSampler, SMCSampler, TauLeapingSampler)
 
 
 def unigram_entropy(tokens: Int64[Tensor, "B n"]) -> Float64[Tensor, " B"]:
@@ -107,7 +103,20 @@ class Growth:
             self.canvas.nfe[self.rows] += each * (block - self.known)
             self.known = block
 
-    def fill(self, block: int, inner: Sampler) -> None:
+    def grow(self, fill: Callable[[Canvas], None]) -> Iterator[int]:
+        """Fill block after block; give the number of each block that was filled.
+
+        Args:
+            fill: Fills the canvas of a block.
+        """
+        for block in range(self.num_blocks):
+            self.leave(block)
+            if self.is_open(block):
+                self.catch_up(block)
+                self.fill(block, fill)
+                yield block
+
+    def fill(self, block: int, fill: Callable[[Canvas], None]) -> None:
         """Fill a block of the rows that have masks there.
 
         Rows are batched by the width of their block, because the network takes no padding.
@@ -120,7 +129,16 @@ class Growth:
             whole = len(chosen) == len(self.rows)
             prefix = self.prefix if whole else self.prefix.take(chosen)
             rows = self.rows[chosen]
-            self.canvas.fill_block(rows, start, start + part, prefix, inner.fill)
+            self.canvas.fill_block(rows, start, start + part, prefix, fill)
+
+    def follow(self, origin: Int64[Tensor, " B"]) -> None:
+        """Replace the prefix of each row by that of another row, whose blocks have the same masks.
+
+        Args:
+            origin: The other row.
+        """
+        chosen = torch.searchsorted(self.rows, origin[self.rows])
+        self.prefix = self.prefix.take(chosen)
 
     def stop(self, block: int, sampler: BlockSampler) -> None:
         """End the rows that stop with a block, and mask their tokens after the end.
@@ -215,7 +233,7 @@ class BlockSampler(Sampler):
         fix = "build one, such as FirstHittingSampler()"
         require(self, isinstance(self.inner, Sampler), "inner", "be a sampler", fix)
         masks = self.inner.needs.include(Absorbing, "loo")
-        if not masks or isinstance(self.inner, _WHOLE_ROWS):
+        if not (masks and self.inner.fills_blocks):
             raise ValueError(
                 "BlockSampler.inner must be a sampler of masked diffusion that can fill a block "
                 f"by itself, got {type(self.inner).__name__}; choose first_hitting or ancestral"
@@ -241,13 +259,9 @@ class BlockSampler(Sampler):
             return
         behind = None if self.window is None else (self.window // size - 1) * size
         growth = Growth.begin(canvas, end, behind)
-        for block in range(growth.num_blocks):
-            growth.leave(block)
-            if growth.is_open(block):
-                growth.catch_up(block)
-                growth.fill(block, self.inner)
-                if stops:
-                    growth.stop(block, self)
+        for block in growth.grow(self.inner.fill):
+            if stops:
+                growth.stop(block, self)
 
     def check(self, denoiser: Denoiser) -> int:
         """Check that the options fit a model, and return the number of tokens of a block.

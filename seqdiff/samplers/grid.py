@@ -208,6 +208,7 @@ class TauLeapingSampler(GridSampler):
     2022, arXiv:2205.14987; Lou et al. 2024, arXiv:2310.16834, section 4.
     """
 
+    fills_blocks = False
     needs = Needs((DiscreteProcess,))
     keeps_unmask_times = False
 

@@ -47,8 +47,8 @@ class DerivedDenoiser(Denoiser, ABC):
         if denoiser.context == "block":
             raise ValueError(
                 f"{type(self).__name__}.denoiser must not be one of block diffusion, which reads "
-                f"clean blocks apart from noisy ones, got a {type(denoiser).__name__}; "
-                "BlockClassifierFree guides those to a label"
+                f"clean blocks apart from noisy ones, got a {type(denoiser).__name__}; guide those "
+                "by BlockClassifierFree or BlockClassifierBased"
             )
         if denoiser.reads_embeddings:
             raise ValueError(
@@ -579,6 +579,139 @@ class GuidedCache(BlockCache):
     @override
     def take(self, rows: Int[Tensor, " b"]) -> GuidedCache:
         return GuidedCache(tuple(cache.take(rows) for cache in self.caches), self.gamma)
+
+
+class BlockClassifierBased(Denoiser):
+    """``ExactClassifierBased`` for block diffusion: every block, given the ones before it.
+
+    The classifier sees the finished blocks, the present block, and unknown tokens after it, also
+    where a later token is given. A call takes one evaluation of the network and one of the
+    classifier for every symbol at every requested position. Samplers of blocks ask for guided
+    predictions; likelihoods are not defined.
+
+    Args:
+        denoiser: Denoiser of block diffusion, which may be guided by ``BlockClassifierFree``.
+        classifier: Scores unfinished rows; put it in eval mode first.
+        length: Tokens of the rows that the classifier is given.
+        gamma: Strength, see ``ClassifierBased``.
+        batch_size: Rows that the classifier is given at a time.
+
+    Raises:
+        ValueError: If it is no model of block diffusion, or the strength, the length or the batch
+            size is out of range.
+    """
+
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        classifier: Classifier,
+        length: int,
+        gamma: float = 1.0,
+        *,
+        batch_size: int = 1024,
+    ) -> None:
+        if denoiser.context != "block":
+            raise ValueError(
+                "BlockClassifierBased.denoiser must be one of block diffusion, got the "
+                f"{denoiser.description}; ExactClassifierBased guides that"
+            )
+        super().__init__(denoiser.backbone, denoiser.process, denoiser.parameterization)
+        check_gamma(type(self).__name__, gamma)
+        for name, value in (("length", length), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(
+                    f"BlockClassifierBased.{name} must be at least 1, got {value}; raise it"
+                )
+        self.denoiser, self.classifier = denoiser, classifier
+        self.length, self.gamma, self.batch_size = length, gamma, batch_size
+        self._label, self._signal = denoiser._label, denoiser._signal
+
+    @override
+    def evaluations(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Int64[Tensor, " B"]:
+        spent = self.denoiser.evaluations(inputs, where)
+        if self.gamma == 0:
+            return spent
+        asked = _chosen(inputs, where) & (inputs.tokens == self.process.unknown_id)
+        return spent + self.vocab_size * asked.sum(dim=-1)
+
+    def _outputs(self, inputs: Inputs, where: Tensor | None, x0: Tensor | None = None) -> Tensor:
+        raise ValueError(
+            "BlockClassifierBased must be used by a sampler of blocks, which starts rows and "
+            "appends blocks, got a call for all blocks at once; use BlockSampler, or the "
+            "unguided denoiser"
+        )
+
+    def start(
+        self,
+        batch_size: int,
+        *,
+        window: int | None = None,
+        label: Int[Tensor, " B"] | None = None,
+        signal: Signal | None = None,
+    ) -> Prefix:
+        """Start rows of blocks, see ``Denoiser.start``."""
+        begun = self.denoiser.start(batch_size, window=window, label=label, signal=signal)
+        return Prefix(self, ClassifiedCache(begun.cache, (), self))
+
+
+@dataclass
+class ClassifiedCache(BlockCache):
+    """The ``BlockCache`` of a model, and the tokens of its blocks for a classifier.
+
+    Attributes:
+        cache: The cache of the model.
+        blocks: The tokens that were appended, in parts.
+        guide: The guided model.
+    """
+
+    cache: BlockCache
+    blocks: tuple[Int[Tensor, "B _"], ...]
+    guide: BlockClassifierBased
+
+    @property
+    @override
+    def length(self) -> int:
+        return self.cache.length
+
+    @override
+    def logits(
+        self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
+    ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
+        guide, chosen = self.guide, _chosen(Inputs(x_t), where)
+        found = log_softmax(self.cache.logits(x_t, chosen))
+        asked = chosen & (x_t == guide.process.unknown_id)
+        if guide.gamma > 0 and bool(asked.any()):
+            which = asked[chosen]
+            tilted = found[which] + guide.gamma * self._log_wanted(x_t, asked).to(found)
+            found = found.index_put((which,), log_softmax(tilted))
+        return found if where is not None else found.view(*x_t.shape, -1)
+
+    def _log_wanted(self, x_t: Tensor, asked: Bool[Tensor, "B l"]) -> Float[Tensor, "N K"]:
+        """Score every symbol at some positions of the block."""
+        guide, symbols = self.guide, self.guide.vocab_size
+        known = torch.cat((*self.blocks, x_t), dim=1)
+        rest = max(0, guide.length - known.shape[1])
+        rows = F.pad(known, (0, rest), value=guide.process.unknown_id)
+        row, position = (asked.nonzero() + torch.tensor([0, self.length], device=x_t.device)).T
+        scores = []
+        for part in torch.arange(len(row) * symbols, device=row.device).split(guide.batch_size):
+            place, symbol = part // symbols, part % symbols
+            changed = rows[row[place]]
+            changed[torch.arange(len(part), device=row.device), position[place]] = symbol
+            scores.append(guide.classifier(changed))
+        return torch.cat(scores).view(-1, symbols)
+
+    @override
+    def append(self, x0: Int[Tensor, "B l"]) -> None:
+        self.cache.append(x0)
+        self.blocks = (*self.blocks, x0)
+
+    @override
+    def take(self, rows: Int[Tensor, " b"]) -> ClassifiedCache:
+        blocks = tuple(block[rows] for block in self.blocks)
+        return ClassifiedCache(self.cache.take(rows), blocks, self.guide)
 
 
 def _combine(parts: list[Tensor], gamma: float) -> Tensor:

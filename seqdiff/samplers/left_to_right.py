@@ -68,6 +68,7 @@ class SemiAutoregressiveSampler(Sampler):
     """
 
     order_dependent = True
+    fills_blocks = False
     draws_from = "another"
     window: int
     stride: int

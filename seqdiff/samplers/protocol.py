@@ -49,6 +49,7 @@ class Sampler(ABC):
     Attributes:
         order_dependent: Whether the distribution depends on the end from which a row is read, even
             if that of the model does not.
+        fills_blocks: Whether it can fill a block for ``BlockSampler``.
         needs: The models that the sampler works with.
         draws_from: ``exactly`` for the distribution of the model, ``in the limit`` for one that
             tends to it as the number of steps grows, ``another`` for any other distribution.
@@ -56,6 +57,7 @@ class Sampler(ABC):
 
     # Without annotations, which the configuration parser would have to resolve.
     order_dependent = False
+    fills_blocks = True
     needs = Needs((Absorbing,), any_order=True)
     draws_from = "exactly"
 

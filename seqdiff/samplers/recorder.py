@@ -40,9 +40,13 @@ class Recorder:
 
     Call ``start`` before each batch, and ``trace`` after the last. Steps that a sampler replaces
     are removed: of ``SMCSampler`` the steps of the samples are kept, not of other particles.
+
+    Attributes:
+        first: Added to the numbers of sequences; set it when several draws number theirs from 0.
     """
 
     def __init__(self) -> None:
+        self.first = 0
         self._batches: list[_Batch] = []
         self._last = torch.empty((0, 0), dtype=torch.int64)
 
@@ -55,7 +59,7 @@ class Recorder:
                 differ in length.
         """
         self._last = x_init.to(torch.int64, copy=True)
-        numbers = np.asarray(rows, dtype=np.uint32)
+        numbers = np.asarray(rows, dtype=np.uint32) + np.uint32(self.first)
         self._batches.append(_Batch(x_init.cpu().numpy().astype(np.uint32), numbers))
 
     def __call__(self, step: int, x_t: Int[Tensor, "B L"]) -> None:

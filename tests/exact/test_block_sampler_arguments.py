@@ -81,7 +81,7 @@ def test_models_that_do_not_fit() -> None:
         (
             FirstHittingSampler(),
             model,
-            "the process blockwise .*, got first_hitting; choose from block$",
+            "the process blockwise .*, got first_hitting; choose from block, .*smc",
         ),
     ):
         with pytest.raises(ValueError, match=message):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.denoiser.discrete import Denoiser
-from seqdiff.samplers import FirstHittingSampler, Particles, SMCSampler
+from seqdiff.samplers import FirstHittingSampler, Particles, SMCSampler, WordAutomaton
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.draws import SeededDraws
 from seqdiff.samplers.smc import Swarm, Weights, systematic
@@ -37,7 +37,9 @@ def tilted(distribution: Distribution, temperature: float) -> Distribution:
     }
 
 
-def measure(sampler: SMCSampler, k: int, length: int) -> tuple[Distribution, Distribution]:
+def measure(
+    sampler: SMCSampler, denoiser: Denoiser, x_init: Tensor, **more: WordAutomaton
+) -> tuple[Distribution, Distribution]:
     """Return the mean unnormalised measure of the particles, and the sample's distribution."""
     seen: list[Particles] = []
 
@@ -46,7 +48,7 @@ def measure(sampler: SMCSampler, k: int, length: int) -> tuple[Distribution, Dis
             seen.append(self.particles(canvas))
 
     options = {f.name: getattr(sampler, f.name) for f in dataclasses.fields(sampler)}
-    found = outcomes(Recorded(**options), *world(k, length))
+    found = outcomes(Recorded(**options), denoiser, x_init, **more)
     total: Distribution = {}
     tokens, shares = torch.cat([p.tokens for p in seen]), torch.cat([p.log_weights for p in seen])
     normalizer = torch.cat([p.log_normalizer for p in seen]).exp()
@@ -81,7 +83,7 @@ def test_the_measure_is_unbiased_for_every_number_of_particles(name: str) -> Non
     right = tilted(
         outcomes(base, *world(k, length)).distribution, options.get("reward_temperature", 1.0)
     )
-    found, distribution = measure(build(options), k, length)
+    found, distribution = measure(build(options), *world(k, length))
     assert distance(found, right) < EXACT
     normalizer = sum(right.values())
     target = {x: mass / normalizer for x, mass in right.items()}
@@ -93,7 +95,7 @@ def test_the_measure_is_unbiased_for_every_number_of_particles(name: str) -> Non
 
 
 def test_one_particle_is_first_hitting() -> None:
-    found, distribution = measure(SMCSampler(reward=reward, num_particles=1), 3, 2)
+    found, distribution = measure(SMCSampler(reward=reward, num_particles=1), *world(3, 2))
     base = outcomes(FirstHittingSampler(), *world(3, 2)).distribution
     assert distance(distribution, base) < EXACT
     assert distance(found, tilted(base, 1.0)) < EXACT
@@ -115,7 +117,7 @@ def test_broken_twins_of_the_measure(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patched:
             for name, value in patches.items():
                 patched.setattr(Swarm if name == "weigh" else Weights, name, value)
-            return distance(measure(build(options), k, length)[0], right)
+            return distance(measure(build(options), *world(k, length))[0], right)
 
     def without_division(swarm, which, worth):
         swarm.worth[which] = worth

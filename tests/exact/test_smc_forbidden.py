@@ -48,7 +48,7 @@ def test_the_measure_is_unbiased(monkeypatch, bad, drafts: int, resampling: floa
         ess_threshold=resampling,
         resampling="multinomial",
     )
-    found, _ = measure(sampler, k, length)
+    found, _ = measure(sampler, *world(k, length))
     assert found.get(FORBIDDEN, 0.0) == 0
     assert distance(found, right) < EXACT
 

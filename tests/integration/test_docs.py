@@ -330,7 +330,7 @@ def test_design_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     train = ["train", config, "--data.table=promoters.tsv", "--data.signals=[log2_expr]"]
     small = ["--backbone.d_model=8", "--backbone.n_layer=1", "--trainer.max_steps=0"]
     assert main([*train, "--output=runs/promoters", *small]) == 0
-    block, oracles = blocks("python", PAGES["docs/how-to/design.md"])
+    block, rewarded, guided = blocks("python", PAGES["docs/how-to/design.md"])
     names: dict = {}
     exec(compile(block, "design.md", "exec"), names)
     assert [len(names[name]) for name in ("strong", "each", "array", "filled")] == [10, 3, 3, 5]
@@ -339,11 +339,13 @@ def test_design_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for words in commands(PAGES["docs/how-to/design.md"]):
         if "--part" in words:
             assert main([*words[1:], "--members=1", "--epochs=1"]) == 0
-        if "mdlm" in words:
-            assert main(["train", config, *words[3:], *small]) == 0
-    exec(compile(oracles, "design.md", "exec"), names)
-    assert names["spread"].shape == (10, 1)
-    assert [len(design) for design in names["designs"]] == [32] * 4
+    exec(compile(rewarded, "design.md", "exec"), names)
+    gc = np.mean([base in "CG" for design in names["designs"] for base in design])
+    assert len(names["designs"]) == 10 and gc > 0.6, "0.5 of an untrained model"
+    exec(compile(guided, "design.md", "exec"), names)
+    assert names["spread"].shape == (10, 1) and names["drawn"].tokens.shape == (2, 32)
+    assert [len(design) for design in names["near"]] == [32] * 10
+    assert all(re.fullmatch("TTGACA[ACGT]{17}TATAAT", text) for text in names["high"])
 
 
 def test_brca1(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
