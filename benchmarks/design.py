@@ -157,7 +157,7 @@ def train_ours(options: argparse.Namespace, data: Data, name: str, seed: int) ->
     shown = steps * loaded.datamodule.batch_size
     weights = sum(parameter.numel() for parameter in loaded.denoiser.parameters())
     bounds = {
-        key: loaded.evaluate(given_signals=given, seed=0).model
+        key: loaded.evaluate(given_signals=given, seed=0, evaluations=4).model
         for key, given in (("bound", False), ("bound_given_values", True))
     }
     return {
