@@ -201,6 +201,7 @@ def test_a_command_ranks(folder: Path, tmp_path: Path) -> None:
     assert all(float(row["predicted_gc"]) == row["sequence"].count("A") for row in read(out))
 
 
+@pytest.mark.slow
 def test_the_benchmark_gives_every_way_the_same_compute(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
