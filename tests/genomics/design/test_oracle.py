@@ -676,6 +676,8 @@ def test_tracks_are_not_predicted(tmp_path: Path, capsys) -> None:
     np.savez(table, X=one_hot, y=rng.normal(size=(60, 12, 1)))
     assert main(["oracle", "train", str(table), "--signals", "up", "--out", str(out)]) == 2
     said = capsys.readouterr().err
-    assert "must hold one value of each signal for a sequence, got a value for each position" in said
+    assert (
+        "must hold one value of each signal for a sequence, got a value for each position" in said
+    )
     assert len(said.splitlines()) == 1
     assert not out.exists()
