@@ -213,10 +213,10 @@ def design(
     everyone = [each for part in templates for each in part.names]
     found = _candidates(trained, everyone, sequences, targets, values)
     with progress() as bar:
-        task = bar.add_task("choosing", total=None)
+        task = bar.add_task("comparing with training", total=len(known), visible=bool(known))
 
         def show(done: int, total: int) -> None:
-            bar.update(task, description="comparing with training", completed=done, total=total)
+            bar.update(task, completed=done, total=total)
 
         designs = choose(found, choice, ranking, judging, known, show)
     facts = {
