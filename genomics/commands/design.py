@@ -143,7 +143,7 @@ def design(
     check_folder("design.out", out)
 
     from genomics.commands.report import check_dna
-    from genomics.design import Choice, Constraints, check_goal, choose
+    from genomics.design import Choice, Constraints, check_goal, check_training, choose
     from seqdiff.extras import require_extra
     from seqdiff.progress import progress
     from seqdiff.run import choose_device, load
@@ -166,6 +166,7 @@ def design(
     ranking, judging = open_oracles(oracle, judge, place, allow=allow_same_judge)
     guiding = open_guide(guide, guide_by, judging, place, allow=allow_same_judge)
     names, known = read_training(trained, training)
+    check_training(constraints, known)
     templates, values, targets = _requests(
         trained,
         candidates,
@@ -212,10 +213,10 @@ def design(
     everyone = [each for part in templates for each in part.names]
     found = _candidates(trained, everyone, sequences, targets, values)
     with progress() as bar:
-        task = bar.add_task("choosing", total=None)
+        task = bar.add_task("comparing with training", total=len(known), visible=bool(known))
 
         def show(done: int, total: int) -> None:
-            bar.update(task, description="comparing with training", completed=done, total=total)
+            bar.update(task, completed=done, total=total)
 
         designs = choose(found, choice, ranking, judging, known, show)
     facts = {

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from genomics.design import Interval, OracleEvaluation
     from genomics.io import SequenceTable
 
+# The files of an oracle and of a run, which both keep weights in model.safetensors.
+_TAKEN = ("oracle.json", "run.yaml", "model.safetensors")
 _HEADINGS = ("model", "Pearson", "Spearman", "MSE")
 
 
@@ -74,13 +76,19 @@ def train(
     check_seed("oracle.split_seed", split_seed)
     check_fractions(split)
     if clip is not None and not clip[0] < clip[1]:
-        raise ValueError(f"oracle.clip must be a lower and a higher value, got {list(clip)}")
+        raise ValueError(
+            f"oracle.clip must be a lower and a higher value, got {list(clip)}; for "
+            "example --clip -6 12"
+        )
     if not table.is_file():
-        raise FileNotFoundError(f"oracle.table must be an existing file, got {table}")
+        raise FileNotFoundError(
+            f"oracle.table must be an existing file, got {table}; check the path"
+        )
     check_folder("oracle.out", out)
-    if (out / "oracle.json").exists():
+    if any((out / name).exists() for name in _TAKEN):
         raise FileExistsError(
-            f"oracle.out must be a folder without an oracle, got {out}; choose another folder"
+            f"oracle.out must be a folder without an oracle or a run, got {out}; choose another "
+            "folder"
         )
     from genomics.design import OracleTraining, rows_of_part, train_oracle
     from genomics.io import split_rows
@@ -162,7 +170,9 @@ def evaluate(
     if json is not None:
         check_parent("oracle.json", json)
     if not table.is_file():
-        raise FileNotFoundError(f"oracle.table must be an existing file, got {table}")
+        raise FileNotFoundError(
+            f"oracle.table must be an existing file, got {table}; check the path"
+        )
     from rich.console import Console
 
     from genomics.design import Oracle, evaluate_oracle
@@ -203,7 +213,11 @@ def evaluate(
 
 
 def _read(table: Path, columns: tuple[str, ...], source: dict[str, Any]) -> SequenceTable:
-    """Read a table as the oracle's own was."""
+    """Read a table as the oracle's own was.
+
+    Raises:
+        ValueError: If it cannot be read, or has values of positions.
+    """
     from genomics.io import read_table
 
     found = read_table(
@@ -213,6 +227,11 @@ def _read(table: Path, columns: tuple[str, ...], source: dict[str, Any]) -> Sequ
         split=source["split_column"],
         group=source["group"],
     )
+    if found.values.ndim == 3:
+        raise ValueError(
+            f"{table}: must hold one value of each signal for a sequence, got a value for each "
+            "position; an oracle does not predict tracks, so average them over the positions"
+        )
     if source["clip"] is not None:
         found.values[:] = found.values.clip(*source["clip"])
     return found

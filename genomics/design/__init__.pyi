@@ -8,6 +8,7 @@ from .designs import Choice as Choice
 from .designs import Designs as Designs
 from .designs import Predictor as Predictor
 from .designs import check_goal as check_goal
+from .designs import check_training as check_training
 from .designs import choose as choose
 from .designs import saturate as saturate
 from .designs import tabulate as tabulate

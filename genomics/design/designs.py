@@ -149,6 +149,19 @@ def check_goal(choice: Choice, oracle: Predictor | None) -> None:
         )
 
 
+def check_training(constraints: Constraints, training: Sequence[str]) -> None:
+    """Check that there are training sequences if constraints are on the distance to them.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if constraints.needs_training and not training:
+        raise ValueError(
+            "design.min_distance and max_distance must come with training sequences, got none; add "
+            "--training FILE"
+        )
+
+
 def predict(oracle: Predictor, sequences: Sequence[str]) -> Float64[np.ndarray, "N S"]:
     """Ask an oracle for predictions.
 
@@ -221,11 +234,7 @@ def choose(
     """
     check_goal(choice, oracle)
     constraints = choice.constraints
-    if constraints.needs_training and not training:
-        raise ValueError(
-            "design.min_distance and max_distance must come with training sequences, got none; add "
-            "--training FILE"
-        )
+    check_training(constraints, training)
 
     def near(sequences: list[str]) -> Nearest:
         done = 0

@@ -458,7 +458,8 @@ class OracleGoal:
             wanted = ", ".join(self.targets) or "none"
             raise ValueError(
                 f"design.guide must predict a wanted value, got an oracle of {known} and wanted "
-                f"values of {wanted}; name one by --signal or --maximise"
+                f"values of {wanted}; give one by --signal, in every row of --signal-file, or by "
+                "--maximise"
             )
 
     @property

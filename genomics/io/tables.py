@@ -22,6 +22,7 @@ from seqdiff.extras import require_extra
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _MISSING = ("", "NA", "N/A", "nan", "NaN")
+_NO_SEQUENCE = tuple(text.upper() for text in _MISSING)  # NA would be an unknown base and A
 _HDF5 = (".h5", ".hdf5")
 _BLOCK_ROWS = 4096
 
@@ -110,8 +111,8 @@ def read_table(
         path: A file that ends in .csv, .tsv, .txt (tab-separated) or .parquet, in one of the first
             three followed by .gz, or in .h5, .hdf5 or .npz.
         sequence: Column of the sequences: DNA, with N and other IUPAC codes for unknown bases.
-        signals: Columns of the values. Empty cells and ``NA`` are missing values. Arrays have no
-            names, so this names their values in their order.
+        signals: Columns of the values. Empty cells and ``NA`` are missing values; each row needs
+            at least one value. Arrays have no names, so this names their values in their order.
         name: Column of the names.
         split: Column of the splits: train, valid or test.
         group: Column of the groups.
@@ -219,7 +220,7 @@ def _texts(found: pd.DataFrame, column: str) -> list[str]:
 
 def _check_sequences(path: Path, sequences: list[str], rows: Int64[np.ndarray, " R"]) -> None:
     for row, text in zip(rows, sequences, strict=True):
-        if not text:
+        if text in _NO_SEQUENCE:
             raise ValueError(f"{path}: row {row} must have a sequence, got none; remove the row")
         try:
             known = (encode(text) != MASK_ID).any()

@@ -21,6 +21,7 @@ from seqdiff.extras import require_extra
 from seqdiff.files import content_digest, is_gzip, make_cache_folder, replacing
 
 _BIGWIG = (".bw", ".bigwig")
+_MAGIC = (b"\x26\xfc\x8f\x88", b"\x88\x8f\xfc\x26")  # in either byte order
 _BEDGRAPH = (".bedgraph", ".bdg", ".bg")
 
 Value = tuple[str, int, int, float]  # chromosome, start, end and the value of its positions
@@ -105,6 +106,9 @@ def open_track(path: str | Path, lengths: Mapping[str, int], used: Collection[st
     check_file(source, "set data.tracks")
     name = source.name.lower()
     if name.endswith(_BIGWIG):
+        with source.open("rb") as file:
+            if file.read(4) not in _MAGIC:  # pybigtools would print a line of its own
+                raise ValueError(f"{source}: not a bigWig file; fetch it again")
         track = Track(source, source)
     elif name.removesuffix(".gz").endswith(_BEDGRAPH):
         track = Track(source, _converted(source, lengths))

@@ -108,7 +108,6 @@ def sample(
         check_memory,
         check_sampler,
         choose_device,
-        draw_seed,
         find_run,
         fit_signal,
         load,
@@ -155,7 +154,7 @@ def sample(
     drawn = trained.draw(
         templates,
         sampler=built,
-        seed=draw_seed() if seed is None else seed,
+        seed=seed,
         label=label,
         signal=values,
         guidance=guidance,

@@ -175,7 +175,7 @@ def signal_statistics(dataset: SequenceDataset, names: Sequence[str]) -> SignalS
             )
     for name, number, least, most in table:
         if not number or least == most:
-            got = f"only {least:g}" if number else "no value"
+            got = f"the single value {least:g}" if number else "no value"
             raise ValueError(
                 f"data.signals must vary over the training rows, got {got} of {name!r}; drop the "
                 "signal, or correct its values"

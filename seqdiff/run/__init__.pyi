@@ -28,7 +28,6 @@ from .prediction import embed as embed
 from .prediction import states as states
 from .presets import PRESETS as PRESETS
 from .run import Run as Run
-from .run import draw_seed as draw_seed
 from .run import load as load
 from .run import resume as resume
 from .run import train as train

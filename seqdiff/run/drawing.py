@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -164,7 +166,7 @@ def draw(
     sampler: Sampler,
     templates: Templates,
     *,
-    seed: int,
+    seed: int | None,
     batch_size: int,
     recorder: Recorder | None = None,
     signal: Signals | None = None,
@@ -176,7 +178,8 @@ def draw(
         run: The run.
         sampler: The sampler.
         templates: The given tokens of each sequence.
-        seed: Seed from which that of each sequence follows, see ``Run.row_seeds``.
+        seed: Seed from which that of each sequence follows, see ``Run.row_seeds``; ``None`` draws
+            one, and prints it.
         batch_size: Sequences drawn at a time; the sequences do not depend on it.
         recorder: Records every step.
         signal: The values that each sequence is conditioned on; tracks may go on after its end.
@@ -186,10 +189,13 @@ def draw(
         ValueError: If a sequence cannot be filled without such a word, before anything is drawn.
     """
     num = len(templates.names)
-    seeds = run.row_seeds(num, seed)
+    chosen = secrets.randbelow(2**32) if seed is None else seed
+    seeds = run.row_seeds(num, chosen)
     sequences, lengths = [""] * num, [0] * num
     if avoid is not None:
         _check_words(run, templates, seeds, batch_size, avoid)
+    if seed is None:  # after the last check, so that an error is a single line
+        print(f"seqdiff: seed {chosen}", file=sys.stderr)
     done, clamped = 0, None
     steps = getattr(sampler, "num_steps", None)
     reached = 0.0  # never falls, though a sampler may remask tokens

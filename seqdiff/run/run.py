@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
@@ -296,7 +294,6 @@ class Run(Trained):
             longest = max(templates.lengths)
             check_context("sample.length", longest, run, sampler, extrapolate=extrapolate)
         batch_size = choose_batch(run, max(templates.lengths), batch_size)
-        seed = draw_seed() if seed is None else seed
         return draw(
             run,
             sampler,
@@ -603,13 +600,6 @@ def _records(
             sequence = Record(name, (run.tokenizer.encode(sequence),))
         found.append(sequence)
     return found
-
-
-def draw_seed() -> int:
-    """Draw a seed for a call without one, and print it."""
-    seed = secrets.randbelow(2**32)
-    print(f"seqdiff: seed {seed}", file=sys.stderr)
-    return seed
 
 
 def train(config: Path | str, *flags: str) -> Run:

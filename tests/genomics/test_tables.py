@@ -84,6 +84,11 @@ BAD = {
         "row 3 must have a value of x or y, got none, as in 1 rows",
     ),
     "no DNA": ("sequence\tx\nA\t1\nC!\t2\n", {"signals": ["x"]}, "row 3: .*'!'"),
+    "a missing sequence": (
+        "sequence\tx\nA\t1\nNA\t2\n",
+        {"signals": ["x"]},
+        "row 3 must have a sequence",
+    ),
     "no sequence": ("sequence\tx\nA\t1\n\t2\n", {"signals": ["x"]}, "row 3 must have a sequence"),
     "no row": ("sequence\tx\n", {"signals": ["x"]}, "must hold at least one sequence"),
     "no text": ("", {}, "must hold a table, got an empty file"),

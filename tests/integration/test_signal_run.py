@@ -135,7 +135,7 @@ def test_a_start_from_other_weights_keeps_their_standardisation(
     [
         (
             ["--data.values=constant"],
-            "data.signals must vary over the training rows, got only 1 of 'other'; drop the",
+            "data.signals must vary over the training rows, got the single value 1 of 'other'",
         ),
         (
             ["--data.values=unknown"],

@@ -704,7 +704,7 @@ def test_values_at_padding_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ([1.0, 1.0, np.nan], "must vary over the training rows, got only 1 of 'b'; drop the"),
+        ([1.0, 1.0, np.nan], "must vary over the training rows, got the single value 1 of 'b';"),
         ([np.nan] * 3, "must vary over the training rows, got no value of 'b'; drop the signal"),
         ([1.0, np.inf, 2.0], "must be finite, got values from 1 to inf of 'b'; leave unknown"),
         ([2.0, np.nan, -np.inf], "must be finite, got values from -inf to 2 of 'b'; leave unk"),

@@ -199,6 +199,15 @@ def test_sampling_avoids_words_from_python_and_the_command_line(
     assert not out.exists()
 
 
+def test_an_error_is_one_line_without_a_seed(gc_run: Path, capsys) -> None:
+    for flags in (["--motif=TGAC", "--avoid=TGAC"], ["--label=what"], ["--guidance=2"]):
+        capsys.readouterr()
+        assert main(["sample", str(gc_run), "--num=2", *flags]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["sample", str(gc_run), "--num=2"]) == 0
+    assert capsys.readouterr().err.startswith("seqdiff: seed ")
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -288,6 +297,15 @@ def test_oracles_of_disjoint_halves_rank_and_judge(
     assert "judge must be another oracle than the one that guided" in fails(
         [*flags, f"--judge={copy}"]
     )
+
+
+def test_distances_need_training_sequences_before_drawing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails
+) -> None:
+    monkeypatch.chdir(tmp_path)  # without the table of the packaged model
+    monkeypatch.setattr(seqdiff.Run, "draw", lambda *_, **__: pytest.fail("drew candidates"))
+    flags = ["design", "ecoli-promoters", "--num=1", "--candidates=1", "--min-distance=5"]
+    assert "must come with training sequences, got none; add --training FILE" in fails(flags)
 
 
 def test_distances_need_training_sequences() -> None:

@@ -622,7 +622,7 @@ def test_rows_of_training_are_pointed_out(table_file: Path, folder: Path, capsys
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--signals", "up"], "oracle.out must be a folder without an oracle, got"),
+        (["--signals", "up"], "oracle.out must be a folder without an oracle or a run, got"),
         (["--signals", "up", "--out", "{new}", "--clip", "2", "1"], "oracle.clip must be a lower"),
         (
             ["--signals", "[]", "--out", "{new}"],
@@ -657,3 +657,27 @@ def test_evaluation_without_a_table_or_rows(folder: Path, tmp_path: Path, capsys
     table.write_text("sequence\tup\tdown\tsplit\nACGT\t1\t0\ttrain\nAAAA\t0\t1\ttrain\n")
     assert main(["oracle", "evaluate", str(folder), str(table)]) == 2
     assert "oracle.split must be a split with rows, got 'test'" in capsys.readouterr().err
+
+
+def test_an_oracle_does_not_replace_the_weights_of_a_run(
+    table_file: Path, tmp_path: Path, capsys
+) -> None:
+    (tmp_path / "run.yaml").write_text("preset: bd3lm\n")
+    flags = ["oracle", "train", str(table_file), "--signals", "up", "--out", str(tmp_path)]
+    assert main([*flags, "--epochs", "1", "--members", "1"]) == 2
+    assert "must be a folder without an oracle or a run, got" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
+
+
+def test_tracks_are_not_predicted(tmp_path: Path, capsys) -> None:
+    rng = np.random.default_rng(0)
+    one_hot = np.eye(4)[rng.integers(0, 4, (60, 12))]
+    table, out = tmp_path / "tracks.npz", tmp_path / "new"
+    np.savez(table, X=one_hot, y=rng.normal(size=(60, 12, 1)))
+    assert main(["oracle", "train", str(table), "--signals", "up", "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "must hold one value of each signal for a sequence, got a value for each position" in said
+    )
+    assert len(said.splitlines()) == 1
+    assert not out.exists()
