@@ -17,23 +17,22 @@ from genomics.design import Oracle, OracleGoal
 from genomics.sequence import encode
 from seqdiff.cli.app import main
 from seqdiff.samplers import BlockClassifierBased, ExactClassifierBased
+from tests.genomics.conftest import DESIGN, SMALL
 from tests.genomics.design.test_design_command import fails as fails
 from tests.genomics.design.test_design_command import read
-from tests.integration.test_signal_run import CONFIG, SMALL, write_table
 
 WHOLE = ["--preset=mdlm", "--backbone.class_path=seqdiff.backbones.Caduceus"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(gc_table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of blocks, one of whole rows, and oracles of the two halves of their table."""
     folder = tmp_path_factory.mktemp("guides")
-    table = write_table(folder / "t.tsv")
-    data = [f"--data.table={table}", "--data.signals=[gc, noise]"]
+    data = [f"--data.table={gc_table}", "--data.signals=[gc, noise]"]
     for name, more in (("blocks", []), ("whole", WHOLE)):
         flags = [*SMALL, *data, "--trainer.max_steps=5", *more]
-        assert main(["train", str(CONFIG), f"--output={folder / name}", *flags]) == 0
-    train = ["oracle", "train", str(table), "--members=1", "--signals", "[gc]"]
+        assert main(["train", str(DESIGN), f"--output={folder / name}", *flags]) == 0
+    train = ["oracle", "train", str(gc_table), "--members=1", "--signals", "[gc]"]
     for name, more in (
         ("guide", ["--part=a", "--mask-inputs", "--epochs=4"]),
         ("plain", ["--part=a", "--epochs=1"]),
@@ -125,7 +124,7 @@ def test_scores_of_a_goal(folder: Path) -> None:
     [
         (["--guide=none"], "design.guide must be the folder of an oracle, got none; train one"),
         (["--guide=G"], "design.guide must predict a wanted value, got an oracle of gc and wanted"),
-        (["--guide=G", "--signal=noise=1"], "oracle of gc and wanted values of noise; name one"),
+        (["--guide=G", "--signal=noise=1"], "oracle of gc and wanted values of noise; give one"),
         (["--guide=G", "--maximise=x"], "design.maximise must be one of the oracle's values, gc,"),
         (["--guide=G", "--signal=gc=1", "--judge=G"], "another oracle than the one that guides"),
         (["--guide=G", "--signal=gc=1", "--judge=P"], "trained on other sequences than the"),
@@ -194,9 +193,9 @@ def test_a_command_ranks(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_benchmark_gives_every_way_the_same_compute(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, gc_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--table", str(folder / "t.tsv"), "--signals", "gc", "--num=2", "--targets=2"]
+    flags = ["--table", str(gc_table), "--signals", "gc", "--num=2", "--targets=2"]
     flags += ["--run", str(folder / "blocks"), "--guide", str(folder / "guide"), "--pairs=1"]
     figures = tmp_path / "figures.json"
     judge = ["--judge", str(folder / "judge")]
