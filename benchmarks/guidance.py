@@ -49,17 +49,17 @@ class Way:
 
 
 WAYS = (
-    Way("no conditions", 0),
-    Way("conditions", 1),
+    Way("no conditions", 0.0),
+    Way("conditions", 1.0),
     Way("conditions, guidance 1.5", 1.5),
-    Way("conditions, guidance 2", 2),
-    Way("smc", 0, "smc"),
-    Way("conditions + smc", 1, "smc"),
+    Way("conditions, guidance 2", 2.0),
+    Way("smc", 0.0, "smc"),
+    Way("conditions + smc", 1.0, "smc"),
     Way("guidance 1.5 + smc", 1.5, "smc"),
-    Way("classifier", 0, "classifier"),
-    Way("conditions + classifier", 1, "classifier"),
-    Way("best of n", 0, "ranks"),
-    Way("conditions, best of n", 1, "ranks"),
+    Way("classifier", 0.0, "classifier"),
+    Way("conditions + classifier", 1.0, "classifier"),
+    Way("best of n", 0.0, "ranks"),
+    Way("conditions, best of n", 1.0, "ranks"),
     Way("guidance 1.5, best of n", 1.5, "ranks"),
 )
 _BUDGET = WAYS[5]
