@@ -17,27 +17,25 @@ from genomics.design import Oracle, OracleGoal
 from genomics.sequence import encode
 from seqdiff.cli.app import main
 from seqdiff.samplers import BlockClassifierBased, ExactClassifierBased
+from tests.genomics.conftest import DESIGN, SMALL
 from tests.genomics.design.test_design_command import fails as fails
 from tests.genomics.design.test_design_command import read
-from tests.integration.test_signal_run import CONFIG, SMALL, write_table
 from tests.oracles import UniformBackbone, masked_model
 
 WHOLE = ["--preset=mdlm", "--backbone.class_path=seqdiff.backbones.Caduceus"]
 
 
-def train_run(folder: Path, name: str, *more: str) -> None:
-    flags = [*SMALL, f"--data.table={folder / 't.tsv'}", "--data.signals=[gc, noise]", *more]
-    flags += ["--trainer.max_steps=5", f"--output={folder / name}"]
-    assert main(["train", str(CONFIG), *flags]) == 0
+def train_run(table: Path, out: Path, *more: str) -> None:
+    flags = [*SMALL, f"--data.table={table}", "--data.signals=[gc, noise]", *more]
+    assert main(["train", str(DESIGN), *flags, "--trainer.max_steps=5", f"--output={out}"]) == 0
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(gc_table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of blocks, and oracles of the two halves of its table."""
     folder = tmp_path_factory.mktemp("guides")
-    table = write_table(folder / "t.tsv")
-    train_run(folder, "blocks")
-    train = ["oracle", "train", str(table), "--members=1", "--signals", "[gc]"]
+    train_run(gc_table, folder / "blocks")
+    train = ["oracle", "train", str(gc_table), "--members=1", "--signals", "[gc]"]
     for name, more in (
         ("guide", ["--part=a", "--mask-inputs", "--epochs=2"]),
         ("plain", ["--part=a", "--epochs=1"]),
@@ -60,10 +58,12 @@ def judged(folder: Path) -> list[float]:
         pytest.param("whole", "classifier", marks=pytest.mark.slow),
     ],
 )
-def test_guided_candidates_come_closer(folder: Path, tmp_path: Path, run: str, by: str) -> None:
+def test_guided_candidates_come_closer(
+    folder: Path, gc_table: Path, tmp_path: Path, run: str, by: str
+) -> None:
     """The run has learnt little, so the value comes from the guide; constraints hold beside it."""
     if run == "whole" and not (folder / run).is_dir():
-        train_run(folder, run, *WHOLE)
+        train_run(gc_table, folder / run, *WHOLE)
     flags = ["design", str(folder / run), "--signal=gc=2", "--num=4", "--candidates=4"]
     flags += ["--spread=0", f"--judge={folder / 'judge'}", "--avoid=ACG", "--motif=TGAC@4"]
     guide = [f"--guide={folder / 'guide'}", f"--guide-by={by}", "--guidance=2"]
@@ -133,7 +133,7 @@ def test_scores_of_a_goal(folder: Path) -> None:
     [
         (["--guide=none"], "design.guide must be the folder of an oracle, got none; train one"),
         (["--guide=G"], "design.guide must predict a wanted value, got an oracle of gc and wanted"),
-        (["--guide=G", "--signal=noise=1"], "oracle of gc and wanted values of noise; name one"),
+        (["--guide=G", "--signal=noise=1"], "oracle of gc and wanted values of noise; give one"),
         (["--guide=G", "--maximise=x"], "design.maximise must be one of the oracle's values, gc,"),
         (["--guide=G", "--signal=gc=1", "--judge=G"], "another oracle than the one that guides"),
         (["--guide=G", "--signal=gc=1", "--judge=P"], "trained on other sequences than the"),
@@ -203,9 +203,9 @@ def test_a_command_ranks(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_benchmark_gives_every_way_the_same_compute(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, gc_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--table", str(folder / "t.tsv"), "--signals", "gc", "--num=2", "--targets=2"]
+    flags = ["--table", str(gc_table), "--signals", "gc", "--num=2", "--targets=2"]
     flags += ["--run", str(folder / "blocks"), "--guide", str(folder / "guide"), "--pairs=1"]
     figures = tmp_path / "figures.json"
     judge = ["--judge", str(folder / "judge")]
