@@ -64,7 +64,7 @@ COMMANDS = [
         "models",
         "seqdiff.cli.models:models",
         "Generate",
-        "List packaged models, which need no training: seqdiff sample ecoli-promoters",
+        "List packaged models, which commands take in place of a run: seqdiff models",
     ),
     Command(
         "plot",

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -74,10 +75,11 @@ def test_a_command_may_have_a_name_of_two_words(
 def test_every_installed_command_keeps_the_contract() -> None:
     for name, command in app.commands().items():
         assert isinstance(command, Command), name
-        assert command.name == name and f"seqdiff {name} " in command.help
+        assert command.name == name and f"seqdiff {name} " in f"{command.help} "
         module, _, function = command.function.partition(":")
-        about = getattr(import_module(module), function).__doc__
-        assert about and "Args:" in about, name
+        called = getattr(import_module(module), function)
+        about = called.__doc__
+        assert about and ("Args:" in about) == bool(signature(called).parameters), name
 
 
 @pytest.mark.parametrize(

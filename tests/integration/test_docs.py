@@ -113,7 +113,8 @@ def check(words: list[str]) -> None:
     elif program == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         named = re.findall(r"\[(\w+)\]", arguments[-1])
-        assert arguments[:2] == ["install", "-e"], words
+        pinned = re.fullmatch(r"[\w-]+==[\d.]+", arguments[-1])
+        assert arguments[:2] == ["install", "-e"] or (pinned and len(arguments) == 2), words
         assert set(named) <= set(extras["optional-dependencies"]), words
     elif program == "python":
         assert arguments[0] == "-m" or (ROOT / arguments[0]).is_file(), words
