@@ -28,7 +28,7 @@ from torch import Tensor
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = (
     *("seqdiff", "torch", "numpy", "numba", "pyfaidx", "tokenizers"),
-    *("mambapy", "triton", "mamba-ssm", "causal-conv1d"),
+    *("mambapy", "triton", "mamba-ssm", "causal-conv1d", "d3-dna"),
 )
 
 Seconds = dict[str, list[float]]

@@ -567,7 +567,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print_table(["set", *columns], rows)
         print()
     settings = {
-        key: str(value) if isinstance(value, Path) else value
+        key: value.name if isinstance(value, Path) else value
         for key, value in vars(options).items()
         if key not in ("json", "pairs", "work")
     }
