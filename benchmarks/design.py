@@ -63,6 +63,7 @@ KMER = 6
 BINS = 10  # intervals of values, each with a Markov chain of its own
 MARKOV_ORDER = 4
 PROBE_STEPS = 40
+FIXED = ("signal", "group", "split", "clip", "minutes", "num", "ours", "peer_rate")
 OURS = re.compile(r"seqdiff-(\d+)")
 
 
@@ -85,10 +86,24 @@ class Data:
     others: tuple[list[str], np.ndarray]
 
 
+def check_same(options: argparse.Namespace) -> None:
+    """Refuse a folder of results that were made with other options."""
+    made_with = {name: vars(options)[name] for name in FIXED} | {"table": options.table.name}
+    path = options.work / "options.json"
+    if not path.exists():
+        options.work.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(made_with, indent=2) + "\n")
+    for name, before in json.loads(path.read_text()).items():
+        if before != made_with[name]:
+            refuse(
+                f"design.{name} must be {before}, which {options.work} was made with, got "
+                f"{made_with[name]}; choose another --work"
+            )
+
+
 def prepare(options: argparse.Namespace) -> Data:
     """Divide the table, and train the judge on the half that generators do not see."""
     work: Path = options.work
-    work.mkdir(parents=True, exist_ok=True)
     column = options.signal
     table = read_table(options.table, signals=(column,), split=options.split, group=options.group)
     if options.clip is not None:
@@ -424,33 +439,29 @@ def results(options: argparse.Namespace, data: Data, judge: Oracle) -> tuple[Set
     found: Sets = {}
     path = options.work / "best-training-rows.json"
     top: Sets = {"best training rows": keep(path, partial(best_rows, data, judge))}
+    extremes_of: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, texts in floors(data).items():
         path = options.work / f"{slug(name)}.json"
         found[name] = keep(path, partial(measure, data, judge, texts))
     for name in options.models:
         ours = OURS.fullmatch(name)
-        seed = -1 if ours is None else int(ours[1])
         if ours is None:
             peer = (options, data, name, name.removeprefix("d3-"))
             train, draws = partial(train_peer, *peer), {name: partial(draw_peer, *peer)}
         else:
+            seed, draws = int(ours[1]), {}
             train = partial(train_ours, options, data, name, seed)
-            draws = {
-                f"{name}, guidance {guidance:g}": partial(
-                    draw_ours, options, data, name, seed, guidance
-                )
-                for guidance in options.guidance
-            }
+            for strength in options.guidance:
+                own = (name, seed, strength)
+                shown = f"{name}, guidance {strength:g}"
+                draws[shown] = partial(draw_ours, options, data, *own)
+                extremes_of[shown] = partial(extrapolate, options, data, judge, *own)
         trained = keep(options.work / f"{name}-training.json", train)
         for shown, draw in draws.items():
             path = options.work / f"{slug(shown)}.json"
             found[shown] = keep(path, partial(record, path, data, judge, trained, draw))
-        for guidance in () if ours is None else options.guidance:
-            shown = f"{name}, guidance {guidance:g}"
-            path = options.work / f"top-{slug(shown)}.json"
-            top[shown] = keep(
-                path, partial(extrapolate, options, data, judge, name, seed, guidance)
-            )
+    for shown, work in extremes_of.items():
+        top[shown] = keep(options.work / f"top-{slug(shown)}.json", work)
     return found, top
 
 
@@ -557,6 +568,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         refuse("design.models: d3-dna is not installed; pip install d3-dna==0.1.3, or leave it out")
     torch.set_num_threads(1)
     described = begin()
+    check_same(options)
     data = prepare(options)
     judge = Oracle.load(options.work / "judge")
     found, top = results(options, data, judge)

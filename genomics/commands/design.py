@@ -194,20 +194,24 @@ def design(
     if oracle_command is not None:
         _try_command(ranking, longest)
     check_room(sum(len(part.names) for part in templates), longest)
-    recorder, sequences, name = Recorder(), [], sampler_name(type(ways[0][0]))
+    recorder, name = Recorder(), sampler_name(type(ways[0][0]))
+    draw = functools.partial(
+        trained.draw,
+        label=label,
+        guidance=guidance,
+        batch_size=batch_size,
+        recorder=recorder,
+        avoid=constraints.automaton(trained.tokenizer),
+    )
+    sequences: list[str] = []
     for number, (part, (sampler, goal)) in enumerate(zip(templates, ways, strict=True)):
         recorder.first = len(sequences)
         own = slice(recorder.first, recorder.first + len(part.names))
-        sequences += trained.draw(
+        sequences += draw(
             part,
             sampler=sampler,
             seed=_seed_of(trained, number, len(templates), seed),
-            label=label,
             signal=None if values is None else values[own],
-            guidance=guidance,
-            batch_size=batch_size,
-            recorder=recorder,
-            avoid=constraints.automaton(trained.tokenizer),
             steer=None if goal is None else functools.partial(goal.steer, length=longest),
         ).sequences
     everyone = [each for part in templates for each in part.names]
@@ -251,12 +255,12 @@ def design(
             same_judge=same,
         ),
     )
-    asked = num * len(targets)
+    chosen, asked = len(designs.chosen), num * len(targets)
     fewer = f" ({asked:,} were asked for; lower --spread or raise --candidates)"
     print(
-        f"{out}: {len(designs.chosen):,} designs{fewer if len(designs.chosen) < asked else ''} of "
-        f"{len(found.sequences):,} candidates, of which {len(designs.passed):,} passed; failed: "
-        f"{designs.failures}"
+        f"{out}: {chosen:,} {'design' if chosen == 1 else 'designs'}"
+        f"{fewer if chosen < asked else ''} of {len(found.sequences):,} candidates, of which "
+        f"{len(designs.passed):,} passed; failed: {designs.failures}"
     )
 
 

@@ -134,8 +134,9 @@ def train(
     oracle.save(out)
     fits: Any = oracle.config.fit["members"]
     losses = ", ".join(f"{fit['loss']:.3f} (epoch {fit['epoch']})" for fit in fits)
+    trained = f"{members} {network} {'network' if members == 1 else 'networks'}"
     print(
-        f"{out}: {members} {network} networks trained on {len(rows['train']):,} rows; squared "
+        f"{out}: {trained} trained on {len(rows['train']):,} rows; squared "
         f"error on {len(rows.get('valid', ())):,} validation rows, in units of the training "
         f"variance: {losses}"
     )

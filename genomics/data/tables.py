@@ -188,7 +188,8 @@ class TableDataModule(SequenceDataModule):
             )
         if clip is not None and not clip[0] < clip[1]:
             raise ValueError(
-                f"TableDataModule.clip must be a lower and a higher value, got {list(clip)}"
+                f"TableDataModule.clip must be a lower and a higher value, got {list(clip)}; for "
+                "example --data.clip '[-6, 12]'"
             )
         self.table, self.sequence, self.group = table, sequence, group
         self.split_column, self.split, self.split_seed = split_column, split, split_seed

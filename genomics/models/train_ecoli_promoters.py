@@ -2,7 +2,7 @@
 
 From a checkout, with the data in the folder ``SEQDIFF_DATA``:
 
-    SEQDIFF_DATA=data python -m genomics.models.train_ecoli_promoters
+    SEQDIFF_DATA=data python -m genomics.models.train_ecoli_promoters --steps 3000
 
 The same seed gives the same weights on the same machine and versions. The model card is computed:
 every number in it follows from ``Facts`` that this script measures and writes at the top.

@@ -37,6 +37,7 @@ def prepared(table: Path) -> tuple[Namespace, Data]:
         table=table, signal="level", group="kin", split=None, clip=None, num=30,
         work=table.parent / "work",
     )  # fmt: skip
+    options.work.mkdir()
     short = partial(OracleTraining, members=1, epochs=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(design, "OracleTraining", short)
@@ -96,6 +97,21 @@ def test_peers_must_be_installed(table: Path, monkeypatch, capsys, tmp_path: Pat
     assert stopped.value.code == 2
     assert "pip install d3-dna==0.1.3" in capsys.readouterr().err
     assert not (tmp_path / "work").exists()
+
+
+def test_results_of_other_options_are_refused(table: Path, tmp_path: Path, capsys) -> None:
+    given = Namespace(
+        table=table, signal="level", group="kin", split=None, clip=None, minutes=1.0, num=30,
+        ours=[], peer_rate=3e-4, work=tmp_path / "work",
+    )  # fmt: skip
+    design.check_same(given)
+    design.check_same(given)
+    given.num = 40
+    with pytest.raises(SystemExit) as stopped:
+        design.check_same(given)
+    assert stopped.value.code == 2
+    said = f"design.num must be 30, which {given.work} was made with, got 40"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow
