@@ -2,6 +2,7 @@ from .run import Run as Run
 from .run import load as load
 from .run import resume as resume
 from .run import train as train
+from .run.trust import trust_code as trust_code
 from .samplers import AncestralSampler as AncestralSampler
 from .samplers import BlockSampler as BlockSampler
 from .samplers import CachedAncestralSampler as CachedAncestralSampler

@@ -61,6 +61,14 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()  # else extension modules report leaks at exit
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_code() -> None:
+    """Allow runs of the tests to name classes of the tests."""
+    import seqdiff
+
+    seqdiff.trust_code("tests")
+
+
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """The folder with the outputs of the published networks."""

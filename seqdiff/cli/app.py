@@ -17,6 +17,7 @@ from cyclopts import App, CycloptsError, Group, Parameter, Token, UnknownCommand
 from seqdiff.cli.extensions import Command
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
+TRUST_CODE = "--trust-code"
 _STANDARD_OUTPUT = 1
 _EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
 # On the CPU, PyTorch raises a plain RuntimeError if memory is exhausted.
@@ -105,6 +106,10 @@ def build_app(only: str | None = None) -> App:
         help="Discrete diffusion over token sequences: DNA, text, and domains of your own.",
         version=lambda: version("seqdiff"),
         help_format="markdown",
+        help_epilogue=(
+            f"Every command takes {TRUST_CODE} MODULE, which allows the configuration of a run to "
+            "name classes of this module, and so to run its code."
+        ),
         default_parameter=Parameter(negative=(), converter=_convert),
         result_action="return_value",
     )
@@ -198,7 +203,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Idle OpenMP threads must not spin, because the threads of our CPU kernels need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        function, bound = parse(sys.argv[1:] if argv is None else argv)
+        modules, arguments = take_trusted(sys.argv[1:] if argv is None else argv)
+        function, bound = parse(arguments)
+        if modules:
+            from seqdiff.run import trust_code
+
+            trust_code(*modules)
         function(*bound.args, **bound.kwargs)
         sys.stdout.flush()
     except Exception as error:
@@ -213,6 +223,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("; ".join(["seqdiff: interrupted", *map(str, stop.args)]), file=sys.stderr)
         return 130
     return 0
+
+
+def take_trusted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate the modules of ``--trust-code`` from the other arguments.
+
+    Raises:
+        ValueError: If the option has no value.
+    """
+    modules, others, rest = [], [], list(words)
+    while rest:
+        word = rest.pop(0)
+        key, equals, value = word.partition("=")
+        if key != TRUST_CODE:
+            others.append(word)
+        elif equals or rest:
+            modules.append(value if equals else rest.pop(0))
+        else:
+            raise ValueError(f"{TRUST_CODE} must be followed by a module, got none; name one")
+    return modules, others
 
 
 def _output_is_cut_off() -> bool:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -29,15 +30,23 @@ from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective, TimeSampl
 from seqdiff.parameterization import Parameterization
 from seqdiff.process import Blockwise, Process, check_block_size
 from seqdiff.run.config_files import (
+    check_yaml,
     config_files,
     convert_flags,
-    import_path,
+    named_classes,
     one_line,
     read_config,
     read_flags,
     unquote,
 )
 from seqdiff.run.presets import PRESETS, find_preset
+from seqdiff.run.trust import (
+    UntrustedCodeError,
+    check_trusted,
+    import_path,
+    trust_code,
+    trusted_modules,
+)
 from seqdiff.schedules import NoiseSchedule
 from seqdiff.training import ConditionDropout, OptimConfig, TrainerConfig
 
@@ -222,6 +231,9 @@ _LINKED: dict[tuple[str, str], tuple[str | tuple[str, ...], Callable[..., object
 def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) -> ParsedRun:
     """Read a configuration file, its bases and the flags that override them.
 
+    Classes that files name must be of trusted modules, see ``trust_code``. Those that flags name
+    are trusted, because the caller wrote them.
+
     Args:
         path: The YAML file.
         flags: Keys with their values, as on the command line.
@@ -238,6 +250,8 @@ def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) 
                 "only a file can set it"
             )
     contents = [read_config(file) for file in config_files(path)]
+    trusted_modules()  # restricts what the parser imports
+    trust_code(*(one for one in named_classes(flags) if find_spec(one.partition(".")[0])))
     own, flags = _take_preset(convert_flags(flags))
     named = [content.preset for content in contents if content.preset is not None]
     name = own or (named[-1] if named else None)
@@ -250,9 +264,15 @@ def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) 
         arguments += ["--config", json.dumps(find_preset(own).keys)]
     try:
         parsed = run_parser().parse_args([*arguments, *flags])
+    except RecursionError as error:
+        raise ValueError(f"{path}: values must not be nested so deeply; correct them") from error
     except ArgumentError as error:
         message = one_line(str(error))
-        raise ValueError(f"{path}: {message}{_hint([*arguments, *flags])}") from error
+        try:
+            hint = _hint([*arguments, *flags])
+        except UntrustedCodeError as untrusted:
+            raise UntrustedCodeError(f"{path}: {untrusted}") from error
+        raise ValueError(f"{path}: {message}{hint}") from error
     for (part, linked), (*_, origin) in _LINKED.items():
         value = (parsed[part].get("init_args") or {}).get(linked)
         if value is not None:
@@ -395,7 +415,7 @@ def _hint(arguments: Sequence[str]) -> str:
     for key, value in merged.items():
         if key in _CHOICES:
             blocks = ", with --block_size N for blocks" if key == "process" else ""
-            found = _hint_of_class(_CHOICES[key], value, linked=key, more=blocks)
+            found = _hint_of_class(key, _CHOICES[key], value, linked=key, more=blocks)
         elif key in known:
             found = _hint_of_group(hints[key], value)
         else:
@@ -413,6 +433,7 @@ def _read(value: Any, folder: Path) -> Any:
         if (folder / value).is_file():
             value = (folder / value).read_text()
     with suppress(yaml.YAMLError):
+        check_yaml(value)
         return yaml.safe_load(value)
     return value
 
@@ -443,13 +464,14 @@ def _hint_of_group(hint: object, value: object) -> str:
     return "" if set(value) <= set(known) else f"; choose from {', '.join(known)}"
 
 
-def _hint_of_class(base: type, value: object, linked: str = "", more: str = "") -> str:
+def _hint_of_class(key: str, base: type, value: object, linked: str = "", more: str = "") -> str:
     """Check that a value names a class and arguments that it takes."""
     named = value.get("class_path") if isinstance(value, dict) else value
     if named is None:
         return ""
     choices = _choices(base)
     short = [path for path in choices if path.rpartition(".")[2] == named]
+    check_trusted(key, str(named))
     try:
         cls = import_path(short[0] if short else str(named))
     except (ImportError, AttributeError, ValueError):
@@ -474,6 +496,6 @@ def _hint_of_class(base: type, value: object, linked: str = "", more: str = "") 
             return f"; quote a string in brackets twice, as in {twice}"
         for kind in kinds:
             if isinstance(kind, type) and inspect.isabstract(kind):
-                if found := _hint_of_class(kind, argument):
+                if found := _hint_of_class(f"{key}.{name}", kind, argument):
                     return found
     return ""

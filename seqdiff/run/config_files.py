@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from os.path import abspath
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import yaml
 from jsonargparse import Namespace
+
+from seqdiff.run.trust import import_path
 
 _PROCESS, _OLD_OBJECTIVES = "seqdiff.process", "seqdiff.training."
 # Options of older files, and the objectives in them that determine the process.
@@ -33,6 +34,9 @@ _MOVED = {
 }
 # Packages whose classes may be named by a module inside, which may have moved.
 _ROOMS = ("seqdiff.objectives", "seqdiff.parameterization", "seqdiff.process")
+_CLASS_PATH = re.compile(r"([A-Za-z_]\w*\.)+[A-Z]\w*")
+# Limits of a file: characters, values when every alias is expanded, and levels of nesting.
+_MOST_CHARACTERS, _MOST_VALUES, _MOST_LEVELS = 1_000_000, 100_000, 50
 _QUOTED = re.compile(r"""(["'])([\[{].*[\]}])\1""")
 
 
@@ -57,17 +61,65 @@ def config_files(path: Path) -> list[Path]:
                 "`base`"
             )
         chain.append(current)
-        try:
-            content = yaml.safe_load(current.read_text())
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"{current} must be YAML, got: {one_line(str(error))}; correct that line"
-            ) from error
+        content = read_yaml(current)
         if not isinstance(content, dict):
             raise ValueError(f"{current} must hold `key: value` lines, got {content!r}; add some")
         base = content.get("base")
         current = None if base is None else current.parent / str(base)
     return chain[::-1]
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file.
+
+    Raises:
+        ValueError: If it is no YAML, or too large, see ``check_yaml``.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+        check_yaml(text)
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} must be YAML, got: {one_line(str(error))}; correct that line"
+        ) from error
+
+
+def check_yaml(text: str) -> None:
+    """Check that YAML can be read in little time and memory, before it is.
+
+    Aliases count as often as they are used: a few lines of nested aliases can stand for billions of
+    values.
+
+    Raises:
+        yaml.YAMLError: If it is no YAML, or has too many characters, values or levels.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise yaml.YAMLError(f"more than {_MOST_CHARACTERS:,} characters")
+    sizes: dict[str, int] = {}  # of anchored values, with their aliases expanded
+    opened: list[tuple[str | None, int]] = []  # anchors of the open collections, values before them
+    total = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise yaml.YAMLError(f"an alias *{event.anchor} of no earlier value")
+            total += sizes[event.anchor]
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+            if event.anchor is not None:
+                sizes[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, total))
+            total += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = opened.pop()
+            if anchor is not None:
+                sizes[anchor] = total - before
+        if total > _MOST_VALUES:
+            raise yaml.YAMLError(f"more than {_MOST_VALUES:,} values")
+        if len(opened) > _MOST_LEVELS:
+            raise yaml.YAMLError(f"more than {_MOST_LEVELS} levels of nesting")
 
 
 class Content(NamedTuple):
@@ -90,7 +142,7 @@ def read_config(path: Path) -> Content:
     Args:
         path: From ``config_files``.
     """
-    written = yaml.safe_load(path.read_text())
+    written = read_yaml(path)
     parts = {key: value for key, value in written.items() if key != "base"}
     content = written | {key: _moved(value, path.parent) for key, value in parts.items()}
     preset = content.get("preset")
@@ -114,6 +166,7 @@ def convert_flags(flags: Sequence[str]) -> list[str]:
     for flag in flags:
         key, equals, value = flag.partition("=") if flag.startswith("--") else ("", "", flag)
         with suppress(yaml.YAMLError):
+            check_yaml(value)
             written = yaml.safe_load(value) if value.startswith(("{", "[")) else value
             content = _moved(written, Path())
             if content != written:
@@ -141,7 +194,7 @@ def _moved(value: Any, folder: Path | None = None) -> Any:
     if not isinstance(value, str):
         return value
     if folder is not None and _is_yaml(folder / value):
-        written = yaml.safe_load((folder / value).read_text())
+        written = read_yaml(folder / value)
         content = _moved(written)
         return value if content == written else content
     module, _, name = value.rpartition(".")
@@ -232,16 +285,28 @@ def read_flags(arguments: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def import_path(path: str) -> Any:
-    """Import an object by its path, ``module.name``.
+def named_classes(flags: Sequence[str]) -> list[str]:
+    """List the import paths of classes that flags name, also inside YAML.
 
-    Raises:
-        AttributeError: If the module has no such name.
-        ImportError: If there is no such module.
-        ValueError: If the path has no module.
+    Args:
+        flags: Keys with their values, as on the command line.
     """
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
+    found: list[str] = []
+
+    def visit(value: object) -> None:
+        if isinstance(value, str) and _CLASS_PATH.fullmatch(value):
+            found.append(value)
+        for part in value.values() if isinstance(value, dict) else ():
+            visit(part)
+        for part in value if isinstance(value, list) else ():
+            visit(part)
+
+    for _, text in read_flags(flags):
+        visit(text)
+        with suppress(yaml.YAMLError):
+            check_yaml(text)
+            visit(yaml.safe_load(text) if text.startswith(("{", "[")) else None)
+    return found
 
 
 @runtime_checkable

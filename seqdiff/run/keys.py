@@ -13,8 +13,8 @@ from docstring_parser import DocstringStyle, parse
 from jsonargparse import Namespace
 
 from seqdiff.run.config import DEFAULTS, RunConfig, follows, list_choices, parse_run
-from seqdiff.run.config_files import import_path
 from seqdiff.run.presets import PRESETS
+from seqdiff.run.trust import import_path
 from seqdiff.training import OptimConfig, TrainerConfig
 
 _GROUPS = {"optim": OptimConfig, "trainer": TrainerConfig}

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import re
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import NoneType
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentParser
 
-from seqdiff.run.config_files import import_path, one_line, read_flags
+from seqdiff.run.config_files import one_line, read_flags
+from seqdiff.run.trust import import_path, trust_code, trusted_modules
 from seqdiff.samplers import Sampler, find_sampler, named_samplers, sampler_name
 
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _KINDS: dict[object, str] = {
     int: "an integer",
     float: "a number",
@@ -51,7 +55,7 @@ def choose_sampler(name: str) -> type[Sampler]:
     if "." not in name:
         return find_sampler(name)
     try:
-        cls = import_path(name)
+        cls = _import_typed(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"sample.sampler must be importable, got {name!r}: {one_line(str(error))}; "
@@ -75,7 +79,11 @@ def build_sampler(name: str, flags: Sequence[str] = ()) -> Sampler:
         ValueError: In one line, if there is no such sampler or option (with the choices), or a
             value does not fit.
     """
+    trusted_modules()  # restricts what the parser imports
     cls = choose_sampler(name)
+    for _, value in read_flags(flags):
+        if _IMPORT_PATH.fullmatch(value) and find_spec(value.partition(".")[0]) is not None:
+            trust_code(value)  # because the caller typed it
     given = {flag.partition("=")[0].partition(".")[0] for flag in flags}
     for option, parameter in inspect.signature(cls).parameters.items():
         if parameter.default is parameter.empty and f"--{option}" not in given:
@@ -94,6 +102,16 @@ def build_sampler(name: str, flags: Sequence[str] = ()) -> Sampler:
         ) from error
     built = parser.instantiate(parsed)
     return cls(**{option: built[option] for option in inspect.signature(cls).parameters})
+
+
+def _import_typed(path: str) -> Any:
+    """Import an object by a path that the caller typed, whose module is therefore trusted."""
+    root = path.partition(".")[0]
+    if "." in path and root.isidentifier() and find_spec(root) is None:
+        raise ModuleNotFoundError(f"No module named {root!r}")
+    if "." in path:
+        trust_code(root)
+    return import_path(path)
 
 
 def list_options(cls: type[Sampler]) -> list[Option]:
@@ -182,9 +200,9 @@ def _misfit(hint: object, value: str) -> str | None:
             return None
         if kind is Callable or get_origin(kind) is Callable:
             try:
-                return None if callable(import_path(value)) else ""
+                return None if callable(_import_typed(value)) else ""
             except (ImportError, AttributeError, ValueError) as error:
-                return f" ({one_line(str(error))}; PYTHONPATH=. finds what lies in this folder)"
+                return f" ({one_line(str(error))}; --trust-code finds modules of this folder)"
         if kind is Sampler:
             try:
                 choose_sampler(value)

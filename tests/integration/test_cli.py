@@ -158,7 +158,7 @@ def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.M
 def test_terminated(config: Path, tmp_path: Path, every: str, said: str) -> None:
     """SIGTERM, which batch systems send, counts as a failure."""
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config)]
+    command = [sys.executable, "-m", "seqdiff.cli", "--trust-code=tests", "train", str(config)]
     command += ["--trainer.max_steps=999999999", f"--checkpoint_every_n_steps={every}"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         awaited = run / ("last.ckpt" if every == "1" else "metrics.csv")

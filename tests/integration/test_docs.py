@@ -23,7 +23,7 @@ from genomics.report.page import About, Curves, numbers
 from genomics.sequence.alphabet import MASK_ID
 from genomics.variants.effects import refusal
 from seqdiff.backbones import Caduceus, Transformer
-from seqdiff.cli.app import build_app, main, parse
+from seqdiff.cli.app import build_app, main, parse, take_trusted
 from seqdiff.cli.app import commands as find_commands
 from seqdiff.cli.options import part
 from seqdiff.run.config import instantiate, parse_run
@@ -97,7 +97,7 @@ def check(words: list[str]) -> None:
             if option in arguments:
                 return
         arguments = arguments[: arguments.index("&&")] if "&&" in arguments else arguments
-        function, bound = parse(arguments)
+        function, bound = parse(take_trusted(arguments)[1])
         given = bound.arguments
         if function.__name__ == "train" and given.get("words"):
             config, flags = given["words"][0], given["words"][1:]

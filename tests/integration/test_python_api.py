@@ -29,7 +29,8 @@ def test_importing_and_loading_need_no_lightning(trained: Path) -> None:
     found = _imported("import seqdiff")
     assert "seqdiff" in found
     assert not found & {"torch", "numpy", "lightning", "jsonargparse", "numba"}
-    found = _imported(f"import seqdiff; seqdiff.load({str(trained)!r}).sample(1, length=4, seed=0)")
+    code = "import seqdiff; seqdiff.trust_code('tests'); "
+    found = _imported(f"{code}seqdiff.load({str(trained)!r}).sample(1, length=4, seed=0)")
     assert {"torch", "jsonargparse"} <= found
     assert not {name for name in found if name.startswith("lightning.pytorch")}
 

@@ -180,7 +180,7 @@ WINDOW = ["--window=4", "--stride=2"]
             "smc",
             ["--reward=no.such"],
             "--reward must be a function that can be imported, as module.function, got no.such "
-            "(No module named 'no'; PYTHONPATH=. finds what lies in this folder); its",
+            "(No module named 'no'; --trust-code finds modules of this folder); its",
         ),
         ("smc", ["--reward=math.pi"], "as module.function, got math.pi; its options are"),
         (

@@ -1,0 +1,1 @@
+"""Tests with damaged files, hostile files, and processes that are killed."""
