@@ -73,7 +73,7 @@ def variants(
     estimator = _choose_estimator(trained, evaluations)
     window = choose_window("variants", trained, window)
     genome = load_genome(fasta)
-    found = survey(vcf, genome, window)
+    found = survey(vcf, genome, window, only_marginal=score == "marginal")
     scoring = Scoring(
         trained,
         window,

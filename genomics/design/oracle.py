@@ -254,6 +254,7 @@ class Oracle(nn.Module):
             batch_size: Rows per network call.
 
         Raises:
+            FloatingPointError: If a prediction is NaN or infinite.
             ValueError: If a sequence is empty, longer than those of training, or no DNA.
         """
         ids, padding = encode_rows("Oracle.sequences", sequences, self.config.length)
@@ -264,6 +265,11 @@ class Oracle(nn.Module):
             one_hot = one_hot_rows(torch.from_numpy(ids[rows]).to(device))
             masks = torch.from_numpy(padding[rows]).to(device)
             found[:, rows] = self.each(one_hot, masks).cpu().numpy()
+        if not np.isfinite(found).all():
+            raise FloatingPointError(
+                "Oracle must predict finite values, got NaN or inf; its weights are damaged or too "
+                "large: train it again"
+            )
         return found if members else found.mean(axis=0)
 
     def predict_kmers(self, sequences: Sequence[str]) -> Float64[np.ndarray, "N S"]:

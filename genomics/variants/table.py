@@ -73,15 +73,21 @@ class Scoring:
     batch_size: int
 
 
-def survey(vcf: Path, genome: Genome, window: int) -> Survey:
+def survey(vcf: Path, genome: Genome, window: int, *, only_marginal: bool = False) -> Survey:
     """Read a whole VCF file and warn on standard error about alleles that cannot be scored.
+
+    Args:
+        vcf: The VCF file.
+        genome: Genome of the variants.
+        window: Bases of a window around a variant.
+        only_marginal: Whether nothing but masked marginals is computed, which indels do not have.
 
     Raises:
         ValueError: If the file is not valid, names a chromosome that the genome lacks, or has no
             allele that can be scored.
     """
     found, reason = Survey(), "the file holds no variant"
-    for variant, problem in _checked(vcf, genome, window):
+    for variant, problem in _checked(vcf, genome, window, only_marginal):
         found.alleles += 1
         if problem is None:
             continue
@@ -104,13 +110,17 @@ def survey(vcf: Path, genome: Genome, window: int) -> Survey:
     return found
 
 
-def _checked(vcf: Path, genome: Genome, window: int) -> Iterator[tuple[Variant, Refusal | None]]:
+def _checked(
+    vcf: Path, genome: Genome, window: int, only_marginal: bool
+) -> Iterator[tuple[Variant, Refusal | None]]:
     """Yield every allele with the reason why it cannot be scored, if any."""
     for variant in read_vcf(vcf):
         try:
             problem = refusal(variant, genome, window)
         except ValueError as error:
             raise ValueError(f"{vcf}:{variant.line}: {error}") from error
+        if problem is None and only_marginal and len(variant.ref) != len(variant.alt):
+            problem = Refusal("an indel has no masked marginal")
         yield variant, problem
 
 
@@ -134,7 +144,7 @@ def write_table(out: Path, vcf: Path, genome: Genome, scoring: Scoring, *, total
     ):
         task = bar.add_task("scoring", total=total)
         file.write("\t".join(COLUMNS) + "\n")
-        alleles = _checked(vcf, genome, scoring.window)
+        alleles = _checked(vcf, genome, scoring.window, scoring.estimator is None)
         while chunk := tuple(islice(alleles, _CHUNK)):
             for line in _score(chunk, genome, scoring):
                 file.write("\t".join(line) + "\n")
@@ -168,4 +178,7 @@ def _score(
         ratio, marginal = next(scores) if problem is None else (None, None)
         numbers = (*(ratio or (None,) * 4), marginal)
         spelled = (MISSING if number is None else f"{number:.6f}" for number in numbers)
-        yield [*map(str, site), *spelled, "scored" if problem is None else problem.reason]
+        status = "scored" if problem is None else problem.reason
+        if problem is None and scoring.marginal and marginal is None:
+            status = "scored by llr only: an indel has no masked marginal"
+        yield [*map(str, site), *spelled, status]

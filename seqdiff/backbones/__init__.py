@@ -8,7 +8,7 @@ from seqdiff.backbones.base import (
     TokenizedBackbone,
 )
 from seqdiff.backbones.caduceus import AutoregressiveMamba, BlockMamba, Caduceus
-from seqdiff.backbones.hub import CONFIG_FILE, WEIGHTS_FILE, check_tokens, read_json
+from seqdiff.backbones.hub import CONFIG_FILE, WEIGHTS_FILE, check_tokens, first_broken, read_json
 from seqdiff.backbones.layers import require_layer
 from seqdiff.backbones.transformer import (
     AutoregressiveTransformer,
@@ -31,6 +31,7 @@ __all__ = [
     "TokenizedBackbone",
     "Transformer",
     "check_tokens",
+    "first_broken",
     "read_json",
     "require_layer",
 ]

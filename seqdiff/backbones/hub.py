@@ -82,11 +82,30 @@ def read_tensors(directory: str | Path, what: str) -> tuple[Path, dict[str, Tens
     """
     path = existing(directory, WEIGHTS_FILE, what)
     try:
-        return path, load_file(path)
+        found = load_file(path)
     except SafetensorError as error:
         raise ValueError(
             f"{path} is not a complete safetensors file ({error}); download it again"
         ) from error
+    broken = first_broken(found)
+    if broken is not None:
+        raise ValueError(f"{path} must hold finite numbers, got {broken}; download it again")
+    return path, found
+
+
+def first_broken(tensors: Mapping[str, object]) -> str | None:
+    """Name the first tensor with a NaN or an infinity, and how many; ``None`` if all are finite.
+
+    Args:
+        tensors: Tensors by name; other objects are skipped.
+    """
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            number = int((~tensor.isfinite()).sum())
+            if number:
+                return f"{number:,} NaN or inf of {tensor.numel():,} in {name}"
+    return None
 
 
 def write_folder(

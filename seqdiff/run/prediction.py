@@ -131,6 +131,7 @@ def states(
         layer: See ``Backbone.hidden``.
 
     Raises:
+        FloatingPointError: If a state is NaN or infinite.
         ValueError: If there is no such layer.
     """
     device = next(backbone.parameters()).device
@@ -140,6 +141,11 @@ def states(
         sides.append(exchange[rows[:, ::-1]])
     tokens = [torch.from_numpy(ids.astype(np.int64)).to(device) for ids in sides]
     here, *there = [backbone.hidden(Inputs(ids), layer) for ids in tokens]
+    if not all(bool(found.isfinite().all()) for found in (here, *there)):
+        raise FloatingPointError(
+            "embed.backbone must give finite states, got NaN or inf; the weights are damaged or "
+            "too large: use another checkpoint"
+        )
     if there:
         here = (here + there[0].flip(1)) / 2
     elif backbone.strands == 2:

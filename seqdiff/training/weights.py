@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from seqdiff.backbones import first_broken
 from seqdiff.denoiser import Denoiser
 from seqdiff.parameterization import Parameterization
 
@@ -63,7 +64,16 @@ def encode_weights(weights: dict[str, Tensor], tokenizer: str, model: str) -> by
         weights: The weights by name.
         tokenizer: Fingerprint of the tokenizer.
         model: ``Denoiser.description``, the meaning of the outputs.
+
+    Raises:
+        FloatingPointError: If a weight is NaN or infinite.
     """
+    broken = first_broken(weights)
+    if broken is not None:
+        raise FloatingPointError(
+            f"encode_weights.weights must be finite, got {broken}; nothing was exported: lower "
+            "optim.lr"
+        )
     tensors = {name: v.detach().cpu().contiguous().clone() for name, v in weights.items()}
     return save(tensors, metadata={_FOR: json.dumps({_TOKENIZER: tokenizer, MODEL: model})})
 
@@ -261,7 +271,7 @@ def _check_optimizer(path: Path, module: DiffusionModule, saved: dict[str, objec
         raise _damaged(path, f"optimizer_states.0.state of its groups, got {len(states)} states")
     for index, state in states.items():
         like = owners[index]
-        expected = {"step": torch.tensor(0), "exp_avg": like, "exp_avg_sq": like}
+        expected = {"step": torch.tensor(0.0), "exp_avg": like, "exp_avg_sq": like}
         place = f"{path}: optimizer_states.0.state.{index}"
         check_weights(place, expected, state if isinstance(state, dict) else {})
 
@@ -293,7 +303,7 @@ def check_weights(
     to_fit: str = "the backbone of run.yaml",
     fix: str = "use the run.yaml that was written with it",
 ) -> None:
-    """Check the names and shapes of tensors.
+    """Check names, shapes, types and values of tensors.
 
     Args:
         owner: Path or name of the tensors, for the message.
@@ -303,7 +313,8 @@ def check_weights(
         fix: Advice, for the message.
 
     Raises:
-        ValueError: If a key is missing, unexpected or misshapen; the message names the first.
+        ValueError: If a key is missing, unexpected or misshapen, an integer tensor has another
+            type, or a number is NaN or infinite; the message names the first.
     """
     missing = sorted(expected.keys() - weights.keys())
     unexpected = sorted(weights.keys() - expected.keys())
@@ -322,10 +333,28 @@ def check_weights(
             f"{owner} must fit {to_fit}, got {key} of shape "
             f"{_shape(weights[key])} where {tuple(expected[key].shape)} is needed; {fix}"
         )
+    for key in sorted(expected):
+        needed, found = expected[key].dtype, _dtype(weights[key])
+        both_real = needed.is_floating_point and found.is_floating_point
+        if found != needed and not both_real:
+            raise ValueError(
+                f"{owner} must fit {to_fit}, got {key} of {found}, not {needed}; {fix}"
+            )
+    broken = first_broken(weights)
+    if broken is not None:
+        raise ValueError(
+            f"{owner} must hold finite numbers, got {broken}; use a checkpoint from before it "
+            "diverged, or copy the file again"
+        )
 
 
 def _shape(weight: object) -> tuple[int, ...] | None:
     return tuple(weight.shape) if isinstance(weight, Tensor) else None
+
+
+def _dtype(weight: object) -> torch.dtype:
+    assert isinstance(weight, Tensor)
+    return weight.dtype
 
 
 def last_logged(path: Path, name: str) -> tuple[int, float] | None:

@@ -87,11 +87,13 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
         *(("3", "G"), ("3", "C"), ("3", "<DEL>"), ("4", "C")),
         *(("5", "A"), ("5", "*"), ("6", "C"), ("7", "C")),
     ]
-    scored = [row for row in table if row["status"] == "scored"]
+    scored = [row for row in table if row["status"].startswith("scored")]
     assert [row["alt"] for row in scored] == ["G", "C", "A"]
+    indel = "scored by llr only: an indel has no masked marginal"
+    assert [row["status"] for row in scored] == ["scored", "scored", indel]
     assert [row["marginal"] == "NA" for row in scored] == [False, False, True]
     for row in table:
-        if row["status"] != "scored":
+        if not row["status"].startswith("scored"):
             assert row["llr"] == row["marginal"] == "NA"
     loaded, genome = load(run), Genome.from_records({"c": encode(CHROM)})
     effects = mutation_effects(loaded.denoiser, encode(CHROM), window=12)
@@ -110,9 +112,13 @@ def test_a_line_an_allele_and_what_is_not_scored(run, files, capsys) -> None:
             assert float(row["marginal"]) == pytest.approx(want, abs=2e-6)
 
 
-def test_only_what_is_asked_for(run, files) -> None:
+def test_only_what_is_asked_for(run, files, capsys) -> None:
     assert main(call(run, files, "--score", "marginal", "--window", "8")) == 0
-    assert {row["llr"] for row in read(files["out"])} == {"NA"}
+    table = read(files["out"])
+    assert {row["llr"] for row in table} == {"NA"}
+    assert all((row["status"] == "scored") == (row["marginal"] != "NA") for row in table)
+    assert [row["status"] for row in table].count("an indel has no masked marginal") == 1
+    assert "2 of 8 alleles scored, 6 not" in capsys.readouterr().out
     assert main(call(run, files, "--score", "likelihood", "--evaluations", "2")) == 0
     assert {row["marginal"] for row in read(files["out"])} == {"NA"}
 

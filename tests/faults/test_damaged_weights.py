@@ -1,0 +1,141 @@
+"""Weights with a NaN, an infinity, huge values or another type: no command writes a result."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from genomics.io import write_fasta
+from seqdiff.backbones import first_broken
+from seqdiff.cli.app import main
+from seqdiff.training.weights import check_weights, encode_weights
+from tests.integration.conftest import fails as fails
+
+DEMO = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "demo.yaml"
+TINY = [
+    *("--data.length=12", "--data.num_train=32", "--data.num_valid=8", "--trainer.max_steps=1"),
+    *("--trainer.enable_progress_bar=false", "--backbone.d_model=8", "--backbone.n_layer=1"),
+]
+COMMANDS = {
+    "sample": "sample RUN --num 2 --length 12 --out out.fa",
+    "score": "score RUN a.fa --out out.tsv",
+    "variants": "variants RUN --vcf a.vcf --fasta a.fa --out out.tsv",
+    "ism": "ism RUN --fasta a.fa --out out.npz",
+    "embed": "embed RUN --fasta a.fa --out out.npz",
+    "evaluate": "evaluate RUN --json out.json",
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small DNA run; tests copy it."""
+    run = tmp_path_factory.mktemp("dna") / "run"
+    assert main(["train", str(DEMO), f"--output={run}", *TINY]) == 0
+    return run
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run, and files that the commands read."""
+    shutil.copytree(trained, tmp_path / "RUN")
+    write_fasta(tmp_path / "a.fa", ["c"], ["ACGTTGCAACGTACGTTGAC"])
+    (tmp_path / "a.vcf").write_text(
+        "##fileformat=VCFv4.2\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\n"
+        "c\t10\t.\tC\tG\t.\t.\t.\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def change(path: Path, edit: Callable[[Tensor], Tensor]) -> str:
+    """Change the largest matrix of a file of weights, and return its name."""
+    with safe_open(path, "pt") as opened:
+        metadata = opened.metadata()
+    weights = load_file(path)
+    name = max(weights, key=lambda name: weights[name].numel())
+    weights[name] = edit(weights[name])
+    save_file(weights, path, metadata=metadata)
+    return name
+
+
+def put(value: float) -> Callable[[Tensor], Tensor]:
+    def edit(weight: Tensor) -> Tensor:
+        weight = weight.clone()
+        weight.view(-1)[weight.numel() // 2] = value
+        return weight
+
+    return edit
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("damage", ["nan", "huge"])
+def test_no_command_writes_a_result(folder: Path, command: str, damage: str, fails) -> None:
+    """A NaN is found when weights are read, and huge values when a result is not finite."""
+    path = folder / "RUN" / "model.safetensors"
+    name = change(path, put(float("nan")) if damage == "nan" else lambda weight: weight * 1e38)
+    before = sorted(folder.rglob("*"))
+    message = fails(COMMANDS[command].split())
+    assert sorted(folder.rglob("*")) == before
+    if damage == "nan":
+        assert f"{Path('RUN/model.safetensors')} must hold finite numbers, got 1 NaN" in message
+        assert name in message
+    else:
+        assert "must give finite" in message
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (put(float("inf")), "must hold finite numbers, got 1 NaN or inf of "),
+        (put(-float("inf")), "must hold finite numbers, got 1 NaN or inf of "),
+        (lambda weight: weight.to(torch.int32), "of torch.int32, not torch.float32"),
+        (lambda weight: weight.to(torch.bool), "of torch.bool, not torch.float32"),
+    ],
+)
+@pytest.mark.parametrize("words", ["score RUN a.fa", "train RUN/run.yaml --start_from RUN"])
+def test_what_weights_hold(folder: Path, edit, said: str, words: str, fails) -> None:
+    """Both where a run is opened and where another one starts from it."""
+    change(folder / "RUN" / "model.safetensors", edit)
+    output = ["--output=new"] if words.startswith("train") else []
+    assert said in fails([*words.split(), *output])
+    assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize("part", ["state_dict", "average", "exp_avg"])
+def test_checkpoints_with_a_nan_do_not_resume(folder: Path, part: str, fails) -> None:
+    """In the weights, in their average and in the optimizer's moments."""
+    path = folder / "RUN" / "last.ckpt"
+    content = torch.load(path, weights_only=True)
+    if part == "state_dict":
+        tensors = content["state_dict"]
+    elif part == "average":
+        tensors = {k: v for k, v in content["callbacks"]["EMA"].items() if k.startswith("average.")}
+    else:
+        tensors = content["optimizer_states"][0]["state"][0]
+    name = next(name for name in reversed(tensors) if tensors[name].numel() > 1)
+    tensors[name].view(-1)[0] = torch.nan
+    torch.save(content, path)
+    message = fails(["train", "--resume", "RUN", "--trainer.max_steps=2"])
+    assert f"must hold finite numbers, got 1 NaN or inf of {tensors[name].numel():,}" in message
+
+
+def test_averages_with_a_nan_are_not_exported() -> None:
+    """Parameters are checked elsewhere; their average may overflow alone."""
+    weights = {"a": torch.ones(3), "b": torch.tensor([1.0, torch.inf])}
+    with pytest.raises(FloatingPointError, match="got 1 NaN or inf of 2 in b; nothing was export"):
+        encode_weights(weights, "tokens", "model")
+    assert encode_weights({"a": weights["a"]}, "tokens", "model")
+
+
+def test_integers_and_other_precisions() -> None:
+    """Half-precision weights load; integer tensors have their own type."""
+    expected = {"a": torch.zeros(2), "n": torch.tensor(0)}
+    check_weights("file", expected, {"a": torch.zeros(2).bfloat16(), "n": torch.tensor(1)})
+    with pytest.raises(ValueError, match="got n of torch.int32, not torch.int64"):
+        check_weights("file", expected, {"a": torch.zeros(2), "n": torch.tensor(1).int()})
+    assert first_broken({"n": torch.tensor(1), "other": "text", "a": torch.zeros(2)}) is None
