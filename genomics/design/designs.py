@@ -20,6 +20,7 @@ from genomics.design.constraints import (
 )
 from genomics.design.selection import pairwise_distances, select
 from genomics.sequence import BASES
+from seqdiff.cells import write_cell
 from seqdiff.data import Motif
 
 
@@ -375,9 +376,12 @@ def write_tsv(rows: Sequence[Mapping[str, object]]) -> str:
     def cell(value: object) -> str:
         if isinstance(value, float):
             return "" if np.isnan(value) else f"{value:.6g}"
-        return str(value)
+        return write_cell(str(value)) if isinstance(value, str) else str(value)
 
-    lines = ["\t".join(rows[0]), *("\t".join(map(cell, row.values())) for row in rows)]
+    lines = [
+        "\t".join(map(write_cell, rows[0])),
+        *("\t".join(map(cell, row.values())) for row in rows),
+    ]
     return "\n".join(lines) + "\n"
 
 

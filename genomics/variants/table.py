@@ -17,6 +17,7 @@ from genomics.variants.effects import (
     masked_marginals,
     refusal,
 )
+from seqdiff.cells import printable, write_cell
 from seqdiff.files import replacing
 from seqdiff.likelihood import Estimator
 from seqdiff.progress import progress
@@ -96,7 +97,7 @@ def survey(vcf: Path, genome: Genome, window: int, *, only_marginal: bool = Fals
         reason = f"the last: line {variant.line}: {problem.reason}"
         if found.refused <= _LISTED:
             print(
-                f"seqdiff: warning: {vcf}:{variant.line}: not scored: {problem.reason}",
+                f"seqdiff: warning: {vcf}:{variant.line}: not scored: {printable(problem.reason)}",
                 file=sys.stderr,
             )
     if found.refused > _LISTED:
@@ -181,4 +182,4 @@ def _score(
         status = "scored" if problem is None else problem.reason
         if problem is None and scoring.marginal and marginal is None:
             status = "scored by llr only: an indel has no masked marginal"
-        yield [*map(str, site), *spelled, status]
+        yield [*(write_cell(str(cell)) for cell in site), *spelled, write_cell(status)]

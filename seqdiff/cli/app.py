@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from cyclopts import App, CycloptsError, Group, Parameter, Token, UnknownCommandError, convert
 
+from seqdiff.cells import printable
 from seqdiff.cli.extensions import Command
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
@@ -269,4 +270,4 @@ def _explain(error: Exception) -> str | None:
         )
     elif not isinstance(error, _EXPECTED):
         return None
-    return " ".join(text.split()) or type(error).__name__
+    return printable(" ".join(text.split())) or type(error).__name__

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 import torch
 
+from seqdiff.cells import write_cell
 from seqdiff.data import Record
 from seqdiff.likelihood import Estimator, Likelihood, check_budget
 from seqdiff.run.directory import Trained
@@ -247,7 +248,7 @@ class Scores(Sequence[Score]):
         return ("record", "length", *estimates, "counted", "nfe")
 
     def cells(self, score: Score) -> tuple[object, ...]:
-        """Return the values of a line."""
+        """Return the values of a line, the name as it is."""
         s = score
         numbers = (s.nats, s.bits_per_token, s.standard_error, s.low, s.high)
         return (s.record, s.length, *numbers, s.counted, s.nfe)
@@ -264,22 +265,12 @@ class Scores(Sequence[Score]):
         table = csv.writer(text, delimiter="\t", lineterminator="\n")
         table.writerow(self.heading)
         for score in self:
-            spelled = (
-                MISSING if cell is None else f"{cell:.6f}" if isinstance(cell, float) else cell
-                for cell in self.cells(score)
-            )
-            table.writerow(spelled)
+            table.writerow(_spell(cell, "{:.6f}") for cell in self.cells(score))
         return text.getvalue()
 
     def __repr__(self) -> str:
         """Format the table for a terminal."""
-        lines = [
-            [
-                MISSING if cell is None else f"{cell:.3f}" if isinstance(cell, float) else str(cell)
-                for cell in self.cells(score)
-            ]
-            for score in self
-        ]
+        lines = [[_spell(cell, "{:.3f}") for cell in self.cells(score)] for score in self]
         columns = list(zip(self.heading, *lines, strict=True))
         widths = [max(map(len, column)) for column in columns]
         spelled = (
@@ -287,3 +278,10 @@ class Scores(Sequence[Score]):
             for line in (self.heading, *lines)
         )
         return "\n".join(spelled)
+
+
+def _spell(cell: object, number: str) -> str:
+    """Write a value for a table, a float by a format."""
+    if cell is None:
+        return MISSING
+    return number.format(cell) if isinstance(cell, float) else write_cell(str(cell))

@@ -1,6 +1,5 @@
 """Weights with a NaN, an infinity, huge values or another type: no command writes a result."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,17 +9,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from genomics.io import write_fasta
 from seqdiff.backbones import first_broken
-from seqdiff.cli.app import main
 from seqdiff.training.weights import check_weights, encode_weights
-from tests.integration.conftest import fails as fails
 
-DEMO = Path(__file__).parents[2] / "configs" / "experiment" / "genomics" / "demo.yaml"
-TINY = [
-    *("--data.length=12", "--data.num_train=32", "--data.num_valid=8", "--trainer.max_steps=1"),
-    *("--trainer.enable_progress_bar=false", "--backbone.d_model=8", "--backbone.n_layer=1"),
-]
 COMMANDS = {
     "sample": "sample RUN --num 2 --length 12 --out out.fa",
     "score": "score RUN a.fa --out out.tsv",
@@ -29,27 +20,6 @@ COMMANDS = {
     "embed": "embed RUN --fasta a.fa --out out.npz",
     "evaluate": "evaluate RUN --json out.json",
 }
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small DNA run; tests copy it."""
-    run = tmp_path_factory.mktemp("dna") / "run"
-    assert main(["train", str(DEMO), f"--output={run}", *TINY]) == 0
-    return run
-
-
-@pytest.fixture
-def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The run, and files that the commands read."""
-    shutil.copytree(trained, tmp_path / "RUN")
-    write_fasta(tmp_path / "a.fa", ["c"], ["ACGTTGCAACGTACGTTGAC"])
-    (tmp_path / "a.vcf").write_text(
-        "##fileformat=VCFv4.2\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\n"
-        "c\t10\t.\tC\tG\t.\t.\t.\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def change(path: Path, edit: Callable[[Tensor], Tensor]) -> str:
@@ -136,6 +106,6 @@ def test_integers_and_other_precisions() -> None:
     """Half-precision weights load; integer tensors have their own type."""
     expected = {"a": torch.zeros(2), "n": torch.tensor(0)}
     check_weights("file", expected, {"a": torch.zeros(2).bfloat16(), "n": torch.tensor(1)})
-    with pytest.raises(ValueError, match="got n of torch.int32, not torch.int64"):
+    with pytest.raises(ValueError, match=r"got n of torch\.int32, not torch\.int64"):
         check_weights("file", expected, {"a": torch.zeros(2), "n": torch.tensor(1).int()})
     assert first_broken({"n": torch.tensor(1), "other": "text", "a": torch.zeros(2)}) is None
