@@ -6,7 +6,7 @@ import csv
 import gzip
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from genomics.finetune.labelled import Row
@@ -67,7 +67,24 @@ def read_table(
             missing = "sequence" if not bases else "label"
             raise ValueError(f"{where}: {missing} must not be empty, got ''; remove the line")
         rows.append(Row(encode(bases, where=where), name, line=number))
+    _check_discrete(f"{path}:1: column {header[label]!r}", [row.label for row in rows])
     return _some(path, rows)
+
+
+def _check_discrete(where: str, labels: Sequence[str]) -> None:
+    """Raise ``ValueError`` for measured values: numbers with fractions, mostly different."""
+    classes = set(labels)
+    if 2 * len(classes) <= len(labels):
+        return
+    try:
+        fractions = [name for name in classes if not float(name).is_integer()]
+    except (ValueError, OverflowError):
+        return
+    if fractions:
+        raise ValueError(
+            f"{where} must hold classes, got {len(classes):,} different numbers in "
+            f"{len(labels):,} rows, such as {min(fractions)}; to predict values: --task regression"
+        )
 
 
 def read_intervals(path: Path, label: str, genome: ClassGenome) -> list[Row]:

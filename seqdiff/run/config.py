@@ -39,6 +39,7 @@ from seqdiff.run.config_files import (
     read_flags,
     unquote,
 )
+from seqdiff.run.kinds import describe, fits
 from seqdiff.run.presets import PRESETS, find_preset
 from seqdiff.run.trust import (
     UntrustedCodeError,
@@ -270,8 +271,8 @@ def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) 
         message = one_line(str(error))
         try:
             hint = _hint([*arguments, *flags])
-        except UntrustedCodeError as untrusted:
-            raise UntrustedCodeError(f"{path}: {untrusted}") from error
+        except (UntrustedCodeError, _MisfitError) as plainer:
+            raise type(plainer)(f"{path}: {plainer}") from error
         raise ValueError(f"{path}: {message}{hint}") from error
     for (part, linked), (*_, origin) in _LINKED.items():
         value = (parsed[part].get("init_args") or {}).get(linked)
@@ -398,8 +399,25 @@ def follows(part: str, argument: str) -> bool:
     return (part, argument) in _LINKED
 
 
+class _MisfitError(ValueError):
+    """A value does not have the type of its key."""
+
+
+def _check_value(key: str, hint: object, value: object) -> None:
+    """Raise ``_MisfitError`` if a value cannot have a type."""
+    if fits(hint, value) is False:
+        example = f"[{value}]" if describe(hint).startswith("a list") else None
+        fix = f"write {example}" if example else "correct it"
+        raise _MisfitError(f"{key} must be {describe(hint)}, got {value}; {fix}")
+
+
 def _hint(arguments: Sequence[str]) -> str:
-    """List the valid choices in place of the first key or class that does not exist."""
+    """List the valid choices in place of the first key or class that does not exist.
+
+    Raises:
+        UntrustedCodeError: If a class of a module is named that is not trusted.
+        _MisfitError: If a value does not have the type of its key.
+    """
     merged: dict[str, Any] = dict(DEFAULTS)
     for key, text in read_flags(arguments):
         if key == "config":
@@ -417,7 +435,7 @@ def _hint(arguments: Sequence[str]) -> str:
             blocks = ", with --block_size N for blocks" if key == "process" else ""
             found = _hint_of_class(key, _CHOICES[key], value, linked=key, more=blocks)
         elif key in known:
-            found = _hint_of_group(hints[key], value)
+            found = _hint_of_group(key, hints[key], value)
         else:
             found = "" if key in _NOT_FLAGS else f"; choose from {', '.join(known)}"
         if found:
@@ -456,12 +474,18 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
         into[key] = value
 
 
-def _hint_of_group(hint: object, value: object) -> str:
-    """Check the keys of a dataclass."""
+def _hint_of_group(key: str, hint: object, value: object) -> str:
+    """Check a key of the configuration, which may be a dataclass."""
     if not (isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict)):
+        _check_value(key, hint, value)
         return ""
     known = [f.name for f in fields(hint)]
-    return "" if set(value) <= set(known) else f"; choose from {', '.join(known)}"
+    if not set(value) <= set(known):
+        return f"; choose from {', '.join(known)}"
+    hints = get_type_hints(hint)
+    for name, one in value.items():
+        _check_value(f"{key}.{name}", hints[name], one)
+    return ""
 
 
 def _hint_of_class(key: str, base: type, value: object, linked: str = "", more: str = "") -> str:
@@ -498,4 +522,5 @@ def _hint_of_class(key: str, base: type, value: object, linked: str = "", more: 
             if isinstance(kind, type) and inspect.isabstract(kind):
                 if found := _hint_of_class(f"{key}.{name}", kind, argument):
                     return found
+        _check_value(f"{key}.{name}", hints.get(name), argument)
     return ""

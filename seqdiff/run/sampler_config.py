@@ -9,24 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentParser
 
 from seqdiff.run.config_files import one_line, read_flags
+from seqdiff.run.kinds import describe, fits
 from seqdiff.run.trust import import_path, trust_code, trusted_modules
 from seqdiff.samplers import Sampler, find_sampler, named_samplers, sampler_name
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-_KINDS: dict[object, str] = {
-    int: "an integer",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    object: "any value",
-    Sampler: "a sampler that seqdiff samplers lists",
-    Callable: "a function that can be imported, as module.function",
-}
 
 
 @dataclass(frozen=True)
@@ -145,10 +137,7 @@ def _parser(cls: type[Sampler]) -> ArgumentParser:
 
 def _kind(hint: object) -> str:
     """Describe the type of an option in words."""
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(str, get_args(hint)))}"
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
-    return " or ".join(_KINDS.get(kind, getattr(kind, "__name__", str(kind))) for kind in kinds)
+    return "a sampler that seqdiff samplers lists" if hint is Sampler else describe(hint)
 
 
 def _complaint(cls: type[Sampler], flags: Sequence[str]) -> str:
@@ -184,34 +173,20 @@ def _inner_class(cls: type[Sampler], option: str) -> type[Sampler] | None:
 
 def _misfit(hint: object, value: str) -> str | None:
     """Return why a value does not fit a type; ``None`` if it fits."""
-    kinds = get_args(hint) if get_origin(hint) is not Literal else (hint,)
-    for kind in kinds or (hint,):
-        if kind is NoneType and value in ("null", "none", "None"):
-            return None
-        if kind in (int, float):
-            try:
-                kind(value)  # type: ignore[operator]
-                return None
-            except ValueError:
-                continue
-        if kind is bool and value.lower() in ("true", "false", "yes", "no"):
-            return None
-        if get_origin(kind) is Literal and value in map(str, get_args(kind)):
-            return None
+    if hint is Sampler:
+        try:
+            choose_sampler(value)
+        except ValueError:
+            return ""
+    for kind in get_args(hint) or (hint,):
         if kind is Callable or get_origin(kind) is Callable:
+            if value in ("null", "none", "None") and NoneType in get_args(hint):
+                return None
             try:
                 return None if callable(_import_typed(value)) else ""
             except (ImportError, AttributeError, ValueError) as error:
                 return f" ({one_line(str(error))}; --trust-code finds modules of this folder)"
-        if kind is Sampler:
-            try:
-                choose_sampler(value)
-                return None
-            except ValueError:
-                continue
-        if kind in (str, object):
-            return None
-    return ""
+    return "" if fits(hint, value) is False else None
 
 
 def _options(cls: type[Sampler]) -> str:

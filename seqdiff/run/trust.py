@@ -85,6 +85,12 @@ def check_trusted(owner: str, path: str) -> None:
         UntrustedCodeError: If it is not part of a trusted module.
     """
     root, known = path.partition(".")[0], trusted_modules()
+    if "." in path and root not in known and find_spec(root) is None:
+        raise UntrustedCodeError(
+            f"{owner} must be a class of {', '.join(known)}, got {path}, and no module {root} is "
+            f"installed; correct it, or add --trust-code {root} if the module lies in the current "
+            "folder and you trust its code"
+        )
     if "." in path and root not in known:
         raise UntrustedCodeError(
             f"{owner} must be a class of {', '.join(known)}, got {path}; if you trust the code of "

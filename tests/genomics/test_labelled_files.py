@@ -27,6 +27,18 @@ def test_a_table_is_read(name: str, text: str, tmp_path: Path) -> None:
     assert letters(read_table(write(tmp_path / name, text))) == [("ACGN", "x"), ("TT", "y")]
 
 
+def test_measured_values_are_no_classes(tmp_path: Path) -> None:
+    """Mostly different numbers with fractions; few of them, or integers, may be classes."""
+    values = write(tmp_path / "a.csv", "sequence,label\nA,.25\nC,1\nG,-2.5\n")
+    with pytest.raises(
+        ValueError, match=r"'label' must hold classes, got 3 different numbers in 3 "
+    ):
+        read_table(values)
+    for labels in (".5 .5 1.5 1.5", "1 2 3 4", "nan x y z"):
+        rows = "".join(f"A,{label}\n" for label in labels.split())
+        assert len(read_table(write(tmp_path / "b.csv", "sequence,label\n" + rows))) == 4
+
+
 def test_columns_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "sequence,label,promoter,active\nAA,u,CC,1\n")
     rows = read_table(path, sequence_column="promoter", label_column="active")

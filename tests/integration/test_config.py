@@ -2,6 +2,7 @@
 the choices.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -174,11 +175,14 @@ def _as_config(value: object) -> dict:
         (["--process.schedule", f"{TOY}.ToyNet"], "seqdiff.schedules.Cosine"),
         (["--process.schedule", "Nowhere"], "seqdiff.schedules.Cosine"),
         (["--process=Uniform", "--process.schedule=Nowhere"], "seqdiff.schedules.Cosine"),
-        (["--process=Hybrid", "--process.p_u=x"], "Expected a <class 'float'>"),
-        (["--parameterization=Subs", "--parameterization.carry_over=x"], "<class 'bool'>"),
+        (["--process=Hybrid", "--process.p_u=x"], "process.p_u must be a number, got x"),
+        (
+            ["--parameterization=Subs", "--parameterization.carry_over=x"],
+            "carry_over must be true or false, got x",
+        ),
         (["--objective.time_sampler", "Cosine"], "objectives.Sobol"),
         (["--data", "Nowhere"], f"{TOY}.ToyData"),
-        (["--seed", "x"], "Expected a <class 'int'>"),
+        (["--seed", "x"], "seed must be an integer, got x"),
         (["--seed", "-1"], "RunConfig.seed must be in [0, 2^32), got -1"),
         (["--optim.lr", "-1"], "OptimConfig.lr must be positive, got -1.0"),
         (["--optim.betas", "[0.9, 1.0]"], "OptimConfig.betas must be in [0, 1), got (0.9, 1.0)"),
@@ -248,3 +252,25 @@ def test_tracks_keep_their_order_and_become_absolute(tmp_path: Path, monkeypatch
     data = instantiate(parse_run(Path("run.yaml"))).data
     assert data.signals == ["z", "a"] and data.signal_tracks
     assert list(data.tracks.values()) == [str(tmp_path / "b.bw"), "absent.bw"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--optim.lr=x", "optim.lr must be a number, got x; correct it"),
+        ("--trainer.max_steps=1.5", "trainer.max_steps must be an integer, got 1.5; correct it"),
+        ("--trainer.max_steps=true", "trainer.max_steps must be an integer, got True; correct it"),
+        ("--backbone.width=wide", "backbone.width must be an integer, got wide; correct it"),
+        ("--ema_decay=[1]", "ema_decay must be a number, got [1]; correct it"),
+        (
+            "--optim.betas=.9",
+            "optim.betas must be a list of numbers in brackets, got 0.9; write [0.9]",
+        ),
+        ("--data=no.Module", "got no.Module, and no module no is installed; correct it, or add"),
+    ],
+)
+def test_values_of_another_type_are_named_in_words(config: Path, flag: str, said: str) -> None:
+    """The message names key, type and value, and not the parser's types."""
+    with pytest.raises(ValueError, match=re.escape(said)) as raised:
+        parse_run(config, [flag])
+    assert "<class" not in str(raised.value)

@@ -23,7 +23,7 @@ from genomics.report.page import About, Curves, numbers
 from genomics.sequence.alphabet import MASK_ID
 from genomics.variants.effects import refusal
 from seqdiff.backbones import Caduceus, Transformer
-from seqdiff.cli.app import build_app, main, parse, take_trusted
+from seqdiff.cli.app import TRUST_CODE, build_app, main, parse, take_trusted
 from seqdiff.cli.app import commands as find_commands
 from seqdiff.cli.options import part
 from seqdiff.run.config import instantiate, parse_run
@@ -161,7 +161,7 @@ def test_a_wrong_command_would_be_found(broken: str, monkeypatch: pytest.MonkeyP
 @pytest.fixture(scope="module")
 def options() -> set[str]:
     """Options of all commands and samplers, and the keys of the shipped configurations."""
-    found = {"--help"}
+    found = {"--help", TRUST_CODE}
     for name in find_commands():
         app = build_app(name)[name]
         found |= {
