@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.seqdiff-installed
 
-.PHONY: setup demo test slow lint docs notebooks clean
+.PHONY: setup demo test slow torture lint docs notebooks clean
 
 setup: $(STAMP)
 
@@ -23,6 +23,10 @@ test: setup
 
 slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m slow
+
+# 10,000 damaged files and 100 killed commands, in about two hours; see tests/faults/torture.py.
+torture: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.torture
 
 lint: setup
 	$(BIN)/ruff check .
