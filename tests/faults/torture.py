@@ -72,7 +72,7 @@ READERS = {
     "npz, trace": Reader("steps.npz", "plot trace steps.npz --out out.png"),
     "motifs": Reader(
         "m.jaspar",
-        "report RUN --reference a.fa --samples t.fa --trace steps.npz --motifs m.jaspar "
+        "report RUN --reference g.fa --samples s.fa --trace steps.npz --motifs m.jaspar "
         "--out out.html",
     ),
     "JSON Lines": Reader("a.jsonl", "score TEXT --jsonl a.jsonl --evaluations 2 --out out.tsv"),
@@ -115,6 +115,7 @@ def build_world(folder: Path) -> None:
     Path("a.fa.gz").write_bytes(_gzip(Path("a.fa").read_bytes()))
     write_fasta(Path("g.fa"), ["chr1", "chr2"], [bases(1500), bases(900)])
     write_fasta(Path("t.fa"), ["one", "two"], ["ACGTNNNNACGT", "NNNNRYACNNNN"])
+    write_fasta(Path("s.fa"), [f"s{i}" for i in range(10)], [bases(40) for _ in range(10)])
     Path("a.bed").write_text("chr1\t0\t700\ttrain\nchr1\t700\t1100\tvalid\nchr2\t0\t600\ttest\n")
     header = "##fileformat=VCFv4.2\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\n"
     first = Path("a.fa").read_text().splitlines()[1]
