@@ -110,6 +110,7 @@ def fit(directory: Path, start: Callable[[], Path]) -> None:
     except (KeyboardInterrupt, SystemExit) as stop:
         # Lightning leaves with an exit code after Ctrl-C, and without one after SIGTERM.
         if not (directory / CHECKPOINT_NAME).exists():
-            raise KeyboardInterrupt("nothing was saved yet") from stop
+            said = "nothing was saved yet; the same command starts again"
+            raise KeyboardInterrupt(said) from stop
         resume = command_line("train", "--resume", directory)
         raise KeyboardInterrupt(f"to continue: {resume}") from stop

@@ -189,6 +189,11 @@ def _check_left(config: TrainerConfig, done: Progress) -> None:
         )
 
 
+def was_stopped(trainer: Trainer) -> bool:
+    """Whether a signal ended the training before its last step, after saving."""
+    return any(isinstance(c, RunCheckpoint) and c.stopped for c in trainer.callbacks)
+
+
 def is_first_process() -> bool:
     """Whether this is the only process, or the first one that a strategy launched."""
     return getattr(rank_zero_only, "rank", 0) == 0

@@ -207,9 +207,10 @@ def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Pr
         ValueError: If it is damaged, holds more than tensors and plain values, or does not fit.
     """
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} must exist to resume, got nothing there; start again with another --output"
-        )
+        fix = "start it again with the command that started it"
+        if (path.parent / WEIGHTS_NAME).exists():
+            fix = f"start another run from its weights: --start_from {path.parent}"
+        raise FileNotFoundError(f"{path} must exist to resume, got nothing there; {fix}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a damaged file raises many kinds
@@ -241,6 +242,22 @@ def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Pr
     seconds = _at(content, _SECONDS) or 0.0
     assert isinstance(seconds, float)
     return Progress(content["global_step"], seconds)
+
+
+def read_average(path: Path) -> dict[str, Tensor]:
+    """Read the weights that a checkpoint exports: the average, or those of the network.
+
+    Args:
+        path: A checkpoint that ``read_progress`` accepts.
+    """
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    prefix = "denoiser."
+    state = {name.removeprefix(prefix): weight for name, weight in content["state_dict"].items()}
+    for name, average in (_at(content, ("callbacks", "EMA")) or {}).items():
+        if name.startswith(AVERAGE_PREFIX):
+            weight = state[name.removeprefix(AVERAGE_PREFIX)]
+            weight.copy_(average)
+    return state
 
 
 def _check_optimizer(path: Path, module: DiffusionModule, saved: dict[str, object]) -> None:
