@@ -53,13 +53,29 @@ def replacing(path: Path, size: int | None = None) -> Iterator[Path]:
             os.fsync(written.fileno())
         temporary.replace(target)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        needed = "some space" if size is None else f"{size:,} bytes"
-        raise OSError(
-            error.errno, f"{path} must be writable, got: {reason}; free {needed} or move it"
-        ) from error
+        raise _unwritten(path, error, size) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _unwritten(path: Path, error: OSError, size: int | None) -> OSError:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    needed = "some space" if size is None else f"{size:,} bytes"
+    return OSError(error.errno, f"{path} must be writable, got: {reason}; free {needed} or move it")
+
+
+def append_text(path: Path, text: str) -> None:
+    """Append to a file, which is created if there is none.
+
+    Raises:
+        OSError: If the file cannot be written, even if only in part; names it and the bytes needed.
+    """
+    content = text.encode()
+    try:
+        with path.open("ab") as file:
+            file.write(content)
+    except OSError as error:
+        raise _unwritten(path, error, len(content)) from error
 
 
 def _behind_links(path: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -119,8 +120,9 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
     if not (directory / CONFIG_NAME).is_file():
         raise no_run(directory)
     with _alone("resume.directory", directory):
-        parsed, config = open_config(directory, flags)
         written = parse_run(directory / CONFIG_NAME)
+        _check_network(written, parse_run(directory / CONFIG_NAME, flags))
+        parsed, config = open_config(directory, flags)
         for key, instead in (("output", f"copy {directory} first"), ("start_from", "drop it")):
             if parsed[key] != written[key]:
                 raise ValueError(
@@ -128,6 +130,29 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
                 )
         make_absolute(parsed)
         return _fit(parsed, config, directory, resume=True)
+
+
+def _check_network(written: ParsedRun, parsed: ParsedRun) -> None:
+    """Raise ``ValueError`` if flags change the names or shapes of a run's weights."""
+    old, new = (dict(config["backbone"].items()) for config in (written, parsed))
+    changed = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
+    if not changed:
+        return
+
+    def shapes(config: ParsedRun) -> dict[str, torch.Size]:
+        return {n: v.shape for n, v in compose(instantiate(config)).state_dict().items()}
+
+    try:
+        fits = shapes(parsed) == shapes(written)
+    except (TypeError, ValueError):  # no network at all
+        fits = False
+    if not fits:
+        key = min(changed)
+        flag = f"backbone.{key.removeprefix('init_args.')}" if key != "class_path" else "backbone"
+        raise ValueError(
+            f"resume.flags must leave {flag} at {old.get(key)}, got {new.get(key)}, since a run "
+            f"keeps its network when it is resumed; drop --{flag}, or start another run with it"
+        )
 
 
 def _check_unused(directory: Path) -> None:
@@ -348,7 +373,15 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
 
 
 def quieten_lightning() -> None:
-    """Silence messages of Lightning that are not meant for users of seqdiff."""
+    """Silence messages of Lightning and TensorBoard that are not meant for users of seqdiff."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for message in _NOISE:
         warnings.filterwarnings("ignore", message=message, module="lightning")
+    if threading.excepthook is not _on_thread_error:
+        threading.excepthook = _on_thread_error
+
+
+def _on_thread_error(failed: threading.ExceptHookArgs) -> None:
+    """Report an error of a thread, unless TensorBoard also raises it where the run logs."""
+    if not type(failed.thread).__module__.startswith("tensorboard."):
+        threading.__excepthook__(failed)

@@ -44,4 +44,5 @@ from .weights import read_average as read_average
 from .weights import read_progress as read_progress
 from .weights import read_purpose as read_purpose
 from .weights import read_weights as read_weights
+from .weights import steps_done as steps_done
 from .weights import weights_digest as weights_digest

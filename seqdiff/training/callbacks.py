@@ -448,7 +448,10 @@ class Throughput(BatchCallback):
 
 
 class StepBar(BatchCallback, ProgressBar):
-    """Shows steps, losses in bits per token, speed and the time left, on standard error."""
+    """Shows steps, losses in bits per token, speed and the time left, on standard error.
+
+    If that is no terminal, it writes a line after the first step and then every 30 seconds.
+    """
 
     def __init__(self, every_n_steps: int) -> None:
         """Make a bar that is not yet shown."""
@@ -476,6 +479,7 @@ class StepBar(BatchCallback, ProgressBar):
             BarColumn(bar_width=16),
             TimeRemainingColumn(),
             TextColumn("{task.fields[metrics]}"),
+            early=True,
         )
         self._task = self._progress.add_task(
             "training", total=trainer.max_steps, completed=trainer.global_step, metrics=""
@@ -488,11 +492,12 @@ class StepBar(BatchCallback, ProgressBar):
         """Advance, and update the metrics at log steps."""
         if self._progress is None or self._task is None or not stepped:
             return
-        self._progress.update(self._task, completed=trainer.global_step)
+        changes: dict[str, object] = {"completed": trainer.global_step}
         if trainer.global_step % self._every_n_steps == 0:
             known = trainer.callback_metrics
             shown = [text.format(float(known[key])) for key, text in _SHOWN.items() if key in known]
-            self._progress.update(self._task, metrics="  ".join(shown))
+            changes["metrics"] = "  ".join(shown)
+        self._progress.update(self._task, **changes)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the bar and leave it on the terminal."""

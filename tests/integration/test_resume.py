@@ -13,6 +13,7 @@ from seqdiff.cli.app import main
 from seqdiff.cli.extensions import command_line
 from seqdiff.training.callbacks import RunCheckpoint
 from seqdiff.training.module import DiffusionModule
+from tests.integration.conftest import same
 
 WAYS = {
     "plain": [],
@@ -28,16 +29,6 @@ WAYS = {
 def _final(run: Path) -> tuple[bytes, dict]:
     checkpoint = torch.load(run / "last.ckpt", weights_only=True)
     return (run / "model.safetensors").read_bytes(), checkpoint
-
-
-def _same(left: object, right: object) -> bool:
-    if isinstance(left, torch.Tensor):
-        return isinstance(right, torch.Tensor) and torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_same(left[k], right[k]) for k in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(_same, left, right))
-    return left == right
 
 
 class _Killed(Exception):
@@ -79,7 +70,7 @@ def test_resume_is_bit_identical(
     (weights, checkpoint), (resumed_weights, resumed) = _final(straight), _final(broken)
     assert resumed_weights == weights
     for key in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "ToyData"):
-        assert _same(checkpoint[key], resumed[key]), key
+        assert same(checkpoint[key], resumed[key]), key
     assert checkpoint["ToyData"] == {"position": 9 * 8 * each}
 
     logs = [(run / "metrics.csv").read_text().splitlines() for run in (straight, broken)]
@@ -130,7 +121,7 @@ def test_a_signal_saves_the_step_and_nothing_is_lost(
     (weights, checkpoint), (resumed_weights, resumed) = _final(straight), _final(broken)
     assert resumed_weights == weights
     for key in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "ToyData"):
-        assert _same(checkpoint[key], resumed[key]), key
+        assert same(checkpoint[key], resumed[key]), key
     logs = [(run / "metrics.csv").read_text().splitlines() for run in (straight, broken)]
     columns = [sorted(r for r in rows if "per_second" not in r) for rows in logs]
     assert columns[0] == columns[1]
@@ -196,7 +187,7 @@ def test_a_run_killed_while_it_writes_a_file_resumes_or_starts_again(
         assert not (broken / "last.ckpt").exists()
     assert main(command) == 0
     assert (broken / "model.safetensors").read_bytes() == _final(straight)[0]
-    assert _same(_final(broken)[1]["state_dict"], _final(straight)[1]["state_dict"])
+    assert same(_final(broken)[1]["state_dict"], _final(straight)[1]["state_dict"])
     left = [path.name for path in broken.iterdir() if path.name.startswith(".")]
     assert left == [".lock"]
 
