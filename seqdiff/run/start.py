@@ -264,7 +264,8 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
             config.data.dataset("valid")
     ours = not torch.distributed.is_initialized()
     with nullcontext() if resume else _unused(directory):
-        trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+        with _plain_errors(directory):
+            trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     if ours and torch.distributed.is_initialized():
         # Its threads may abort an interpreter that ends before them (pytorch/pytorch#190489), and
         # Lightning ends only NCCL's.
@@ -274,6 +275,37 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
     if was_stopped(trainer) and is_first_process():
         raise KeyboardInterrupt
     return directory
+
+
+@contextmanager
+def _plain_errors(directory: Path) -> Iterator[None]:
+    """Report the end of another process in one line, and no error of TensorBoard's thread twice.
+
+    Raises:
+        ConnectionError: If another process of a distributed run has ended.
+    """
+    shown = threading.excepthook
+
+    def show(failed: threading.ExceptHookArgs) -> None:
+        if not type(failed.thread).__module__.startswith("tensorboard."):
+            shown(failed)
+
+    threading.excepthook = show
+    try:
+        yield
+    except RuntimeError as error:
+        # Gloo raises RuntimeError itself, and names its source file.
+        if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):
+            raise
+        fix = "start it again with the command that started it"
+        if (directory / CHECKPOINT_NAME).exists():
+            fix = f"continue: seqdiff train --resume {directory}"
+        raise ConnectionError(
+            "a distributed run must keep all its processes, got the end of another one "
+            f"({str(error).strip().splitlines()[0]}); see what it printed, then {fix}"
+        ) from error
+    finally:
+        threading.excepthook = shown
 
 
 def _check_length(backbone: Backbone, dataset: SequenceDataset) -> None:
@@ -373,15 +405,7 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
 
 
 def quieten_lightning() -> None:
-    """Silence messages of Lightning and TensorBoard that are not meant for users of seqdiff."""
+    """Silence messages of Lightning that are not meant for users of seqdiff."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for message in _NOISE:
         warnings.filterwarnings("ignore", message=message, module="lightning")
-    if threading.excepthook is not _on_thread_error:
-        threading.excepthook = _on_thread_error
-
-
-def _on_thread_error(failed: threading.ExceptHookArgs) -> None:
-    """Report an error of a thread, unless TensorBoard also raises it where the run logs."""
-    if not type(failed.thread).__module__.startswith("tensorboard."):
-        threading.__excepthook__(failed)

@@ -149,7 +149,7 @@ class Board(TensorBoardLogger):
             raise OSError(
                 error.errno,
                 f"{self.log_dir} must be writable, got: {error.strerror or error}; free some space "
-                "and resume the run",
+                "or move it",
             ) from error
 
 
