@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import threading
 import warnings
@@ -41,6 +42,7 @@ from seqdiff.training import (
     read_progress,
     read_purpose,
     read_weights,
+    steps_done,
     was_stopped,
 )
 
@@ -279,30 +281,39 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
 
 @contextmanager
 def _plain_errors(directory: Path) -> Iterator[None]:
-    """Report the end of another process in one line, and no error of TensorBoard's thread twice.
+    """Report errors in one line each, with what can be done with the run directory.
 
     Raises:
         ConnectionError: If another process of a distributed run has ended.
+        FloatingPointError: If the training diverged.
     """
+    checkpoint = directory / CHECKPOINT_NAME
     shown = threading.excepthook
 
     def show(failed: threading.ExceptHookArgs) -> None:
+        # TensorBoard raises its thread's error again where the run logs.
         if not type(failed.thread).__module__.startswith("tensorboard."):
             shown(failed)
 
     threading.excepthook = show
     try:
         yield
+    except FloatingPointError as error:
+        kept = "no checkpoint was saved before"
+        if checkpoint.exists():
+            kept = f"{checkpoint} of step {steps_done(checkpoint)} is kept, and can be resumed so"
+        raise FloatingPointError(f"{error}; {kept}") from error
     except RuntimeError as error:
         # Gloo raises RuntimeError itself, and names its source file.
         if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):
             raise
         fix = "start it again with the command that started it"
-        if (directory / CHECKPOINT_NAME).exists():
+        if checkpoint.exists():
             fix = f"continue: seqdiff train --resume {directory}"
+        reason = re.sub(r"^\[\S+\] |\. This is.*", "", str(error).strip().partition("\n")[0])
         raise ConnectionError(
             "a distributed run must keep all its processes, got the end of another one "
-            f"({str(error).strip().splitlines()[0]}); see what it printed, then {fix}"
+            f"({reason}); see what it printed, then {fix}"
         ) from error
     finally:
         threading.excepthook = shown

@@ -40,6 +40,7 @@ _VARIANCE, _UNCLIPPED = "train/loss_variance", "train/loss_variance_unclipped"
 _SHOWN = {
     "train/bits_per_token": "train {:.3f}",
     "val/bits_per_token": "val {:.3f} bits",
+    "train/lr": "lr {:.2g}",
     "train/tokens_per_second": "{:,.0f} tokens/s",
 }
 
@@ -279,7 +280,7 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         if broken:
             raise FloatingPointError(
                 f"RunCheckpoint must save finite weights, got a NaN or inf in {broken[0]} at step "
-                f"{trainer.global_step}; the last good checkpoint is kept: lower optim.lr"
+                f"{trainer.global_step}; lower optim.lr"
             )
         if self.ema is not None:
             self.ema.apply(pl_module.denoiser)

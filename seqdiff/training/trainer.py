@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -28,6 +29,9 @@ from seqdiff.training.callbacks import (
 )
 from seqdiff.training.config import TrainerConfig
 from seqdiff.training.weights import METRICS_HEADER, METRICS_NAME, Progress, rows_before
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _NOTHING = Progress()
 
@@ -110,6 +114,16 @@ class MetricsFile(Logger):
 
 class Board(TensorBoardLogger):
     """TensorBoard's files, whose errors name their folder."""
+
+    @property
+    def experiment(self) -> SummaryWriter:
+        """The writer, which is opened when it is first used.
+
+        Raises:
+            OSError: If the files cannot be written.
+        """
+        with self._named():
+            return super().experiment
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -243,7 +257,8 @@ def _check_left(config: TrainerConfig, done: Progress) -> None:
 
 def was_stopped(trainer: Trainer) -> bool:
     """Whether a signal ended the training before its last step, after saving."""
-    return any(isinstance(c, RunCheckpoint) and c.stopped for c in trainer.callbacks)
+    saving = trainer.checkpoint_callback
+    return isinstance(saving, RunCheckpoint) and saving.stopped
 
 
 def is_first_process() -> bool:

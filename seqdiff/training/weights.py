@@ -284,7 +284,7 @@ def read_average(path: Path) -> dict[str, Tensor]:
     content = read_checkpoint(path)
     prefix = "denoiser."
     state = {name.removeprefix(prefix): weight for name, weight in content["state_dict"].items()}
-    for name, average in (_at(content, ("callbacks", "EMA")) or {}).items():
+    for name, average in content["callbacks"].get("EMA", {}).items():
         if name.startswith(AVERAGE_PREFIX):
             name = name.removeprefix(AVERAGE_PREFIX)
             state[name] = average.to(state[name].dtype)

@@ -1,17 +1,20 @@
 """Failures on a user's machine: one line, exit code 2, nothing half-written."""
 
 import errno
+import os
 import pickle
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 import seqdiff.run.start
 from seqdiff.cli.app import main
@@ -93,6 +96,21 @@ def test_writing_in_place_would_have_destroyed_it(tmp_path: Path) -> None:
     assert path.read_text() == "half"
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_full_disk_in_the_thread_of_tensorboard_is_one_line(
+    config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(self, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RecordWriter, "write", write)
+    before = threading.excepthook
+    message = fails(["train", str(config)])
+    said = f"{tmp_path / 'run' / 'tensorboard'} must be writable, got: No space left on device; "
+    assert said + "free some space or move it" in message
+    assert threading.excepthook is before
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
     value: float, config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
@@ -106,8 +124,12 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
     monkeypatch.setattr(ContinuousNELBO, "terms", poisoned)
     message = fails(["train", str(config), "--checkpoint_every_n_steps", "2"])
     assert "must give a finite loss" in message and "near step 4" in message
-    assert "lower optim.lr" in message
     run = tmp_path / "run"
+    assert "; lower optim.lr, " in message
+    said = f"; {run / 'last.ckpt'} of step 2 is kept, and can be resumed so"
+    assert message.endswith(said)
+    message = fails(["train", str(config), "--output", str(tmp_path / "other")])
+    assert message.endswith("; no checkpoint was saved before")
     assert torch.load(run / "last.ckpt", weights_only=True)["global_step"] == 2
     assert all(bool(w.isfinite().all()) for w in load_file(run / "model.safetensors").values())
 
