@@ -49,7 +49,7 @@ class Bar(Progress):
         if self._lines and time.monotonic() >= self._due:
             self._write(task_id)
 
-    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+    def advance(self, task_id: TaskID, advance: float | int = 1) -> None:
         """Advance a task, and write a line if one is due."""
         super().advance(task_id, advance)
         if self._lines and time.monotonic() >= self._due:
