@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 import secrets
+import socket
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -27,19 +31,21 @@ def is_gzip(path: Path) -> bool:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, size: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that replaces it if the block succeeds.
 
     If the block fails, ``path`` is not changed and the temporary file is removed. A link is kept,
-    and its target is replaced.
+    and its target is replaced. What killed processes left of earlier attempts is removed too.
 
     Args:
         path: The file to write; the temporary path has the same suffix.
+        size: Number of bytes to write if it is known, for the message.
 
     Raises:
         OSError: If the file cannot be written, for example on a full disk; names ``path``.
     """
     target = _behind_links(path)
+    remove_abandoned(target)
     temporary = _beside(target, path.suffix)
     try:
         yield temporary
@@ -47,30 +53,89 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         temporary.replace(target)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise OSError(
-            error.errno, f"{path} must be writable, got: {reason}; free some space or move it"
-        ) from error
+        raise _unwritten(path, error, size) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _unwritten(path: Path, error: OSError, size: int | None) -> OSError:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    needed = "some space" if size is None else f"{size:,} bytes"
+    return OSError(error.errno, f"{path} must be writable, got: {reason}; free {needed} or move it")
+
+
+def append_text(path: Path, text: str) -> None:
+    """Append to a file, which is created if there is none.
+
+    Raises:
+        OSError: If the file cannot be written, even if only in part; names it and the bytes needed.
+    """
+    content = text.encode()
+    try:
+        with path.open("ab") as file:
+            file.write(content)
+    except OSError as error:
+        raise _unwritten(path, error, len(content)) from error
 
 
 def _behind_links(path: Path) -> Path:
     return Path(os.path.realpath(path)) if os.path.islink(path) else path
 
 
+# A temporary file's name says for which file it is, on which machine, and by which process.
+_TEMPORARY = re.compile(r"\.(?P<file>[0-9a-f]{8})-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-")
+
+
 def _beside(path: Path, suffix: str) -> Path:
     """Return a unique short path in the same folder; a longer name than the file's may not fit."""
-    return path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}{suffix}")
+    marks = f"{_file_mark(path)}-{_short_hash(socket.gethostname())}-{os.getpid()}"
+    return path.with_name(f".{marks}-{secrets.token_hex(4)}{suffix}")
+
+
+def _file_mark(path: Path) -> str:
+    """Mark the temporary files of a file; those of a temporary file are for the same file."""
+    nested = _TEMPORARY.match(path.name)
+    return nested["file"] if nested else _short_hash(path.name)
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:8]
+
+
+def remove_abandoned(path: Path, *, owned: bool = False) -> None:
+    """Remove the temporary files that killed processes left when they wrote a file.
+
+    Args:
+        path: The file that they wrote.
+        owned: Whether no other process can be writing the file. By default the temporary files of
+            living processes are kept, and those from other machines, whose processes are unknown.
+    """
+    for left in path.parent.glob(f".{_file_mark(path)}-*"):
+        found = _TEMPORARY.match(left.name)
+        if found and (owned or not _may_live(found["host"], int(found["pid"]))):
+            left.unlink(missing_ok=True)
+
+
+def _may_live(host: str, pid: int) -> bool:
+    """Whether a process may be alive; one of another machine may."""
+    if host != _short_hash(socket.gethostname()) or os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically.
 
     Raises:
-        OSError: If the file cannot be written.
+        OSError: If the file cannot be written; names it, and the bytes needed.
     """
-    with replacing(path) as temporary:
+    with replacing(path, len(content)) as temporary:
         temporary.write_bytes(content)
 
 
@@ -96,6 +161,56 @@ def alone(lock: Path, waiting: Callable[[], None] | None = None) -> Iterator[Non
             if waiting is not None:
                 waiting()
             fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def owning(owner: str, folder: Path) -> Iterator[None]:
+    """Keep other processes that do the same out of a folder while the block runs.
+
+    The lock ends with the process, even if it is killed. It is a record lock, because ``flock``,
+    which filelock uses too, would last as long as a worker that the process has forked. On a file
+    system without locks a warning asks the user to take care.
+
+    Args:
+        owner: Name of the argument, for the message.
+        folder: An existing folder; the lock is its file ``.lock``, which is kept.
+
+    Raises:
+        BlockingIOError: If another process has the lock; names its number, machine and start.
+        OSError: If the folder is not writable.
+    """
+    lock = folder / ".lock"
+    try:
+        stream = lock.open("ab+", buffering=0)
+    except OSError as error:
+        raise _not_writable(owner, folder, error) from error
+    with stream:
+        try:
+            import fcntl
+
+            fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (ImportError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EAGAIN):
+                stream.seek(0)
+                raise BlockingIOError(
+                    error.errno,
+                    f"{owner} must not be in use, got {folder}, which {stream.read().decode()} "
+                    "writes to; wait until it ends, or choose another folder",
+                ) from error
+            print(
+                f"seqdiff: warning: {lock} cannot be locked ({error}); make sure that no other "
+                f"process writes to {folder}",
+                file=sys.stderr,
+            )
+        else:
+            now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+            holder = f"process {os.getpid()} on {socket.gethostname()}, started {now},"
+            try:
+                stream.truncate(0)
+                stream.write(holder.encode())
+            except OSError as error:
+                raise _not_writable(owner, folder, error) from error
         yield
 
 
@@ -178,10 +293,14 @@ def _probe(owner: str, path: Path, probe: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise OSError(
-            error.errno, f"{owner} must be writable, got {path}: {reason}; choose another folder"
-        ) from error
+        raise _not_writable(owner, path, error) from error
+
+
+def _not_writable(owner: str, path: Path, error: OSError) -> OSError:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return OSError(
+        error.errno, f"{owner} must be writable, got {path}: {reason}; choose another folder"
+    )
 
 
 _SETTLED_NS = 2_000_000_000

@@ -66,7 +66,32 @@ def train(
         directory, done = resume, "trained"
         fit(directory, partial(resume_run, directory, options))
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"{directory}: {done}; next: {command_line('evaluate', directory)}")
+        said = [f"{directory}: {done}", f"next: {command_line('evaluate', directory)}"]
+        print("; ".join([said[0], *out_of_time(directory), said[1]]))
+
+
+def out_of_time(directory: Path) -> list[str]:
+    """Describe how far a run came if ``max_time`` ended it early, and the command that continues.
+
+    Args:
+        directory: A run that was trained or written without an error.
+    """
+    from seqdiff.run import parse_run
+    from seqdiff.training import CHECKPOINT_NAME, steps_done
+
+    trainer = parse_run(directory / "run.yaml")["trainer"]
+    if trainer["max_steps"] == 0 or trainer["max_time"] is None:
+        return []
+    step = steps_done(directory / CHECKPOINT_NAME)
+    if step >= trainer["max_steps"]:
+        return []
+    days, hours, minutes, seconds = map(int, trainer["max_time"].split(":"))
+    minutes, seconds = divmod(2 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    longer = f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{seconds:02}"
+    resume = command_line("train", "--resume", directory, "--trainer.max_time", longer)
+    reached = f"trainer.max_time ended it after step {step:,} of {trainer['max_steps']:,}"
+    return [reached, f"to continue: {resume}"]
 
 
 def print_keys(config: Path | None, options: list[str]) -> None:
@@ -110,6 +135,7 @@ def fit(directory: Path, start: Callable[[], Path]) -> None:
     except (KeyboardInterrupt, SystemExit) as stop:
         # Lightning leaves with an exit code after Ctrl-C, and without one after SIGTERM.
         if not (directory / CHECKPOINT_NAME).exists():
-            raise KeyboardInterrupt("nothing was saved yet") from stop
+            said = "nothing was saved yet; the same command starts again"
+            raise KeyboardInterrupt(said) from stop
         resume = command_line("train", "--resume", directory)
         raise KeyboardInterrupt(f"to continue: {resume}") from stop

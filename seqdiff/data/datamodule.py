@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -172,6 +173,7 @@ class SequenceDataModule(ABC):
             batch_sampler=batches,
             collate_fn=_as_is,
             num_workers=self.num_workers,
+            worker_init_fn=_ignore_signals,
             persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
@@ -237,6 +239,16 @@ class EvaluationBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         """Yield position lists once."""
         return (list(batch) for batch in self._batches)
+
+
+def _ignore_signals(worker: int) -> None:
+    """Leave signals, which come to all processes of a group, to the process that trains.
+
+    It still needs the loader processes until the end of its step, and they end with it.
+    """
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _as_is(batch: Batch | list[Batch]) -> Batch | list[Batch]:

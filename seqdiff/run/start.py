@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
 from seqdiff.data import SequenceDataset, Tokenizer, signal_statistics, token_names
 from seqdiff.denoiser import Denoiser
-from seqdiff.files import check_folder, write_bytes
+from seqdiff.files import check_folder, owning, remove_abandoned, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
 from seqdiff.run.directory import CONFIG_NAME, compose, open_config
-from seqdiff.run.packaged import find_run, packaged_name
+from seqdiff.run.packaged import find_run, no_run, packaged_name
 from seqdiff.training import (
     CHECKPOINT_NAME,
+    METRICS_NAME,
     MODEL,
     WEIGHTS_NAME,
     DiffusionModule,
@@ -33,9 +38,12 @@ from seqdiff.training import (
     encode_weights,
     is_first_process,
     loaders,
+    read_average,
     read_progress,
     read_purpose,
     read_weights,
+    steps_done,
+    was_stopped,
 )
 
 _NOISE = (
@@ -59,7 +67,8 @@ def start_run(parsed: ParsedRun) -> Path:
     Raises:
         FileExistsError: If the run directory already holds a checkpoint or weights. Other files of
             a run are overwritten.
-        OSError: If the run directory cannot be made or written to.
+        KeyboardInterrupt: If a signal stopped the training; it is saved if it has begun.
+        OSError: If the run directory cannot be made or written to, or another process trains in it.
         ValueError: If the configuration does not fit together, names no run directory, or starts
             from weights that do not fit.
     """
@@ -72,16 +81,8 @@ def start_run(parsed: ParsedRun) -> Path:
     make_absolute(parsed)
     config = instantiate(parsed)
     directory = config.output
-    if is_first_process() and (directory / CHECKPOINT_NAME).exists():
-        raise FileExistsError(
-            f"RunConfig.output must not hold a run already, got {directory}; "
-            f"resume it: seqdiff train --resume {directory}, or choose another --output"
-        )
-    if is_first_process() and (directory / WEIGHTS_NAME).exists():
-        raise FileExistsError(
-            f"RunConfig.output must not hold weights already, got {directory / WEIGHTS_NAME} "
-            f"without a {CHECKPOINT_NAME} to resume from; choose another --output"
-        )
+    if is_first_process():
+        _check_unused(directory)
     _check_tokens(config)
     if isinstance(config.backbone, PublishedBackbone):
         options = parsed["backbone"]["init_args"]
@@ -106,7 +107,9 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
         flags: Overrides, for example a larger ``--trainer.max_steps``.
 
     Raises:
-        FileNotFoundError: If there is no checkpoint.
+        FileNotFoundError: If there is no run, or no checkpoint in it.
+        KeyboardInterrupt: If a signal stopped the training; it is saved if it has begun.
+        OSError: If another process trains in the run directory.
         ValueError: If the checkpoint does not fit, the run is already finished, a flag changes
             the run directory or ``start_from``, or it is a packaged model.
     """
@@ -116,15 +119,78 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
             f"resume.directory must be a run with a checkpoint, got the packaged model {packaged}; "
             f"start another run from its weights: --start_from {packaged}"
         )
-    parsed, config = open_config(directory, flags)
-    written = parse_run(directory / CONFIG_NAME)
-    for key, instead in (("output", f"copy {directory} first"), ("start_from", "drop it")):
-        if parsed[key] != written[key]:
-            raise ValueError(
-                f"resume.flags must leave {key} at {written[key]}, got {parsed[key]}; {instead}"
-            )
-    make_absolute(parsed)
-    return _fit(parsed, config, directory, resume=True)
+    if not (directory / CONFIG_NAME).is_file():
+        raise no_run(directory)
+    with _alone("resume.directory", directory):
+        written = parse_run(directory / CONFIG_NAME)
+        _check_network(written, parse_run(directory / CONFIG_NAME, flags))
+        parsed, config = open_config(directory, flags)
+        for key, instead in (("output", f"copy {directory} first"), ("start_from", "drop it")):
+            if parsed[key] != written[key]:
+                raise ValueError(
+                    f"resume.flags must leave {key} at {written[key]}, got {parsed[key]}; {instead}"
+                )
+        make_absolute(parsed)
+        return _fit(parsed, config, directory, resume=True)
+
+
+def _check_network(written: ParsedRun, parsed: ParsedRun) -> None:
+    """Raise ``ValueError`` if flags change the names or shapes of a run's weights."""
+    old, new = (dict(config["backbone"].items()) for config in (written, parsed))
+    changed = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
+    if not changed:
+        return
+
+    def shapes(config: ParsedRun) -> dict[str, torch.Size]:
+        return {n: v.shape for n, v in compose(instantiate(config)).state_dict().items()}
+
+    try:
+        fits = shapes(parsed) == shapes(written)
+    except (TypeError, ValueError):  # no network at all
+        fits = False
+    if not fits:
+        key = min(changed)
+        flag = f"backbone.{key.removeprefix('init_args.')}" if key != "class_path" else "backbone"
+        raise ValueError(
+            f"resume.flags must leave {flag} at {old.get(key)}, got {new.get(key)}, since a run "
+            f"keeps its network when it is resumed; drop --{flag}, or start another run with it"
+        )
+
+
+def _check_unused(directory: Path) -> None:
+    """Raise ``FileExistsError`` if there is a run that could be resumed, or its result."""
+    if (directory / CHECKPOINT_NAME).exists():
+        raise FileExistsError(
+            f"RunConfig.output must not hold a run already, got {directory}; "
+            f"resume it: seqdiff train --resume {directory}, or choose another --output"
+        )
+    if (directory / WEIGHTS_NAME).exists():
+        raise FileExistsError(
+            f"RunConfig.output must not hold weights already, got {directory / WEIGHTS_NAME} "
+            f"without a {CHECKPOINT_NAME} to resume from; choose another --output"
+        )
+
+
+@contextmanager
+def _alone(owner: str, directory: Path) -> Iterator[None]:
+    """Lock the run directory in the first process, which writes, and clean up after dead ones."""
+    if not is_first_process():
+        yield
+        return
+    with owning(owner, directory):
+        for name in (CHECKPOINT_NAME, WEIGHTS_NAME, CONFIG_NAME, METRICS_NAME):
+            remove_abandoned(directory / name, owned=True)
+        yield
+
+
+@contextmanager
+def _unused(directory: Path) -> Iterator[None]:
+    """Make and lock the directory of a new run."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with _alone("RunConfig.output", directory):
+        if is_first_process():
+            _check_unused(directory)  # again: another process may have trained until now
+        yield
 
 
 def _check_tokens(config: RunConfig) -> None:
@@ -157,10 +223,9 @@ def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
     denoiser = _begin(config)
     _sign(parsed, config.data.tokenizer, None)
     if is_first_process():
-        _write_config(directory, dump(parsed))
-        tokenizer = config.data.tokenizer.fingerprint
-        weights = encode_weights(denoiser.state_dict(), tokenizer, denoiser.description)
-        write_bytes(directory / WEIGHTS_NAME, weights)
+        with _unused(directory):
+            _write_config(directory, dump(parsed))
+            _write_weights(directory, config, denoiser, denoiser.state_dict())
     return directory
 
 
@@ -178,6 +243,12 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
     data = loaders(config.data)
     checkpoint = directory / CHECKPOINT_NAME if resume else None
     done = Progress() if checkpoint is None else read_progress(checkpoint, module, data)
+    exported = (directory / WEIGHTS_NAME).exists()
+    if checkpoint is not None and not exported and done.step >= config.trainer.max_steps:
+        # The process was killed between the two files of its first and last save.
+        if is_first_process():
+            _write_weights(directory, config, denoiser, read_average(checkpoint))
+        return directory
     _sign(parsed, config.data.tokenizer, None if checkpoint is None else done.step)
     trainer = build_trainer(
         config.trainer,
@@ -194,13 +265,58 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         if config.trainer.val_check_interval is not None:
             config.data.dataset("valid")
     ours = not torch.distributed.is_initialized()
-    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    with nullcontext() if resume else _unused(directory):
+        with _plain_errors(directory):
+            trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     if ours and torch.distributed.is_initialized():
         # Its threads may abort an interpreter that ends before them (pytorch/pytorch#190489), and
         # Lightning ends only NCCL's.
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
+    # Lightning kills the first process if one that it has launched ends with an error before.
+    if was_stopped(trainer) and is_first_process():
+        raise KeyboardInterrupt
     return directory
+
+
+@contextmanager
+def _plain_errors(directory: Path) -> Iterator[None]:
+    """Report errors in one line each, with what can be done with the run directory.
+
+    Raises:
+        ConnectionError: If another process of a distributed run has ended.
+        FloatingPointError: If the training diverged.
+    """
+    checkpoint = directory / CHECKPOINT_NAME
+    shown = threading.excepthook
+
+    def show(failed: threading.ExceptHookArgs) -> None:
+        # TensorBoard raises its thread's error again where the run logs.
+        if not type(failed.thread).__module__.startswith("tensorboard."):
+            shown(failed)
+
+    threading.excepthook = show
+    try:
+        yield
+    except FloatingPointError as error:
+        kept = "no checkpoint was saved before"
+        if checkpoint.exists():
+            kept = f"{checkpoint} of step {steps_done(checkpoint)} is kept, and can be resumed so"
+        raise FloatingPointError(f"{error}; {kept}") from error
+    except RuntimeError as error:
+        # Gloo raises RuntimeError itself, and names its source file.
+        if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):
+            raise
+        fix = "start it again with the command that started it"
+        if checkpoint.exists():
+            fix = f"continue: seqdiff train --resume {directory}"
+        reason = re.sub(r"^\[\S+\] |\. This is.*", "", str(error).strip().partition("\n")[0])
+        raise ConnectionError(
+            "a distributed run must keep all its processes, got the end of another one "
+            f"({reason}); see what it printed, then {fix}"
+        ) from error
+    finally:
+        threading.excepthook = shown
 
 
 def _check_length(backbone: Backbone, dataset: SequenceDataset) -> None:
@@ -217,8 +333,14 @@ def _check_length(backbone: Backbone, dataset: SequenceDataset) -> None:
 
 
 def _write_config(directory: Path, text: str) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
     write_bytes(directory / CONFIG_NAME, text.encode())
+
+
+def _write_weights(
+    directory: Path, config: RunConfig, denoiser: Denoiser, weights: dict[str, Tensor]
+) -> None:
+    tokenizer = config.data.tokenizer.fingerprint
+    write_bytes(directory / WEIGHTS_NAME, encode_weights(weights, tokenizer, denoiser.description))
 
 
 def _sign(parsed: ParsedRun, tokenizer: Tokenizer, resumed_at: int | None) -> None:

@@ -29,6 +29,7 @@ from .optim import decay_groups as decay_groups
 from .optim import lr_factor as lr_factor
 from .trainer import build_trainer as build_trainer
 from .trainer import is_first_process as is_first_process
+from .trainer import was_stopped as was_stopped
 from .weights import CHECKPOINT_NAME as CHECKPOINT_NAME
 from .weights import METRICS_NAME as METRICS_NAME
 from .weights import MODEL as MODEL
@@ -39,7 +40,9 @@ from .weights import check_weights as check_weights
 from .weights import encode_weights as encode_weights
 from .weights import last_logged as last_logged
 from .weights import load_weights as load_weights
+from .weights import read_average as read_average
 from .weights import read_progress as read_progress
 from .weights import read_purpose as read_purpose
 from .weights import read_weights as read_weights
+from .weights import steps_done as steps_done
 from .weights import weights_digest as weights_digest

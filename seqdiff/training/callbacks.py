@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -9,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -31,10 +35,12 @@ from seqdiff.training.weights import (
 )
 from seqdiff.types import Batch
 
+_STOPS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
 _VARIANCE, _UNCLIPPED = "train/loss_variance", "train/loss_variance_unclipped"
 _SHOWN = {
     "train/bits_per_token": "train {:.3f}",
     "val/bits_per_token": "val {:.3f} bits",
+    "train/lr": "lr {:.2g}",
     "train/tokens_per_second": "{:,.0f} tokens/s",
 }
 
@@ -181,6 +187,12 @@ class RunCheckpoint(BatchCallback, Checkpoint):
 
     It saves only between optimizer steps, and delays a request to stop until the accumulated
     gradient has been used, so that a resumed run repeats the uninterrupted one bit for bit.
+
+    While it trains, the first SIGINT, SIGTERM or SIGHUP asks all processes to save after the step
+    and to stop. A second one raises ``KeyboardInterrupt`` at once.
+
+    Attributes:
+        stopped: Whether such a signal has ended the training before its last step.
     """
 
     def __init__(
@@ -207,10 +219,17 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         self.every_n_steps = every_n_steps
         self.ema = ema
         self.tokenizer = tokenizer
+        self.stopped = False
+        self._signalled, self._speaks = False, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the batch counters as if every step had accumulated as many batches as now."""
+        """Catch signals, and set the batch counters as if all steps had accumulated as now."""
         super().on_train_start(trainer, pl_module)
+        self._speaks = trainer.is_global_zero
+        if threading.current_thread() is threading.main_thread():
+            for number in _STOPS:  # Lightning restores the former handlers when it ends.
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+                    signal.signal(number, self._on_signal)
         progress = trainer.fit_loop.epoch_loop.batch_progress
         for counts in (progress.total, progress.current):
             state = counts.state_dict()
@@ -224,12 +243,32 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         if not stepped:
             trainer.should_stop = False
             return
-        done = trainer.global_step >= trainer.max_steps or trainer.should_stop
+        finished = trainer.global_step >= trainer.max_steps
+        # The processes of a distributed run agree, since the signal comes at different times.
+        if trainer.strategy.reduce_boolean_decision(self._signalled, all=False) and not finished:
+            self.stopped = trainer.should_stop = True
+        done = finished or trainer.should_stop
         if trainer.global_step % self.every_n_steps == 0 or done:
             self.save(trainer, module)
 
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Ask for a stop, or raise ``KeyboardInterrupt`` at the second signal."""
+        if self._signalled:
+            raise KeyboardInterrupt
+        self._signalled = True
+        if not self._speaks:
+            return
+        said = b"seqdiff: saving after this step; a second signal stops at once\n"
+        try:  # not print, which the signal may have interrupted
+            os.write(2, b"\n" + said if os.isatty(2) else said)
+        except OSError:  # The terminal is gone, and would stop the bar with an error.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
     def save(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write both files, the checkpoint last, so that its weights are always exported.
+
+        The first checkpoint comes before its weights: a folder that has weights and no checkpoint
+        is never what a killed process left, so that ``start_run`` does not overwrite it.
 
         Raises:
             FloatingPointError: If the last loss or a parameter is not finite; the files are kept.
@@ -241,19 +280,25 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         if broken:
             raise FloatingPointError(
                 f"RunCheckpoint must save finite weights, got a NaN or inf in {broken[0]} at step "
-                f"{trainer.global_step}; the last good checkpoint is kept: lower optim.lr"
+                f"{trainer.global_step}; lower optim.lr"
             )
         if self.ema is not None:
             self.ema.apply(pl_module.denoiser)
         state = trainer.strategy.lightning_module_state_dict()
+        encoded = None
         if trainer.is_global_zero:
             prefix = "denoiser."
             weights = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
             encoded = encode_weights(weights, self.tokenizer, pl_module.denoiser.description)
-            write_bytes(self.directory / WEIGHTS_NAME, encoded)
         if self.ema is not None:
             self.ema.restore(pl_module.denoiser)
-        trainer.save_checkpoint(self.directory / CHECKPOINT_NAME, weights_only=False)
+        checkpoint = self.directory / CHECKPOINT_NAME
+        first = not checkpoint.exists()
+        if encoded is not None and not first:
+            write_bytes(self.directory / WEIGHTS_NAME, encoded)
+        trainer.save_checkpoint(checkpoint, weights_only=False)
+        if encoded is not None and first:
+            write_bytes(self.directory / WEIGHTS_NAME, encoded)
 
 
 class ClippedScheduleSearch(Callback):
@@ -404,7 +449,10 @@ class Throughput(BatchCallback):
 
 
 class StepBar(BatchCallback, ProgressBar):
-    """Shows steps, losses in bits per token, speed and the time left, on standard error."""
+    """Shows steps, losses in bits per token, speed and the time left, on standard error.
+
+    If that is no terminal, it writes a line after the first step and then every 30 seconds.
+    """
 
     def __init__(self, every_n_steps: int) -> None:
         """Make a bar that is not yet shown."""
@@ -432,6 +480,7 @@ class StepBar(BatchCallback, ProgressBar):
             BarColumn(bar_width=16),
             TimeRemainingColumn(),
             TextColumn("{task.fields[metrics]}"),
+            early=True,
         )
         self._task = self._progress.add_task(
             "training", total=trainer.max_steps, completed=trainer.global_step, metrics=""
@@ -444,11 +493,12 @@ class StepBar(BatchCallback, ProgressBar):
         """Advance, and update the metrics at log steps."""
         if self._progress is None or self._task is None or not stepped:
             return
-        self._progress.update(self._task, completed=trainer.global_step)
+        changes: dict[str, object] = {"completed": trainer.global_step}
         if trainer.global_step % self._every_n_steps == 0:
             known = trainer.callback_metrics
             shown = [text.format(float(known[key])) for key, text in _SHOWN.items() if key in known]
-            self._progress.update(self._task, metrics="  ".join(shown))
+            changes["metrics"] = "  ".join(shown)
+        self._progress.update(self._task, **changes)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the bar and leave it on the terminal."""

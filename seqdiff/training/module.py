@@ -158,8 +158,8 @@ class DiffusionModule(LightningModule):
         if self._unchecked is not None and not self._unchecked.isfinite():
             raise FloatingPointError(
                 f"DiffusionModule.objective must give a finite loss, got {self._unchecked.item()} "
-                f"near step {self.global_step}; the last good checkpoint is kept: lower optim.lr, "
-                "set trainer.gradient_clip_val, or use trainer.precision=32-true"
+                f"near step {self.global_step}; lower optim.lr, set trainer.gradient_clip_val, or "
+                "use trainer.precision=32-true"
             )
 
     def on_validation_epoch_start(self) -> None:

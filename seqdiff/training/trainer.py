@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -17,7 +19,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, LambdaCallback, Timer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
-from seqdiff.files import replacing, write_bytes
+from seqdiff.files import append_text, replacing, write_bytes
 from seqdiff.training.callbacks import (
     EMA,
     ClippedScheduleSearch,
@@ -27,6 +29,9 @@ from seqdiff.training.callbacks import (
 )
 from seqdiff.training.config import TrainerConfig
 from seqdiff.training.weights import METRICS_HEADER, METRICS_NAME, Progress, rows_before
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _NOTHING = Progress()
 
@@ -89,16 +94,77 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append one row per metric."""
+        """Append one row per metric.
+
+        Raises:
+            OSError: If the disk is full.
+        """
         if not self._ready:
             self._prepare()
-        with self.path.open("a", newline="") as file:
-            rows = [(step, k, repr(float(v))) for k, v in metrics.items() if k != "epoch"]
-            csv.writer(file).writerows(rows)
+        rows = io.StringIO(newline="")
+        csv.writer(rows).writerows(
+            (step, k, repr(float(v))) for k, v in metrics.items() if k != "epoch"
+        )
+        append_text(self.path, rows.getvalue())
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, object] | Namespace) -> None:
         """Do nothing: the configuration is in run.yaml."""
+
+
+class Board(TensorBoardLogger):
+    """TensorBoard's files, whose errors name their folder."""
+
+    @property
+    def experiment(self) -> SummaryWriter:
+        """The writer, which is opened when it is first used.
+
+        Raises:
+            OSError: If the files cannot be written.
+        """
+        with self._named():
+            return super().experiment
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Pass one point per metric to TensorBoard's thread.
+
+        Raises:
+            OSError: If the thread could not write earlier points, for example on a full disk.
+        """
+        with self._named():
+            super().log_metrics(dict(metrics), step)
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write what the thread has not written yet.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        with self._named():
+            super().save()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Close the files; after an error, which is what the user must see, without another one.
+
+        Raises:
+            OSError: If the last points cannot be written.
+        """
+        with suppress(OSError) if status == "failed" else self._named():
+            super().finalize(status)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{self.log_dir} must be writable, got: {error.strerror or error}; free some space "
+                "or move it",
+            ) from error
 
 
 def build_trainer(
@@ -149,7 +215,7 @@ def build_trainer(
     if config.val_check_interval is None:
         arguments["limit_val_batches"] = 0
     metrics = MetricsFile(directory / METRICS_NAME, first_step=done.step)
-    board = TensorBoardLogger(directory, name="", version="tensorboard", purge_step=done.step)
+    board = Board(directory, name="", version="tensorboard", purge_step=done.step)
     try:
         trainer = Trainer(
             **arguments,
@@ -187,6 +253,12 @@ def _check_left(config: TrainerConfig, done: Progress) -> None:
             f"TrainerConfig.max_time must exceed the {done.seconds:.0f} s of training done, "
             f"got {config.max_time}; add --trainer.max_time with more (DD:HH:MM:SS)"
         )
+
+
+def was_stopped(trainer: Trainer) -> bool:
+    """Whether a signal ended the training before its last step, after saving."""
+    saving = trainer.checkpoint_callback
+    return isinstance(saving, RunCheckpoint) and saving.stopped
 
 
 def is_first_process() -> bool:

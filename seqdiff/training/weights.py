@@ -6,10 +6,11 @@ import csv
 import hashlib
 import json
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -217,16 +218,11 @@ def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Pr
         ValueError: If it is damaged, holds more than tensors and plain values, or does not fit.
     """
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} must exist to resume, got nothing there; start again with another --output"
-        )
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # a damaged file raises many kinds
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"{path} must be a checkpoint of plain tensors, got: {reason}; copy it again"
-        ) from error
+        fix = "start it again with the command that started it"
+        if (path.parent / WEIGHTS_NAME).exists():
+            fix = f"start another run from its weights: --start_from {path.parent}"
+        raise FileNotFoundError(f"{path} must exist to resume, got nothing there; {fix}")
+    content = read_checkpoint(path)
     needed = _NEEDED | {(type(datamodule).__qualname__, "position"): int}
     for place, kind in _OPTIONAL.items():
         needed |= {} if _at(content, place[:2]) is None else {place: kind}
@@ -251,6 +247,58 @@ def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Pr
     seconds = _at(content, _SECONDS) or 0.0
     assert isinstance(seconds, float)
     return Progress(content["global_step"], seconds)
+
+
+def read_checkpoint(path: Path) -> Any:
+    """Read the content of a checkpoint, on the CPU and without unpickling, if it is undamaged.
+
+    A checkpoint is a zip file, whose checksums ``torch.load`` ignores. They are verified first.
+
+    Args:
+        path: An existing file.
+
+    Raises:
+        ValueError: If it is damaged or holds more than tensors and plain values.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"a wrong checksum of {damaged}")
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # a damaged file raises many kinds
+        reason = str(error).partition("\n")[0]
+        fix = "start again with another --output"
+        if (path.parent / WEIGHTS_NAME).exists():
+            fix = f"start another run from the exported weights: --start_from {path.parent}"
+        raise ValueError(
+            f"{path} must be a checkpoint of plain tensors, got: {reason}; copy it again, or {fix}"
+        ) from error
+
+
+def steps_done(path: Path) -> int:
+    """Read the optimizer steps that a checkpoint was saved after.
+
+    Args:
+        path: A checkpoint that this version has written.
+    """
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)["global_step"]
+
+
+def read_average(path: Path) -> dict[str, Tensor]:
+    """Read the weights that a checkpoint exports: the average, or those of the network.
+
+    Args:
+        path: A checkpoint that ``read_progress`` accepts.
+    """
+    content = read_checkpoint(path)
+    prefix = "denoiser."
+    state = {name.removeprefix(prefix): weight for name, weight in content["state_dict"].items()}
+    for name, average in content["callbacks"].get("EMA", {}).items():
+        if name.startswith(AVERAGE_PREFIX):
+            name = name.removeprefix(AVERAGE_PREFIX)
+            state[name] = average.to(state[name].dtype)
+    return state
 
 
 def _check_optimizer(path: Path, module: DiffusionModule, saved: dict[str, object]) -> None:

@@ -1,15 +1,30 @@
 """Files are complete or absent, under the name that the user gave."""
 
 import errno
+import fcntl
 import os
+import re
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from seqdiff.files import check_apart, check_folder, check_parent, replacing, write_bytes
+from seqdiff.files import (
+    append_text,
+    check_apart,
+    check_folder,
+    check_parent,
+    owning,
+    remove_abandoned,
+    replacing,
+    write_bytes,
+)
 
 
 @contextmanager
@@ -130,3 +145,134 @@ def test_a_file_that_is_read_is_told_from_others(tmp_path: Path) -> None:
     check_apart("x.out", other, {"--in": path, "--else": None})
     os.link(path, other)
     check_apart("x.out", other, {"--in": path})  # whose content survives when the name is reused
+
+
+@contextmanager
+def running(code: str, *arguments: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has done something, said so, and lives until the end of the block."""
+    lines = ["import os, subprocess, sys, time", "from pathlib import Path", code]
+    lines += ["print('ready', flush=True)", "time.sleep(600)"]
+    with subprocess.Popen(
+        [sys.executable, "-c", "\n".join(lines), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+LOCK = """
+from seqdiff.files import owning
+held = owning('run.output', Path(sys.argv[1]))
+held.__enter__()
+if os.fork() == 0:  # a worker, which outlives a killed parent for some seconds
+    time.sleep(600)
+"""
+FLOCK = """
+import fcntl
+held = open(sys.argv[1] + '/.flock', 'w')
+fcntl.flock(held, fcntl.LOCK_EX)
+if os.fork() == 0:
+    time.sleep(600)
+"""
+
+
+def test_a_folder_has_one_owner_until_its_process_ends(tmp_path: Path) -> None:
+    with running(LOCK, tmp_path) as process:
+        with pytest.raises(BlockingIOError) as caught, owning("run.output", tmp_path):
+            raise AssertionError("two owners")
+        said = rf"run\.output must not be in use, got {tmp_path}, which process {process.pid} on "
+        said += rf"{socket.gethostname()}, started 20\S+ \S+, writes to; wait until it ends, or "
+        assert re.fullmatch(said + "choose another folder", str(caught.value.strerror))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        with owning("run.output", tmp_path):
+            pass
+
+
+def test_a_lock_that_workers_inherit_would_outlive_its_process(tmp_path: Path) -> None:
+    """Broken twin: the lock of ``flock``, which filelock uses."""
+    with running(FLOCK, tmp_path) as process:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        with (tmp_path / ".flock").open("w") as held, pytest.raises(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_file_system_without_locks_is_reported(tmp_path: Path, capsys, monkeypatch) -> None:
+    def lockf(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    with owning("run.output", tmp_path):
+        pass
+    said = capsys.readouterr().err
+    assert f"warning: {tmp_path / '.lock'} cannot be locked ([Errno {errno.ENOLCK}]" in said
+    assert f"make sure that no other process writes to {tmp_path}" in said
+    with pytest.raises(OSError, match=r"run.output must be writable, got .*none: No such file"):
+        with owning("run.output", tmp_path / "none"):
+            pass
+
+
+WRITE = """
+from seqdiff.files import replacing, write_bytes
+held = [replacing(Path(path)) for path in sys.argv[1:]]
+opened = [one.__enter__() for one in held]
+opened[0].write_text("half")
+nested = replacing(opened[1])
+nested.__enter__().write_text("half")
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path: Path) -> None:
+    """Also a temporary file of a temporary file; those of living processes are kept."""
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    with running(WRITE, *paths) as process:
+        left = {path.name for path in tmp_path.iterdir()}
+        assert len(left) == 2 and all(f"-{process.pid}-" in name for name in left)
+        for path in paths:
+            write_bytes(path, b"whole")
+        assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "b.txt", *left}
+    elsewhere = [name.replace(name.split("-")[1], "0" * 8) for name in left]
+    for name in elsewhere:  # as if it were written on another machine
+        (tmp_path / name).touch()
+    write_bytes(tmp_path / "c.txt", b"whole")
+    assert left <= {path.name for path in tmp_path.iterdir()}
+    for path in paths:
+        write_bytes(path, b"whole")
+    names = {"a.txt", "b.txt", "c.txt"}
+    assert {path.name for path in tmp_path.iterdir()} == names | set(elsewhere)
+    for path in paths:
+        remove_abandoned(path, owned=True)
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_full_disk_names_the_file_and_the_bytes(tmp_path: Path) -> None:
+    """The limit of a process on the size of files takes the place of the disk."""
+    code = """
+import resource, signal
+from seqdiff.files import append_text, write_bytes
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+path = Path(sys.argv[1])
+for write, content in ((write_bytes, bytes(12345)), (append_text, "a" * 1001)):
+    try:
+        write(path, content)
+    except OSError as error:
+        print(error.strerror, flush=True)
+"""
+    path = tmp_path / "a.txt"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\nfrom pathlib import Path\n{code}", str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = f"{path} must be writable, got: File too large; free {{}} bytes or move it"
+    assert done.stdout.splitlines() == [said.format("12,345"), said.format("1,001")]
+    append_text(path, "b")
+    assert path.read_text() == "a" * 1000 + "b"

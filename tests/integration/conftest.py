@@ -89,6 +89,17 @@ def _without_twins(found: re.Match[str]) -> str:
     return found[1] + ", ".join(ours)
 
 
+def same(left: object, right: object) -> bool:
+    """Whether two parts of checkpoints are equal, bit for bit."""
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
 class Entry:
     """An entry point whose object is already loaded."""
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -143,7 +144,7 @@ def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(RunCheckpoint, "on_train_batch_end", interrupt)
         for every, said in (
-            ("4", "nothing was saved yet"),
+            ("4", "nothing was saved yet; the same command starts again"),
             ("2", f"to continue: {command_line('train', '--resume', tmp_path / 'run')}"),
         ):
             assert main(["train", str(config), "--checkpoint_every_n_steps", every]) == 130
@@ -152,23 +153,31 @@ def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "every, said", [("1", "to continue: "), ("999999999", "nothing was saved")]
-)
-def test_terminated(config: Path, tmp_path: Path, every: str, said: str) -> None:
-    """SIGTERM, which batch systems send, counts as a failure."""
+def test_stopped_together_with_its_loader_processes(config: Path, tmp_path: Path) -> None:
+    """Ctrl-C and a batch system's SIGTERM come to all processes at once; what was done is saved."""
     run = tmp_path / "run"
     command = [sys.executable, "-m", "seqdiff.cli", "--trust-code=tests", "train", str(config)]
-    command += ["--trainer.max_steps=999999999", f"--checkpoint_every_n_steps={every}"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        awaited = run / ("last.ckpt" if every == "1" else "metrics.csv")
-        while not awaited.exists() and process.poll() is None:
-            time.sleep(0.05)
-        process.terminate()
-        last = process.communicate(timeout=60)[1].splitlines()[-1]
-    assert process.returncode == 130
-    assert last.startswith(f"seqdiff: interrupted; {said}")
-    assert every != "1" or last.endswith(f"train --resume {run}")
+    command += ["--trainer.max_steps=999999999", "--data.num_workers=2"]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with subprocess.Popen(
+            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
+            seen = len((run / "metrics.csv").read_text()) if number == signal.SIGTERM else 0
+            while process.poll() is None:
+                time.sleep(0.05)
+                if (run / "metrics.csv").exists() and (
+                    len((run / "metrics.csv").read_text()) > seen + 1000
+                ):
+                    break
+            os.killpg(process.pid, number)
+            said = process.communicate(timeout=60)[1].splitlines()
+        assert process.returncode == 130, said
+        assert said == [
+            "seqdiff: saving after this step; a second signal stops at once",
+            f"seqdiff: interrupted; to continue: {sys.executable} -m seqdiff.cli train --resume "
+            f"{run}",
+        ]
+        command[5:6] = ["--resume", str(run)]
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -4,8 +4,11 @@ unchanged.
 
 import shutil
 import subprocess
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -13,7 +16,8 @@ import yaml
 from seqdiff.cli.app import main
 from seqdiff.run.start import git_revision
 from seqdiff.training.callbacks import EMA
-from tests.integration.conftest import TOY
+from seqdiff.training.weights import read_checkpoint
+from tests.integration.conftest import TOY, same
 
 MORE = ["--trainer.max_steps", "62"]
 
@@ -144,6 +148,52 @@ def test_cut_checkpoint(copied: Path, fails, kept: int) -> None:
     path.write_bytes(path.read_bytes()[:kept])
     message = fails(["train", "--resume", str(copied), *MORE])
     assert f"{path} must be a checkpoint of plain tensors, got: " in message
+
+
+def test_every_flipped_byte_is_found_or_harmless(trained: Path, tmp_path: Path) -> None:
+    """All bytes of the headers, and a sample of the others.
+
+    The broken twin, ``torch.load`` alone, reads other values without an error.
+    """
+    whole, path = (trained / "last.ckpt").read_bytes(), tmp_path / "last.ckpt"
+    original = torch.load(trained / "last.ckpt", weights_only=True)
+    rng = np.random.default_rng(0)
+    with zipfile.ZipFile(trained / "last.ckpt") as archive:
+        last = archive.infolist()[-1].header_offset
+    places = [*range(200), *range(last, len(whole), 3), *rng.integers(len(whole), size=300)]
+    outcomes = {"refused": 0, "harmless": 0, "missed by torch": 0}
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            content = read_checkpoint(path)
+        except ValueError as error:
+            assert f"{path} must be a checkpoint of plain tensors, got: " in str(error)
+            assert "\n" not in str(error) and "start again with another --output" in str(error)
+            outcomes["refused"] += 1
+        else:
+            assert same(content, original), place
+            outcomes["harmless"] += 1
+            continue
+        with suppress(Exception):
+            outcomes["missed by torch"] += not same(torch.load(path, weights_only=True), original)
+    assert all(outcomes.values()), outcomes
+
+
+def test_a_flipped_bit_of_a_weight_is_one_line(copied: Path, fails) -> None:
+    path = copied / "last.ckpt"
+    content, damaged = torch.load(path, weights_only=True), bytearray(path.read_bytes())
+    bias = content["state_dict"]["denoiser.backbone.scores.bias"]
+    damaged[damaged.index(bias.numpy().tobytes())] ^= 1
+    path.write_bytes(damaged)
+    before = (copied / "run.yaml").read_bytes()
+    message = fails(["train", "--resume", str(copied), *MORE])
+    assert f"{path} must be a checkpoint of plain tensors, got: a wrong checksum of " in message
+    assert message.endswith(
+        f"copy it again, or start another run from the exported weights: --start_from {copied}"
+    )
+    assert (copied / "run.yaml").read_bytes() == before
 
 
 @pytest.mark.parametrize("torn", ["", "\r\n", "60", "60,train/lr", "60,train/lr,0.0", "\0" * 9])

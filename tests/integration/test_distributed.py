@@ -2,8 +2,10 @@
 
 import csv
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,43 @@ def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert "GLOBAL_RANK: 0" in done.stderr
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_the_end_of_another_process_is_one_line(config: Path, tmp_path: Path, dead: int) -> None:
+    """With processes that are started as torchrun does; the other one ends within seconds."""
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), "--output", str(run)]
+    command += ["--trainer.max_steps", "999999999", "--checkpoint_every_n_steps", "10"]
+    command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    processes = [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **shared, "OMP_NUM_THREADS": "1", "LOCAL_RANK": rank, "RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        while not (run / "last.ckpt").exists() and all(p.poll() is None for p in processes):
+            time.sleep(0.1)
+        processes[dead].kill()
+        lines = processes[1 - dead].communicate(timeout=60)[1].splitlines()
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    said = "seqdiff: error: a distributed run must keep all its processes, got the end of another "
+    assert [line for line in lines if "Initializing distributed" not in line] == [lines[-1]]
+    assert lines[-1].startswith(said) and "GLHF" not in lines[-1]
+    assert lines[-1].endswith(f"see what it printed, then continue: seqdiff train --resume {run}")
+    assert processes[1 - dead].returncode == 2
 
 
 def test_averaging_each_process_own_mean_is_another_gradient(config: Path) -> None:

@@ -1,19 +1,29 @@
 """Failures on a user's machine: one line, exit code 2, nothing half-written."""
 
 import errno
+import os
 import pickle
+import re
 import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from tensorboard.summary.writer.record_writer import RecordWriter
 
+import seqdiff.run.start
 from seqdiff.cli.app import main
 from seqdiff.files import replacing
 from seqdiff.objectives import ContinuousNELBO
+from tests.integration.conftest import TOY
 from tests.integration.toy_domain import RingTokenizer, ToyNet
+
+ROOT = Path(__file__).parents[2]
 
 
 def _snapshot(folder: Path) -> dict[str, bytes]:
@@ -48,7 +58,8 @@ def test_full_disk_while_saving_keeps_the_last_good_file(
     before = _snapshot(run)
     _fill_disk(monkeypatch, name)
     message = fails(["train", "--resume", str(run), "--trainer.max_steps", "4"])
-    assert f"{run / name} must be writable, got: No space left on device; free some" in message
+    assert f"{run / name} must be writable, got: No space left on device; free " in message
+    assert re.search("; free [1-9][0-9,]+ bytes or move it$", message)
     assert _snapshot(run).keys() == before.keys()
     assert _snapshot(run)[name] == before[name]
     monkeypatch.undo()
@@ -85,6 +96,21 @@ def test_writing_in_place_would_have_destroyed_it(tmp_path: Path) -> None:
     assert path.read_text() == "half"
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_full_disk_in_the_thread_of_tensorboard_is_one_line(
+    config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(self, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RecordWriter, "write", write)
+    before = threading.excepthook
+    message = fails(["train", str(config)])
+    said = f"{tmp_path / 'run' / 'tensorboard'} must be writable, got: No space left on device; "
+    assert said + "free some space or move it" in message
+    assert threading.excepthook is before
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
     value: float, config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
@@ -98,8 +124,12 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
     monkeypatch.setattr(ContinuousNELBO, "terms", poisoned)
     message = fails(["train", str(config), "--checkpoint_every_n_steps", "2"])
     assert "must give a finite loss" in message and "near step 4" in message
-    assert "lower optim.lr" in message
     run = tmp_path / "run"
+    assert "; lower optim.lr, " in message
+    said = f"; {run / 'last.ckpt'} of step 2 is kept, and can be resumed so"
+    assert message.endswith(said)
+    message = fails(["train", str(config), "--output", str(tmp_path / "other")])
+    assert message.endswith("; no checkpoint was saved before")
     assert torch.load(run / "last.ckpt", weights_only=True)["global_step"] == 2
     assert all(bool(w.isfinite().all()) for w in load_file(run / "model.safetensors").values())
 
@@ -135,6 +165,8 @@ def test_weights_alone_are_not_overwritten(copied: Path, config: Path, fails) ->
     message = fails(["train", str(config), "--output", str(copied)])
     assert f"must not hold weights already, got {copied / 'model.safetensors'}" in message
     assert "--resume" not in message and _snapshot(copied) == before
+    said = "must exist to resume, got nothing there; start another run from its weights: --start_f"
+    assert said in fails(["train", "--resume", str(copied)])
 
 
 def test_a_run_that_saved_nothing_may_start_again(copied: Path, config: Path) -> None:
@@ -152,7 +184,8 @@ def test_no_weights_yet(copied: Path, fails) -> None:
     (copied / "model.safetensors").unlink()
     assert "train until it is saved" in fails(["evaluate", str(copied)])
     (copied / "last.ckpt").unlink()
-    assert "must exist to resume" in fails(["train", "--resume", str(copied)])
+    said = "must exist to resume, got nothing there; start it again with the command that started"
+    assert said in fails(["train", "--resume", str(copied)])
 
 
 def _rewrite(copied: Path, change) -> None:
@@ -183,6 +216,53 @@ def test_checkpoint_of_another_network(copied: Path, fails) -> None:
     assert "must fit the backbone of run.yaml" in fails(["evaluate", str(copied)])
     flags = ["--trainer.max_steps", "99"]
     assert "must fit the backbone" in fails(["train", "--resume", str(copied), *flags])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--backbone.width", "77"], "backbone.width at 8, got 77"),
+        (["--backbone.width=0"], "backbone.width at 8, got 0"),
+        (["--backbone", f"{TOY}.NetWithASpare"], f"backbone at {TOY}.ToyNet, got {TOY}.NetWith"),
+    ],
+)
+def test_a_resumed_run_keeps_its_network(copied: Path, fails, flags: list[str], said: str) -> None:
+    before = _snapshot(copied)
+    message = fails(["train", "--resume", str(copied), "--trainer.max_steps=61", *flags])
+    assert f"resume.flags must leave {said}" in message
+    assert "since a run keeps its network when it is resumed; drop --backbone" in message
+    after = _snapshot(copied)
+    assert after.pop(".lock") and before.pop(".lock") and after == before
+
+
+def test_two_trainings_do_not_mix(copied: Path, config: Path, tmp_path: Path, fails) -> None:
+    """Neither a start nor a resumption; only the first process of a distributed run asks."""
+    new = tmp_path / "new"
+    new.mkdir()
+    code = "import sys, time\nfrom contextlib import ExitStack\nfrom pathlib import Path\n"
+    code += "from seqdiff.files import owning\nstack = ExitStack()\n"
+    code += "for path in sys.argv[1:]:\n    stack.enter_context(owning('a', Path(path)))\n"
+    code += "print(flush=True)\ntime.sleep(600)"
+    command = [sys.executable, "-c", code, str(copied), str(new)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout and process.stdout.read(1)
+            before = [_snapshot(folder) for folder in (copied, new)]
+            resume = ["train", "--resume", str(copied), "--trainer.max_steps", "61"]
+            for owner, folder, arguments in (
+                ("resume.directory", copied, resume),
+                ("RunConfig.output", new, ["train", str(config), "--output", str(new)]),
+            ):
+                said = f"{owner} must not be in use, got {folder}, which process {process.pid} on "
+                assert said in fails(arguments)
+            assert [_snapshot(folder) for folder in (copied, new)] == before
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(seqdiff.run.start, "is_first_process", lambda: False)
+                with seqdiff.run.start._alone("resume.directory", copied):
+                    pass
+        finally:
+            process.kill()
+    assert main(resume) == 0
 
 
 def test_truncated_files(copied: Path, fails) -> None:

@@ -1,6 +1,8 @@
 """A run that stops and resumes equals, byte for byte, a run that never stopped."""
 
 import csv
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,10 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seqdiff.cli.app import main
+from seqdiff.cli.extensions import command_line
 from seqdiff.training.callbacks import RunCheckpoint
 from seqdiff.training.module import DiffusionModule
+from tests.integration.conftest import same
 
 WAYS = {
     "plain": [],
@@ -25,16 +29,6 @@ WAYS = {
 def _final(run: Path) -> tuple[bytes, dict]:
     checkpoint = torch.load(run / "last.ckpt", weights_only=True)
     return (run / "model.safetensors").read_bytes(), checkpoint
-
-
-def _same(left: object, right: object) -> bool:
-    if isinstance(left, torch.Tensor):
-        return isinstance(right, torch.Tensor) and torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_same(left[k], right[k]) for k in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(_same, left, right))
-    return left == right
 
 
 class _Killed(Exception):
@@ -76,7 +70,7 @@ def test_resume_is_bit_identical(
     (weights, checkpoint), (resumed_weights, resumed) = _final(straight), _final(broken)
     assert resumed_weights == weights
     for key in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "ToyData"):
-        assert _same(checkpoint[key], resumed[key]), key
+        assert same(checkpoint[key], resumed[key]), key
     assert checkpoint["ToyData"] == {"position": 9 * 8 * each}
 
     logs = [(run / "metrics.csv").read_text().splitlines() for run in (straight, broken)]
@@ -84,6 +78,118 @@ def test_resume_is_bit_identical(
     missing = set(columns[0]) - set(columns[1])
     assert {row.split(",")[1].split("/")[0] for row in missing} <= {"val"}
     assert set(columns[1]) <= set(columns[0]) and len(set(columns[1])) == len(columns[1])
+
+
+def _send(monkeypatch: pytest.MonkeyPatch, number: int, batches: list[int]) -> None:
+    """Send a signal to this process during training batches, counted from 1."""
+    seen = 0
+    original = DiffusionModule.training_step
+
+    def signalled(self, *args: object) -> torch.Tensor:
+        nonlocal seen
+        seen += 1
+        if seen in batches:
+            os.kill(os.getpid(), number)
+        return original(self, *args)
+
+    monkeypatch.setattr(DiffusionModule, "training_step", signalled)
+
+
+@pytest.mark.parametrize(
+    ("way", "number"),
+    [("plain", signal.SIGTERM), ("accumulating", signal.SIGINT), ("validating", signal.SIGHUP)],
+)
+def test_a_signal_saves_the_step_and_nothing_is_lost(
+    way: str, number: int, config: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the 4th step (in its first of three batches, or before a validation), before any save."""
+    flags, each = [*WAYS[way], "--trainer.max_steps", "7"], 3 if way == "accumulating" else 1
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    assert main(["train", str(config), *flags, "--output", str(straight)]) == 0
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with monkeypatch.context() as patch:
+        _send(patch, number, [3 * each + 1])
+        assert main(["train", str(config), *flags, "--output", str(broken)]) == 130
+    after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert after == before
+    first, last = capfd.readouterr().err.splitlines()
+    assert first == "seqdiff: saving after this step; a second signal stops at once"
+    resume = command_line("train", "--resume", broken)
+    assert last == f"seqdiff: interrupted; to continue: {resume}"
+    assert torch.load(broken / "last.ckpt", weights_only=True)["global_step"] == 4
+    assert main(["train", "--resume", str(broken)]) == 0
+    (weights, checkpoint), (resumed_weights, resumed) = _final(straight), _final(broken)
+    assert resumed_weights == weights
+    for key in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "ToyData"):
+        assert same(checkpoint[key], resumed[key]), key
+    logs = [(run / "metrics.csv").read_text().splitlines() for run in (straight, broken)]
+    columns = [sorted(r for r in rows if "per_second" not in r) for rows in logs]
+    assert columns[0] == columns[1]
+
+
+def test_a_second_signal_stops_at_once(
+    config: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both come in the first step, so that nothing is saved and the same command starts again."""
+    command = ["train", str(config), "--trainer.accumulate_grad_batches", "3"]
+    with monkeypatch.context() as patch:
+        _send(patch, signal.SIGINT, [1, 2])
+        assert main(command) == 130
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert said == "seqdiff: interrupted; nothing was saved yet; the same command starts again"
+    assert not (tmp_path / "run" / "last.ckpt").exists()
+    assert main(command) == 0
+
+
+def test_a_signal_in_the_last_step_finishes_the_run(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _send(monkeypatch, signal.SIGTERM, [6])
+    assert main(["train", str(config)]) == 0
+
+
+def test_a_signal_that_the_parent_ignores_is_ignored(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after ``nohup``."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        _send(monkeypatch, signal.SIGHUP, [3])
+        assert main(["train", str(config)]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("name", ["run.yaml", "last.ckpt", "model.safetensors"])
+def test_a_run_killed_while_it_writes_a_file_resumes_or_starts_again(
+    name: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before it renames a file, in a run whose first save is its last."""
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    assert main(["train", str(config), "--output", str(straight)]) == 0
+    command, rename = ["train", str(config), "--output", str(broken)], Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        if target.name == name:
+            raise _Killed
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
+        with pytest.raises(_Killed):
+            main(command)
+    assert any(path.name.startswith(".") and path.suffix for path in broken.iterdir())
+    if name == "model.safetensors":
+        assert main(command) == 2
+        command = ["train", "--resume", str(broken)]
+    else:
+        assert not (broken / "last.ckpt").exists()
+    assert main(command) == 0
+    assert (broken / "model.safetensors").read_bytes() == _final(straight)[0]
+    assert same(_final(broken)[1]["state_dict"], _final(straight)[1]["state_dict"])
+    left = [path.name for path in broken.iterdir() if path.name.startswith(".")]
+    assert left == [".lock"]
 
 
 def test_steps_done_twice_are_shown_once(

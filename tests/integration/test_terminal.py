@@ -1,15 +1,19 @@
 """Output on the terminal: only what concerns the user, and commands that work."""
 
 import logging
+import re
 import shlex
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.progress import Progress
 
+import seqdiff.progress
 from seqdiff.cli.app import main
 from seqdiff.cli.extensions import command_line
 from seqdiff.run import drawing, quieten_lightning
@@ -75,6 +79,69 @@ def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_progress_is_lines_where_there_is_no_terminal(
+    config: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step, then every 30 s (here every second step), then the last one."""
+    clock = iter(range(0, 10**6, 15))
+    monkeypatch.setattr(seqdiff.progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    command = ["train", str(config), "--trainer.enable_progress_bar=true", "--trainer.max_steps=9"]
+    assert main(command) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 5
+    for found, step in zip(lines, (1, 3, 5, 7, 9), strict=True):
+        line = rf"training: {step} of 9  train \d\.\d\d\d  lr 0\.0\d+  [\d,]+ tokens/s"
+        left = "" if step in (1, 9) else r"  0:0\d:\d\d left"
+        assert re.fullmatch(line + left, found), lines
+
+
+def test_short_commands_write_no_progress_lines_and_long_ones_do(
+    capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seconds, said in ((1, []), (31, ["some: 1 of 3", "some: 2 of 3", "some: 3 of 3"])):
+        clock = iter(range(0, 10**6, seconds))
+        fake = SimpleNamespace(monotonic=lambda clock=clock: next(clock))
+        monkeypatch.setattr(seqdiff.progress, "time", fake)
+        with seqdiff.progress.progress() as bar:
+            task = bar.add_task("some", total=3)
+            for _ in range(3):
+                bar.advance(task)
+        found = [line.partition("  ")[0] for line in capsys.readouterr().err.splitlines()]
+        assert found == said
+        with seqdiff.progress.Bar(disable=True, early=True) as bar:
+            bar.advance(bar.add_task("some", total=3))
+        assert capsys.readouterr().err == ""
+
+
+def test_a_time_limit_says_how_far_it_came_and_how_to_continue(
+    config: Path, tmp_path: Path, capsys
+) -> None:
+    run = tmp_path / "run"
+    flags = ["--trainer.max_time=00:00:00:01", "--trainer.max_steps=100000"]
+    assert main(["train", str(config), *flags]) == 0
+    said = capsys.readouterr().out.strip().split("; ")
+    resume = command_line("train", "--resume", run, "--trainer.max_time", "00:00:00:02")
+    assert said[2:] == [f"to continue: {resume}", f"next: {command_line('evaluate', run)}"]
+    step = torch.load(run / "last.ckpt", weights_only=True)["global_step"]
+    assert said[:2] == [
+        f"{run}: trained",
+        f"trainer.max_time ended it after step {step:,} of 100,000",
+    ]
+    assert (
+        main(
+            [
+                "train",
+                "--resume",
+                str(run),
+                f"--trainer.max_steps={step + 1}",
+                "--trainer.max_time=01:00:00:00",
+            ]
+        )
+        == 0
+    )
+    assert "max_time" not in capsys.readouterr().out
 
 
 @pytest.mark.slow

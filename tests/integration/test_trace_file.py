@@ -1,7 +1,9 @@
 """Trace files: written traces are read back, and other files are rejected."""
 
+import io
 import json
 import pickle
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +91,21 @@ class TestReading:
             arrays[name] = np.asarray(value, None if isinstance(value, np.ndarray) else np.uint8)
         np.savez(tmp_path / "t.npz", **arrays)
         assert self._refused(tmp_path / "t.npz").startswith(reason)
+
+    @pytest.mark.parametrize("name", ["token", "about"])
+    def test_members_that_are_no_arrays(self, arrays, tmp_path: Path, name: str) -> None:
+        path, good = tmp_path / "t.npz", arrays.pop(name)
+        np.savez(path, **arrays)
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(f"{name}.npy", b"words")
+        assert self._refused(path) == f"{name} that is no array"
+        stream = io.BytesIO()
+        np.save(stream, good)
+        for old, new in ((b"'shape': (", b"'shape': (("), (b"{'descr'", b"['descr'")):
+            np.savez(path, **arrays)
+            with zipfile.ZipFile(path, "a") as archive:
+                archive.writestr(f"{name}.npy", stream.getvalue().replace(old, new, 1))
+            assert name in self._refused(path) or "header" in self._refused(path)
 
     def test_other_files(self, arrays: dict[str, np.ndarray], tmp_path: Path) -> None:
         path = tmp_path / "t.npz"
