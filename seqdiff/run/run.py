@@ -44,6 +44,7 @@ from seqdiff.run.drawing import (
     save_trace,
     usual_sampler,
 )
+from seqdiff.run.engine import Engine
 from seqdiff.run.estimators import EstimatorOptions, choose_estimator, suit
 from seqdiff.run.evaluation import Conditions, Evaluation, compare, estimate
 from seqdiff.run.packaged import find_run
@@ -314,6 +315,7 @@ class Run(Trained):
         signal: Mapping[str, float] | None = None,
         seed: int = 0,
         batch_size: int = 32,
+        engine: Engine | None = None,
         **options: Any,
     ) -> Scores:
         """Estimate the likelihood of sequences.
@@ -326,6 +328,7 @@ class Run(Trained):
             signal: Values that the scores are conditioned on, by name, for a run with signals.
             seed: Seed of the draws.
             batch_size: Rows per network call.
+            engine: Where to compute; by default in this process.
             options: Fields of ``EstimatorOptions``, for example ``estimator="fixed-order"`` or
                 ``target_se=0.5``; for a file also options of its reader, for example
                 ``rc="mean"`` for FASTA.
@@ -364,7 +367,13 @@ class Run(Trained):
         else:
             rows = _records(self, sequences, names)
         found = score_records(
-            run, rows, estimator=estimator, seed=seed, batch_size=batch_size, **chosen.budget
+            run,
+            rows,
+            estimator=estimator,
+            seed=seed,
+            batch_size=batch_size,
+            **chosen.budget,
+            engine=engine,
         )
         return Scores(tuple(found), self.datamodule.token_name, estimator)
 
