@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from seqdiff.checks import check_count
 from seqdiff.extras import require_extra
 from seqdiff.files import check_folder, replacing, write_bytes
+from seqdiff.progress import progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from seqdiff.run.directory import Trained
 
     Arrays = dict[str, np.ndarray]
-    Work = Callable[[Any, Any, Callable[[float], object]], Arrays]
+    Work = Callable[[Any, Any, Callable[[float], None]], Arrays]
 
 MANIFEST = "manifest.json"
 _MOST_DEATHS = 3
@@ -66,8 +67,6 @@ class Engine:
             shards: The shards, which do not depend on the engine.
             total: Number of rows of all shards.
         """
-        from seqdiff.progress import progress
-
         with progress() as bar:
             task, done = bar.add_task(title, total=total), 0
 
@@ -500,8 +499,6 @@ class _Status:
     """A progress bar with the shards done and the rate; without a terminal, a line a minute."""
 
     def __init__(self, title: str, total: int) -> None:
-        from seqdiff.progress import progress
-
         self._title, self._total = title, total
         self._shards = self._done = self._computed = 0
         self._workers = 0
