@@ -207,11 +207,11 @@ class EngineOptions:
             "threads": torch.get_num_threads(),
             **{name: _digest(path) for name, path in files.items() if path is not None},
         }
+        manifest = {name: str(value) for name, value in about.items()}
         folder = _folder(out)
-        _check_manifest(command, folder, {name: str(value) for name, value in about.items()})
-        return RayEngine(
-            command, folder, device, torch.get_num_threads(), self.address, self.num_workers
-        )
+        _check_manifest(command, folder, manifest)
+        threads = torch.get_num_threads()
+        return RayEngine(command, folder, manifest, device, threads, self.address, self.num_workers)
 
 
 def _folder(out: Path) -> Path:
@@ -229,24 +229,22 @@ def _digest(path: Path) -> str:
 
 
 def _check_manifest(command: str, folder: Path, about: dict[str, str]) -> None:
-    """Write the description of the work, or compare it with that of finished shards.
+    """Compare the description of the work with that of finished shards.
 
     Raises:
         ValueError: If finished shards are those of other work.
     """
     path = folder / MANIFEST
-    if path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
-        for name in [*about, *found]:
-            if found.get(name) != about.get(name):
-                raise ValueError(
-                    f"{command}.out must be continued by the command that began it, got the "
-                    f"{name} {about.get(name)}, and {found.get(name)} in {path}; repeat that "
-                    f"command, or start again: rm -r {folder}"
-                )
+    if not path.is_file():
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, json.dumps(about, indent=1).encode())
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for name in [*about, *found]:
+        if found.get(name) != about.get(name):
+            raise ValueError(
+                f"{command}.out must be continued by the command that began it, got the "
+                f"{name} {about.get(name)}, and {found.get(name)} in {path}; repeat that "
+                f"command, or start again: rm -r {folder}"
+            )
 
 
 @dataclass
@@ -259,6 +257,7 @@ class RayEngine(Engine):
     Attributes:
         command: Name of the command, for messages.
         folder: Folder of finished shards.
+        manifest: Description of the work.
         device: ``cpu``, or ``cuda`` for a GPU for each worker.
         threads: Threads of each worker.
         address: Address of a cluster; ``None`` starts workers on this machine.
@@ -267,6 +266,7 @@ class RayEngine(Engine):
 
     command: str
     folder: Path
+    manifest: dict[str, str]
     device: str
     threads: int
     address: str | None
@@ -316,6 +316,16 @@ class RayEngine(Engine):
         """Return the file of a finished shard."""
         return self.folder / f"{number:08}.npz"
 
+    def save(self, number: int, result: Arrays) -> None:
+        """Write the file of a shard, and before the first one the manifest."""
+        import numpy as np
+
+        if not (self.folder / MANIFEST).is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_bytes(self.folder / MANIFEST, json.dumps(self.manifest, indent=1).encode())
+        with replacing(self.path(number)) as temporary:
+            np.savez(temporary, **result)  # pyright: ignore[reportArgumentType]
+
     def connect(self) -> tuple[Any, int]:
         """Connect to the cluster, or start one on this machine.
 
@@ -359,7 +369,7 @@ class RayEngine(Engine):
         """Disconnect from Ray; after success remove the finished shards."""
         if self._owns_ray:
             require_extra("ray", self.command, "ray").shutdown()
-        if exc_type is None:
+        if exc_type is None and self.folder.is_dir():
             shutil.rmtree(self.folder)
 
 
@@ -436,7 +446,7 @@ class _Crew:
                 self._replace(worker, job, error)
                 continue
             if job is not None:
-                _save(self._engine.path(job[0]), result)
+                self._engine.save(job[0], result)
                 self._status.finish(job[1].rows)
             self._deaths.pop(None if job is None else job[0], None)
             self._idle.append(worker)
@@ -486,13 +496,6 @@ class _Crew:
         if job is not None:
             self._waiting.insert(0, job)
         self._hire()
-
-
-def _save(path: Path, result: Arrays) -> None:
-    import numpy as np
-
-    with replacing(path) as temporary:
-        np.savez(temporary, **result)  # pyright: ignore[reportArgumentType]
 
 
 class _Status:

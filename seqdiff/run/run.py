@@ -248,6 +248,7 @@ class Run(Trained):
         recorder: Recorder | None = None,
         avoid: WordAutomaton | None = None,
         steer: Callable[[Denoiser], Denoiser] | None = None,
+        engine: Engine | None = None,
     ) -> Drawn:
         """Draw a sequence for each template, under a progress bar.
 
@@ -267,6 +268,7 @@ class Run(Trained):
             avoid: Words that no sequence may hold; by default those of ``extras``.
             steer: Changes the model after it is guided to the label and the signal, for example by
                 ``ExactClassifierBased``.
+            engine: Where to draw; by default in this process.
 
         Raises:
             ValueError: If an argument does not fit the run or the sampler.
@@ -294,7 +296,7 @@ class Run(Trained):
         else:
             longest = max(templates.lengths)
             check_context("sample.length", longest, run, sampler, extrapolate=extrapolate)
-        batch_size = choose_batch(run, max(templates.lengths), batch_size)
+        batch_size = choose_batch(run, max(templates.lengths), batch_size, engine)
         return draw(
             run,
             sampler,
@@ -304,6 +306,7 @@ class Run(Trained):
             recorder=recorder,
             signal=signal,
             avoid=avoid,
+            engine=engine,
         )
 
     def score(

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from genomics.io.fasta import write_fasta
+from genomics.variants import effects, table
 from seqdiff.cli.app import main
 from seqdiff.run import engine as engines
 from seqdiff.run import scoring
 from seqdiff.run.engine import Engine, RayEngine, Shard
+from tests.integration.test_variants import CHROM, LINES, train, vcf
 from tests.integration.toy_domain import write_ring
 
 RAY = ("--engine", "ray", "--num-workers")
@@ -47,8 +50,7 @@ def squares(run: Any, content: tuple[Path, int], progress: Any) -> dict[str, np.
 
 
 def ray_engine(folder: Path) -> RayEngine:
-    folder.mkdir(exist_ok=True)
-    return RayEngine("score", folder, "cpu", 1, None, 2)
+    return RayEngine("score", folder, {"seed": "0"}, "cpu", 1, None, 2)
 
 
 def compute(engine: Engine, folder: Path, count: int = 7) -> list[int]:
@@ -165,6 +167,56 @@ def test_options_of_engines_are_checked_before_work(
     assert "score.out must be given with --engine ray" in fails(printed)
     message = fails(command(trained, rings, out, *RAY, "1", "--device", "cuda:1"))
     assert "score.device must be cpu or cuda with --engine ray, got 'cuda:1'" in message
+    message = fails(command(trained, rings, out, *RAY, "1", "--evaluations=4", "--max-nfe=2"))
+    assert "score.max_nfe must be at least 4" in message
     monkeypatch.setitem(sys.modules, "ray", None)
     assert "pip install -e '.[ray]'" in fails(command(trained, rings, out, *RAY, "1"))
     assert not list(tmp_path.glob("a.tsv*"))
+
+
+@pytest.fixture(scope="module")
+def dna(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run on DNA, a genome, its variants, and some records."""
+    folder = tmp_path_factory.mktemp("dna")
+    train(folder, "--backbone.d_model=8")
+    write_fasta(folder / "g.fa", ["c"], [CHROM])
+    vcf(folder, LINES)
+    write_fasta(folder / "some.fa", list("abcde"), ["ACGTAC", "ACG", "TTGNCA", "GGA", "ACCCCC"])
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "out", "shards"),
+    [
+        (["variants", "--vcf=v.vcf", "--fasta=g.fa", "--evaluations=2"], "a.tsv", 4),
+        (["ism", "--fasta=some.fa", "--batch-size=2"], "a.npz", 13),
+        (["embed", "--fasta=some.fa", "--pooling=none", "--batch-size=2"], "a.npz", 3),
+        (["sample", "--num=7", "--seed=0", "--batch-size=3", "--trace=t.npz"], "a.fa", 3),
+        (["design", "--candidates=7", "--num=3", "--batch-size=3"], "a", 3),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_every_command_writes_the_same_on_workers(
+    cluster: None, dna: Path, words: list[str], out: str, shards: int, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(table, "_CHUNK", 2)
+    monkeypatch.setattr(effects, "_BATCHES_PER_SHARD", 1)
+    name, *flags = words
+    for folder, engine in (("local", []), ("ray", [*RAY, "2"])):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(dna)
+        given = [flag.replace("=t.npz", f"={tmp_path / folder / 't.npz'}") for flag in flags]
+        to = f"--out={tmp_path / folder / out}"
+        with monkeypatch.context() as patch:
+            patch.setattr(engines.shutil, "rmtree", lambda folder: None)
+            assert main([name, "run", to, *given, *engine]) == 0
+    made = sorted((tmp_path / "ray").rglob("*.npz"))
+    assert len([path for path in made if path.parent.name == f"{out}.shards"]) == shards
+    wanted = {
+        path.relative_to(tmp_path / "local"): path.read_bytes()
+        for path in (tmp_path / "local").rglob("*.*")
+        if path.is_file()
+    }
+    assert wanted
+    assert wanted == {path: (tmp_path / "ray" / path).read_bytes() for path in wanted}
