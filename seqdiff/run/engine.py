@@ -352,11 +352,22 @@ class RayEngine(Engine):
                 slots = workers * self.threads
                 ray.init("local", num_cpus=slots, include_dashboard=False, **quiet)
             else:
-                ray.init(self.address, **quiet)
+                try:
+                    ray.init(self.address, **quiet)
+                except (OSError, RuntimeError) as error:
+                    raise OSError(
+                        f"{self.command}.address must be a running cluster of Ray, got "
+                        f"{self.address} ({error}); start one, and if it asks for a token, set "
+                        "RAY_AUTH_MODE=token"
+                    ) from error
             self._owns_ray = True
         if workers is None:
             found = ray.cluster_resources()
-            slots = found.get("GPU", 0) if self.device == "cuda" else found["CPU"] // self.threads
+            slots = (
+                found.get("GPU", 0)
+                if self.device == "cuda"
+                else found.get("CPU", 0) // self.threads
+            )
             workers = max(1, int(slots))
         return ray, workers
 

@@ -220,3 +220,20 @@ def test_every_command_writes_the_same_on_workers(
     }
     assert wanted
     assert wanted == {path: (tmp_path / "ray" / path).read_bytes() for path in wanted}
+
+
+@pytest.mark.parametrize("kind", [ConnectionError, RuntimeError])
+def test_a_cluster_that_is_not_there_is_one_line(
+    trained: Path, rings: Path, tmp_path: Path, toy_writer: None, fails, monkeypatch, kind: type
+) -> None:
+    def init(address: str, **options: object) -> None:
+        raise kind(f"nothing at {address}")
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(engines, "require_extra", lambda *names: ray)
+    out = tmp_path / "a.tsv"
+    message = fails(command(trained, rings, out, *RAY, "1", "--address", "host:1"))
+    assert "score.address must be a running cluster of Ray, got host:1 (nothing at host:1)" in (
+        message
+    )
+    assert not list(tmp_path.glob("a.tsv*"))
