@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from seqdiff.checks import check_count, check_seed
-from seqdiff.cli.options import Several, check_guidance, parse_signals
+from seqdiff.cli.options import FlatOptions, Several, check_guidance, parse_signals
 from seqdiff.files import check_folder, replacing
-from seqdiff.run import default_path, find_run
+from seqdiff.run import EngineOptions, default_path, find_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _FASTA = (".fa", ".fasta", ".fa.gz", ".fasta.gz", ".fa.bgz", ".fasta.bgz")
 _MOTIFS = "motifs.jaspar"
+_HERE = EngineOptions()
 
 
 def design(
@@ -67,6 +68,7 @@ def design(
     seed: int = 0,
     batch_size: int | None = None,
     device: str | None = None,
+    engine: Annotated[EngineOptions, FlatOptions] = _HERE,
 ) -> None:
     """Design DNA: draw candidates, filter them, and keep a diverse set of the best.
 
@@ -116,11 +118,15 @@ def design(
         seed: Seed of the draws.
         batch_size: Candidates drawn at a time; default: as many as fit well.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
+        engine: Where candidates are drawn; they are filtered and chosen in this process.
 
     Raises:
         ValueError: If an option, a file or the run cannot be used, constraints contradict each
             other, or no candidate passes the filters.
     """
+    given = {
+        name: value for name, value in locals().items() if name not in ("run", "engine", "out")
+    }
     for name, value in (("num", num), ("candidates", candidates)):
         check_count(f"design.{name}", value)
     for name, value in (("length", length), ("batch_size", batch_size)):
@@ -141,12 +147,13 @@ def design(
     _check_ranking(oracle, oracle_command, guide, maximise)
     out = default_path(run, "designs") if out is None else out
     check_folder("design.out", out)
+    engine.check("design", out)
 
     from genomics.commands.report import check_dna
     from genomics.design import Choice, Constraints, check_goal, check_training, choose
     from seqdiff.extras import require_extra
     from seqdiff.progress import progress
-    from seqdiff.run import choose_device, load
+    from seqdiff.run import load
     from seqdiff.samplers import Recorder, check_room, sampler_name
 
     constraints = Constraints(
@@ -160,7 +167,7 @@ def design(
     )
     choice = Choice(constraints=constraints, num=num, how=select, spread=spread, maximise=maximise)
     require_extra("rapidfuzz", "design", "genomics")
-    place = choose_device(device)
+    place = engine.place("design", device)
     trained = load(run, device=place)
     check_dna(trained)
     ranking, judging = open_oracles(oracle, judge, place, allow=allow_same_judge)
@@ -203,58 +210,65 @@ def design(
         recorder=recorder,
         avoid=constraints.automaton(trained.tokenizer),
     )
+    files = {"signal_file": signal_file, "infill": infill, "training": training, "guide": guide}
     sequences: list[str] = []
-    for number, (part, (sampler, goal)) in enumerate(zip(templates, ways, strict=True)):
-        recorder.first = len(sequences)
-        own = slice(recorder.first, recorder.first + len(part.names))
-        sequences += draw(
-            part,
-            sampler=sampler,
-            seed=_seed_of(trained, number, len(templates), seed),
-            signal=None if values is None else values[own],
-            steer=None if goal is None else functools.partial(goal.steer, length=longest),
-        ).sequences
-    everyone = [each for part in templates for each in part.names]
-    found = _candidates(trained, everyone, sequences, targets, values)
-    with progress() as bar:
-        task = bar.add_task("comparing with training", total=len(known), visible=bool(known))
+    with engine.start("design", trained, out, device, files, given) as computing:
+        if guide is not None and computing.device_type(trained) != place.type:
+            raise ValueError(
+                "design.guide must be on the CPU with --engine ray, got a GPU; add --device cpu"
+            )
+        for number, (part, (sampler, goal)) in enumerate(zip(templates, ways, strict=True)):
+            recorder.first = len(sequences)
+            own = slice(recorder.first, recorder.first + len(part.names))
+            sequences += draw(
+                part,
+                sampler=sampler,
+                seed=_seed_of(trained, number, len(templates), seed),
+                signal=None if values is None else values[own],
+                steer=None if goal is None else functools.partial(goal.steer, length=longest),
+                engine=computing,
+            ).sequences
+        everyone = [each for part in templates for each in part.names]
+        found = _candidates(trained, everyone, sequences, targets, values)
+        with progress() as bar:
+            task = bar.add_task("comparing with training", total=len(known), visible=bool(known))
 
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+            def show(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total)
 
-        designs = choose(found, choice, ranking, judging, known, show)
-    facts = {
-        "run": str(run),
-        "wanted": _describe_wanted(trained, wanted, signal_file, maximise),
-        "candidates": f"{len(found.sequences):,} by {name}, seed {seed}; "
-        f"{len(designs.passed):,} passed; failed: {designs.failures}",
-        "constraints": _describe(constraints, infill),
-        "designs": f"{len(designs.chosen):,}, {select}",
-        "guide": "none" if guide is None else f"{guide}, by {guide_by}",
-        "oracle": str(oracle or oracle_command or guide or "none"),
-        "judge": "none" if judge is None else str(judge),
-        "training": f"{len(known):,} sequences" if known else "none",
-    }
-    same = judge is not None and judge.resolve() in [p.resolve() for p in (oracle, guide) if p]
-    trace = recorder.trace(sampler=name, names=everyone, symbols=[*"ACGT", "N"])
-    from genomics.design import write_design_page
+            designs = choose(found, choice, ranking, judging, known, show)
+        facts = {
+            "run": str(run),
+            "wanted": _describe_wanted(trained, wanted, signal_file, maximise),
+            "candidates": f"{len(found.sequences):,} by {name}, seed {seed}; "
+            f"{len(designs.passed):,} passed; failed: {designs.failures}",
+            "constraints": _describe(constraints, infill),
+            "designs": f"{len(designs.chosen):,}, {select}",
+            "guide": "none" if guide is None else f"{guide}, by {guide_by}",
+            "oracle": str(oracle or oracle_command or guide or "none"),
+            "judge": "none" if judge is None else str(judge),
+            "training": f"{len(known):,} sequences" if known else "none",
+        }
+        same = judge is not None and judge.resolve() in [p.resolve() for p in (oracle, guide) if p]
+        trace = recorder.trace(sampler=name, names=everyone, symbols=[*"ACGT", "N"])
+        from genomics.design import write_design_page
 
-    _write(
-        out,
-        designs,
-        choice,
-        names,
-        lambda rows: write_design_page(
-            facts,
+        _write(
+            out,
             designs,
-            rows,
-            trace=trace,
-            training=known,
-            motifs=_read_motifs(run),
-            mutagenesis=_mutate(designs, ranking, maximise),
-            same_judge=same,
-        ),
-    )
+            choice,
+            names,
+            lambda rows: write_design_page(
+                facts,
+                designs,
+                rows,
+                trace=trace,
+                training=known,
+                motifs=_read_motifs(run),
+                mutagenesis=_mutate(designs, ranking, maximise),
+                same_judge=same,
+            ),
+        )
     chosen, asked = len(designs.chosen), num * len(targets)
     fewer = f" ({asked:,} were asked for; lower --spread or raise --candidates)"
     print(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from seqdiff.checks import check_count
+from seqdiff.cli.options import FlatOptions
 from seqdiff.extras import require_extra
 from seqdiff.files import check_apart, check_parent, replacing
+from seqdiff.run import EngineOptions
 
 if TYPE_CHECKING:
     import numpy as np
+
+_HERE = EngineOptions()
 
 
 def embed(
@@ -23,6 +27,7 @@ def embed(
     pooling: Literal["mean", "none"] = "mean",
     batch_size: int = 32,
     device: str | None = None,
+    engine: Annotated[EngineOptions, FlatOptions] = _HERE,
 ) -> None:
     """Write the hidden states of each record of a FASTA file, averaged over both strands.
 
@@ -36,6 +41,7 @@ def embed(
         pooling: mean averages over known bases; none writes one vector per base.
         batch_size: Rows per network call.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
+        engine: Where the command computes.
 
     Raises:
         ValueError: If the file or the run cannot be used.
@@ -44,13 +50,14 @@ def embed(
     _check_out(out, pooling)
     check_parent("embed.out", out)
     check_apart("embed.out", out, {"--fasta": fasta})
+    engine.check("embed", out)
     from genomics.commands.opening import load_dna_run
     from genomics.io import read_ids
     from seqdiff.backbones import require_layer
-    from seqdiff.run import check_readable, choose_device
+    from seqdiff.run import check_readable
     from seqdiff.run import embed as embed_rows
 
-    trained = load_dna_run("embed", run, choose_device(device))
+    trained = load_dna_run("embed", run, engine.place("embed", device))
     backbone = trained.denoiser.backbone
     pooled = pooling == "mean"
     require_layer("embed", layer, backbone.num_layers)
@@ -59,11 +66,18 @@ def embed(
         check_readable("embed", trained, records, pooled=pooled)
     except ValueError as error:
         raise ValueError(f"{fasta}: {error}" if "record" in str(error) else str(error)) from None
-    vectors = embed_rows(
-        trained, list(records.values()), layer=layer, pooled=pooled, batch_size=batch_size
-    )
-    with replacing(out) as temporary:
-        _write(temporary, list(records), vectors, pooled=pooled)
+    options = {"layer": layer, "pooling": pooling, "batch_size": batch_size}
+    with engine.start("embed", trained, out, device, {"fasta": fasta}, options) as computing:
+        vectors = embed_rows(
+            trained,
+            list(records.values()),
+            layer=layer,
+            pooled=pooled,
+            batch_size=batch_size,
+            engine=computing,
+        )
+        with replacing(out) as temporary:
+            _write(temporary, list(records), vectors, pooled=pooled)
     width, which = vectors[0].shape[-1], "the last layer, normalised"
     if layer is not None:
         which = f"{layer} of {backbone.num_layers} layers"

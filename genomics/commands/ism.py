@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from seqdiff.checks import check_count
+from seqdiff.cli.options import FlatOptions
 from seqdiff.files import check_apart, check_parent
+from seqdiff.run import EngineOptions
+
+_HERE = EngineOptions()
 
 
 def ism(
@@ -17,6 +22,7 @@ def ism(
     window: int | None = None,
     batch_size: int = 32,
     device: str | None = None,
+    engine: Annotated[EngineOptions, FlatOptions] = _HERE,
 ) -> None:
     """In-silico mutagenesis: an (L, 4) matrix of masked-marginal effects for each record.
 
@@ -27,6 +33,7 @@ def ism(
         window: Bases of the window around a position; default: the length of a training row.
         batch_size: Rows per network call.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
+        engine: Where the command computes.
 
     Raises:
         ValueError: If the file or the run cannot be used.
@@ -36,17 +43,16 @@ def ism(
         raise ValueError(f"ism.out must end in .npz, got {out}; rename it")
     check_parent("ism.out", out)
     check_apart("ism.out", out, {"--fasta": fasta})
+    engine.check("ism", out)
     import numpy as np
 
     from genomics.commands.opening import choose_window, load_dna_run
     from genomics.io import read_ids, require_known
     from genomics.sequence import MASK_ID, can_mask, decode
-    from genomics.variants import mutation_effects
+    from genomics.variants import mutate_records
     from seqdiff.files import replacing
-    from seqdiff.progress import progress
-    from seqdiff.run import choose_device
 
-    trained = load_dna_run("ism", run, choose_device(device))
+    trained = load_dna_run("ism", run, engine.place("ism", device))
     if not can_mask(trained.denoiser):
         raise ValueError(
             "ism.directory must be a run of a process whose only noise is masks, got the "
@@ -56,22 +62,15 @@ def ism(
     records = read_ids(fasta)
     require_known("ism", fasta, records)
     known = sum(int((ids != MASK_ID).sum()) for ids in records.values())
-    with progress() as bar:
-        task = bar.add_task("mutating", total=known)
-        effects = [
-            mutation_effects(
-                trained.denoiser,
-                ids,
-                window=window,
-                batch_size=batch_size,
-                progress=lambda count: bar.advance(task, count),
-            )
-            for ids in records.values()
-        ]
-    bases = [decode(ids) for ids in records.values()]
-    named = {f"effect_{number}": effect for number, effect in enumerate(effects)}
-    with replacing(out) as temporary:
-        arrays = {"names": np.array(list(records)), "sequences": np.array(bases), **named}
-        np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]
+    bases = np.array([decode(ids) for ids in records.values()])
+    options = {"window": window, "batch_size": batch_size}
+    with engine.start("ism", trained, out, device, {"fasta": fasta}, options) as computing:
+        effects = mutate_records(
+            trained, list(records.values()), window=window, batch_size=batch_size, engine=computing
+        )
+        named = {f"effect_{number}": effect for number, effect in enumerate(effects)}
+        with replacing(out) as temporary:
+            arrays = {"names": np.array(list(records)), "sequences": bases, **named}
+            np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]
     noun = "record" if len(records) == 1 else "records"
     print(f"{out}: {len(records):,} {noun}, {known:,} positions, nats relative to the reference")

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from seqdiff.checks import check_count, check_seed
+from seqdiff.cli.options import FlatOptions
 from seqdiff.files import check_apart, check_parent
+from seqdiff.run import EngineOptions
 
 if TYPE_CHECKING:
     from seqdiff.likelihood import Estimator
     from seqdiff.run import Run
+
+_HERE = EngineOptions()
 
 
 def variants(
@@ -28,6 +32,7 @@ def variants(
     seed: int = 0,
     batch_size: int = 32,
     device: str | None = None,
+    engine: Annotated[EngineOptions, FlatOptions] = _HERE,
 ) -> None:
     """Score the variants of a VCF file on both strands: likelihood ratio and masked marginal.
 
@@ -44,6 +49,7 @@ def variants(
         seed: Seed of the draws.
         batch_size: Rows per network call.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
+        engine: Where the command computes.
 
     Raises:
         ValueError: If a file or the run cannot be used, or no variant can be scored.
@@ -52,6 +58,7 @@ def variants(
     check_seed("variants.seed", seed)
     check_parent("variants.out", out)
     check_apart("variants.out", out, {"--vcf": vcf, "--fasta": fasta})
+    engine.check("variants", out)
     if score == "marginal" and evaluations is not None:
         raise ValueError(
             f"variants.evaluations must be left out with --score marginal, got {evaluations}; "
@@ -61,9 +68,8 @@ def variants(
     from genomics.io import load_genome
     from genomics.sequence import can_mask
     from genomics.variants import Scoring, survey, write_table
-    from seqdiff.run import choose_device
 
-    trained = load_dna_run("variants", run, choose_device(device))
+    trained = load_dna_run("variants", run, engine.place("variants", device))
     score = score or ("both" if can_mask(trained.denoiser) else "likelihood")
     if score != "likelihood" and not can_mask(trained.denoiser):
         raise ValueError(
@@ -75,15 +81,15 @@ def variants(
     genome = load_genome(fasta)
     found = survey(vcf, genome, window, only_marginal=score == "marginal")
     scoring = Scoring(
-        trained,
         window,
         estimator if score != "marginal" else None,
         marginal=score != "likelihood",
         seed=seed,
         batch_size=batch_size,
     )
-    began = perf_counter()
-    write_table(out, vcf, genome, scoring, total=found.alleles)
+    began, files = perf_counter(), {"vcf": vcf, "fasta": fasta}
+    with engine.start("variants", trained, out, device, files, vars(scoring)) as computing:
+        write_table(out, vcf, genome, trained, scoring, total=found.alleles, engine=computing)
     rate = (found.alleles - found.refused) / (perf_counter() - began)
     print(f"{out}: {found}, {rate:,.1f}/s{_describe(score, estimator)}")
 

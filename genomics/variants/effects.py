@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ from genomics.sequence import (
 )
 from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import Estimator, contrast
+from seqdiff.run import Engine, Run, Shard
+
+_BATCHES_PER_SHARD = 8
 
 
 @dataclass(frozen=True)
@@ -261,17 +265,84 @@ def mutation_effects(
         log p(base) - log p(reference) in nats, in the order of ``BASES``: 0 for the reference
         itself, NaN if it is unknown.
     """
-    size = min(window, len(ids))
     effects = np.full((len(ids), len(BASES)), np.nan)
-    known = (ids != MASK_ID).nonzero()[0]
-    for first in range(0, len(known), batch_size):
-        positions = known[first : first + batch_size]
-        starts = np.clip(positions - (size - 1) // 2, 0, len(ids) - size)
-        rows = ids[starts[:, None] + np.arange(size)]
-        masked = np.arange(size) == (positions - starts)[:, None]
-        log_probs = masked_log_probs(denoiser, rows, masked)
-        reference = log_probs[np.arange(len(positions)), ids[positions]]
-        effects[positions] = log_probs - reference[:, None]
+    for positions in _known(ids, batch_size):
+        effects[positions] = _effects(denoiser, *_windows_around(ids, positions, window))
         if progress is not None:
             progress(len(positions))
     return effects
+
+
+def mutate_records(
+    run: Run,
+    records: Sequence[UInt8[np.ndarray, " L"]],
+    *,
+    window: int,
+    batch_size: int = 32,
+    engine: Engine | None = None,
+) -> list[Float64[np.ndarray, "L 4"]]:
+    """Compute the ``mutation_effects`` of several sequences, with a progress bar.
+
+    Args:
+        run: The model.
+        records: Ids ``0..4`` of each sequence.
+        window: See ``mutation_effects``.
+        batch_size: Windows per network call.
+        engine: Where to compute; by default in this process.
+    """
+    effects = [np.full((len(ids), len(BASES)), np.nan) for ids in records]
+    places = [
+        (number, part)
+        for number, ids in enumerate(records)
+        for part in _known(ids, _BATCHES_PER_SHARD * batch_size)
+    ]
+    shards = (
+        Shard(len(part), _windows_around(records[number], part, window)) for number, part in places
+    )
+    work = partial(_mutate, batch_size=batch_size)
+    total = sum(len(part) for _, part in places)
+    found = (engine or Engine()).map("mutating", work, run, shards, total)
+    for (number, part), result in zip(places, found, strict=True):
+        effects[number][part] = result["effects"]
+    return effects
+
+
+def _known(ids: UInt8[np.ndarray, " L"], size: int) -> list[np.ndarray]:
+    """Divide the positions of known bases into parts."""
+    known = (ids != MASK_ID).nonzero()[0]
+    return [known[first : first + size] for first in range(0, len(known), size)]
+
+
+def _windows_around(
+    ids: UInt8[np.ndarray, " L"], positions: np.ndarray, window: int
+) -> tuple[UInt8[np.ndarray, "B W"], np.ndarray]:
+    """Cut a window around each position, and find the position in it."""
+    size = min(window, len(ids))
+    starts = np.clip(positions - (size - 1) // 2, 0, len(ids) - size)
+    return ids[starts[:, None] + np.arange(size)], positions - starts
+
+
+def _effects(
+    denoiser: Denoiser, rows: UInt8[np.ndarray, "B W"], places: np.ndarray
+) -> Float64[np.ndarray, "B 4"]:
+    masked = np.arange(rows.shape[1]) == places[:, None]
+    log_probs = masked_log_probs(denoiser, rows, masked)
+    reference = log_probs[np.arange(len(rows)), rows[masked]]
+    return log_probs - reference[:, None]
+
+
+def _mutate(
+    run: Run,
+    windows: tuple[np.ndarray, np.ndarray],
+    progress: Callable[[int], object],
+    *,
+    batch_size: int,
+) -> dict[str, np.ndarray]:
+    """Return the effects of a shard."""
+    rows, places = windows
+    parts = []
+    for first in range(0, len(rows), batch_size):
+        batch = slice(first, first + batch_size)
+        parts.append(_effects(run.denoiser, rows[batch], places[batch]))
+        progress(first + len(parts[-1]))
+    return {"effects": np.concatenate(parts)}

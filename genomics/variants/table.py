@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from genomics.io import Genome, Variant, read_vcf
 from genomics.variants.effects import (
+    AlleleWindows,
     LikelihoodRatio,
     Refusal,
     allele_windows,
@@ -20,8 +25,7 @@ from genomics.variants.effects import (
 from seqdiff.cells import printable, write_cell
 from seqdiff.files import replacing
 from seqdiff.likelihood import Estimator
-from seqdiff.progress import progress
-from seqdiff.run import MISSING, Run
+from seqdiff.run import MISSING, Engine, Run, Shard
 
 COLUMNS = (
     *("chrom", "pos", "id", "ref", "alt", "line"),
@@ -58,7 +62,6 @@ class Scoring:
     """Settings of the scores.
 
     Attributes:
-        run: The model.
         window: Bases of a window around a variant.
         estimator: Likelihood estimator; ``None`` skips likelihood ratios.
         marginal: Whether to compute masked-marginal scores.
@@ -66,7 +69,6 @@ class Scoring:
         batch_size: Maximum number of rows per network call.
     """
 
-    run: Run
     window: int
     estimator: Estimator | None
     marginal: bool
@@ -125,56 +127,85 @@ def _checked(
         yield variant, problem
 
 
-def write_table(out: Path, vcf: Path, genome: Genome, scoring: Scoring, *, total: int) -> None:
+class _Chunk(NamedTuple):
+    """Some alleles, with the reasons why some are not scored, and the windows of the others."""
+
+    alleles: tuple[tuple[Variant, Refusal | None], ...]
+    windows: list[AlleleWindows]
+
+
+def write_table(
+    out: Path,
+    vcf: Path,
+    genome: Genome,
+    run: Run,
+    scoring: Scoring,
+    *,
+    total: int,
+    engine: Engine | None = None,
+) -> None:
     """Score a VCF file with a progress bar and write the table atomically.
 
     Args:
         out: Tab-separated output file with a header line.
         vcf: The VCF file.
         genome: Genome of the variants.
+        run: The model.
         scoring: Settings of the scores.
         total: Number of alleles in the file, from ``survey``.
+        engine: Where to compute; by default in this process.
 
     Raises:
         OSError: If the table cannot be written.
     """
-    with (
-        progress() as bar,
-        replacing(out) as temporary,
-        temporary.open("w", encoding="utf-8") as file,
-    ):
-        task = bar.add_task("scoring", total=total)
-        file.write("\t".join(COLUMNS) + "\n")
-        alleles = _checked(vcf, genome, scoring.window, scoring.estimator is None)
-        while chunk := tuple(islice(alleles, _CHUNK)):
-            for line in _score(chunk, genome, scoring):
-                file.write("\t".join(line) + "\n")
-            bar.advance(task, len(chunk))
+    work, chunks = partial(_score, scoring=scoring), _chunks(vcf, genome, scoring)
+    with replacing(out) as temporary, temporary.open("wb") as file:
+        file.write(("\t".join(COLUMNS) + "\n").encode())
+        for part in (engine or Engine()).map("scoring variants", work, run, chunks, total):
+            file.write(part["lines"].tobytes())
+
+
+def _chunks(vcf: Path, genome: Genome, scoring: Scoring) -> Iterator[Shard]:
+    alleles = _checked(vcf, genome, scoring.window, scoring.estimator is None)
+    while chunk := tuple(islice(alleles, _CHUNK)):
+        windows = [
+            allele_windows(variant, genome, scoring.window)
+            for variant, problem in chunk
+            if problem is None
+        ]
+        yield Shard(len(chunk), _Chunk(chunk, windows))
 
 
 def _score(
-    chunk: tuple[tuple[Variant, Refusal | None], ...], genome: Genome, scoring: Scoring
-) -> Iterator[list[str]]:
-    windows = [
-        allele_windows(variant, genome, scoring.window)
-        for variant, problem in chunk
-        if problem is None
-    ]
-    model = scoring.run.denoiser
+    run: Run, chunk: _Chunk, progress: Callable[[int], object], *, scoring: Scoring
+) -> dict[str, np.ndarray]:
+    """Return the lines of the table as bytes."""
+    windows = chunk.windows
     ratios: list[LikelihoodRatio | None] = [None] * len(windows)
     marginals: list[float | None] = [None] * len(windows)
     if scoring.estimator is not None:
         ratios[:] = likelihood_ratios(
-            model,
+            run.denoiser,
             windows,
             estimator=scoring.estimator,
             seed=scoring.seed,
             batch_size=scoring.batch_size,
         )
     if scoring.marginal:
-        marginals = masked_marginals(model, windows, batch_size=scoring.batch_size)
+        marginals = masked_marginals(run.denoiser, windows, batch_size=scoring.batch_size)
+    progress(len(chunk.alleles))
+    lines = "".join("\t".join(line) + "\n" for line in _lines(chunk, scoring, ratios, marginals))
+    return {"lines": np.frombuffer(lines.encode(), np.uint8)}
+
+
+def _lines(
+    chunk: _Chunk,
+    scoring: Scoring,
+    ratios: list[LikelihoodRatio | None],
+    marginals: list[float | None],
+) -> Iterator[list[str]]:
     scores = zip(ratios, marginals, strict=True)
-    for variant, problem in chunk:
+    for variant, problem in chunk.alleles:
         site = (variant.chrom, variant.pos, variant.name, variant.ref, variant.alt, variant.line)
         ratio, marginal = next(scores) if problem is None else (None, None)
         numbers = (*(ratio or (None,) * 4), marginal)

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.extensions import SampleOptions, find_template_reader, find_writer
 from seqdiff.cli.options import (
+    FlatOptions,
     RunAndFlags,
     Several,
     check_guidance,
@@ -23,10 +24,13 @@ from seqdiff.cli.options import (
     part,
 )
 from seqdiff.files import check_apart, check_parent, replacing
+from seqdiff.run import EngineOptions
 
 if TYPE_CHECKING:
     from seqdiff.data import Templates
     from seqdiff.run import Run
+
+_HERE = EngineOptions()
 
 
 def sample(
@@ -47,6 +51,7 @@ def sample(
     trace: Path | None = None,
     batch_size: int | None = None,
     device: str | None = None,
+    engine: Annotated[EngineOptions, FlatOptions] = _HERE,
     **domains: SampleOptions | None,
 ) -> None:
     """Draw sequences, or fill in templates.
@@ -80,6 +85,7 @@ def sample(
         trace: Keep the tokens after every step in this .npz file, for seqdiff plot trace.
         batch_size: Sequences drawn at a time; default: as many as fit well.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
+        engine: Where the command computes; with ray give --seed, so that it can be continued.
         domains: Options of the installed domains.
 
     Raises:
@@ -99,6 +105,7 @@ def sample(
     if out is not None:
         check_parent("sample.out", out)
         check_apart("sample.out", out, {"--infill": infill})
+    engine.check("sample", out, seed)
     if trace is not None:
         from seqdiff.trace import check_trace
 
@@ -107,7 +114,6 @@ def sample(
     from seqdiff.run import (
         check_memory,
         check_sampler,
-        choose_device,
         find_run,
         fit_signal,
         load,
@@ -118,7 +124,7 @@ def sample(
     )
     from seqdiff.samplers import Recorder, check_room, named_samplers
 
-    chosen_device = choose_device(device)
+    chosen_device = engine.place("sample", device)
     if length is not None:
         most = 1 if batch_size is None else min(num or 10, batch_size)
         check_memory(most, length, chosen_device)
@@ -151,25 +157,32 @@ def sample(
     recorder = None if trace is None else Recorder()
     if recorder is not None:
         check_room(len(templates.names), max(templates.lengths))
-    drawn = trained.draw(
-        templates,
-        sampler=built,
-        seed=seed,
-        label=label,
-        signal=values,
-        guidance=guidance,
-        stop=stop,
-        extrapolate=extrapolate,
-        batch_size=batch_size,
-        extras=given,
-        recorder=recorder,
-    )
+    conditions = {"label": label, "guidance": guidance, "stop": stop, "extrapolate": extrapolate}
+    about = {
+        **conditions,
+        **{"num": num, "length": lengths, "seed": seed, "sampler": built, "trace": trace},
+        **{"signal": constant, "signal_from": signal_from, "batch_size": batch_size},
+        **domains,
+    }
+    files = {"infill": infill, "signal_file": signal_file}
+    with engine.start("sample", trained, out, device, files, about) as computing:
+        drawn = trained.draw(
+            templates,
+            sampler=built,
+            seed=seed,
+            signal=values,
+            **conditions,
+            batch_size=batch_size,
+            extras=given,
+            recorder=recorder,
+            engine=computing,
+        )
+        if out is not None:
+            assert writer is not None
+            with replacing(out) as temporary:
+                writer(temporary, drawn.sequences, templates.names)
     if out is None:
         _print(trained, drawn.sequences, templates.names)
-    else:
-        assert writer is not None
-        with replacing(out) as temporary:
-            writer(temporary, drawn.sequences, templates.names)
     if trace is not None and recorder is not None and drawn.sampler is not None:
         save_trace(trace, recorder, drawn.sampler, templates.names, trained.tokenizer)
     if out is not None:

@@ -9,9 +9,10 @@ from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.options import FlatOptions, Several, extend, parse_signals
 from seqdiff.data import Reader, choose_reader, find_readers
 from seqdiff.files import check_apart, check_parent, write_bytes
-from seqdiff.run import EstimatorOptions, choose_estimator
+from seqdiff.run import EngineOptions, EstimatorOptions, choose_estimator
 
 _DEFAULTS = EstimatorOptions()
+_HERE = EngineOptions()
 
 
 def score(
@@ -26,6 +27,7 @@ def score(
     seed: int = 0,
     batch_size: int = 32,
     device: str | None = None,
+    engine: Annotated[EngineOptions, FlatOptions] = _HERE,
     **readers: Any,
 ) -> None:
     """Estimate the likelihood of each sequence of a file, with its standard error.
@@ -40,6 +42,7 @@ def score(
         seed: Seed of the draws.
         batch_size: Rows of a network call.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
+        engine: Where the command computes.
         readers: File options of the installed domains.
 
     Raises:
@@ -51,19 +54,30 @@ def score(
     if out is not None:
         check_parent("score.out", out)
         check_apart("score.out", out, {f"--{name}": path})
+    engine.check("score", out)
     estimator = choose_estimator("score", estimation)
     values = parse_signals("score.signal", signal)
     from seqdiff.likelihood import check_budget
-    from seqdiff.run import choose_device, load
+    from seqdiff.run import load
 
     check_budget(estimator, num_tokens=1, **estimation.budget, owner="score")
-    trained = load(run, device=choose_device(device))
+    trained = load(run, device=engine.place("score", device))
     conditions: dict[str, Any] = {"label": label, "signal": values or None}
     trained.condition("score", **conditions)
     records = reader.read(path, trained.tokenizer)
-    scores = trained.score(
-        records, **conditions, seed=seed, batch_size=batch_size, **vars(estimation)
-    )
+    options = {**vars(estimation), **conditions, "seed": seed, "batch_size": batch_size}
+    options |= {option: value for option, value in vars(reader).items() if option != name}
+    with engine.start("score", trained, out, device, {"file": path}, options) as computing:
+        scores = trained.score(
+            records,
+            **conditions,
+            seed=seed,
+            batch_size=batch_size,
+            engine=computing,
+            **vars(estimation),
+        )
+        if out is not None:
+            write_bytes(out, scores.to_tsv().encode())
     given = "" if label is None else f", given the label {label}"
     given += "".join(f", given {name} = {value:g}" for name, value in values.items())
     used = scores.estimator
@@ -75,7 +89,6 @@ def score(
         print(scores)
         print(about)
         return
-    write_bytes(out, scores.to_tsv().encode())
     print(f"{out}: {about}")
 
 

@@ -11,6 +11,9 @@ from .drawing import fit_sampler as fit_sampler
 from .drawing import guide as guide
 from .drawing import open_sampler as open_sampler
 from .drawing import save_trace as save_trace
+from .engine import Engine as Engine
+from .engine import EngineOptions as EngineOptions
+from .engine import Shard as Shard
 from .estimators import EstimatorOptions as EstimatorOptions
 from .estimators import choose_estimator as choose_estimator
 from .estimators import suit as suit

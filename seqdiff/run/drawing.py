@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -17,8 +18,8 @@ from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
 from seqdiff.data import Signals, Templates, Tokenizer
-from seqdiff.progress import progress
 from seqdiff.run.directory import CONFIG_NAME, Trained, load_trained
+from seqdiff.run.engine import Engine, Shard
 from seqdiff.run.prediction import equal_lengths
 from seqdiff.run.sampler_config import build_sampler, choose_sampler
 from seqdiff.samplers import (
@@ -97,7 +98,9 @@ _BYTES_PER_TOKEN = 64
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
-def choose_batch(run: Trained, length: int, batch_size: int | None = None) -> int:
+def choose_batch(
+    run: Trained, length: int, batch_size: int | None = None, engine: Engine | None = None
+) -> int:
     """Choose how many sequences are drawn at a time.
 
     Args:
@@ -105,6 +108,7 @@ def choose_batch(run: Trained, length: int, batch_size: int | None = None) -> in
         length: Tokens of the longest sequence.
         batch_size: Requested number; ``None`` chooses 256 on a GPU, on a CPU 32,768 tokens but at
             least 32 and at most 256 sequences, or fewer if the tokens alone would not fit.
+        engine: Where they are drawn; by default in this process.
 
     Raises:
         ValueError: If the tokens alone do not fit in memory.
@@ -114,7 +118,8 @@ def choose_batch(run: Trained, length: int, batch_size: int | None = None) -> in
         check_memory(batch_size, length, device)
         return batch_size
     # Small batches of short sequences would spend most of the time on calls, not on arithmetic.
-    chosen = min(256, max(32, 32_768 // length)) if device.type == "cpu" else 256
+    on_cpu = (engine or Engine()).device_type(run) == "cpu"
+    chosen = min(256, max(32, 32_768 // length)) if on_cpu else 256
     while chosen > 1:
         try:
             check_memory(chosen, length, device)
@@ -171,6 +176,7 @@ def draw(
     recorder: Recorder | None = None,
     signal: Signals | None = None,
     avoid: WordAutomaton | None = None,
+    engine: Engine | None = None,
 ) -> Drawn:
     """Draw and decode sequences, with a progress bar.
 
@@ -184,6 +190,7 @@ def draw(
         recorder: Records every step.
         signal: The values that each sequence is conditioned on; tracks may go on after its end.
         avoid: Words that no sequence may hold.
+        engine: Where to draw; by default in this process.
 
     Raises:
         ValueError: If a sequence cannot be filled without such a word, before anything is drawn.
@@ -196,7 +203,60 @@ def draw(
         _check_words(run, templates, seeds, batch_size, avoid)
     if seed is None:  # after the last check, so that an error is a single line
         print(f"seqdiff: seed {chosen}", file=sys.stderr)
-    done, clamped = 0, None
+    clamped = None
+    batches = list(equal_lengths(templates.lengths, batch_size))
+    shards = (
+        Shard(len(numbers), _rows(run, templates, numbers, seeds, signal)) for numbers in batches
+    )
+    work = partial(_draw, sampler=sampler, avoid=avoid, record=recorder is not None)
+    parts = (engine or Engine()).map("sampling", work, run, shards, num)
+    for numbers, part in zip(batches, parts, strict=True):
+        if recorder is not None:
+            recorder.add(part["x_init"], numbers, part["changes"], part["steps"])
+        if "clamped" in part:
+            clamped = (clamped or 0) + int(part["clamped"])
+        for number, end, row in zip(numbers, part["ends"].tolist(), part["tokens"], strict=True):
+            lengths[number] = end
+            sequences[number] = run.tokenizer.decode(row[:end])
+    return Drawn(sequences, lengths, clamped, sampler)
+
+
+class _Rows(NamedTuple):
+    """A batch of rows to draw."""
+
+    x_init: Int64[Tensor, "B L"]
+    allowed: Bool[Tensor, "B L K"] | None
+    seeds: Int64[Tensor, " B"]
+    signal: Tensor | None
+
+
+def _rows(
+    run: Trained,
+    templates: Templates,
+    numbers: list[int],
+    seeds: Int64[Tensor, " n"],
+    signal: Signals | None,
+) -> _Rows:
+    x_init, allowed = _start(run, templates, numbers, seeds)
+    return _Rows(x_init, allowed, seeds[numbers], _signal_of(signal, numbers, x_init))
+
+
+def _draw(
+    run: Trained,
+    rows: _Rows,
+    progress: Callable[[float], object],
+    *,
+    sampler: Sampler,
+    avoid: WordAutomaton | None,
+    record: bool,
+) -> dict[str, np.ndarray]:
+    """Draw a batch: its tokens, the end of each row and, if asked for, the changes of each step."""
+    device = next(run.denoiser.parameters()).device
+    x_init, allowed, seeds, signal = (None if t is None else t.to(device) for t in rows)
+    assert x_init is not None and seeds is not None
+    recorder = Recorder() if record else None
+    if recorder is not None:
+        recorder.start(x_init, range(len(x_init)))
     steps = getattr(sampler, "num_steps", None)
     reached = 0.0  # never falls, though a sampler may remask tokens
     due = 0.0  # counting after every step would take time quadratic in the number of tokens
@@ -210,35 +270,25 @@ def draw(
         fraction = float((x_t != run.process.unknown_id).double().mean())
         if steps is not None:  # a noisy token may look like a known one until the last step
             fraction = min(fraction, step / steps)
-        reached = max(reached, done + fraction * len(x_t))
-        bar.update(task, completed=reached)
+        reached = max(reached, fraction * len(x_t))
+        progress(reached)
         due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
 
-    with progress() as bar:
-        task = bar.add_task("sampling", total=num)
-        for numbers in equal_lengths(templates.lengths, batch_size):
-            x_init, allowed = _start(run, templates, numbers, seeds)
-            if recorder is not None:
-                recorder.start(x_init, numbers)
-            drawn = sampler.sample(
-                run.denoiser,
-                x_init,
-                seeds=seeds[numbers].to(x_init.device),
-                allowed=allowed,
-                callback=show,
-                signal=_signal_of(signal, numbers, x_init),
-                avoid=avoid,
-            )
-            if drawn.clamped is not None:
-                clamped = (clamped or 0) + int(drawn.clamped.sum())
-            full = [x_init.shape[1]] * len(numbers)
-            ends = full if drawn.length is None else drawn.length.tolist()
-            for number, end, row in zip(numbers, ends, drawn.tokens.cpu().numpy(), strict=True):
-                lengths[number] = end
-                sequences[number] = run.tokenizer.decode(row[:end])
-            done += len(numbers)
-            bar.update(task, completed=done)
-    return Drawn(sequences, lengths, clamped, sampler)
+    drawn = sampler.sample(
+        run.denoiser,
+        x_init,
+        seeds=seeds,
+        allowed=allowed,
+        callback=show,
+        signal=signal,
+        avoid=avoid,
+    )
+    full = torch.full((len(x_init),), x_init.shape[1])
+    ends = full if drawn.length is None else drawn.length
+    found = {"tokens": drawn.tokens.cpu().numpy(), "ends": ends.cpu().numpy()}
+    if drawn.clamped is not None:
+        found["clamped"] = drawn.clamped.sum().cpu().numpy()
+    return found if recorder is None else {**found, **recorder.last()}
 
 
 def _signal_of(signal: Signals | None, numbers: list[int], like: Tensor) -> Tensor | None:

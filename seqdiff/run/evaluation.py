@@ -126,7 +126,6 @@ def estimate_batches(
     seed: int,
     target_se: float | None = None,
     max_nfe: int | None = None,
-    rows_per_call: int | None = None,
 ) -> Likelihood:
     """Estimate the likelihood of any rows, with a progress bar.
 
@@ -139,7 +138,6 @@ def estimate_batches(
         seed: Seed of the draws.
         target_se: Standard error of a sequence to aim at, in nats.
         max_nfe: Maximum number of network evaluations for a sequence.
-        rows_per_call: Rows per network call; by default those of a batch.
     """
     device = next(run.denoiser.parameters()).device
     with progress() as bar:
@@ -150,7 +148,6 @@ def estimate_batches(
             estimator=estimator,
             target_se=target_se,
             max_nfe=max_nfe,
-            rows_per_call=rows_per_call,
             seed=seed,
             progress=lambda done: bar.update(task, completed=done),
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,8 @@ from jaxtyping import Float, Float32, Int64, Integer
 
 from seqdiff.backbones import Backbone, require_layer
 from seqdiff.data import StrandTokenizer
-from seqdiff.progress import progress
 from seqdiff.run.directory import Trained
+from seqdiff.run.engine import Engine, Shard
 from seqdiff.types import Inputs
 
 if TYPE_CHECKING:
@@ -79,7 +80,13 @@ def equal_lengths(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]
 
 
 def embed(
-    run: Trained, rows: Sequence[np.ndarray], *, layer: int | None, pooled: bool, batch_size: int
+    run: Trained,
+    rows: Sequence[np.ndarray],
+    *,
+    layer: int | None,
+    pooled: bool,
+    batch_size: int,
+    engine: Engine | None = None,
 ) -> list[np.ndarray]:
     """Compute one vector for each sequence, or one for each position, with a progress bar.
 
@@ -89,6 +96,7 @@ def embed(
         layer: Number of layers after which states are taken; ``None`` for the input of the head.
         pooled: Whether states are averaged over known positions.
         batch_size: Maximum number of rows of a network call.
+        engine: Where to compute; by default in this process.
 
     Returns:
         The vectors of each sequence, ``[D]`` or ``[L, D]``.
@@ -96,20 +104,36 @@ def embed(
     Raises:
         ValueError: If there is no such layer.
     """
-    backbone, tokenizer = run.denoiser.backbone, run.tokenizer
-    require_layer("embed", layer, backbone.num_layers)
-    complement = tokenizer.complement if isinstance(tokenizer, StrandTokenizer) else None
+    require_layer("embed", layer, run.denoiser.backbone.num_layers)
+    batches = list(equal_lengths([len(row) for row in rows], batch_size))
+    shards = (Shard(len(numbers), np.stack([rows[n] for n in numbers])) for numbers in batches)
+    work = partial(_embed, layer=layer, pooled=pooled)
+    parts = (engine or Engine()).map("embedding", work, run, shards, len(rows))
     vectors: dict[int, np.ndarray] = {}
-    with progress() as bar:
-        task = bar.add_task("embedding", total=len(rows))
-        for numbers in equal_lengths([len(row) for row in rows], batch_size):
-            batch = np.stack([rows[number] for number in numbers])
-            found = states(backbone, batch, complement, layer)
-            for number, ids, vector in zip(numbers, batch, found, strict=True):
-                known = ids != run.process.unknown_id
-                vectors[number] = vector[known].mean(axis=0) if pooled else vector
-            bar.advance(task, len(numbers))
+    for numbers, part in zip(batches, parts, strict=True):
+        vectors |= zip(numbers, part["vectors"], strict=True)
     return [vectors[number] for number in range(len(rows))]
+
+
+def _embed(
+    run: Trained,
+    batch: Integer[np.ndarray, "B L"],
+    progress: Callable[[int], object],
+    *,
+    layer: int | None,
+    pooled: bool,
+) -> dict[str, np.ndarray]:
+    """Return the vectors of some rows of equal length."""
+    tokenizer = run.tokenizer
+    complement = tokenizer.complement if isinstance(tokenizer, StrandTokenizer) else None
+    found = states(run.denoiser.backbone, batch, complement, layer)
+    progress(len(batch))
+    if pooled:
+        known = batch != run.process.unknown_id
+        found = np.stack(
+            [each[where].mean(axis=0) for each, where in zip(found, known, strict=True)]
+        )
+    return {"vectors": found}
 
 
 @torch.no_grad()

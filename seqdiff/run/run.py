@@ -44,6 +44,7 @@ from seqdiff.run.drawing import (
     save_trace,
     usual_sampler,
 )
+from seqdiff.run.engine import Engine
 from seqdiff.run.estimators import EstimatorOptions, choose_estimator, suit
 from seqdiff.run.evaluation import Conditions, Evaluation, compare, estimate
 from seqdiff.run.packaged import find_run
@@ -247,6 +248,7 @@ class Run(Trained):
         recorder: Recorder | None = None,
         avoid: WordAutomaton | None = None,
         steer: Callable[[Denoiser], Denoiser] | None = None,
+        engine: Engine | None = None,
     ) -> Drawn:
         """Draw a sequence for each template, under a progress bar.
 
@@ -266,6 +268,7 @@ class Run(Trained):
             avoid: Words that no sequence may hold; by default those of ``extras``.
             steer: Changes the model after it is guided to the label and the signal, for example by
                 ``ExactClassifierBased``.
+            engine: Where to draw; by default in this process.
 
         Raises:
             ValueError: If an argument does not fit the run or the sampler.
@@ -293,7 +296,7 @@ class Run(Trained):
         else:
             longest = max(templates.lengths)
             check_context("sample.length", longest, run, sampler, extrapolate=extrapolate)
-        batch_size = choose_batch(run, max(templates.lengths), batch_size)
+        batch_size = choose_batch(run, max(templates.lengths), batch_size, engine)
         return draw(
             run,
             sampler,
@@ -303,6 +306,7 @@ class Run(Trained):
             recorder=recorder,
             signal=signal,
             avoid=avoid,
+            engine=engine,
         )
 
     def score(
@@ -314,6 +318,7 @@ class Run(Trained):
         signal: Mapping[str, float] | None = None,
         seed: int = 0,
         batch_size: int = 32,
+        engine: Engine | None = None,
         **options: Any,
     ) -> Scores:
         """Estimate the likelihood of sequences.
@@ -326,6 +331,7 @@ class Run(Trained):
             signal: Values that the scores are conditioned on, by name, for a run with signals.
             seed: Seed of the draws.
             batch_size: Rows per network call.
+            engine: Where to compute; by default in this process.
             options: Fields of ``EstimatorOptions``, for example ``estimator="fixed-order"`` or
                 ``target_se=0.5``; for a file also options of its reader, for example
                 ``rc="mean"`` for FASTA.
@@ -364,7 +370,13 @@ class Run(Trained):
         else:
             rows = _records(self, sequences, names)
         found = score_records(
-            run, rows, estimator=estimator, seed=seed, batch_size=batch_size, **chosen.budget
+            run,
+            rows,
+            estimator=estimator,
+            seed=seed,
+            batch_size=batch_size,
+            **chosen.budget,
+            engine=engine,
         )
         return Scores(tuple(found), self.datamodule.token_name, estimator)
 

@@ -7,18 +7,20 @@ import hashlib
 import io
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 
 from seqdiff.cells import write_cell
 from seqdiff.data import Record
-from seqdiff.likelihood import Estimator, Likelihood, check_budget
+from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
 from seqdiff.run.directory import Trained
-from seqdiff.run.evaluation import estimate_batches
+from seqdiff.run.engine import Engine, Shard
 from seqdiff.run.prediction import equal_lengths
 from seqdiff.types import Batch
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 # R and pandas read this as a missing value.
 MISSING = "NA"
+_BATCHES_PER_SHARD = 8
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ def score_records(
     batch_size: int,
     target_se: float | None = None,
     max_nfe: int | None = None,
+    engine: Engine | None = None,
 ) -> list[Score]:
     """Score every record, with a progress bar.
 
@@ -93,6 +97,7 @@ def score_records(
         batch_size: Maximum number of rows of a network call.
         target_se: Standard error of a reading to aim at, in nats.
         max_nfe: Maximum number of network evaluations for a reading.
+        engine: Where to compute; by default in this process.
 
     Raises:
         ValueError: If no record has a known token, a record is too long for the network, or one
@@ -109,16 +114,19 @@ def score_records(
         )
     _check_longest(scored, estimator, target_se, max_nfe, run.denoiser.evaluations_per_call)
     _check_lengths(scored, run)
-    result = estimate_batches(
-        run,
-        _batches(scored, batch_size),
-        len(scored),
-        "scoring",
+    work = partial(
+        _evaluate,
         estimator=estimator,
         seed=seed,
         target_se=target_se,
         max_nfe=max_nfe,
         rows_per_call=batch_size,
+    )
+    parts = list(
+        (engine or Engine()).map("scoring", work, run, _shards(scored, batch_size), len(scored))
+    )
+    result = Likelihood(
+        **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     )
     place = {id(reading): number for number, reading in enumerate(scored)}
     return [
@@ -194,6 +202,21 @@ def _batches(readings: list[_Reading], batch_size: int) -> Iterator[Batch]:
             torch.tensor([r.index for r in part]),
             mirrored=torch.tensor([r.mirrored for r in part]),
         )
+
+
+def _shards(readings: list[_Reading], batch_size: int) -> Iterator[Shard]:
+    batches = _batches(readings, batch_size)
+    while part := list(islice(batches, _BATCHES_PER_SHARD)):
+        yield Shard(sum(len(batch.tokens) for batch in part), part)
+
+
+def _evaluate(
+    run: Trained, batches: list[Batch], progress: Callable[[float], None], **options: Any
+) -> dict[str, np.ndarray]:
+    """Return the columns of the ``Likelihood`` of some rows."""
+    device = next(run.denoiser.parameters()).device
+    rows = [batch.to(device) for batch in batches]
+    return vars(evaluate(run.denoiser, rows, progress=progress, **options))
 
 
 def _score(record: Record, result: Likelihood, rows: list[int]) -> Score:

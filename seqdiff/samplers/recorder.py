@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Int, UInt32
+from jaxtyping import Int, Int64, UInt32
 from torch import Tensor
 
 from seqdiff.trace import Trace
 
 # Bytes of one change, of which each position has at least one: row, position, step and token.
 _BYTES_PER_TOKEN = 16
+_NONE = np.empty((0, 3), dtype=np.uint32)
 
 
 def check_room(sequences: int, length: int) -> None:
@@ -75,6 +76,34 @@ class Recorder:
         batch.changes.append(found)
         assert len(batch.changes) == step
 
+    def last(self) -> dict[str, np.ndarray]:
+        """Return the last batch as the arguments of ``add``, apart from ``rows``."""
+        batch = self._batches[-1]
+        return {
+            "x_init": batch.x_init,
+            "changes": np.concatenate([_NONE, *batch.changes]),
+            "steps": np.array([len(part) for part in batch.changes], dtype=np.int64),
+        }
+
+    def add(
+        self,
+        x_init: UInt32[np.ndarray, "B L"],
+        rows: Sequence[int],
+        changes: UInt32[np.ndarray, "c 3"],
+        steps: Int64[np.ndarray, " n"],
+    ) -> None:
+        """Add a batch that another recorder has recorded, see ``last``.
+
+        Args:
+            x_init: The rows before the first step.
+            rows: See ``start``.
+            changes: Row of the batch, position and token of each change.
+            steps: Number of changes in each step.
+        """
+        numbers = np.asarray(rows, dtype=np.uint32) + np.uint32(self.first)
+        parts = np.split(changes, steps.cumsum()[:-1]) if len(steps) else []
+        self._batches.append(_Batch(x_init, numbers, parts))
+
     def trace(self, *, sampler: str, names: Sequence[str], symbols: Sequence[str]) -> Trace:
         """Return the trace.
 
@@ -92,8 +121,7 @@ class Recorder:
             x_init[batch.rows, :length] = batch.x_init
             lengths[batch.rows] = length
             num_steps[batch.rows] = len(batch.changes)
-        none = np.empty((0, 3), dtype=np.uint32)
-        found = np.concatenate([none, *(part for b in self._batches for part in b.numbered())])
+        found = np.concatenate([_NONE, *(part for b in self._batches for part in b.numbered())])
         steps = [np.arange(len(b.changes), dtype=np.uint32) + 1 for b in self._batches]
         counts = [len(part) for b in self._batches for part in b.changes]
         step = np.repeat(np.concatenate(steps), counts)

@@ -9,7 +9,7 @@ import yaml
 
 from seqdiff.cli.app import main
 from seqdiff.data.templates import Blanks
-from seqdiff.run import drawing, load
+from seqdiff.run import drawing, engine, load
 from seqdiff.run.drawing import find_symbol
 from seqdiff.samplers import BlockSampler, FirstHittingSampler
 from seqdiff.trace import read_trace
@@ -173,7 +173,7 @@ def test_the_bar_looks_at_all_tokens_now_and_then(run: Path, monkeypatch) -> Non
     bar = SimpleNamespace(
         add_task=lambda *_, **__: 0, update=lambda _, completed: updates.append(completed)
     )
-    monkeypatch.setattr(drawing, "progress", lambda: contextlib.nullcontext(bar))
+    monkeypatch.setattr(engine, "progress", lambda: contextlib.nullcontext(bar))
     monkeypatch.setattr(drawing, "time", SimpleNamespace(monotonic=lambda: 5.0))
     trained = load(run)
     blanks = Blanks(2, 24, trained.process.unknown_id)

@@ -15,7 +15,7 @@ from scipy.stats import t
 from genomics.io.fasta import write_fasta
 from seqdiff.cli.app import main
 from seqdiff.likelihood import FixedOrder, evaluate
-from seqdiff.run import evaluation, load
+from seqdiff.run import engine, load
 from seqdiff.types import Batch
 from tests.integration.toy_domain import ALPHABET, ToyNet
 
@@ -242,7 +242,7 @@ def test_the_bar_moves_with_every_network_call(
         calls.append(len(inputs.tokens))
         return forward(self, inputs, where)
 
-    monkeypatch.setattr(evaluation, "progress", Bar)
+    monkeypatch.setattr(engine, "progress", Bar)
     monkeypatch.setattr(ToyNet, "forward", counted)
     assert main(score(trained, rings, tmp_path / "a.tsv", "--batch_size", "2", *flags)) == 0
     assert shown[-1] == 4, "the record of unknown symbols is not run"

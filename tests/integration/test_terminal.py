@@ -16,7 +16,7 @@ from rich.progress import Progress
 import seqdiff.progress
 from seqdiff.cli.app import main
 from seqdiff.cli.extensions import command_line
-from seqdiff.run import drawing, quieten_lightning
+from seqdiff.run import engine, quieten_lightning
 
 ROOT = Path(__file__).parents[2]
 
@@ -189,7 +189,7 @@ def test_the_sampling_bar_moves_within_a_batch(
         def update(self, task, *, completed: float) -> None:
             shown.append(completed)
 
-    monkeypatch.setattr(drawing, "progress", Bar)
+    monkeypatch.setattr(engine, "progress", Bar)
     command = ["sample", str(trained), "--num", "5", "--length", "9", "--seed", "0"]
     assert main([*command, "--batch_size", "3", "--out", str(tmp_path / "a.ring")]) == 0
     assert shown == sorted(shown) and shown[-1] == 5

@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from seqdiff.cli.app import main
 from seqdiff.plots.trace import develop
-from seqdiff.run import Run, drawing, load
+from seqdiff.run import Run, engine, load
 from seqdiff.run.sampler_config import build_sampler
 from seqdiff.samplers import FirstHittingSampler, Recorder, recorder
 from seqdiff.trace import read_trace
@@ -158,7 +158,7 @@ def test_the_sampling_bar_never_runs_back_or_past_its_end(
         def update(self, task, *, completed: float) -> None:
             shown.append(completed)
 
-    monkeypatch.setattr(drawing, "progress", Bar)
+    monkeypatch.setattr(engine, "progress", Bar)
     _sample(trained, tmp_path / "a.ring", case)
     assert shown == sorted(shown) and shown[-1] == NUM
 
