@@ -19,7 +19,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -116,13 +116,18 @@ def command_line(*arguments: str | Path) -> str:
     return shlex.join([*program, *map(str, arguments)])
 
 
+def find_writers() -> dict[str, EntryPoint]:
+    """Find the writers of samples by the suffixes of their files, without a dot."""
+    return {entry.name: entry for entry in entry_points(group="seqdiff.writers")}
+
+
 def find_writer(path: Path) -> Writer:
     """Choose the writer of a file by its suffix.
 
     Raises:
         ValueError: If there is none; with those there are.
     """
-    known = {entry.name: entry for entry in entry_points(group="seqdiff.writers")}
+    known = find_writers()
     suffix = path.suffix.removeprefix(".")
     if suffix not in known:
         raise ValueError(

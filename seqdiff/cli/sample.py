@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from seqdiff.checks import check_count, check_seed
-from seqdiff.cli.extensions import SampleOptions, find_template_reader, find_writer
+from seqdiff.cli.extensions import (
+    SampleOptions,
+    Writer,
+    find_template_reader,
+    find_writer,
+    find_writers,
+)
 from seqdiff.cli.options import (
     FlatOptions,
     RunAndFlags,
@@ -135,6 +141,8 @@ def sample(
     run = find_run(run)
     check_sampler(run, sampler, options)
     trained = load(run, device=chosen_device)
+    if out is not None and writer is not None:
+        _check_format(trained, out, writer)
     built = open_sampler(trained, sampler, options)
 
     wanted = None
@@ -194,6 +202,29 @@ def sample(
             f"{drawn.clamped:,} times the probabilities of a token's jumps added up to more than 1 "
             "and were scaled down; increase --num-steps to make this rarer"
         )
+
+
+def _check_format(trained: Run, out: Path, writer: Writer) -> None:
+    """Check, before anything is drawn, that a file can hold the letters and digits of the run.
+
+    Other characters are left out, since a format may take a line break in one place only.
+
+    Raises:
+        ValueError: If the writer does not take one.
+    """
+    symbols = trained.tokenizer.decode(list(range(trained.tokenizer.vocab_size)))
+    text = "".join(filter(str.isalnum, symbols))
+    if not text:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            writer(Path(folder) / f"symbols{out.suffix}", [text], ["symbols"])
+        except ValueError as error:
+            known = ", ".join(sorted(f".{name}" for name in find_writers()))
+            raise ValueError(
+                f"sample.out must be in a format for {trained.datamodule.token_name}s of the run, "
+                f"got {out}: {error}; the formats are {known}"
+            ) from error
 
 
 def _check_given(length: int | None, infill: Path | None, given: list[SampleOptions]) -> None:

@@ -130,9 +130,22 @@ class SequenceDataModule(ABC):
         return self._loader(stream, batches)
 
     def evaluation_loader(
-        self, split: Split, *, rank: int = 0, world_size: int = 1
+        self,
+        split: Split,
+        *,
+        limit: int | float | None = None,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> DataLoader[Batch]:
         """Read this device's part of a split; over all devices, each example once.
+
+        Args:
+            split: The split.
+            limit: Most batches of ``eval_batch_size`` over all devices, or a fraction of the
+                examples, from the first one on; ``None`` takes all. The examples do not depend on
+                the number of devices.
+            rank: This device.
+            world_size: Number of devices.
 
         Raises:
             ValueError: If the split is empty.
@@ -143,7 +156,12 @@ class SequenceDataModule(ABC):
                 f"{type(self).__name__}.dataset({split!r}) must hold at least one example, got 0; "
                 "use a shorter window length or more sequence"
             )
-        return self.rows_loader(dataset, range(len(dataset)), rank=rank, world_size=world_size)
+        most = len(dataset)
+        if isinstance(limit, int):
+            most = min(most, limit * self.eval_batch_size)
+        elif limit is not None:
+            most = max(1, int(limit * most))
+        return self.rows_loader(dataset, range(most), rank=rank, world_size=world_size)
 
     def rows_loader(
         self,

@@ -240,7 +240,7 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
         log_every_n_steps=config.trainer.log_every_n_steps,
         dropout=config.dropout,
     )
-    data = loaders(config.data)
+    data = loaders(config.data, config.trainer.limit_val_batches)
     checkpoint = directory / CHECKPOINT_NAME if resume else None
     done = Progress() if checkpoint is None else read_progress(checkpoint, module, data)
     exported = (directory / WEIGHTS_NAME).exists()

@@ -81,7 +81,8 @@ class TrainerConfig:
         accumulate_grad_batches: Batches per device and optimizer step.
         gradient_clip_val: Largest gradient norm; null does not clip.
         val_check_interval: Training batches between two validations; null never validates.
-        limit_val_batches: Most validation batches per device, or a fraction; null takes all.
+        limit_val_batches: Most validation batches over all devices, or a fraction of the examples;
+            null takes all.
         log_every_n_steps: Optimizer steps between two log rows.
         deterministic: Raise an error on operations that are not deterministic.
         enable_progress_bar: Show a bar.

@@ -200,11 +200,14 @@ class DataLoaders(LightningDataModule):
 
     Attributes:
         data: The data module.
+        limit_val_batches: See ``TrainerConfig``.
     """
 
-    def __init__(self, data: SequenceDataModule) -> None:
+    def __init__(
+        self, data: SequenceDataModule, limit_val_batches: int | float | None = None
+    ) -> None:
         super().__init__()
-        self.data = data
+        self.data, self.limit_val_batches = data, limit_val_batches
         self._start = 0
         self._start_step: int | None = None
 
@@ -232,7 +235,9 @@ class DataLoaders(LightningDataModule):
         """Read this device's part of the validation split."""
         assert self.trainer is not None
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        return self.data.evaluation_loader("valid", rank=rank, world_size=world_size)
+        return self.data.evaluation_loader(
+            "valid", limit=self.limit_val_batches, rank=rank, world_size=world_size
+        )
 
     def state_dict(self) -> dict[str, int]:
         """Return the position, for a checkpoint."""
@@ -243,7 +248,7 @@ class DataLoaders(LightningDataModule):
         self._start, self._start_step = state_dict["position"], None
 
 
-def loaders(data: SequenceDataModule) -> DataLoaders:
+def loaders(data: SequenceDataModule, limit_val_batches: int | float | None = None) -> DataLoaders:
     """Wrap a data module in a class of the same name, the key of its position in checkpoints."""
     name = type(data).__qualname__
-    return type(name, (DataLoaders,), {"__qualname__": name})(data)
+    return type(name, (DataLoaders,), {"__qualname__": name})(data, limit_val_batches)

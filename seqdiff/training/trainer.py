@@ -212,8 +212,8 @@ def build_trainer(
         search = ClippedScheduleSearch(search_batches, every_n_batches=every_n_batches, ema=ema)
         callbacks.append(search)
     arguments = asdict(config)
-    if config.val_check_interval is None:
-        arguments["limit_val_batches"] = 0
+    # Lightning counts batches of a device; the data module limits the rows over all devices.
+    arguments["limit_val_batches"] = 0 if config.val_check_interval is None else 1.0
     metrics = MetricsFile(directory / METRICS_NAME, first_step=done.step)
     board = Board(directory, name="", version="tensorboard", purge_step=done.step)
     try:

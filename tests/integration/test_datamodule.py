@@ -130,6 +130,19 @@ def test_evaluation_reads_every_example_once():
     assert index.tolist() == list(range(len(data.dataset("valid"))))
 
 
+@pytest.mark.parametrize(("limit", "rows"), [(2, 10), (0.5, 6), (99, 13), (0.01, 1)])
+def test_a_limit_means_the_same_rows_on_any_number_of_devices(limit: float, rows: int) -> None:
+    """Batches over all devices, or a fraction of the rows."""
+    data = ToyData(batch_size=3, eval_batch_size=5)
+    for devices in (1, 2, 3):
+        parts = [
+            batch.index
+            for rank in range(devices)
+            for batch in data.evaluation_loader("valid", limit=limit, rank=rank, world_size=devices)
+        ]
+        assert sorted(torch.cat(parts).tolist()) == list(range(rows))
+
+
 @pytest.mark.parametrize(
     "wrong, message",
     [
