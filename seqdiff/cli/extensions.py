@@ -19,7 +19,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -116,9 +116,9 @@ def command_line(*arguments: str | Path) -> str:
     return shlex.join([*program, *map(str, arguments)])
 
 
-def find_writers() -> dict[str, EntryPoint]:
-    """Find the writers of samples by the suffixes of their files, without a dot."""
-    return {entry.name: entry for entry in entry_points(group="seqdiff.writers")}
+def list_writers() -> list[str]:
+    """List the suffixes of the files that samples can be written to."""
+    return sorted(f".{entry.name}" for entry in entry_points(group="seqdiff.writers"))
 
 
 def find_writer(path: Path) -> Writer:
@@ -127,12 +127,11 @@ def find_writer(path: Path) -> Writer:
     Raises:
         ValueError: If there is none; with those there are.
     """
-    known = find_writers()
+    known = {entry.name: entry for entry in entry_points(group="seqdiff.writers")}
     suffix = path.suffix.removeprefix(".")
     if suffix not in known:
         raise ValueError(
-            f"sample.out must end in one of {', '.join('.' + name for name in sorted(known))}, "
-            f"got {path}; rename it"
+            f"sample.out must end in one of {', '.join(list_writers())}, got {path}; rename it"
         )
     return known[suffix].load()
 

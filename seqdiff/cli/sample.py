@@ -17,7 +17,7 @@ from seqdiff.cli.extensions import (
     Writer,
     find_template_reader,
     find_writer,
-    find_writers,
+    list_writers,
 )
 from seqdiff.cli.options import (
     FlatOptions,
@@ -220,10 +220,9 @@ def _check_format(trained: Run, out: Path, writer: Writer) -> None:
         try:
             writer(Path(folder) / f"symbols{out.suffix}", [text], ["symbols"])
         except ValueError as error:
-            known = ", ".join(sorted(f".{name}" for name in find_writers()))
             raise ValueError(
                 f"sample.out must be in a format for {trained.datamodule.token_name}s of the run, "
-                f"got {out}: {error}; the formats are {known}"
+                f"got {out}: {error}; the formats are {', '.join(list_writers())}"
             ) from error
 
 

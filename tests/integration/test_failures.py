@@ -20,6 +20,7 @@ import seqdiff.run.start
 from seqdiff.cli.app import main
 from seqdiff.files import replacing
 from seqdiff.objectives import ContinuousNELBO
+from seqdiff.run import Run
 from tests.integration.conftest import TOY
 from tests.integration.toy_domain import RingTokenizer, ToyNet
 
@@ -365,3 +366,20 @@ def test_a_refused_resume_leaves_the_run_as_it_was(config: Path, tmp_path: Path,
         assert said in message and "ambiguous" not in message
         assert (run / "run.yaml").read_bytes() == before
     assert main(["train", "--resume", str(run), "--trainer.max_steps=9", f"--output={run}"]) == 0
+
+
+def test_a_format_is_checked_before_anything_is_drawn(
+    trained: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FASTA files hold DNA, and the symbols of the toy domain are u to z."""
+
+    def draw(*arguments: object, **options: object) -> None:
+        raise AssertionError("it drew")
+
+    monkeypatch.setattr(Run, "draw", draw)
+    message = fails(["sample", str(trained), "--out", str(tmp_path / "some.fa")])
+    assert (
+        f"sample.out must be in a format for tokens of the run, got {tmp_path}/some.fa" in message
+    )
+    assert "the formats are .fa, " in message
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,6 @@ import pytest
 
 from seqdiff.cli.app import main, parse
 from seqdiff.cli.options import part
-from seqdiff.run import Run
 from seqdiff.run.sampler_config import build_sampler, list_options
 from seqdiff.samplers import (
     AncestralSampler,
@@ -208,20 +207,3 @@ def test_wrong_options_are_named(name: str, flags: list[str], said: str) -> None
     message = str(caught.value)
     assert f"see: seqdiff samplers {name}" in message
     assert "\n" not in message and "Union" not in message and "<class" not in message
-
-
-def test_a_format_is_checked_before_anything_is_drawn(
-    trained: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FASTA files hold DNA, and the symbols of the toy domain are u to z."""
-
-    def draw(*arguments: object, **options: object) -> None:
-        raise AssertionError("it drew")
-
-    monkeypatch.setattr(Run, "draw", draw)
-    message = fails(["sample", str(trained), "--out", str(tmp_path / "some.fa")])
-    assert (
-        f"sample.out must be in a format for tokens of the run, got {tmp_path}/some.fa" in message
-    )
-    assert "the formats are .fa, " in message
-    assert not list(tmp_path.iterdir())
