@@ -17,6 +17,8 @@ from datetime import datetime
 from glob import glob, has_magic
 from pathlib import Path
 
+LOCK_NAME = ".lock"
+
 
 def names_files(value: str) -> bool:
     """Whether a file or a folder of that name exists, or a glob matches one."""
@@ -180,7 +182,7 @@ def owning(owner: str, folder: Path) -> Iterator[None]:
         BlockingIOError: If another process has the lock; names its number, machine and start.
         OSError: If the folder is not writable.
     """
-    lock = folder / ".lock"
+    lock = folder / LOCK_NAME
     try:
         stream = lock.open("ab+", buffering=0)
     except OSError as error:

@@ -4,6 +4,7 @@ import functools
 import gc
 import importlib.metadata
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,13 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()  # else extension modules report leaks at exit
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals() -> None:
+    """Receive signals that a shell makes its background jobs ignore; some tests send them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
 from seqdiff.data import SequenceDataset, Tokenizer, signal_statistics, token_names
 from seqdiff.denoiser import Denoiser
-from seqdiff.files import check_folder, owning, remove_abandoned, write_bytes
+from seqdiff.files import LOCK_NAME, check_folder, owning, remove_abandoned, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
 from seqdiff.run.directory import CONFIG_NAME, compose, open_config
@@ -121,16 +121,16 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
         )
     if not (directory / CONFIG_NAME).is_file():
         raise no_run(directory)
+    written = parse_run(directory / CONFIG_NAME)
+    _check_network(written, parse_run(directory / CONFIG_NAME, flags))
+    parsed, config = open_config(directory, flags)
+    for key, instead in (("output", f"copy {directory} first"), ("start_from", "drop it")):
+        if parsed[key] != written[key]:
+            raise ValueError(
+                f"resume.flags must leave {key} at {written[key]}, got {parsed[key]}; {instead}"
+            )
+    make_absolute(parsed)
     with _alone("resume.directory", directory):
-        written = parse_run(directory / CONFIG_NAME)
-        _check_network(written, parse_run(directory / CONFIG_NAME, flags))
-        parsed, config = open_config(directory, flags)
-        for key, instead in (("output", f"copy {directory} first"), ("start_from", "drop it")):
-            if parsed[key] != written[key]:
-                raise ValueError(
-                    f"resume.flags must leave {key} at {written[key]}, got {parsed[key]}; {instead}"
-                )
-        make_absolute(parsed)
         return _fit(parsed, config, directory, resume=True)
 
 
@@ -185,12 +185,18 @@ def _alone(owner: str, directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _unused(directory: Path) -> Iterator[None]:
-    """Make and lock the directory of a new run."""
+    """Make and lock the directory of a new run; remove it if nothing was written to it."""
     directory.mkdir(parents=True, exist_ok=True)
     with _alone("RunConfig.output", directory):
-        if is_first_process():
-            _check_unused(directory)  # again: another process may have trained until now
-        yield
+        try:
+            if is_first_process():
+                _check_unused(directory)  # again: another process may have trained until now
+            yield
+        except BaseException:
+            if is_first_process() and {path.name for path in directory.iterdir()} == {LOCK_NAME}:
+                (directory / LOCK_NAME).unlink()
+                directory.rmdir()
+            raise
 
 
 def _check_tokens(config: RunConfig) -> None:

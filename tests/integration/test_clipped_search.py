@@ -208,7 +208,7 @@ def test_two_processes_find_what_one_finds(config: Path, tmp_path: Path) -> None
     [
         (["--objective.search_batches", "4"], "search_batches must go with validation, after"),
         (["--objective.search_batches", "1"], "search_batches must be at least 2, got 1; 64"),
-        (["--objective.search_batches", "x"], "Expected a <class 'int'>"),
+        (["--objective.search_batches", "x"], "objective.search_batches must be an integer, got x"),
         (
             [
                 "--objective.search_batches=4",

@@ -64,7 +64,7 @@ def test_a_run_without_training_bounds_as_the_published_logits_do(
     run, out = tmp_path / "run", tmp_path / "e.json"
     assert main(make(hub, run, "--trainer.max_steps=0")) == 0, "there is no corpus yet"
     assert f"{run}: written, not trained; next: " in capsys.readouterr().out
-    assert {path.name for path in run.iterdir()} == {"run.yaml", "model.safetensors"}
+    assert {path.name for path in run.iterdir()} == {".lock", "run.yaml", "model.safetensors"}
     (tmp_path / "corpus.txt").write_text(LINES)
     assert main(["evaluate", str(run), "--json", str(out), "--evaluations=4"]) == 0
     found = json.loads(out.read_text())["rows"][0]["nats_per_token"]

@@ -75,7 +75,8 @@ def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
     warnings.
     """
     flags = ["--trainer.val_check_interval=3", "--data.num_workers=1"]
-    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), *flags]
+    command = [sys.executable, "-m", "seqdiff.cli", "--trust-code=tests"]
+    command += ["train", str(config), *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 1

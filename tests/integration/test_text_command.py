@@ -42,7 +42,7 @@ def test_an_error_stands_alone_and_a_success_says_no_blank_line(
     said = capsys.readouterr().err
     assert said.startswith("seqdiff: error: ") and said.count("\n") == 1
     assert main(draw) == 0
-    assert [line[:8] for line in capsys.readouterr().err.splitlines()] == ["sampling"]
+    assert capsys.readouterr().err == "", "progress that takes less than 30 s"
     (tmp_path / "empty.txt").write_text("\n")
     assert main(train(tmp_path / "empty.txt", tmp_path / "none")) == 2
     said = capsys.readouterr().err

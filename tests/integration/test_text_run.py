@@ -250,7 +250,7 @@ TOKENIZERS = [f"{name}Tokenizer" for name in NAMES]
         ("--data.tokenizer=collections.OrderedDict", "a subclass of TextTokenizer; choose from "),
         ("--data.tokenizer.vocabulary=x", "'vocabulary' is not accepted; drop it, the class takes"),
         ("--data.detokenizer=[ptb]", """twice, as in '"[ptb]"'; in YAML once: "[ptb]\""""),
-        ("--data.length=long", "Expected a <class 'int'>. Got value: long"),
+        ("--data.length=long", "data.length must be an integer, got long"),
     ],
 )
 def test_a_misspelt_tokenizer_is_answered_by_the_choices(
