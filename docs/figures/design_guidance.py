@@ -43,7 +43,7 @@ def main(path: str) -> None:
             axis.set_xlabel("strength of guidance")
             axis.spines[["top", "right"]].set_visible(False)
     axes[2].set_ylim(80, 95)
-    axes[0].legend(frameon=False, fontsize=8)
+    axes[2].legend(frameon=False, fontsize=8, loc="lower right")
     figure.savefig(path)
 
 
