@@ -1,6 +1,5 @@
 """A run directory from somebody else: no command imports what it names, or reads without end."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,9 +7,9 @@ import numpy as np
 import pytest
 import yaml
 
-import seqdiff
 from seqdiff.cli.app import main
 from seqdiff.run.config_files import check_yaml, read_yaml
+from tests.faults import torture
 
 RUN = {
     "output": "runs/evil",
@@ -126,21 +125,13 @@ def test_no_function_is_called(hostile: Path, path: str) -> None:
     assert "antigravity" not in sys.modules
 
 
-def test_trusted_code_is_imported(hostile: Path, capsys) -> None:
+def test_trusted_code_is_imported(hostile: Path) -> None:
     """The broken twin of the tests above: with --trust-code, the module leaves its mark."""
     write(hostile, PLACES["schedule"])
-    command = [sys.executable, "-m", "seqdiff.cli", "sample", "RUN"]
-    folder = Path(seqdiff.__file__).parents[1]
-    code = f"import sys; sys.path.append({str(folder)!r}); from seqdiff.cli.app import main; "
-    for option, marked in (([], False), (["--trust-code", "evil"], True)):
-        words = [*command[3:], *option]
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", f"{code}sys.exit(main({words}))"],
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2, done.stderr
-        assert (hostile / "mark").exists() == marked
+    assert torture.run("sample RUN", hostile).code == 2
+    assert not (hostile / "mark").exists()
+    assert torture.run("sample RUN --trust-code evil", hostile).code == 2, "it is no schedule"
+    assert (hostile / "mark").exists()
 
 
 @pytest.mark.parametrize(
