@@ -186,14 +186,16 @@ def _alone(owner: str, directory: Path) -> Iterator[None]:
 @contextmanager
 def _unused(directory: Path) -> Iterator[None]:
     """Make and lock the directory of a new run; remove it if nothing was written to it."""
+    if not is_first_process():
+        yield
+        return
     directory.mkdir(parents=True, exist_ok=True)
     with _alone("RunConfig.output", directory):
         try:
-            if is_first_process():
-                _check_unused(directory)  # again: another process may have trained until now
+            _check_unused(directory)  # again: another process may have trained until now
             yield
         except BaseException:
-            if is_first_process() and {path.name for path in directory.iterdir()} == {LOCK_NAME}:
+            if {path.name for path in directory.iterdir()} == {LOCK_NAME}:
                 (directory / LOCK_NAME).unlink()
                 directory.rmdir()
             raise

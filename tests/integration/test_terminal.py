@@ -149,7 +149,7 @@ def test_a_time_limit_says_how_far_it_came_and_how_to_continue(
 def test_dropping_the_average_on_resume_says_nothing(config: Path, tmp_path: Path) -> None:
     assert main(["train", str(config)]) == 0
     command = [sys.executable, "-m", "seqdiff.cli", "train", "--resume", str(tmp_path / "run")]
-    command += ["--ema_decay=null", "--trainer.max_steps=8"]
+    command += ["--ema_decay=null", "--trainer.max_steps=8", "--trust-code=tests"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
