@@ -205,9 +205,9 @@ def sample(
 
 
 def _check_format(trained: Run, out: Path, writer: Writer) -> None:
-    """Check, before anything is drawn, that a file can hold the letters and digits of the run.
+    """Check, before anything is drawn, that a file can hold the symbols of the run.
 
-    Other characters are left out, since a format may take a line break in one place only.
+    Only alphanumeric characters are tried, since a format may take a line break in one place only.
 
     Raises:
         ValueError: If the writer does not take one.
