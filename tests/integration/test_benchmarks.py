@@ -65,6 +65,7 @@ def test_runs_and_records(benchmark, arguments, rows, tmp_path, capsys) -> None:
     assert len(record["results"]) == rows
 
 
+@pytest.mark.slow
 def test_sampling_runs_and_records(tmp_path, capsys) -> None:
     path = tmp_path / "figures.json"
     sampling.main([*SAMPLING, "--json", str(path)])
@@ -84,6 +85,7 @@ def test_sampling_runs_and_records(tmp_path, capsys) -> None:
     assert all(len(row["seconds_a_sequence"]) == 2 for row in by_name.values())
 
 
+@pytest.mark.slow
 def test_sampling_refuses_a_cache_that_forgets_to_look(monkeypatch, capsys) -> None:
     right = Memory.stale
     monkeypatch.setattr(

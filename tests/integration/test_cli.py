@@ -221,7 +221,6 @@ def test_trainer_arguments_reach_lightning_unchanged(
         "gradient_clip_val": 0.5,
         "max_time": "00:01:00:00",
         "deterministic": True,
-        "limit_val_batches": 7,
         "val_check_interval": 9,
     }
     seen: dict[str, object] = {}

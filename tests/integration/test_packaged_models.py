@@ -59,6 +59,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, str]]:
     }
 
 
+@pytest.mark.slow
 def test_an_installed_model_opens_in_another_folder(tmp_path: Path) -> None:
     """In a new process, by the entry point of the installed package."""
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -163,6 +163,7 @@ def test_the_page_needs_no_network_and_no_wide_screen(world: Path, tmp_path: Pat
     assert "The first sequence of" in page.words and "Motifs" not in page.words
 
 
+@pytest.mark.slow
 def test_the_same_call_gives_the_same_numbers(world: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert call(world, tmp_path / f"{name}.html", f"--trace={world / 't.npz'}") == 0

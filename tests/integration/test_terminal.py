@@ -70,6 +70,7 @@ def test_train_says_what_is_next(config: Path, tmp_path: Path, capsys) -> None:
     assert next_line == f"{run}: trained; next: {command_line('evaluate', run)}"
 
 
+@pytest.mark.slow
 def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
     """Lightning in a new process, with validation and loader processes that could print
     warnings.

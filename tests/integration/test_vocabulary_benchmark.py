@@ -38,6 +38,7 @@ def test_the_cost_of_the_neighbour_is_refused(monkeypatch) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
+@pytest.mark.slow
 def test_memory_is_that_of_a_process_of_its_own() -> None:
     """Scores, distributions and copies of 64 positions with 60,000 symbols are 15 MB each."""
     command = [

@@ -83,6 +83,7 @@ def test_ids_take_the_bytes_they_need(write) -> None:
         assert ids.tolist() == [97, 98, 99] and ids.dtype.itemsize == bytes_each
 
 
+@pytest.mark.slow
 def test_processes_make_the_same_shards(lines, cache, monkeypatch) -> None:
     prepare(source(lines), ByteTokenizer(), num_processes=1)
     alone = shards(cache)
@@ -249,6 +250,7 @@ def start(script: Path, lines: Path, processes: int) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_two_processes_may_prepare_the_same_corpus(script, lines, cache) -> None:
     both = [start(script, lines, 1) for _ in range(2)]
     said = [process.communicate(timeout=100) for process in both]
