@@ -114,7 +114,7 @@ def test_score_is_the_same_on_workers_and_continues(
         assert out.read_bytes() == wanted and not shards.exists()
         out.unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(engines.shutil, "rmtree", lambda folder: None)
+        patch.setattr(engines.shutil, "rmtree", lambda folder, **options: None)
         assert main(command(trained, rings, out, "--both_ways", *RAY, "2")) == 0
     found = sorted(shards.glob("*.npz"))
     assert len(found) == 8, "a shard for each reading with a known symbol"
@@ -126,7 +126,7 @@ def test_score_is_the_same_on_workers_and_continues(
     )
     assert f"start again: rm -r {shards}" in message and not found[3].exists()
     with monkeypatch.context() as patch:
-        patch.setattr(engines.shutil, "rmtree", lambda folder: None)
+        patch.setattr(engines.shutil, "rmtree", lambda folder, **options: None)
         assert main(command(trained, rings, out, "--both_ways", *RAY, "1")) == 0
     assert [path.stat().st_mtime_ns == kept[path] for path in found] == [True] * 3 + [False] + [
         True
@@ -209,7 +209,7 @@ def test_every_command_writes_the_same_on_workers(
         given = [flag.replace("=t.npz", f"={tmp_path / folder / 't.npz'}") for flag in flags]
         to = f"--out={tmp_path / folder / out}"
         with monkeypatch.context() as patch:
-            patch.setattr(engines.shutil, "rmtree", lambda folder: None)
+            patch.setattr(engines.shutil, "rmtree", lambda folder, **options: None)
             assert main([name, "run", to, *given, *engine]) == 0
     made = sorted((tmp_path / "ray").rglob("*.npz"))
     assert len([path for path in made if path.parent.name == f"{out}.shards"]) == shards
