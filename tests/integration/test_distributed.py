@@ -32,7 +32,8 @@ def test_two_processes_equal_one(config: Path, tmp_path: Path) -> None:
     """
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert main(["train", str(config), *FLAGS, "--output", str(alone)]) == 0
-    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), *FLAGS]
+    command = [sys.executable, "-m", "seqdiff.cli", "--trust-code=tests"]
+    command += ["train", str(config), *FLAGS]
     command += ["--output", str(together), "--data.init_args.batch_size", "4"]
     command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -53,7 +54,7 @@ def test_two_processes_equal_one(config: Path, tmp_path: Path) -> None:
 
 def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) -> None:
     """Otherwise its threads sometimes abort the interpreter at exit, with code -6."""
-    command = ["train", str(config), *FLAGS, "--trainer.strategy", "ddp"]
+    command = ["--trust-code=tests", "train", str(config), *FLAGS, "--trainer.strategy", "ddp"]
     lines = [
         "import torch",
         "from seqdiff.cli.app import main",
@@ -75,7 +76,8 @@ def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) ->
 def test_the_end_of_another_process_is_one_line(config: Path, tmp_path: Path, dead: int) -> None:
     """With processes that are started as torchrun does; the other one ends within seconds."""
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "seqdiff.cli", "train", str(config), "--output", str(run)]
+    command = [sys.executable, "-m", "seqdiff.cli", "--trust-code=tests"]
+    command += ["train", str(config), "--output", str(run)]
     command += ["--trainer.max_steps", "999999999", "--checkpoint_every_n_steps", "10"]
     command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
     with socket.socket() as free:
