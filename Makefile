@@ -24,7 +24,7 @@ test: setup
 slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m slow
 
-# 10,000 damaged files and 100 killed commands, in about two hours; see tests/faults/torture.py.
+# 10,000 damaged files and 100 killed commands, in about an hour; see tests/faults/torture.py.
 torture: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.torture
 

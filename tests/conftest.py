@@ -53,6 +53,11 @@ def _checked_modules() -> list[str]:
 shape_checker.install(_checked_modules())
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tutorials, which take longest and run in one worker."""
+    items.sort(key=lambda item: "test_tutorials" not in item.nodeid)
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
