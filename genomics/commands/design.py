@@ -124,6 +124,7 @@ def design(
         ValueError: If an option, a file or the run cannot be used, constraints contradict each
             other, or no candidate passes the filters.
     """
+    # Everything that the candidates depend on, apart from the files themselves.
     given = {
         name: value for name, value in locals().items() if name not in ("run", "engine", "out")
     }

@@ -376,7 +376,7 @@ def write_tsv(rows: Sequence[Mapping[str, object]]) -> str:
     def cell(value: object) -> str:
         if isinstance(value, float):
             return "" if np.isnan(value) else f"{value:.6g}"
-        return write_cell(str(value)) if isinstance(value, str) else str(value)
+        return write_cell(value) if isinstance(value, str) else str(value)
 
     lines = [
         "\t".join(map(write_cell, rows[0])),

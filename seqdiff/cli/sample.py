@@ -221,8 +221,8 @@ def _check_format(trained: Run, out: Path, writer: Writer) -> None:
             writer(Path(folder) / f"symbols{out.suffix}", [text], ["symbols"])
         except ValueError as error:
             raise ValueError(
-                f"sample.out must be in a format for {trained.datamodule.token_name}s of the run, "
-                f"got {out}: {error}; the formats are {', '.join(list_writers())}"
+                f"sample.out must be a file that can hold the symbols of the run, got {out} "
+                f"({error}); choose another suffix: {', '.join(list_writers())}"
             ) from error
 
 

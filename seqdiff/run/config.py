@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -45,7 +44,7 @@ from seqdiff.run.trust import (
     UntrustedCodeError,
     check_trusted,
     import_path,
-    trust_code,
+    trust_typed,
     trusted_modules,
 )
 from seqdiff.schedules import NoiseSchedule
@@ -252,7 +251,8 @@ def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) 
             )
     contents = [read_config(file) for file in config_files(path)]
     trusted_modules()  # restricts what the parser imports
-    trust_code(*(one for one in named_classes(flags) if find_spec(one.partition(".")[0])))
+    for named in named_classes(flags):
+        trust_typed(named)
     own, flags = _take_preset(convert_flags(flags))
     named = [content.preset for content in contents if content.preset is not None]
     name = own or (named[-1] if named else None)

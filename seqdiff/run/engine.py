@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from seqdiff.checks import check_count
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 _MOST_DEATHS = 3
-_SECONDS_BETWEEN_LINES = 60
 
 
 class Shard(NamedTuple):
@@ -87,12 +85,7 @@ class Engine:
         """Begin."""
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Finish."""
 
 
@@ -371,16 +364,11 @@ class RayEngine(Engine):
             workers = max(1, int(slots))
         return ray, workers
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Disconnect from Ray; after success remove the finished shards."""
         if self._owns_ray:
             require_extra("ray", self.command, "ray").shutdown()
-        if exc_type is None and self.folder.is_dir():
+        if error[0] is None and self.folder.is_dir():
             shutil.rmtree(self.folder)
 
 
@@ -510,13 +498,13 @@ class _Crew:
 
 
 class _Status:
-    """A progress bar with the shards done and the rate; without a terminal, a line a minute."""
+    """A progress bar with the workers, the shards done and the rate."""
 
     def __init__(self, title: str, total: int) -> None:
-        self._title, self._total = title, total
+        self._title = title
         self._shards = self._done = self._computed = 0
         self._workers = 0
-        self._began = self._due = time.monotonic()
+        self._began = time.monotonic()
         self._bar = progress()
         self._task = self._bar.add_task(title, total=total)
 
@@ -539,13 +527,9 @@ class _Status:
     def show(self, workers: int) -> None:
         """Show the counts, with the number of workers that are ready."""
         self._workers = workers
-        text, now = self._show(), time.monotonic()
-        if not self._bar.console.is_terminal and now > self._due + _SECONDS_BETWEEN_LINES:
-            self._due = now
-            print(f"seqdiff: {text}, {self._done:,} of {self._total:,}", file=sys.stderr)
+        self._show()
 
-    def _show(self) -> str:
+    def _show(self) -> None:
         rate = self._computed / (time.monotonic() - self._began)
         text = f"{self._title}: {self._workers} workers, {self._shards} shards, {rate:.1f}/s"
         self._bar.update(self._task, completed=self._done, description=text)
-        return text

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import re
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentParser
 
 from seqdiff.run.config_files import one_line, read_flags
 from seqdiff.run.kinds import describe, fits
-from seqdiff.run.trust import import_path, trust_code, trusted_modules
+from seqdiff.run.trust import import_path, trust_typed, trusted_modules
 from seqdiff.samplers import Sampler, find_sampler, named_samplers, sampler_name
-
-_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,8 @@ def choose_sampler(name: str) -> type[Sampler]:
     if "." not in name:
         return find_sampler(name)
     try:
-        cls = _import_typed(name)
+        trust_typed(name)
+        cls = import_path(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"sample.sampler must be importable, got {name!r}: {one_line(str(error))}; "
@@ -74,8 +71,7 @@ def build_sampler(name: str, flags: Sequence[str] = ()) -> Sampler:
     trusted_modules()  # restricts what the parser imports
     cls = choose_sampler(name)
     for _, value in read_flags(flags):
-        if _IMPORT_PATH.fullmatch(value) and find_spec(value.partition(".")[0]) is not None:
-            trust_code(value)  # because the caller typed it
+        trust_typed(value)
     given = {flag.partition("=")[0].partition(".")[0] for flag in flags}
     for option, parameter in inspect.signature(cls).parameters.items():
         if parameter.default is parameter.empty and f"--{option}" not in given:
@@ -94,16 +90,6 @@ def build_sampler(name: str, flags: Sequence[str] = ()) -> Sampler:
         ) from error
     built = parser.instantiate(parsed)
     return cls(**{option: built[option] for option in inspect.signature(cls).parameters})
-
-
-def _import_typed(path: str) -> Any:
-    """Import an object by a path that the caller typed, whose module is therefore trusted."""
-    root = path.partition(".")[0]
-    if "." in path and root.isidentifier() and find_spec(root) is None:
-        raise ModuleNotFoundError(f"No module named {root!r}")
-    if "." in path:
-        trust_code(root)
-    return import_path(path)
 
 
 def list_options(cls: type[Sampler]) -> list[Option]:
@@ -183,7 +169,7 @@ def _misfit(hint: object, value: str) -> str | None:
             if value in ("null", "none", "None") and NoneType in get_args(hint):
                 return None
             try:
-                return None if callable(_import_typed(value)) else ""
+                return None if callable(import_path(value)) else ""
             except (ImportError, AttributeError, ValueError) as error:
                 return f" ({one_line(str(error))}; --trust-code finds modules of this folder)"
     return "" if fits(hint, value) is False else None

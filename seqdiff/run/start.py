@@ -309,7 +309,8 @@ def _plain_errors(directory: Path) -> Iterator[None]:
     except FloatingPointError as error:
         kept = "no checkpoint was saved before"
         if checkpoint.exists():
-            kept = f"{checkpoint} of step {steps_done(checkpoint)} is kept, and can be resumed so"
+            step = steps_done(checkpoint)
+            kept = f"{checkpoint} of step {step} is kept; resume it with this change"
         raise FloatingPointError(f"{error}; {kept}") from error
     except RuntimeError as error:
         # Gloo raises RuntimeError itself, and names its source file.

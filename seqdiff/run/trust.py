@@ -7,9 +7,11 @@ configuration may name classes of the distributions that register a module by th
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 from jsonargparse import set_parsing_settings
 
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _trusted: set[str] = set()
 
 
@@ -64,14 +67,34 @@ def trust_code(*modules: str) -> None:
                 "proteins"
             )
         here = str(Path.cwd())
-        if find_spec(root) is None and here not in sys.path:
+        if not _exists(root):
+            if PathFinder.find_spec(root, [here]) is None:
+                raise ValueError(
+                    f"trust_code.modules must exist, got {module}; install it, or change to its "
+                    "folder"
+                )
             sys.path.append(here)
-        if find_spec(root) is None:
-            raise ValueError(
-                f"trust_code.modules must exist, got {module}; install it, or change to its folder"
-            )
         set_parsing_settings(import_path_allowlist=[root])
         _trusted.add(root)
+
+
+def trust_typed(text: str) -> None:
+    """Trust the module of an import path that the caller typed; other text has no effect.
+
+    Args:
+        text: A value from the command line, perhaps an import path such as ``rewards.gc_content``.
+    """
+    root = text.partition(".")[0]
+    if _IMPORT_PATH.fullmatch(text) and _exists(root):
+        trust_code(root)
+
+
+def _exists(root: str) -> bool:
+    """Whether a module can be imported; it is not."""
+    try:
+        return find_spec(root) is not None
+    except ValueError:  # of ``__main__``
+        return False
 
 
 def check_trusted(owner: str, path: str) -> None:
@@ -85,7 +108,7 @@ def check_trusted(owner: str, path: str) -> None:
         UntrustedCodeError: If it is not part of a trusted module.
     """
     root, known = path.partition(".")[0], trusted_modules()
-    if "." in path and root not in known and find_spec(root) is None:
+    if "." in path and root not in known and not _exists(root):
         raise UntrustedCodeError(
             f"{owner} must be a class of {', '.join(known)}, got {path}, and no module {root} is "
             f"installed; correct it, or add --trust-code {root} if the module lies in the current "
@@ -107,6 +130,9 @@ def import_path(path: str) -> Any:
         UntrustedCodeError: If the module is not trusted.
         ValueError: If the path has no module.
     """
+    root = path.partition(".")[0]
+    if "." in path and root not in trusted_modules() and not _exists(root):
+        raise ModuleNotFoundError(f"No module named {root!r}")
     check_trusted("import_path.path", path)
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name)

@@ -265,10 +265,11 @@ class RunCheckpoint(BatchCallback, Checkpoint):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
     def save(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write both files, the checkpoint last, so that its weights are always exported.
+        """Write the checkpoint and the exported weights.
 
-        The first checkpoint comes before its weights: a folder that has weights and no checkpoint
-        is never what a killed process left, so that ``start_run`` does not overwrite it.
+        The first save writes the checkpoint first. A folder with weights and no checkpoint is then
+        never what a killed process left, and ``start_run`` does not overwrite it. Later saves write
+        the checkpoint last, so that the weights of a checkpoint are always exported.
 
         Raises:
             FloatingPointError: If the last loss or a parameter is not finite; the files are kept.

@@ -16,10 +16,9 @@ SEEDS = range(13)  # of each reader: with the sound files, more than 300 cases
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs and sound files for all readers."""
     torch.set_num_threads(1)
-    here, folder = Path.cwd(), tmp_path_factory.mktemp("torture") / "world"
+    folder = tmp_path_factory.mktemp("torture") / "world"
     folder.mkdir()
     torture.build_world(folder)
-    torture.os.chdir(here)
     return folder
 
 
@@ -36,10 +35,7 @@ def test_damaged_files_are_read_or_refused(world: Path, kind: str, monkeypatch) 
 @pytest.fixture(scope="module")
 def jobs(world: Path) -> dict[str, tuple[bytes, float]]:
     """Results of undisturbed commands."""
-    here = Path.cwd()
-    found = torture.build_jobs(world)
-    torture.os.chdir(here)
-    return found
+    return torture.build_jobs(world)
 
 
 @pytest.mark.parametrize("name", torture.KILLED)

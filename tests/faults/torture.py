@@ -21,6 +21,7 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,9 +103,13 @@ def build_world(folder: Path) -> None:
     """Write small runs and one sound file for each reader.
 
     Args:
-        folder: An empty folder, which becomes the working folder.
+        folder: An empty folder.
     """
-    os.chdir(folder)
+    with chdir(folder):
+        _write_world()
+
+
+def _write_world() -> None:
     draw = random.Random(0)
 
     def bases(length: int) -> str:
@@ -224,9 +229,10 @@ def _swap_lines(content: bytes, draw: random.Random) -> bytes:
 
 
 def _replace_word(content: bytes, draw: random.Random) -> bytes:
-    words = content.split(b" ") if draw.random() < 0.3 else content.split(b",")
+    between = draw.choice((b" ", b",", b"\t"))
+    words = content.split(between)
     words[draw.randrange(len(words))] = draw.choice(_WORDS)
-    return (b" " if len(content.split(b" ")) == len(words) else b",").join(words)
+    return between.join(words)
 
 
 def _empty(content: bytes, draw: random.Random) -> bytes:
@@ -371,14 +377,8 @@ def build_jobs(world: Path) -> dict[str, tuple[bytes, float]]:
     Returns:
         The result of each command, and its seconds.
     """
-    os.chdir(world)
-    draw = random.Random(1)
-    rows = ["".join(draw.choices("ACGT", k=16)) for _ in range(200)]
-    write_fasta(Path("many.fa"), [f"r{i}" for i in range(200)], rows)
-    genome = "".join(Path("g.fa").read_text().split(">chr2")[0].splitlines()[1:])
-    lines = [f"chr1\t{i + 1}\t.\t{genome[i]}\tA,C,G,T\t.\t.\t.\n" for i in range(20, 60)]
-    header = "##fileformat=VCFv4.2\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\n"
-    Path("many.vcf").write_text(header + "".join(lines))
+    with chdir(world):
+        _write_inputs()
     found = {}
     for name in KILLED:
         with tempfile.TemporaryDirectory() as made:
@@ -390,6 +390,16 @@ def build_jobs(world: Path) -> dict[str, tuple[bytes, float]]:
             _check(done.code == 0, f"{name}: {done.output}")
             found[name] = (_result(name, folder), seconds)
     return found
+
+
+def _write_inputs() -> None:
+    draw = random.Random(1)
+    rows = ["".join(draw.choices("ACGT", k=16)) for _ in range(200)]
+    write_fasta(Path("many.fa"), [f"r{i}" for i in range(200)], rows)
+    genome = "".join(Path("g.fa").read_text().split(">chr2")[0].splitlines()[1:])
+    lines = [f"chr1\t{i + 1}\t.\t{genome[i]}\tA,C,G,T\t.\t.\t.\n" for i in range(20, 60)]
+    header = "##fileformat=VCFv4.2\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\n"
+    Path("many.vcf").write_text(header + "".join(lines))
 
 
 def _job(name: str) -> str:

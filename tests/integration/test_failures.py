@@ -127,7 +127,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
     assert "must give a finite loss" in message and "near step 4" in message
     run = tmp_path / "run"
     assert "; lower optim.lr, " in message
-    said = f"; {run / 'last.ckpt'} of step 2 is kept, and can be resumed so"
+    said = f"; {run / 'last.ckpt'} of step 2 is kept; resume it with this change"
     assert message.endswith(said)
     message = fails(["train", str(config), "--output", str(tmp_path / "other")])
     assert message.endswith("; no checkpoint was saved before")
@@ -379,7 +379,8 @@ def test_a_format_is_checked_before_anything_is_drawn(
     monkeypatch.setattr(Run, "draw", draw)
     message = fails(["sample", str(trained), "--out", str(tmp_path / "some.fa")])
     assert (
-        f"sample.out must be in a format for tokens of the run, got {tmp_path}/some.fa" in message
+        f"sample.out must be a file that can hold the symbols of the run, got {tmp_path}/some.fa"
+        in message
     )
-    assert "the formats are .fa, " in message
+    assert "choose another suffix: .fa, " in message
     assert not list(tmp_path.iterdir())

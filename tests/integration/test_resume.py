@@ -4,6 +4,7 @@ import csv
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,10 +68,7 @@ def test_resume_is_bit_identical(
     assert torch.load(broken / "last.ckpt", weights_only=True)["global_step"] == 4
     assert main(["train", "--resume", str(broken)]) == 0
 
-    (weights, checkpoint), (resumed_weights, resumed) = _final(straight), _final(broken)
-    assert resumed_weights == weights
-    for key in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "ToyData"):
-        assert same(checkpoint[key], resumed[key]), key
+    checkpoint = _assert_same(straight, broken)
     assert checkpoint["ToyData"] == {"position": 9 * 8 * each}
 
     logs = [(run / "metrics.csv").read_text().splitlines() for run in (straight, broken)]
@@ -78,6 +76,15 @@ def test_resume_is_bit_identical(
     missing = set(columns[0]) - set(columns[1])
     assert {row.split(",")[1].split("/")[0] for row in missing} <= {"val"}
     assert set(columns[1]) <= set(columns[0]) and len(set(columns[1])) == len(columns[1])
+
+
+def _assert_same(straight: Path, broken: Path) -> dict[str, Any]:
+    """Compare the weights and checkpoints of two runs; returns a checkpoint."""
+    (weights, checkpoint), (resumed_weights, resumed) = _final(straight), _final(broken)
+    assert resumed_weights == weights
+    for key in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "ToyData"):
+        assert same(checkpoint[key], resumed[key]), key
+    return checkpoint
 
 
 def _send(monkeypatch: pytest.MonkeyPatch, number: int, batches: list[int]) -> None:
@@ -118,10 +125,7 @@ def test_a_signal_saves_the_step_and_nothing_is_lost(
     assert last == f"seqdiff: interrupted; to continue: {resume}"
     assert torch.load(broken / "last.ckpt", weights_only=True)["global_step"] == 4
     assert main(["train", "--resume", str(broken)]) == 0
-    (weights, checkpoint), (resumed_weights, resumed) = _final(straight), _final(broken)
-    assert resumed_weights == weights
-    for key in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "ToyData"):
-        assert same(checkpoint[key], resumed[key]), key
+    _assert_same(straight, broken)
     logs = [(run / "metrics.csv").read_text().splitlines() for run in (straight, broken)]
     columns = [sorted(r for r in rows if "per_second" not in r) for rows in logs]
     assert columns[0] == columns[1]
