@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 _MOST_DEATHS = 3
+_SECONDS_TO_ANSWER = 10
 
 
 class Shard(NamedTuple):
@@ -346,6 +347,7 @@ class RayEngine(Engine):
                 ray.init("local", num_cpus=slots, include_dashboard=False, **quiet)
             else:
                 try:
+                    _knock(self.address)
                     ray.init(self.address, **quiet)
                 except (OSError, RuntimeError) as error:
                     raise OSError(
@@ -370,6 +372,15 @@ class RayEngine(Engine):
             require_extra("ray", self.command, "ray").shutdown()
         if error[0] is None and self.folder.is_dir():
             shutil.rmtree(self.folder)
+
+
+def _knock(address: str) -> None:
+    """Raise ``OSError`` if nobody listens at HOST:PORT, where Ray would wait for minutes."""
+    import socket
+
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
 
 
 def _read(path: Path) -> Arrays:

@@ -1,6 +1,7 @@
 """Commands on workers of Ray write the same bytes as one process, also after failures."""
 
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,9 +232,25 @@ def test_a_cluster_that_is_not_there_is_one_line(
 
     ray = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setattr(engines, "require_extra", lambda *names: ray)
+    monkeypatch.setattr(engines, "_knock", lambda address: None)
     out = tmp_path / "a.tsv"
     message = fails(command(trained, rings, out, *RAY, "1", "--address", "host:1"))
     assert "score.address must be a running cluster of Ray, got host:1 (nothing at host:1)" in (
         message
     )
+    assert not list(tmp_path.glob("a.tsv*"))
+
+
+def test_an_address_where_nobody_listens_is_one_line(
+    trained: Path, rings: Path, tmp_path: Path, toy_writer: None, fails
+) -> None:
+    """Ray itself would try again for minutes."""
+    pytest.importorskip("ray")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]  # bound, but nobody listens
+        out = tmp_path / "a.tsv"
+        given = command(trained, rings, out, *RAY, "1", "--address", f"127.0.0.1:{port}")
+        message = fails(given)
+    assert f"score.address must be a running cluster of Ray, got 127.0.0.1:{port} (" in message
     assert not list(tmp_path.glob("a.tsv*"))
