@@ -16,6 +16,11 @@ from contextlib import contextmanager
 from datetime import datetime
 from glob import glob, has_magic
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.lib.npyio import NpzFile
 
 LOCK_NAME = ".lock"
 
@@ -356,3 +361,27 @@ def content_digest(path: Path, folder: Path) -> str:
     if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
         write_bytes(memo, "\n".join([*map(str, key), digest]).encode())
     return digest
+
+
+def read_npz_array(arrays: NpzFile, name: str) -> np.ndarray:
+    """Read an array of an open npz file, which numpy does not check itself.
+
+    Args:
+        arrays: The file, opened without ``allow_pickle``.
+        name: Name of the array.
+
+    Raises:
+        KeyError: If there is none of this name.
+        ValueError: If it is damaged, or no array of numbers.
+    """
+    import tokenize
+
+    import numpy as np
+
+    try:
+        array = arrays[name]
+    except (tokenize.TokenError, SyntaxError, MemoryError) as error:  # from a damaged header
+        raise ValueError(f"a damaged {name}") from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{name} that is no array")
+    return array

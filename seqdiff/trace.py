@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -13,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Integer
-from numpy.lib.npyio import NpzFile
 
-from seqdiff.files import check_parent, replacing
+from seqdiff.files import check_parent, read_npz_array, replacing
 
 _SHAPES = {
     "x_init": 2,
@@ -150,8 +148,8 @@ def read_trace(path: str | Path) -> Trace:
             missing = [name for name in ("about", *_SHAPES) if name not in file.files]
             if missing:
                 raise ValueError(f"no array {', '.join(missing)}")
-            arrays = {name: _array(file, name) for name in _SHAPES}
-            about = json.loads(_array(file, "about").tobytes())
+            arrays = {name: read_npz_array(file, name) for name in _SHAPES}
+            about = json.loads(read_npz_array(file, "about").tobytes())
         for name, dimensions in _SHAPES.items():
             if arrays[name].ndim != dimensions or arrays[name].dtype.kind != "u":
                 raise ValueError(
@@ -168,21 +166,6 @@ def read_trace(path: str | Path) -> Trace:
             "sample it again"
         ) from error
     return Trace(sampler, names, symbols, **arrays)
-
-
-def _array(file: NpzFile, name: str) -> np.ndarray:
-    """Read an array; numpy returns the bytes of a member that is none.
-
-    Raises:
-        ValueError: If it is none, or damaged.
-    """
-    try:
-        array = file[name]
-    except (tokenize.TokenError, SyntaxError, MemoryError) as error:  # from a damaged header
-        raise ValueError(f"a damaged {name}") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{name} that is no array")
-    return array
 
 
 def _strings(about: object, key: str) -> tuple[str, ...]:

@@ -14,11 +14,13 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 from jaxtyping import Float32, Float64, Int64, Shaped, UInt8
+from numpy.lib.npyio import NpzFile
 
 from genomics.io.genome import describe_names
 from genomics.sequence import BASES, MASK_ID, decode, encode, reads_backwards, reverse_complement
 from seqdiff.data import SPLITS, Split
 from seqdiff.extras import require_extra
+from seqdiff.files import read_npz_array
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _MISSING = ("", "NA", "N/A", "nan", "NaN")
@@ -394,7 +396,7 @@ def _open_arrays(path: Path) -> Iterator[Mapping[str, Any]]:
 def _array(path: Path, arrays: Mapping[str, Any], key: str) -> Any:
     """Return an array; one of Python objects is an error, since it would have to be unpickled."""
     try:
-        return arrays[key]
+        return read_npz_array(arrays, key) if isinstance(arrays, NpzFile) else arrays[key]
     except ValueError as error:
         raise ValueError(f"{path}: {key} must hold numbers, got: {error}; convert it") from error
 

@@ -1,6 +1,7 @@
 """Tables of sequences with measured values: reading, splits, rows and errors."""
 
 import gzip
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -502,3 +503,15 @@ def test_baselines_read_the_strands_that_training_reads(tmp_path: Path) -> None:
         data = TableDataModule(path, ["x"], reverse_complement=both)
         found = data.baselines("test")["Markov order 0"]
         assert found.bits_per_token == pytest.approx(bits, abs=0.03)
+
+
+def test_damaged_headers_of_arrays_are_errors(tmp_path: Path) -> None:
+    path = write_arrays(tmp_path / "t.npz", {"X": ONE_HOT, "y": VECTORS})
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    for damaged in (members["X.npy"].replace(b"}", b" ", 1), b"no array"):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in {**members, "X.npy": damaged}.items():
+                archive.writestr(name, content)
+        with pytest.raises(ValueError, match=r"t\.npz: X must hold numbers, got"):
+            read_table(path)
