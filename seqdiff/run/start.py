@@ -49,6 +49,7 @@ from seqdiff.training import (
 _NOISE = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     r"The '\w+' does not have many workers",
+    r"It is recommended to use `self\.log\('val/\w+', \.\.\., sync_dist=True\)`",
     r"Be aware that when using `ckpt_path`, callbacks .*: \[('(EMA|Timer)'(, )?)+\]",
 )
 
