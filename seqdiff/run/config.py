@@ -111,7 +111,7 @@ class RunConfig:
             TypeError: If the backbone is not a ``Backbone``.
             ValueError: If the seed does not fit in 32 bits, a block holds no token, the backbone
                 does not take the labels or signals of the data, a dropout is out of range, or
-                sharded weights would be averaged, clipped or used in a search.
+                sharded weights would be used in a search.
         """
         if not isinstance(self.backbone, Backbone):
             raise TypeError(

@@ -63,8 +63,8 @@ def test_devices_share_out_each_epoch_without_overlap(devices: int) -> None:
         for rank in range(devices)
     ]
     shared = [[batch.tokens[:, 0].tolist() for batch in step] for step in zip(*parts, strict=True)]
-    assert [sum(step, []) for step in shared] == alone
-    epochs = [sorted(sum(alone[first : first + 6], [])) for first in (0, 6)]
+    assert [[row for part in step for row in part] for step in shared] == alone
+    epochs = [sorted(row for step in alone[n : n + 6] for row in step) for n in (0, 6)]
     assert epochs == [list(range(48))] * 2
 
 

@@ -35,7 +35,7 @@ def _train(*arguments: str, devices: int = 1, strategy: str = "ddp") -> None:
         return
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert f"MEMBER: {devices}/{devices}" in done.stderr
@@ -196,7 +196,8 @@ def test_the_end_of_another_process_is_one_line(config: Path, tmp_path: Path, de
     said = "seqdiff: error: a distributed run must keep all its processes, got the end of another "
     assert [line for line in lines if "Initializing distributed" not in line] == [lines[-1]]
     assert lines[-1].startswith(said) and "GLHF" not in lines[-1]
-    assert lines[-1].endswith(f"see what it printed, then continue: seqdiff train --resume {run}")
+    resume = f"seqdiff train --resume {run} --trust-code tests"
+    assert lines[-1].endswith(f"see what it printed, then continue: {resume}")
     assert processes[1 - dead].returncode == 2
 
 
