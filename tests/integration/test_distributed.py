@@ -65,7 +65,8 @@ def _assert_same_run(wanted: Path, found: Path) -> None:
     """Compare losses, weights, averages and the optimizer's states."""
     for name in ("train/nats_per_token", "val/nats_per_token"):
         assert _losses(found, name) == pytest.approx(_losses(wanted, name), rel=1e-5)
-    _assert_equal(*(load_file(run / "model.safetensors") for run in (wanted, found)))
+    one, two = (load_file(run / "model.safetensors") for run in (wanted, found))
+    _assert_equal(one, two, "weights")
     one, two = (torch.load(run / "last.ckpt", weights_only=True) for run in (wanted, found))
     for key in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "ToyData"):
         _assert_equal(one[key], two[key], key)
