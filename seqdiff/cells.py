@@ -49,6 +49,16 @@ def printable(text: str) -> str:
     return _SHOWN.sub(lambda found: _escape(found[0]), text)
 
 
+def describe_error(error: BaseException) -> str:
+    """Word an exception in one line; one without a text, such as a MemoryError, by its name.
+
+    Args:
+        error: The exception, as a part of another message.
+    """
+    named = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
+    return " ".join(str(error).split()) or named
+
+
 def _escape(character: str) -> str:
     if character == "\\":
         return r"\\"

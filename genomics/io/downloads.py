@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from seqdiff.cells import describe_error
 from seqdiff.extras import require_extra
 
 _DIGEST_LENGTHS = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
@@ -139,7 +140,7 @@ def _request(url: str, part: Path, progress: Progress | None, *, only_rest: bool
     except requests.RequestException as error:
         raise OSError(
             f"{url} must be received whole, got {_size(part):,} bytes ({type(error).__name__}: "
-            f"{error}); run the command again to resume"
+            f"{describe_error(error)}); run the command again to resume"
         ) from error
 
 

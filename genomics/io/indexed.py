@@ -14,6 +14,7 @@ import pyfaidx
 from genomics.io.fasta import check_bgzf_end, check_file, is_bgzip, read_encoded
 from genomics.io.genome import describe_names, make_cache_folder
 from genomics.sequence import ENCODE_TABLE, Interval, check_encoded
+from seqdiff.cells import describe_error
 from seqdiff.files import is_gzip
 
 # Exceptions of pyfaidx and Bio.bgzf for damaged files and files that are not FASTA.
@@ -85,10 +86,10 @@ class IndexedFasta:
                 self.path, indexname=fai, gzi_indexname=gzi, as_raw=True, build_index=False
             )
         except _INVALID_FILE as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(
-                f"{self.path}: cannot be indexed ({reason}); it must be FASTA with lines of equal "
-                "length and unique names: rewrite it, or fetch it again if it is damaged"
+                f"{self.path}: cannot be indexed ({describe_error(error)}); it must be FASTA "
+                "with lines of equal length and unique names: rewrite it, or fetch it again if it "
+                "is damaged"
             ) from error
 
     def _index(self, fai: Path, gzi: Path) -> None:

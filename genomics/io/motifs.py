@@ -15,6 +15,7 @@ from jaxtyping import Float64, Int64, UInt8
 
 from genomics.io.fasta import read_text
 from genomics.sequence import BASES, MASK_ID, join
+from seqdiff.cells import describe_error
 from seqdiff.files import write_bytes
 
 if TYPE_CHECKING:
@@ -138,9 +139,8 @@ def _parse(path: Path, lines: list[str], kind: str, start: str) -> list[MotifSco
     try:
         found = list(motifs.parse(io.StringIO("\n".join(lines) + "\n"), kind))
     except Exception as error:  # Biopython's parsers raise many kinds of exceptions
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"{path}: must be a motif file, got an error ({reason}); check the file"
+            f"{path}: must be a motif file, got an error ({describe_error(error)}); check the file"
         ) from error
     if not found or len(found) != len(headers):
         raise ValueError(

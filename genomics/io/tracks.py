@@ -17,6 +17,7 @@ from jaxtyping import Float32
 
 from genomics.io.fasta import check_file
 from genomics.io.genome import describe_names
+from seqdiff.cells import describe_error
 from seqdiff.extras import require_extra
 from seqdiff.files import content_digest, is_gzip, make_cache_folder, replacing
 
@@ -75,9 +76,8 @@ class Track:
             # Damaged blocks end in a panic of its Rust code, which is no Exception.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            reason = " ".join(str(error).split())
             raise ValueError(
-                f"{self.path}: not a readable bigWig file ({reason}); fetch it again"
+                f"{self.path}: not a readable bigWig file ({describe_error(error)}); fetch it again"
             ) from error
 
     def __getstate__(self) -> dict[str, Any]:

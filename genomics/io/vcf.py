@@ -14,6 +14,7 @@ import vcfpy
 from vcfpy.exceptions import VCFPyException
 
 from genomics.io.fasta import check_bgzf_end, check_file, is_bgzip
+from seqdiff.cells import describe_error
 from seqdiff.files import is_gzip
 
 _SITE_COLUMNS = 5  # CHROM POS ID REF ALT; then QUAL FILTER INFO
@@ -112,8 +113,7 @@ def _parse(source: Path, lines: _SiteLines) -> Iterator[Variant]:
         raise ValueError(f"{source}: not a readable VCF file ({error}); fetch it again") from error
     except (VCFPyException, ValueError, IndexError, KeyError) as error:
         place = f"{source}:{number or lines.number}"
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"{place}: not a VCF {'record' if number else 'header'} ({reason}); fix the line, or "
-            "fetch the file again if it was cut short"
+            f"{place}: not a VCF {'record' if number else 'header'} ({describe_error(error)}); "
+            "fix the line, or fetch the file again if it was cut short"
         ) from error

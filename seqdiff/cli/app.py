@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from cyclopts import App, CycloptsError, Group, Parameter, Token, UnknownCommandError, convert
 
-from seqdiff.cells import printable
+from seqdiff.cells import describe_error, printable
 from seqdiff.cli.extensions import Command
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
@@ -264,10 +264,8 @@ def _explain(error: Exception) -> str | None:
         text = f"{error.filename}: {text}"
     full = _OUT_OF_MEMORY.search(text) if isinstance(error, RuntimeError) else None
     if full or isinstance(error, MemoryError):
-        text = (
-            f"the memory is too small for one batch: {full[0] if full else text}; "
-            "lower the batch size or the length"
-        )
+        said = full[0] if full else describe_error(error)
+        text = f"the memory is too small for one batch: {said}; lower the batch size or the length"
     elif not isinstance(error, _EXPECTED):
         return None
-    return printable(" ".join(text.split())) or type(error).__name__
+    return printable(" ".join(text.split()) or describe_error(error))

@@ -106,14 +106,16 @@ class TemplateReader(Protocol):
 
 
 def command_line(*arguments: str | Path) -> str:
-    """Format a command that can be pasted into the same shell."""
+    """Format a command that can be pasted into the same shell, with the trust of this one."""
+    from seqdiff.run import trust_options
+
     called = Path(sys.argv[0])
     program = [sys.executable, "-m", "seqdiff.cli"]
     if called.name == "seqdiff":
         found = shutil.which("seqdiff")
         on_path = found is not None and Path(found).resolve() == called.resolve()
         program = ["seqdiff" if on_path else sys.argv[0]]
-    return shlex.join([*program, *map(str, arguments)])
+    return shlex.join([*program, *map(str, arguments), *trust_options()])
 
 
 def list_writers() -> list[str]:

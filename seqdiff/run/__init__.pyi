@@ -53,5 +53,6 @@ from .suites import evaluate_set as evaluate_set
 from .suites import lines_below as lines_below
 from .suites import open_sets as open_sets
 from .trust import trust_code as trust_code
+from .trust import trust_options as trust_options
 from .variance import build_grid as build_grid
 from .variance import measure_variance as measure_variance

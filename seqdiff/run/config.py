@@ -111,7 +111,7 @@ class RunConfig:
             TypeError: If the backbone is not a ``Backbone``.
             ValueError: If the seed does not fit in 32 bits, a block holds no token, the backbone
                 does not take the labels or signals of the data, a dropout is out of range, or
-                sharded weights would be averaged, clipped or used in a search.
+                sharded weights would be used in a search.
         """
         if not isinstance(self.backbone, Backbone):
             raise TypeError(
@@ -139,15 +139,12 @@ class RunConfig:
                 "RunConfig.backbone must take num_signals for data with signals, got "
                 f"{type(self.backbone).__name__}; choose another, or drop data.signals"
             )
-        if "fsdp" in self.trainer.strategy:
-            clip = ("trainer.gradient_clip_val", self.trainer.gradient_clip_val)
-            search = ("objective.search_batches", self.search_batches)
-            for name, value in (("ema_decay", self.ema_decay), clip, search):
-                if value is not None:
-                    raise ValueError(
-                        f"RunConfig.{name} must be null with sharded weights, got {value} and "
-                        f"trainer.strategy={self.trainer.strategy}; set {name}=null or strategy=ddp"
-                    )
+        if self.trainer.strategy == "fsdp" and self.search_batches is not None:
+            raise ValueError(
+                "RunConfig.objective.search_batches must be null with sharded weights, got "
+                f"{self.search_batches} and trainer.strategy=fsdp; set it to null, or set "
+                "trainer.strategy=ddp"
+            )
 
     @property
     def dropout(self) -> ConditionDropout:

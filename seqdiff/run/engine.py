@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from seqdiff.cells import describe_error
 from seqdiff.checks import check_count
 from seqdiff.extras import require_extra
 from seqdiff.files import check_folder, replacing, write_bytes
@@ -352,8 +353,8 @@ class RayEngine(Engine):
                 except (OSError, RuntimeError) as error:
                     raise OSError(
                         f"{self.command}.address must be a running cluster of Ray, got "
-                        f"{self.address} ({error}); start one, and if it asks for a token, set "
-                        "RAY_AUTH_MODE=token"
+                        f"{self.address} ({describe_error(error)}); start one, and if it asks "
+                        "for a token, set RAY_AUTH_MODE=token"
                     ) from error
             self._owns_ray = True
         if workers is None:

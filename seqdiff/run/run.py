@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 
 from seqdiff.backbones import CONFIG_FILE, read_json
+from seqdiff.cells import describe_error
 from seqdiff.checks import check_count, check_options, check_seed, check_string, check_strings
 from seqdiff.data import (
     Blanks,
@@ -96,7 +97,8 @@ class Run(Trained):
             self.denoiser.to(device)
         except (RuntimeError, AssertionError) as error:  # torch raises either
             raise ValueError(
-                f"Run.to.device must be available, got {device}: {error}; cpu always is"
+                f"Run.to.device must be available, got {device}: "
+                f"{describe_error(error)}; cpu always is"
             ) from error
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import subprocess
 import threading
 import warnings
@@ -25,6 +26,7 @@ from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_ru
 from seqdiff.run.config_files import make_absolute
 from seqdiff.run.directory import CONFIG_NAME, compose, open_config
 from seqdiff.run.packaged import find_run, no_run, packaged_name
+from seqdiff.run.trust import trust_options
 from seqdiff.training import (
     CHECKPOINT_NAME,
     METRICS_NAME,
@@ -49,6 +51,7 @@ from seqdiff.training import (
 _NOISE = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     r"The '\w+' does not have many workers",
+    r"It is recommended to use `self\.log\('val/\w+', \.\.\., sync_dist=True\)`",
     r"Be aware that when using `ckpt_path`, callbacks .*: \[('(EMA|Timer)'(, )?)+\]",
 )
 
@@ -162,13 +165,17 @@ def _check_unused(directory: Path) -> None:
     if (directory / CHECKPOINT_NAME).exists():
         raise FileExistsError(
             f"RunConfig.output must not hold a run already, got {directory}; "
-            f"resume it: seqdiff train --resume {directory}, or choose another --output"
+            f"resume it: {_resume(directory)}, or choose another --output"
         )
     if (directory / WEIGHTS_NAME).exists():
         raise FileExistsError(
             f"RunConfig.output must not hold weights already, got {directory / WEIGHTS_NAME} "
             f"without a {CHECKPOINT_NAME} to resume from; choose another --output"
         )
+
+
+def _resume(directory: Path) -> str:
+    return shlex.join(["seqdiff", "train", "--resume", str(directory), *trust_options()])
 
 
 @contextmanager
@@ -318,7 +325,7 @@ def _plain_errors(directory: Path) -> Iterator[None]:
             raise
         fix = "start it again with the command that started it"
         if checkpoint.exists():
-            fix = f"continue: seqdiff train --resume {directory}"
+            fix = f"continue: {_resume(directory)}"
         reason = re.sub(r"^\[\S+\] |\. This is.*", "", str(error).strip().partition("\n")[0])
         raise ConnectionError(
             "a distributed run must keep all its processes, got the end of another one "

@@ -78,6 +78,11 @@ def trust_code(*modules: str) -> None:
         _trusted.add(root)
 
 
+def trust_options() -> list[str]:
+    """List the options of a command that trusts what the user trusts now."""
+    return [word for name in sorted(_trusted - _registered()) for word in ("--trust-code", name)]
+
+
 def trust_typed(text: str) -> None:
     """Trust the module of an import path that the caller typed; other text has no effect.
 

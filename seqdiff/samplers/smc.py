@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from typing_extensions import override
 
+from seqdiff.cells import describe_error
 from seqdiff.denoiser import Needs
 from seqdiff.process import Absorbing, Blockwise
 from seqdiff.samplers.block import Growth, real_tokens
@@ -432,10 +433,9 @@ class SMCSampler(FirstHittingSampler):
             try:
                 given = getattr(self, name)(row.repeat(2, 1))
             except Exception as error:
-                said = " ".join(str(error).split())
                 raise ValueError(
                     f"SMCSampler.{name} must {_WANTED}, got {type(error).__name__} from "
-                    f"{self._path(name)}: {said}; {_FIX}"
+                    f"{self._path(name)}: {describe_error(error)}; {_FIX}"
                 ) from error
             self._one_per_row(given, 2, name)
 

@@ -27,6 +27,7 @@ from seqdiff.objectives import BlockNELBO
 from seqdiff.progress import Bar
 from seqdiff.training.clipping import BETA, OMEGA, ClippedEstimates, Interval, Variances
 from seqdiff.training.module import DataLoaders, DiffusionModule
+from seqdiff.training.sharding import sharded_like, whole
 from seqdiff.training.weights import (
     AVERAGE_PREFIX,
     CHECKPOINT_NAME,
@@ -117,9 +118,9 @@ class EMA(BatchCallback):
         parameters = dict(network.named_parameters())
         source = self._average or parameters
         self._average = {
-            name: source[name]
-            .detach()
-            .to(device=p.device, dtype=torch.promote_types(p.dtype, torch.float32), copy=True)
+            name: sharded_like(source[name].detach(), p).to(
+                device=p.device, dtype=torch.promote_types(p.dtype, torch.float32), copy=True
+            )
             for name, p in parameters.items()
         }
 
@@ -146,8 +147,9 @@ class EMA(BatchCallback):
             parameter.copy_(self._replaced[name])
         self._replaced = {}
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the average."""
+        super().on_train_start(trainer, pl_module)
         self.start(_module(pl_module).denoiser)
 
     def after_batch(
@@ -169,7 +171,7 @@ class EMA(BatchCallback):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Save the average."""
-        weights = {AVERAGE_PREFIX + name: average for name, average in self._average.items()}
+        weights = {AVERAGE_PREFIX + name: whole(value) for name, value in self._average.items()}
         return {"num_updates": torch.tensor(self.num_updates), **weights}
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:

@@ -66,7 +66,7 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """Arguments of ``lightning.pytorch.Trainer``, passed on unchanged.
+    """Arguments of ``lightning.pytorch.Trainer``.
 
     Attributes:
         max_steps: Optimizer steps of the run; 0 saves the network without training or opening data,
@@ -76,7 +76,8 @@ class TrainerConfig:
         accelerator: ``cpu``, ``gpu``, ``auto``, ...
         devices: Number of devices, their indices, or ``auto``.
         num_nodes: Number of machines.
-        strategy: ``auto``, ``ddp``, ``fsdp``, ...
+        strategy: ``auto``, ``ddp``, ... of Lightning, or ``fsdp``, which shards weights, gradients
+            and optimizer states over all devices by PyTorch's FSDP2.
         precision: Precision of the backbone; losses are in float32 or better.
         accumulate_grad_batches: Batches per device and optimizer step.
         gradient_clip_val: Largest gradient norm; null does not clip.
@@ -117,6 +118,11 @@ class TrainerConfig:
                     f"TrainerConfig.{name} must be at least {least}, got {value}; "
                     f"set trainer.{name}"
                 )
+        if self.strategy != "fsdp" and "fsdp" in self.strategy:
+            raise ValueError(
+                f"TrainerConfig.strategy must be fsdp for sharded weights, got {self.strategy}; "
+                "set trainer.strategy=fsdp"
+            )
         clip, limit = self.gradient_clip_val, self.limit_val_batches
         if clip is not None and not clip > 0:
             raise ValueError(

@@ -18,6 +18,7 @@ from seqdiff.rng import CounterNoise
 from seqdiff.training.conditions import ConditionDropout
 from seqdiff.training.config import OptimConfig
 from seqdiff.training.optim import build_optimizer, decay_groups, lr_factor, lr_scales
+from seqdiff.training.sharding import ShardedStrategy
 from seqdiff.types import Batch
 
 _VALIDATION_SEED = 0
@@ -84,6 +85,12 @@ class DiffusionModule(LightningModule):
         total = self.trainer.strategy.reduce(local, reduce_op="sum")
         assert isinstance(total, Tensor)
         return total
+
+    def configure_model(self) -> None:
+        """Shard the network if the strategy does."""
+        strategy = self.trainer.strategy
+        if isinstance(strategy, ShardedStrategy):
+            strategy.shard(self, self.denoiser.backbone, "training_step", "validation_step")
 
     def on_train_start(self) -> None:
         """Apply the configured optimizer settings, which override those of a checkpoint."""

@@ -28,6 +28,7 @@ from seqdiff.training.callbacks import (
     Throughput,
 )
 from seqdiff.training.config import TrainerConfig
+from seqdiff.training.sharding import ShardedStrategy
 from seqdiff.training.weights import METRICS_HEADER, METRICS_NAME, Progress, rows_before
 
 if TYPE_CHECKING:
@@ -214,6 +215,8 @@ def build_trainer(
     arguments = asdict(config)
     # Lightning counts batches of a device; the data module limits the rows over all devices.
     arguments["limit_val_batches"] = 0 if config.val_check_interval is None else 1.0
+    if config.strategy == "fsdp":
+        arguments["strategy"] = ShardedStrategy()
     metrics = MetricsFile(directory / METRICS_NAME, first_step=done.step)
     board = Board(directory, name="", version="tensorboard", purge_step=done.step)
     try:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from seqdiff.backbones import first_broken
+from seqdiff.cells import describe_error
 from seqdiff.denoiser import Denoiser
 from seqdiff.parameterization import Parameterization
 
@@ -267,12 +268,12 @@ def read_checkpoint(path: Path) -> Any:
             raise ValueError(f"a wrong checksum of {damaged}")
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a damaged file raises many kinds
-        reason = str(error).partition("\n")[0]
+        said = describe_error(error).partition(". ")[0]
         fix = "start again with another --output"
         if (path.parent / WEIGHTS_NAME).exists():
             fix = f"start another run from the exported weights: --start_from {path.parent}"
         raise ValueError(
-            f"{path} must be a checkpoint of plain tensors, got: {reason}; copy it again, or {fix}"
+            f"{path} must be a checkpoint of plain tensors, got: {said}; copy it again, or {fix}"
         ) from error
 
 

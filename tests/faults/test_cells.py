@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdiff.cells import printable, read_cell, write_cell
+from seqdiff.cells import describe_error, printable, read_cell, write_cell
+from seqdiff.cli import app
 from seqdiff.cli.app import main
 
 HOSTILE = ["=cmd|'/C calc'!A0", "+1", "-2+3", "@SUM(A1)", "\x1b]0;owned\x07", "a\u202eb", "'=1"]
@@ -20,6 +21,29 @@ def test_cells_are_read_again(text: str) -> None:
     assert read_cell(cell) == text
     assert printable(cell) == cell
     assert len(cell) == 1 or not cell.startswith(("=", "+", "-", "@"))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "memory error"),
+        (KeyboardInterrupt(), "keyboard interrupt"),
+        (ValueError("two\n  lines"), "two lines"),
+        (TimeoutError(" "), "timeout error"),
+    ],
+)
+def test_every_exception_has_words(error: BaseException, said: str) -> None:
+    assert describe_error(error) == said
+
+
+def test_a_lack_of_memory_has_words(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    def parse(arguments: list[str]) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(app, "parse", parse)
+    assert main(["models"]) == 2
+    said = "the memory is too small for one batch: memory error; lower the batch size or the length"
+    assert capsys.readouterr().err == f"seqdiff: error: {said}\n"
 
 
 @pytest.mark.parametrize("text", ["chr1", "-", "+", "a=b", "1e-5", "e. coli @ 37", ""])

@@ -152,6 +152,23 @@ def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.M
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
 
 
+def test_a_printed_command_trusts_what_this_one_trusts(tmp_path: Path) -> None:
+    """Modules of --trust-code, and of classes that were typed."""
+    code = f"""
+from seqdiff.cli.extensions import command_line
+from seqdiff.run import trust_code
+trust_code("seqdiff")
+assert not command_line("train").endswith(" seqdiff")
+trust_code("tests.faults", "benchmarks")
+print(command_line("train", "--resume", {str(tmp_path)!r}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    trusted = "--trust-code benchmarks --trust-code tests"
+    assert done.stdout.endswith(f" train --resume {tmp_path} {trusted}\n")
+
+
 @pytest.mark.slow
 def test_stopped_together_with_its_loader_processes(config: Path, tmp_path: Path) -> None:
     """Ctrl-C and a batch system's SIGTERM come to all processes at once; what was done is saved."""
@@ -175,7 +192,7 @@ def test_stopped_together_with_its_loader_processes(config: Path, tmp_path: Path
         assert said == [
             "seqdiff: saving after this step; a second signal stops at once",
             f"seqdiff: interrupted; to continue: {sys.executable} -m seqdiff.cli train --resume "
-            f"{run}",
+            f"{run} --trust-code tests",
         ]
         command[5:6] = ["--resume", str(run)]
 

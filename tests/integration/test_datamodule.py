@@ -30,6 +30,54 @@ def stream(data: SequenceDataModule, steps: int, **where: int) -> list:
     return [batch for _, batch in zip(range(steps), data.training_loader(**where), strict=False)]
 
 
+class Recorder(SequenceDataset):
+    """Rows that contain their own index; records the randomness of each."""
+
+    def __init__(self, size):
+        self.size, self.seen = size, []
+
+    def __len__(self):
+        return self.size
+
+    def rows(self, indices):
+        return indices[:, None], np.ones((len(indices), 1), dtype=bool)
+
+    def augment(self, rows, uniform):
+        self.seen.append(uniform)
+        return rows
+
+
+class Numbered(ToyData):
+    """48 training rows, 13 of validation; each contains its own index."""
+
+    def dataset(self, split):
+        return Recorder(len(super().dataset(split)))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_devices_share_out_each_epoch_without_overlap(devices: int) -> None:
+    """Each row once in an epoch over all devices, and every step has the same global batch."""
+    alone = [batch.tokens[:, 0].tolist() for batch in stream(Numbered(batch_size=8), 12)]
+    parts = [
+        stream(Numbered(batch_size=8 // devices), 12, rank=rank, world_size=devices)
+        for rank in range(devices)
+    ]
+    shared = [[batch.tokens[:, 0].tolist() for batch in step] for step in zip(*parts, strict=True)]
+    assert [[row for part in step for row in part] for step in shared] == alone
+    epochs = [sorted(row for step in alone[n : n + 6] for row in step) for n in (0, 6)]
+    assert epochs == [list(range(48))] * 2
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 5, 14])
+def test_devices_share_out_validation_without_overlap_or_padding(devices: int) -> None:
+    data, seen = Numbered(batch_size=2), []
+    for rank in range(devices):
+        for batch in data.evaluation_loader("valid", rank=rank, world_size=devices):
+            assert bool(batch.loss_mask.all())
+            seen += batch.tokens[:, 0].tolist()
+    assert sorted(seen) == list(range(13))
+
+
 def test_stream_does_not_depend_on_devices_workers_or_batch_size():
     whole = torch.cat([b.tokens for b in stream(ToyData(batch_size=8), 5)])
     small = torch.cat([b.tokens for b in stream(ToyData(batch_size=2), 20)])
@@ -54,23 +102,6 @@ def test_stream_is_shuffled_anew_each_epoch_and_depends_on_the_seed():
         for batch in (first, second, other)
     ]
     assert rows[0] == rows[1] == rows[2]
-
-
-class Recorder(SequenceDataset):
-    """Rows that contain their own index; records the randomness of each."""
-
-    def __init__(self, size):
-        self.size, self.seen = size, []
-
-    def __len__(self):
-        return self.size
-
-    def rows(self, indices):
-        return indices[:, None], np.ones((len(indices), 1), dtype=bool)
-
-    def augment(self, rows, uniform):
-        self.seen.append(uniform)
-        return rows
 
 
 def by_definition(size, seed, position):

@@ -1,4 +1,4 @@
-"""Two processes on one machine give the result of one process on the same global batch."""
+"""Several processes on one machine give the result of one process on the same global batch."""
 
 import csv
 import os
@@ -7,14 +7,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from seqdiff.cli.app import main
-
-pytestmark = pytest.mark.slow
+from tests.integration.conftest import write_config
 
 ROOT = Path(__file__).parents[2]
 FLAGS = ["--trainer.max_steps", "5", "--trainer.val_check_interval", "5"]
@@ -25,33 +25,123 @@ def _losses(run: Path, name: str) -> list[float]:
         return [float(row["value"]) for row in csv.DictReader(file) if row["name"] == name]
 
 
-def test_two_processes_equal_one(config: Path, tmp_path: Path) -> None:
-    """Rows with unknown symbols give the two halves of a batch different numbers of tokens.
-
-    The broken twin below, which averages the means of the processes, gives other weights.
-    """
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    assert main(["train", str(config), *FLAGS, "--output", str(alone)]) == 0
-    command = [sys.executable, "-m", "seqdiff.cli", "--trust-code=tests"]
-    command += ["train", str(config), *FLAGS]
-    command += ["--output", str(together), "--data.init_args.batch_size", "4"]
-    command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
+def _train(*arguments: str, devices: int = 1, strategy: str = "ddp") -> None:
+    """Train on a global batch of 8 rows, with a process for each device."""
+    command = [sys.executable, "-m", "seqdiff.cli", "--trust-code=tests", "train", *arguments]
+    command += ["--trainer.devices", str(devices), "--data.init_args.batch_size", str(8 // devices)]
+    command += ["--trainer.strategy", strategy if devices > 1 else "auto"]
+    if devices == 1:
+        assert main(command[4:]) == 0
+        return
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
+    assert f"MEMBER: {devices}/{devices}" in done.stderr
+    assert "sync_dist" not in done.stderr, "the advice does not apply"
+
+
+def _assert_equal(wanted: object, found: object, where: str = "") -> None:
+    """Compare parts of checkpoints, and tensors up to rounding."""
+    if isinstance(wanted, torch.Tensor):
+        assert isinstance(found, torch.Tensor), where
+        torch.testing.assert_close(
+            found, wanted, rtol=2e-4, atol=2e-6, msg=lambda text: f"{where}: {text}"
+        )
+    elif isinstance(wanted, dict):
+        assert isinstance(found, dict) and wanted.keys() == found.keys(), where
+        for key, value in wanted.items():
+            _assert_equal(value, found[key], f"{where}.{key}")
+    elif isinstance(wanted, list):
+        assert isinstance(found, list) and len(wanted) == len(found), where
+        for number, value in enumerate(wanted):
+            _assert_equal(value, found[number], f"{where}.{number}")
+    else:
+        assert wanted == found, where
+
+
+def _assert_same_run(wanted: Path, found: Path) -> None:
+    """Compare losses, weights, averages and the optimizer's states."""
     for name in ("train/nats_per_token", "val/nats_per_token"):
-        one, two = _losses(alone, name), _losses(together, name)
-        assert len(one) == (5 if name.startswith("train") else 1)
-        assert two == pytest.approx(one, rel=2e-6)
-    one, two = load_file(alone / "model.safetensors"), load_file(together / "model.safetensors")
-    for name, weights in one.items():
-        torch.testing.assert_close(two[name], weights, rtol=1e-4, atol=1e-6)
-    checkpoint = torch.load(together / "last.ckpt", weights_only=True)
-    assert checkpoint["ToyData"] == {"position": 5 * 8}
+        assert _losses(found, name) == pytest.approx(_losses(wanted, name), rel=1e-5)
+    one, two = (load_file(run / "model.safetensors") for run in (wanted, found))
+    _assert_equal(one, two, "weights")
+    one, two = (torch.load(run / "last.ckpt", weights_only=True) for run in (wanted, found))
+    for key in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "ToyData"):
+        _assert_equal(one[key], two[key], key)
+    _assert_equal(one["callbacks"]["EMA"], two["callbacks"]["EMA"], "average")
 
 
+ELASTIC = ["--trainer.val_check_interval", "3", "--trainer.gradient_clip_val", "0.5"]
+ELASTIC += ["--backbone=seqdiff.backbones.Transformer", "--backbone.dropout=0"]
+ELASTIC += ["--backbone.d_model=16", "--backbone.n_layer=2", "--backbone.n_heads=2"]
+ELASTIC += ["--backbone.cond_dim=8"]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 12 steps, two epochs, on one device."""
+    folder = tmp_path_factory.mktemp("straight")
+    _train(str(write_config(folder)), *ELASTIC, "--trainer.max_steps=12")
+    return folder / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "stages"),
+    [("ddp", [(3, 1), (6, 2), (9, 4), (12, 1)]), ("fsdp", [(3, 2), (6, 1), (9, 2), (12, 4)])],
+)
+def test_a_run_goes_on_with_another_number_of_devices(
+    strategy: str,
+    stages: list[tuple[int, int]],
+    straight: Path,
+    config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The result is that of a run on one device, and single processes open it after each stage.
+
+    Rows with unknown symbols give the parts of a batch different numbers of tokens. The broken
+    twin below, which averages the means of the processes, gives other weights.
+    """
+    run = tmp_path / "run"
+    for steps, devices in stages:
+        begin = [str(config), *ELASTIC] if steps == 3 else ["--resume", str(run)]
+        _train(*begin, f"--trainer.max_steps={steps}", devices=devices, strategy=strategy)
+        checkpoint = torch.load(run / "last.ckpt", weights_only=True)
+        assert checkpoint["ToyData"] == {"position": 8 * steps}
+        capsys.readouterr()
+        assert main(["evaluate", str(run)]) == 0
+        assert "bits" in capsys.readouterr().out
+    _assert_same_run(straight, run)
+
+
+NETS = {
+    "Transformer": ELASTIC[4:],
+    "AutoregressiveTransformer": ["--preset=ar", "--backbone.dropout=0", *ELASTIC[6:9]],
+    "Caduceus": ["--backbone.d_model=8", "--backbone.n_layer=2", "--backbone.d_state=4"],
+    "AutoregressiveMamba": ["--preset=ar", "--backbone.d_model=8", "--backbone.n_layer=2"],
+    "tests.integration.toy_domain.TiedNet": [],
+    "tests.integration.toy_domain.NetWithASpare": [],
+}
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_every_network_can_be_sharded(net: str, config: Path, tmp_path: Path) -> None:
+    """Over one device, in this process; a part that is not gathered when it is used is an error."""
+    plain, sharded = tmp_path / "plain", tmp_path / "sharded"
+    flags = [f"--backbone={net}", *NETS[net], "--trainer.val_check_interval=2"]
+    for run, more in ((plain, []), (sharded, ["--trainer.strategy=fsdp"])):
+        start = ["train", str(config), *flags, *more, f"--output={run}"]
+        with mock.patch.dict(os.environ):  # Lightning names the process group there.
+            assert main([*start, "--trainer.max_steps=2"]) == 0
+            assert main(["train", "--resume", str(run), "--trainer.max_steps=4"]) == 0
+    assert not torch.distributed.is_initialized()
+    _assert_same_run(plain, sharded)
+
+
+@pytest.mark.slow
 def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) -> None:
     """Otherwise its threads sometimes abort the interpreter at exit, with code -6."""
     command = ["--trust-code=tests", "train", str(config), *FLAGS, "--trainer.strategy", "ddp"]
@@ -72,6 +162,7 @@ def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) ->
     assert "GLOBAL_RANK: 0" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dead", [0, 1])
 def test_the_end_of_another_process_is_one_line(config: Path, tmp_path: Path, dead: int) -> None:
     """With processes that are started as torchrun does; the other one ends within seconds."""
@@ -106,7 +197,8 @@ def test_the_end_of_another_process_is_one_line(config: Path, tmp_path: Path, de
     said = "seqdiff: error: a distributed run must keep all its processes, got the end of another "
     assert [line for line in lines if "Initializing distributed" not in line] == [lines[-1]]
     assert lines[-1].startswith(said) and "GLHF" not in lines[-1]
-    assert lines[-1].endswith(f"see what it printed, then continue: seqdiff train --resume {run}")
+    resume = f"seqdiff train --resume {run} --trust-code tests"
+    assert lines[-1].endswith(f"see what it printed, then continue: {resume}")
     assert processes[1 - dead].returncode == 2
 
 

@@ -156,7 +156,10 @@ def test_weights_that_are_not_finite_are_not_saved(
 def test_a_run_is_not_overwritten(trained: Path, config: Path, fails) -> None:
     before = _snapshot(trained)
     message = fails(["train", str(config), "--output", str(trained)])
-    assert f"seqdiff train --resume {trained}, or choose another --output" in message
+    assert (
+        f"seqdiff train --resume {trained} --trust-code tests, or choose another --output"
+        in message
+    )
     assert _snapshot(trained) == before
 
 

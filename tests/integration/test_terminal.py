@@ -20,6 +20,8 @@ from seqdiff.run import engine, quieten_lightning
 
 ROOT = Path(__file__).parents[2]
 
+TRUST = ["--trust-code", "tests"]  # of tests/conftest.py
+
 
 def _install(folder: Path) -> Path:
     """An executable with the right name, as pip would install it."""
@@ -43,8 +45,8 @@ def test_a_next_step_names_the_program_as_it_was_called(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr(sys, "argv", ["my env/bin/seqdiff", "train"])
     command = command_line("evaluate", Path("runs/my run"))
-    assert shlex.split(command) == ["my env/bin/seqdiff", "evaluate", "runs/my run"]
-    assert _paste(command) == "called with evaluate runs/my run\n"
+    assert shlex.split(command) == ["my env/bin/seqdiff", "evaluate", "runs/my run", *TRUST]
+    assert _paste(command) == "called with evaluate runs/my run --trust-code tests\n"
 
 
 def test_a_next_step_is_short_where_the_program_is_on_the_path(
@@ -53,10 +55,10 @@ def test_a_next_step_is_short_where_the_program_is_on_the_path(
     program = _install(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setattr(sys, "argv", [str(program), "train"])
-    assert command_line("evaluate", "run") == "seqdiff evaluate run"
+    assert command_line("evaluate", "run") == "seqdiff evaluate run --trust-code tests"
     other = _install(tmp_path / "other")
     monkeypatch.setattr(sys, "argv", [str(other), "train"])
-    assert command_line("evaluate", "run") == f"{other} evaluate run"
+    assert command_line("evaluate", "run") == f"{other} evaluate run --trust-code tests"
 
 
 def test_a_next_step_works_from_any_other_program() -> None:

@@ -19,6 +19,7 @@ from seqdiff.run import load
 from seqdiff.run.config import instantiate, parse_run
 from seqdiff.training import OptimConfig, lr_factor
 from seqdiff.training.module import DiffusionModule
+from tests.integration.conftest import override
 from tests.integration.toy_domain import ToyData
 
 
@@ -143,29 +144,23 @@ def test_whole_precisions_train(precision: str, config: Path, tmp_path: Path) ->
     assert all(bool(weight.isfinite().all()) for weight in weights.values())
 
 
-def test_sharding_reaches_lightning_unchanged(
-    config: Path, fails, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--block_size=4", "--objective=BlockNELBO", "--objective.search_batches=8"],
+            "objective.search_batches must be null with sharded weights, got 8",
+        ),
+        (
+            ["--trainer.strategy=fsdp_cpu_offload"],
+            "strategy must be fsdp for sharded weights, got fsdp_cpu_offload; set trainer.strategy",
+        ),
+        (["--trainer.precision=16-mixed"], "must describe what this machine has, got: "),
+    ],
+)
+def test_what_sharding_cannot_do_is_said_before_training(
+    flags: list[str], said: str, config: Path, tmp_path: Path, fails
 ) -> None:
-    given = []
-
-    def trainer(**arguments: object) -> None:
-        given.append(arguments)
-        raise ValueError("seen")
-
-    monkeypatch.setattr(seqdiff.training.trainer, "Trainer", trainer)
-    flags = ["--trainer.strategy", "fsdp", "--trainer.devices", "3", "--ema_decay", "null"]
-    assert "seen" in fails(["train", str(config), *flags])
-    [arguments] = given
-    assert [arguments[key] for key in ("strategy", "devices")] == ["fsdp", 3]
-
-
-def test_sharding_needs_a_gpu_and_neither_average_nor_clipping(
-    config: Path, tmp_path: Path, fails
-) -> None:
-    command = ["train", str(config), "--trainer.strategy", "fsdp"]
-    assert "ema_decay must be null with sharded weights, got 0.9" in fails(command)
-    command += ["--ema_decay", "null"]
-    clipped = fails([*command, "--trainer.gradient_clip_val", "1"])
-    assert "trainer.gradient_clip_val must be null with sharded weights, got 1.0" in clipped
-    assert "`fsdp` requires a GPU accelerator" in fails(command)
+    command = override(["train", str(config), "--trainer.strategy=fsdp"], *flags)
+    assert said in fails(command)
     assert not (tmp_path / "run").exists()

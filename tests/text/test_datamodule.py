@@ -104,6 +104,34 @@ def batches(data: TextDataModule, steps: int, **where):
     return [b for _, b in zip(range(steps), data.training_loader(**where), strict=False)]
 
 
+@pytest.mark.parametrize("wrap", [True, False], ids=["packed", "documents"])
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_devices_read_each_row_of_an_epoch_once(lines, devices: int, wrap: bool) -> None:
+    """Packed rows are cut anew in each epoch, in the same way on every device."""
+    options = {"wrap": wrap, "long_documents": "refuse" if wrap else "split"}
+    rows, seed = module(lines, **options).dataset("train"), 0
+    steps = -(-2 * len(rows) // 8)
+    data = module(lines, **options, batch_size=8 // devices)
+    parts = [batches(data, steps, rank=rank, world_size=devices) for rank in range(devices)]
+    seen = torch.cat([batch.tokens for step in zip(*parts, strict=True) for batch in step])
+    for number in range(2):
+        wanted, _ = rows.epoch(seed, number).rows(np.arange(len(rows)))
+        found = seen[number * len(rows) : (number + 1) * len(rows)]
+        assert sorted(found.tolist()) == sorted(wanted.tolist())
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_devices_count_each_position_of_validation_once(lines, devices: int) -> None:
+    """Also in the last row, which is padded."""
+    data = module(lines, split=(0.6, 0.2, 0.2))
+    parts = [
+        batch.tokens[batch.loss_mask]
+        for rank in range(devices)
+        for batch in data.evaluation_loader("valid", rank=rank, world_size=devices)
+    ]
+    assert sorted(torch.cat(parts).tolist()) == sorted(data.tokenizer.encode(whole(data, "valid")))
+
+
 def test_the_stream_goes_on_anywhere_and_each_epoch_is_cut_anew(lines) -> None:
     data = module(lines)
     rows = len(data.dataset("train"))

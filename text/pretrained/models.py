@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from seqdiff.cells import describe_error
 from seqdiff.extras import require_extra
 
 _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -50,7 +51,7 @@ def only_what_is_here(owner: str) -> Iterator[None]:
 
 def short(error: BaseException) -> str:
     """Shorten the message of an error to one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = describe_error(error)
     return text if len(text) <= 160 else text[:160] + "..."
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Integer
 
+from seqdiff.cells import describe_error
 from seqdiff.extras import require_extra
 from seqdiff.files import cache_folder
 from text.pretrained import short, why_offline
@@ -360,7 +361,8 @@ class JSONTokenizer(SubwordTokenizer):
         except Exception as error:  # the library raises plain Exception
             raise ValueError(
                 f"{file}: must be a tokenizer.json that the tokenizers library can read, got an "
-                f"error ({error}); save it again with the newest version of the library"
+                f"error ({describe_error(error)}); save it again with the newest version of the "
+                "library"
             ) from error
         ids = engine.get_vocab(with_added_tokens=True)
         _dense(ids, file)

@@ -11,7 +11,7 @@ from torch import Tensor
 from seqdiff.ops.causal_conv.cpu_kernels import conv_backward, conv_forward
 from seqdiff.ops.causal_conv.operator import register_conv
 from seqdiff.ops.cpu_simd.cuts import Cut
-from seqdiff.ops.cpu_simd.runtime import run_tasks, view
+from seqdiff.ops.cpu_simd.runtime import copy, run_tasks, view
 from seqdiff.ops.cpu_simd.vectors import LANES
 from seqdiff.ops.operators import compute_dtype
 
@@ -100,8 +100,8 @@ def _arguments(
 ) -> tuple:
     if tails is not None and tails.stride(-1) != 1:
         tails = tails.contiguous()
-    offset = view(None if bias is None else bias[:, None], x, 2)
-    places = (view(x, x, 3, cut.reverse), view(weight, x, 2), offset, silu)
+    offset = copy(None if bias is None else bias[:, None], x, 2)
+    places = (view(x, x, 3, cut.reverse), copy(weight, x, 2), offset, silu)
     return (*places, *cut.arguments(x.shape[2]), view(tails, x, 4))
 
 

@@ -63,6 +63,15 @@ def view(tensor: Tensor | None, like: Tensor, ndim: int, flip: bool = False) -> 
     return array[..., ::-1] if flip else array
 
 
+def copy(weight: Tensor | None, like: Tensor, ndim: int) -> np.ndarray:
+    """Copy a weight into an array; see `view`.
+
+    PyTorch cannot free memory that an array has viewed, but sharded training (FSDP) must free the
+    weights of a layer after their use.
+    """
+    return view(None if weight is None else weight.detach().clone(), like, ndim)
+
+
 @functools.cache
 def _digest() -> str:
     """Hash the sources of all kernels.

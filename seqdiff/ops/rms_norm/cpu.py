@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seqdiff.ops.cpu_simd.runtime import run_tasks
+from seqdiff.ops.cpu_simd.runtime import copy, run_tasks
 from seqdiff.ops.operators import differentiable_operator
 from seqdiff.ops.rms_norm.cpu_kernels import ROWS, norm_backward, norm_forward
 
@@ -23,8 +23,9 @@ def _forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Return the output, and the reciprocal of each vector's root mean square."""
     out, inverse = _forward_fake(x, weight, eps)
     rows = _flat(x)
-    arrays = (rows, weight.contiguous(), weight.new_tensor([eps]), _flat(out), inverse)
-    run_tasks(norm_forward, x, tuple(a.numpy() for a in arrays), -(-len(rows) // ROWS))
+    arrays = (weight.new_tensor([eps]), _flat(out), inverse)
+    arguments = (rows.numpy(), copy(weight, x, 1), *(a.numpy() for a in arrays))
+    run_tasks(norm_forward, x, arguments, -(-len(rows) // ROWS))
     return out, inverse
 
 
@@ -36,8 +37,9 @@ def _backward(x: Tensor, weight: Tensor, inverse: Tensor, d_out: Tensor) -> list
     dx, rows = x.new_empty(x.shape), _flat(x)
     tasks = -(-len(rows) // ROWS)
     d_weight = x.new_zeros(tasks, len(weight))
-    arrays = (rows, weight.contiguous(), inverse, _flat(d_out), _flat(dx), d_weight)
-    run_tasks(norm_backward, x, tuple(a.numpy() for a in arrays), tasks)
+    arrays = (inverse, _flat(d_out), _flat(dx), d_weight)
+    arguments = (rows.numpy(), copy(weight, x, 1), *(a.numpy() for a in arrays))
+    run_tasks(norm_backward, x, arguments, tasks)
     return [dx, d_weight.sum(0)]
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.ops.cpu_simd.cuts import Cut
-from seqdiff.ops.cpu_simd.runtime import run_tasks, view
+from seqdiff.ops.cpu_simd.runtime import copy, run_tasks, view
 from seqdiff.ops.cpu_simd.vectors import LANES
 from seqdiff.ops.selective_scan.cpu_kernels import scan_backward, scan_forward
 from seqdiff.ops.selective_scan.cpu_parts import CHUNK, TILES
@@ -114,12 +114,12 @@ class KernelInputs(NamedTuple):
         return (
             view(u, u, 3, reverse),
             view(delta, u, 3, reverse),
-            view(A, u, 2),
+            copy(A, u, 2),
             view(B[None, :, :, None] if constant_B else B, u, 4, reverse and not constant_B),
             view(C[None, :, :, None] if constant_C else C, u, 4, reverse and not constant_C),
-            view(None if D is None else D[:, None], u, 2),
+            copy(None if D is None else D[:, None], u, 2),
             view(z, u, 3, reverse),
-            view(None if bias is None else bias[:, None], u, 2),
+            copy(None if bias is None else bias[:, None], u, 2),
             softplus,
             constant_B,
             constant_C,
