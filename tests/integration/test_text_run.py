@@ -151,7 +151,7 @@ def test_text_is_not_scored_by_a_model_of_something_else(trained: Path, tmp_path
     (tmp_path / "a.txt").write_text("abc\n")
     run = load(trained)
     with pytest.raises(ValueError, match=r"score.text requires a run on text, got a run whose"):
-        TextReader(document="line").read(tmp_path / "a.txt", run.tokenizer)
+        TextReader(document="line").read([tmp_path / "a.txt"], run.tokenizer)
 
 
 BAD = [
