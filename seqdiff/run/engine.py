@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -359,6 +361,9 @@ class RayEngine(Engine):
                         "RAY_AUTH_MODE=token"
                     ) from error
             self._owns_ray = True
+            # Ray's own handler aborts the process; batch systems send SIGTERM at the time limit.
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
         if workers is None:
             found = ray.cluster_resources()
             slots = (
@@ -373,6 +378,8 @@ class RayEngine(Engine):
         """Disconnect from Ray; after success remove the finished shards."""
         if self._owns_ray:
             require_extra("ray", self.command, "ray").shutdown()
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if error[0] is None and self.folder.is_dir():
             shutil.rmtree(self.folder)
 
