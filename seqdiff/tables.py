@@ -150,7 +150,9 @@ def format_rows(rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def spell(cell: Cell, decimals: int = 6) -> str:
-    """Write a cell for a table, see ``write_cell``; a missing value is NA."""
+    """Write a cell for a table, text by ``write_cell``; a missing value is NA."""
     if cell is None:
         return _MISSING
-    return f"{cell:.{decimals}f}" if isinstance(cell, float) else write_cell(str(cell))
+    if isinstance(cell, str):
+        return write_cell(cell)
+    return f"{cell:.{decimals}f}" if isinstance(cell, float) else str(cell)
