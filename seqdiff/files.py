@@ -41,8 +41,11 @@ def expand_files(owner: str, given: Sequence[Path], suffixes: Collection[str]) -
 
     Raises:
         FileNotFoundError: If a path is no file, or a glob matches none.
+        TypeError: If a single path is given.
         ValueError: If a folder has no such file, or a file is named twice.
     """
+    if isinstance(given, Path):
+        raise TypeError(f"{owner} must be a tuple of paths, got {given!r}; write (path,)")
     found: list[Path] = []
     for path in given:
         if path.is_dir():
@@ -80,6 +83,11 @@ def expand_files(owner: str, given: Sequence[Path], suffixes: Collection[str]) -
                 "file; leave one out"
             )
     return list(real.values())
+
+
+def name_files(files: Sequence[Path]) -> str:
+    """Name files in a message."""
+    return str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1]}"
 
 
 def has_suffix(path: Path, suffixes: Collection[str]) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from seqdiff.checks import check_count
 from seqdiff.cli.options import FlatOptions, Several
 from seqdiff.extras import require_extra
-from seqdiff.files import check_apart, check_parent, expand_files, replacing
+from seqdiff.files import check_apart, check_parent, expand_files, name_files, replacing
 from seqdiff.run import EngineOptions
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def embed(
     try:
         check_readable("embed", trained, records, pooled=pooled)
     except ValueError as error:
-        given = ", ".join(map(str, fasta))
-        raise ValueError(f"{given}: {error}" if "record" in str(error) else str(error)) from None
+        where = f"{name_files(files)}: " if "record" in str(error) else ""
+        raise ValueError(f"{where}{error}") from None
     options = {"layer": layer, "pooling": pooling, "batch_size": batch_size}
     with engine.start("embed", trained, out, device, {"fasta": files}, options) as computing:
         vectors = embed_rows(

@@ -23,6 +23,7 @@ from genomics.variants.effects import (
     refusal,
 )
 from seqdiff.cells import printable
+from seqdiff.files import name_files
 from seqdiff.likelihood import Estimator
 from seqdiff.run import Engine, Run, Shard
 from seqdiff.tables import Cell, writing_table
@@ -109,17 +110,15 @@ def survey(
             )
     if found.refused > _LISTED:
         more = found.refused - _LISTED
-        print(f"seqdiff: warning: {_name(files)}: {more:,} more are not scored", file=sys.stderr)
+        print(
+            f"seqdiff: warning: {name_files(files)}: {more:,} more are not scored", file=sys.stderr
+        )
     if found.alleles == found.refused:
         raise ValueError(
-            f"variants.vcf must hold a variant that can be scored, got {_name(files)} with 0 of "
+            f"variants.vcf must hold a variant that can be scored, got {name_files(files)} with 0 of "
             f"{found.alleles:,} alleles ({reason}); check that it is of this genome"
         )
     return found
-
-
-def _name(files: Sequence[Path]) -> str:
-    return str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1]}"
 
 
 class _Allele(NamedTuple):
