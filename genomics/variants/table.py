@@ -115,8 +115,8 @@ def survey(
         )
     if found.alleles == found.refused:
         raise ValueError(
-            f"variants.vcf must hold a variant that can be scored, got {name_files(files)} with 0 of "
-            f"{found.alleles:,} alleles ({reason}); check that it is of this genome"
+            f"variants.vcf must hold a variant that can be scored, got {name_files(files)} with 0 "
+            f"of {found.alleles:,} alleles ({reason}); check that it is of this genome"
         )
     return found
 

@@ -4,6 +4,7 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -139,6 +140,13 @@ def test_parquet_is_the_table(
     assert rows == [
         row for path in sorted(tmp_path.glob("p*")) for row in pq.read_table(path).to_pylist()
     ]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert (
+        main([name, "run", *option, f"whole.{suffix}", f"--out={folder / '*.parquet'}", *flags])
+        == 0
+    )
+    assert len(pd.read_parquet(folder)) == len(rows)
     spelled = [{k: tables.spell(v) for k, v in row.items()} for row in rows]
     assert spelled == read(tmp_path / "a.tsv")
     assert any(value is None for row in rows for value in row.values()) == (name == "variants")
