@@ -91,10 +91,12 @@ def test_errors_are_those_of_the_work_and_finished_shards_are_kept(
         compute(ray_engine(tmp_path / "shards"), tmp_path)
     (tmp_path / "5.always").unlink()
     before = times(tmp_path)
+    kept = {int(path.stem) for path in (tmp_path / "shards").glob("0*.npz")}
+    assert len(kept - {4, 5, 6}) >= 3, "all but the one that may have been computed beside the 4th"
     with ray_engine(tmp_path / "shards") as engine:
         assert compute(engine, tmp_path) == [n**2 for n in range(7)]
     after = times(tmp_path)
-    assert before[:4] == after[:4] == [1, 1, 1, 1] and after[4:] == [2, 4, 1]
+    assert {number for number in range(7) if before[number] == after[number]} == kept
     assert not (tmp_path / "shards").exists()
 
 
@@ -252,10 +254,10 @@ def test_a_cluster_that_is_not_there_is_one_line(
 
 
 def test_an_address_where_nobody_listens_is_one_line(
-    trained: Path, dna: Path, rings: Path, tmp_path: Path, toy_writer: None, fails
+    trained: Path, dna: Path, rings: Path, tmp_path: Path, toy_writer: None, fails, monkeypatch
 ) -> None:
     """Ray itself would try again for minutes."""
-    pytest.importorskip("ray")
+    monkeypatch.setattr(pytest.importorskip("ray"), "is_initialized", lambda: False)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]  # bound, but nobody listens
