@@ -145,7 +145,9 @@ def test_a_killed_command_continues(world: Path, tmp_path: Path, number: signal.
         wait_for("finished shards", lambda: len(finished(out)) > 2, process)
         pids = below(process.pid)
         os.kill(process.pid, number)
-        said, _ = process.communicate(timeout=60)
+        if number == signal.SIGKILL:  # Ray's agents notice after a minute; they are idle
+            pids = {pid: title for pid, title in pids.items() if "Agent" not in title}
+        said, _ = process.communicate(timeout=120)
     if number == signal.SIGKILL:
         assert process.returncode == -number, said
     else:
